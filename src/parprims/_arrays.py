@@ -1,0 +1,176 @@
+"""What every public function asks of its arrays: one namespace, a valid axis, dtypes by name."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat
+
+Array = Any
+"""An array of any library that conforms to the array API standard."""
+
+Namespace = Any
+"""The module (or object) that holds a library's array functions, usually called xp."""
+
+SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
+
+
+def namespace(**arrays: Array) -> Namespace:
+    """Return the array namespace the named arrays share.
+
+    Raises TypeError, naming the argument, if one is no array or comes from another library, and ValueError if
+    one lives on another device.
+    """
+    shared: Namespace = None
+    first = ""
+    for name, array in arrays.items():
+        try:
+            xp = array_api_compat.array_namespace(array)
+        except TypeError:
+            raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
+        if shared is None:
+            shared, first = xp, name
+        elif xp is not shared:
+            raise TypeError(
+                f"{name} is an array of {xp.__name__}, but {first} is one of {shared.__name__}: "
+                "all arrays must come from one library"
+            )
+        elif not array_api_compat.is_numpy_array(array):
+            _check_same_device(first, arrays[first], name, array)
+    return shared
+
+
+def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
+    if is_traced(one) or is_traced(other):
+        return
+    here, there = array_api_compat.device(one), array_api_compat.device(other)
+    if here != there:
+        raise ValueError(f"{name} is on device {there}, but {first} is on {here}: all arrays must be on one device")
+
+
+def is_traced(x: Array) -> bool:
+    """Return whether x is a JAX array without a value: one inside jit, vmap or grad."""
+    if not array_api_compat.is_jax_array(x):
+        return False
+    import jax
+
+    return isinstance(x, jax.core.Tracer)
+
+
+def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
+    """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {axis!r}") from None
+    if not -ndim <= index < ndim:
+        raise IndexError(f"{name} {index} is out of range for an array of {ndim} dimensions")
+    return index % ndim
+
+
+def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return the axes meant by None (all), an integer or a tuple of integers, in ascending order."""
+    if axis is None:
+        return tuple(range(ndim))
+    if not isinstance(axis, tuple):
+        return (normalize_axis(axis, ndim),)
+    axes = tuple(normalize_axis(one, ndim) for one in axis)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"axis {axis} names an axis twice")
+    return tuple(sorted(axes))
+
+
+@functools.cache
+def _name_and_kind(_type: Any, dtype: Any) -> tuple[str, str]:
+    # The type leads the cache's key, because dtypes of two libraries may share a hash and object to comparison.
+    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    kind = "float" if name == "bfloat16" else name.rstrip("0123456789")
+    return name, kind if kind in ("bool", "int", "uint", "float", "complex") else "other"
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the standard's name of a dtype of any library, such as "float32"."""
+    library: Any = type(dtype)
+    return _name_and_kind(library, dtype)[0]
+
+
+def dtype_kind(dtype: Any) -> str:
+    """Return "bool", "int", "uint", "float", "complex" or, for anything else, "other"."""
+    library: Any = type(dtype)
+    return _name_and_kind(library, dtype)[1]
+
+
+def dtype_bits(dtype: Any) -> int:
+    """Return the width of a numeric dtype in bits; 8 for bool."""
+    digits = dtype_name(dtype).lstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(digits) if digits else 8
+
+
+def check_kind(name: str, x: Array, kinds: Sequence[str]) -> None:
+    """Raise TypeError, naming the argument, unless x has a dtype of one of the kinds."""
+    if dtype_kind(x.dtype) not in kinds:
+        raise TypeError(f"{name} must have a dtype of kind {' or '.join(kinds)}, got {dtype_name(x.dtype)}")
+
+
+def compute_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype sums and products of this dtype are formed in: float32 for 16-bit floats, else the same."""
+    return xp.float32 if dtype_name(dtype) in SIXTEEN_BIT_FLOATS else dtype
+
+
+def sum_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype of a sum by the standard: integers narrower than the default widen to it, others stay.
+
+    bool counts as an integer. A library without arithmetic on wide unsigned integers (PyTorch) sums them in its
+    default integer, as its own sum does.
+    """
+    kind = dtype_kind(dtype)
+    if kind not in ("bool", "int", "uint"):
+        return dtype
+    default = xp.__array_namespace_info__().default_dtypes()["integral"]
+    if kind != "uint":
+        return dtype if kind == "int" and dtype_bits(dtype) >= dtype_bits(default) else default
+    if dtype_bits(dtype) >= dtype_bits(default) and not array_api_compat.is_torch_namespace(xp):
+        return dtype
+    if array_api_compat.is_torch_namespace(xp):
+        return default
+    return getattr(xp, f"uint{dtype_bits(default)}")
+
+
+_SCALAR_KINDS: dict[type, tuple[str, ...]] = {
+    bool: ("bool", "int", "uint", "float", "complex"),
+    int: ("int", "uint", "float", "complex"),
+    float: ("float", "complex"),
+    complex: ("complex",),
+}
+
+
+def as_array(name: str, value: Any, xp: Namespace, like: Array) -> Array:
+    """Return a scalar or array as an array with the dtype and device of another, never rounding it on the way.
+
+    Raises TypeError, naming the argument, for an array of another library or dtype and for a Python scalar of a
+    kind the dtype cannot hold (2.5 for an integer), and ValueError for an integer out of the dtype's range.
+    """
+    dtype = like.dtype
+    for scalar, kinds in _SCALAR_KINDS.items():
+        if type(value) is scalar:
+            if dtype_kind(dtype) not in kinds:
+                raise TypeError(f"{name} must fit dtype {dtype_name(dtype)}, got {value!r}")
+            if scalar is int and dtype_kind(dtype) in ("int", "uint"):
+                info = xp.iinfo(dtype)
+                if not info.min <= value <= info.max:
+                    raise ValueError(f"{name} must be in the range of {dtype_name(dtype)}, got {value}")
+            device = None if is_traced(like) else array_api_compat.device(like)
+            return xp.asarray(value, dtype=dtype, device=device)
+    if namespace(**{name: value}) is not xp:
+        raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(value.dtype)}")
+    return value
+
+
+def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:
+    """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all of the others."""
+    return (slice(None),) * axis + (slice(*bounds), ...)

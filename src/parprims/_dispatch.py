@@ -1,0 +1,171 @@
+"""Which method computes a call: the only module that chooses, and that can say why."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Refusal = Callable[..., str | None]
+"""Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
+
+
+class MethodRefused(RuntimeError):
+    """The method asked for cannot serve this call; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One way to compute a primitive.
+
+    Parameters
+    ----------
+    run : callable
+        Computes the result from the primitive's internal arguments.
+    refusal : callable, optional
+        Returns the sentence why this method cannot serve the arguments, or None. It looks at dtypes, shapes,
+        devices, operators, tracing and gradient flags, never at data.
+    slower : callable, optional
+        Returns the sentence why ``auto`` passes this method by although it could serve, or None. It holds the
+        measured crossovers and does not keep a caller from asking for the method by name.
+    """
+
+    run: Callable[..., Any]
+    refusal: Refusal | None = None
+    slower: Refusal | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call as `explain` saw it.
+
+    Parameters
+    ----------
+    primitive : str
+        The primitive that was computed.
+    method : str
+        The method that computed it.
+    refusals : dict of str to str
+        For each method passed over on the way, in order, the reason.
+    """
+
+    primitive: str
+    method: str
+    refusals: dict[str, str]
+
+
+class _ListedError(Exception):
+    """Carries what a call would do out of it, before anything is computed."""
+
+
+_calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar("calls", default=())
+_listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
+
+
+class Methods:
+    """The methods of one primitive, in the order ``auto`` tries them.
+
+    Parameters
+    ----------
+    primitive : str
+        Name of the public function.
+    **methods : Method
+        The methods by name, first choice first. The last never refuses.
+    """
+
+    def __init__(self, primitive: str, /, **methods: Method) -> None:
+        self.primitive = primitive
+        self._methods = methods
+
+    def __call__(self, method: str, /, *args: Any) -> Any:
+        """Compute with the named method, or with the first that ``auto`` finds."""
+        if _listing.get():
+            raise _ListedError({name: _reason(one, args, auto=True) for name, one in self._methods.items()})
+        refusals: dict[str, str] = {}
+        if method == "auto":
+            for name, one in self._methods.items():
+                reason = _reason(one, args, auto=True)
+                if reason is None:
+                    break
+                refusals[name] = reason
+        elif method in self._methods:
+            name, one = method, self._methods[method]
+            reason = _reason(one, args, auto=False)
+            if reason is not None:
+                raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
+        else:
+            raise ValueError(f"method must be one of {', '.join(('auto', *self._methods))}, got {method!r}")
+        for calls in _calls.get():
+            calls.append(Call(self.primitive, name, refusals))
+        return one.run(*args)
+
+
+def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
+    reason = method.refusal(*args) if method.refusal else None
+    if reason is None and auto and method.slower:
+        reason = method.slower(*args)
+    return reason
+
+
+@contextlib.contextmanager
+def explain() -> Iterator[list[Call]]:
+    """Collect what ran: one `Call` for each primitive computed inside the block.
+
+    Yields
+    ------
+    list of Call
+        Grows as primitives are called; each entry names the primitive, the method taken and why the methods
+        before it were passed over.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> with parprims.explain() as calls:
+    ...     total = parprims.sum(np.arange(5.0))
+    >>> calls[0].method
+    'native'
+    >>> calls[0].refusals
+    {'kernel': 'the arrays are not on a CUDA device'}
+    """
+    calls: list[Call] = []
+    token = _calls.set((*_calls.get(), calls))
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
+def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, str | None]:
+    """List the methods that a call could take, in the order ``auto`` tries them; nothing is computed.
+
+    Parameters
+    ----------
+    function : callable
+        A primitive of this library.
+    *args, **kwargs
+        The call's arguments.
+
+    Returns
+    -------
+    dict of str to (str or None)
+        For each method the reason why ``auto`` would pass it by, or None if it would serve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.methods(parprims.sum, np.arange(5.0))
+    {'kernel': 'the arrays are not on a CUDA device', 'native': None, 'array': None}
+    """
+    token = _listing.set(True)
+    try:
+        function(*args, **kwargs)
+    except _ListedError as listed:
+        found: dict[str, str | None] = listed.args[0]
+        return found
+    finally:
+        _listing.reset(token)
+    raise TypeError(f"function must be a primitive of parprims, got {function!r}")

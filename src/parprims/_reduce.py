@@ -1,0 +1,648 @@
+"""Reduction: x[0] op x[1] op ... op x[n-1], in that order, by a tree."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _cuda
+from parprims._arrays import (
+    Array,
+    Namespace,
+    along,
+    as_array,
+    check_kind,
+    compute_dtype,
+    dtype_kind,
+    dtype_name,
+    namespace,
+    normalize_axes,
+    normalize_axis,
+    sum_dtype,
+)
+from parprims._dispatch import Method, Methods
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+
+Map = Callable[..., Any]
+
+
+def reduce(
+    x: Array | tuple[Array, ...],
+    /,
+    op: str | Operator | Callable[[Any, Any], Any] = "add",
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    initial: Any = None,
+    method: str = "auto",
+) -> Any:
+    """Combine all elements along axes: x[0] op x[1] op ... op x[n-1].
+
+    Parameters
+    ----------
+    x : array or tuple of array
+        The elements, of any shape and any dtype the operator takes. A tuple of arrays of equal shape is read as
+        elements of several components.
+    op : str, Operator or callable
+        The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
+        bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
+        function ``combine(earlier, later)``.
+    axis : int, tuple of int or None
+        The axes to combine along; None for all. Elements are taken in row-major order over these axes.
+    keepdims : bool
+        Whether the combined axes stay, with length 1.
+    dtype : dtype or tuple of dtype, optional
+        What elements are cast to before they are combined, one for each component. By default add and multiply
+        widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
+    initial : scalar, array or tuple, optional
+        An element combined from the left with the result.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array or tuple of array
+        The combinations, of the shape of x without the axes, or with length 1 there. A tuple for a tuple.
+
+    Raises
+    ------
+    TypeError
+        If x is no array, arrays come from several libraries, or a dtype does not suit the operator.
+    ValueError
+        If shapes differ, an argument has an unknown value, or there is nothing to combine and no identity.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: n - 1 combinations in ceil(log2 n) steps (array).
+    Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
+    Error: within 2 ceil(log2 n) units in the last place of sum |x| for a sum by array; 16-bit floats are combined
+    in float32 and rounded once.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    Methods: kernel (CUDA arrays), native (operators the library has), array.
+    Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.reduce(np.array([[1, 5], [4, 2]]), "maximum", axis=1)
+    array([5, 4])
+    >>> value, index = parprims.reduce((np.array([3.0, 9.0, 9.0]), np.arange(3)), "argmax")
+    >>> int(index)
+    1
+    """
+    return _reduce("reduce", None, x, op, axis, keepdims, dtype, initial, method)
+
+
+def map_reduce(
+    fn: Map,
+    /,
+    *arrays: Array,
+    op: str | Operator | Callable[[Any, Any], Any] = "add",
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    initial: Any = None,
+    method: str = "auto",
+) -> Any:
+    """Combine fn of the elements along axes, in one pass: fn(x[0], y[0]) op fn(x[1], y[1]) op ...
+
+    Parameters
+    ----------
+    fn : callable
+        Takes as many arrays as are given and returns an array or a tuple of arrays, elementwise. For it to run in
+        a CUDA kernel it must be written as an `Operator`'s function is.
+    *arrays : array
+        The inputs, broadcast against each other.
+    op : str, Operator or callable
+        The operator, as in `reduce`.
+    axis : int, tuple of int or None
+        The axes of the broadcast shape to combine along; None for all.
+    keepdims : bool
+        Whether the combined axes stay, with length 1.
+    dtype : dtype or tuple of dtype, optional
+        What the values of fn are cast to before they are combined, as in `reduce`.
+    initial : scalar, array or tuple, optional
+        An element combined from the left with the result.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array or tuple of array
+        The combinations, as in `reduce`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, arrays come from several libraries, or a dtype does not suit the operator.
+    ValueError
+        If shapes do not broadcast, an argument has an unknown value, or there is nothing to combine.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    As for `reduce`; by kernel the values of fn stay in registers, by the other methods they are stored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> x, y = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
+    >>> float(parprims.map_reduce(lambda x, y: abs(x - y), x, y, op="maximum"))
+    2.0
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, got {type(fn).__name__}")
+    if not arrays:
+        raise TypeError("arrays must hold at least one array")
+    return _reduce("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method)
+
+
+def sum(
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    method: str = "auto",
+) -> Array:
+    """Sum the elements along axes: the array API standard's ``sum``.
+
+    Parameters
+    ----------
+    x : array
+        The terms, of any shape and numeric dtype; bool counts as an integer.
+    axis : int, tuple of int or None
+        The axes to sum over; None for all.
+    dtype : dtype, optional
+        What terms are cast to first. By default integers narrower than the default integer widen to it.
+    keepdims : bool
+        Whether the summed axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The sums; 0 where there are no terms.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
+    array([4, 6])
+    """
+    return _reduce("sum", None, _only_array(x), "add", axis, keepdims, dtype, None, method)
+
+
+def prod(
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    method: str = "auto",
+) -> Array:
+    """Multiply the elements along axes: the array API standard's ``prod``.
+
+    Parameters
+    ----------
+    x : array
+        The factors, of any shape and numeric dtype; bool counts as an integer.
+    axis : int, tuple of int or None
+        The axes to multiply over; None for all.
+    dtype : dtype, optional
+        What factors are cast to first. By default integers narrower than the default integer widen to it.
+    keepdims : bool
+        Whether the multiplied axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The products; 1 where there are no factors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> int(parprims.prod(np.array([2, 3, 4])))
+    24
+    """
+    return _reduce("prod", None, _only_array(x), "multiply", axis, keepdims, dtype, None, method)
+
+
+def max(
+    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+) -> Array:
+    """Find the largest element along axes: the array API standard's ``max``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as larger than all others.
+    axis : int, tuple of int or None
+        The axes to search; None for all. They must hold at least one element.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The largest elements, of the dtype of x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> int(parprims.max(np.array([3, 9, 4])))
+    9
+    """
+    return _reduce("max", None, _only_array(x), "maximum", axis, keepdims, None, None, method)
+
+
+def min(
+    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+) -> Array:
+    """Find the smallest element along axes: the array API standard's ``min``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as smaller than all others.
+    axis : int, tuple of int or None
+        The axes to search; None for all. They must hold at least one element.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The smallest elements, of the dtype of x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> int(parprims.min(np.array([3, 9, 4])))
+    3
+    """
+    return _reduce("min", None, _only_array(x), "minimum", axis, keepdims, None, None, method)
+
+
+def any(
+    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+) -> Array:
+    """Tell whether any element along axes is true: the array API standard's ``any``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and dtype; a number is true unless it is zero.
+    axis : int, tuple of int or None
+        The axes to search; None for all.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        Of dtype bool; False where there are no elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
+    array([ True, False])
+    """
+    return _reduce("any", *_truth(x), "logical_or", axis, keepdims, None, None, method)
+
+
+def all(
+    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+) -> Array:
+    """Tell whether all elements along axes are true: the array API standard's ``all``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and dtype; a number is true unless it is zero.
+    axis : int, tuple of int or None
+        The axes to search; None for all.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        Of dtype bool; True where there are no elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
+    array([ True, False])
+    """
+    return _reduce("all", *_truth(x), "logical_and", axis, keepdims, None, None, method)
+
+
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> Array:
+    """Multiply and sum along an axis, sum of conj(x1) x2: the array API standard's ``vecdot``.
+
+    Parameters
+    ----------
+    x1, x2 : array
+        The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of
+        shapes that broadcast. The first is conjugated.
+    axis : int
+        The axis to contract, counted from the end.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The dot products, of the promoted dtype, of the broadcast shape without the axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
+    32
+    """
+    xp = namespace(x1=x1, x2=x2)
+    for name, x in (("x1", x1), ("x2", x2)):
+        check_kind(name, x, ("int", "uint", "float", "complex"))
+        if x.ndim == 0:
+            raise ValueError(f"{name} must have at least one dimension")
+    ndim = builtins.min(x1.ndim, x2.ndim)
+    index = normalize_axis(axis, ndim)
+    if axis >= 0 and x1.ndim != x2.ndim:
+        raise ValueError(f"axis must be negative for arrays of {x1.ndim} and {x2.ndim} dimensions, got {axis}")
+    if x1.shape[index - ndim] != x2.shape[index - ndim]:
+        raise ValueError(
+            f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
+            f"{x2.shape[index - ndim]}"
+        )
+    dtype = xp.result_type(x1, x2)
+    x1, x2 = (x if x.dtype == dtype else xp.astype(x, dtype) for x in (x1, x2))
+    return _reduce("vecdot", _conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
+
+
+def _conjugate_product(x: Array, y: Array) -> Array:
+    return (namespace(x=x).conj(x) if dtype_kind(x.dtype) == "complex" else x) * y
+
+
+def _nonzero(x: Array) -> Array:
+    return x != 0
+
+
+def _truth(x: Array) -> tuple[Map | None, Any]:
+    """Return the function and the inputs whose values are the truth of x."""
+    namespace(x=x)
+    return (None, x) if dtype_kind(x.dtype) == "bool" else (_nonzero, (x,))
+
+
+def _only_array(x: Array) -> Array:
+    if isinstance(x, tuple):
+        raise TypeError("x must be an array, got tuple")
+    return x
+
+
+class _Reduction:
+    """One call, checked: what every method is given.
+
+    ``arrays`` have one shape, ``axes`` count from the front in ascending order, ``n`` is the number of elements
+    combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None.
+    """
+
+    __slots__ = ("arrays", "axes", "dtypes", "fn", "initial", "keepdims", "n", "op", "shape", "single")
+
+    def __init__(
+        self,
+        fn: Map | None,
+        arrays: tuple[Array, ...],
+        single: bool,
+        op: Operator,
+        axes: tuple[int, ...],
+        keepdims: bool,
+        dtypes: tuple[Any, ...] | None,
+        initial: tuple[Any, ...] | None,
+    ) -> None:
+        self.fn, self.arrays, self.single, self.op = fn, arrays, single, op
+        self.axes, self.keepdims, self.dtypes, self.initial = axes, keepdims, dtypes, initial
+        self.shape: tuple[int, ...] = arrays[0].shape
+        self.n = math.prod(self.shape[axis] for axis in axes)
+
+    def result_shape(self) -> tuple[int, ...]:
+        """Return the shape of the result."""
+        if self.keepdims:
+            return tuple(1 if axis in self.axes else length for axis, length in enumerate(self.shape))
+        return tuple(length for axis, length in enumerate(self.shape) if axis not in self.axes)
+
+
+def _reduce(
+    primitive: str,
+    fn: Map | None,
+    x: Any,
+    op: Any,
+    axis: Any,
+    keepdims: bool,
+    dtype: Any,
+    initial: Any,
+    method: str,
+) -> Any:
+    """Check a call of any public function here and hand it to a method."""
+    operator = as_operator(op)
+    single = not isinstance(x, tuple)
+    arrays: tuple[Array, ...] = (x,) if single else x
+    if not arrays:
+        raise ValueError("x must hold at least one array")
+    name = "x" if fn is None else "arrays"
+    xp = namespace(**{name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    if len(arrays) > 1 and builtins.any(one.shape != arrays[0].shape for one in arrays):
+        shapes = ", ".join(str(one.shape) for one in arrays)
+        if fn is None:
+            raise ValueError(f"x must be arrays of equal shape, got {shapes}")
+        try:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+        except (ValueError, RuntimeError, TypeError):
+            raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
+    axes = normalize_axes(axis, arrays[0].ndim)
+    dtypes = None if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+    start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
+    reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start)
+    if fn is None:
+        _check_elements(reduction, tuple(one.dtype for one in arrays))
+    if reduction.n == 0 and primitive in ("max", "min"):
+        raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {arrays[0].shape}")
+    return _METHODS[primitive](method, xp, reduction)
+
+
+def _check_elements(r: _Reduction, dtypes: tuple[Any, ...]) -> None:
+    for name, given in (("dtype", r.dtypes), ("initial", r.initial)):
+        if given is not None and len(given) != len(dtypes):
+            raise ValueError(f"{name} must have {len(dtypes)} entries, one per component, got {len(given)}")
+    sums = r.op in (BUILT_IN["add"], BUILT_IN["multiply"])
+    if r.dtypes is None and not (sums and dtype_kind(dtypes[0]) == "bool"):
+        check_components(r.op, dtypes)
+
+
+def _element_dtypes(xp: Namespace, r: _Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the dtype of each component of the result, for elements of the given dtypes."""
+    if r.dtypes is not None:
+        return r.dtypes
+    if r.op is BUILT_IN["add"] or r.op is BUILT_IN["multiply"]:
+        return tuple(sum_dtype(xp, dtype) for dtype in dtypes)
+    return dtypes
+
+
+def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[Any, ...], bool]:
+    """Return the elements in the dtype they are combined in, the result's dtypes, and whether it is no tuple."""
+    values, single = r.arrays, r.single
+    if r.fn is not None:
+        result = r.fn(*r.arrays)
+        single = not isinstance(result, tuple)
+        values = (result,) if single else result
+        _check_elements(r, tuple(one.dtype for one in values))
+        values = tuple(xp.broadcast_to(one, r.shape) for one in values)
+    dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
+    cast = tuple(
+        xp.astype(one, compute_dtype(xp, dtype), copy=False) for one, dtype in zip(values, dtypes, strict=True)
+    )
+    check_components(r.op, tuple(one.dtype for one in cast))
+    return cast, dtypes, single
+
+
+def _finish(
+    xp: Namespace, r: _Reduction, totals: tuple[Array, ...] | None, like: tuple[Array, ...], dtypes: Any, single: bool
+) -> Any:
+    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements."""
+    shape = r.result_shape()
+    if totals is not None:
+        totals = tuple(xp.reshape(total, shape) for total in totals)
+    if totals is None and r.initial is None:
+        identity = r.op.identity(*(dtype_name(one.dtype) for one in like))
+        if identity is None:
+            raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
+        totals = tuple(xp.full(shape, value, dtype=one.dtype) for value, one in zip(identity, like, strict=True))
+    if r.initial is not None:
+        start = tuple(as_array("initial", value, xp, one) for value, one in zip(r.initial, like, strict=True))
+        start = tuple(xp.broadcast_to(one, shape) for one in start)
+        totals = start if totals is None else r.op(start, totals)
+    assert totals is not None
+    result = tuple(xp.astype(total, dtype, copy=False) for total, dtype in zip(totals, dtypes, strict=True))
+    return result[0] if single else result
+
+
+def _array(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by a tree: neighbours are combined, then neighbours of those, ceil(log2 n) times."""
+    xs, dtypes, single = _elements(xp, r)
+    if r.n == 0:
+        return _finish(xp, r, None, xs, dtypes, single)
+    xs, axis = _one_axis(xp, xs, r.axes)
+    rest = None
+    n = r.n
+    while n > 1:
+        half = n // 2
+        if n % 2:
+            last = tuple(x[along(axis, n - 1, n)] for x in xs)
+            rest = last if rest is None else r.op(last, rest)
+        # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
+        if r.op.commutative:
+            earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
+        else:
+            earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
+        xs = r.op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
+        n = half
+    return _finish(xp, r, xs if rest is None else r.op(xs, rest), xs, dtypes, single)
+
+
+def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
+    """Return the arrays with the axes made one, in row-major order, and its position.
+
+    Axes that are neighbours merge where they are; others are moved to the end first.
+    """
+    shape = xs[0].shape
+    if not axes:
+        return tuple(xp.expand_dims(x, axis=0) for x in xs), 0
+    first, last = axes[0], axes[-1]
+    if last - first + 1 != len(axes):
+        kept = tuple(axis for axis in range(len(shape)) if axis not in axes)
+        xs = tuple(xp.permute_dims(x, kept + axes) for x in xs)
+        shape, first, last = xs[0].shape, len(kept), len(shape) - 1
+    if first != last:
+        merged = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+        xs = tuple(xp.reshape(x, merged) for x in xs)
+    return xs, first
+
+
+_NATIVE = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
+}
+
+
+def _native(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by the library's own reduction."""
+    xs, dtypes, single = _elements(xp, r)
+    if r.n == 0:
+        return _finish(xp, r, None, xs, dtypes, single)
+    function = getattr(xp, _NATIVE[r.op.name])
+    typed = {"dtype": xs[0].dtype} if r.op.name in ("add", "multiply") else {}
+    return _finish(xp, r, (function(xs[0], axis=r.axes, **typed),), xs, dtypes, single)
+
+
+def _native_refusal(xp: Namespace, r: _Reduction) -> str | None:
+    if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _NATIVE:
+        return f"{xp.__name__} has no reduction with the operator {r.op.name}"
+    return None
+
+
+def _kernel(xp: Namespace, r: _Reduction) -> Any:
+    raise NotImplementedError
+
+
+def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
+    return _cuda.refusal(xp, r.arrays)
+
+
+_METHODS = {
+    primitive: Methods(
+        primitive,
+        kernel=Method(_kernel, _kernel_refusal),
+        native=Method(_native, _native_refusal),
+        array=Method(_array),
+    )
+    for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")
+}

@@ -1,0 +1,203 @@
+"""The backends and methods every test runs over, and what a skipped one means.
+
+``--backend numpy --backend jax`` runs only those (default: every one that can be imported). ``--promise jax`` or
+``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
+and not a skip.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parprims
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """One array library on one device, as the tests see it."""
+
+    name: str
+    xp: Any
+    asarray: Callable[[np.ndarray], Any]
+    to_numpy: Callable[[Any], np.ndarray]
+    cuda: bool = False
+    negative_strides: bool = True
+
+    def supports(self, dtype: str) -> bool:
+        """Return whether the library has the dtype and can add numbers of it."""
+        if not hasattr(self.xp, dtype) and dtype != "bool":
+            return False
+        return not (self.name.startswith("torch") and dtype in ("uint16", "uint32", "uint64"))
+
+    def dtype(self, name: str) -> Any:
+        return getattr(self.xp, name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _numpy() -> Backend:
+    from array_api_compat import numpy as xp
+
+    return Backend("numpy", xp, np.asarray, np.asarray)
+
+
+def _strict() -> Backend:
+    import array_api_strict as xp
+
+    return Backend("array-api-strict", xp, xp.asarray, np.asarray)
+
+
+def _jax(platform: str, name: str) -> Backend:
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    device = jax.devices(platform)[0]
+
+    def asarray(x: np.ndarray) -> Any:
+        return jax.device_put(x, device)
+
+    return Backend(name, jnp, asarray, np.asarray, cuda=platform == "cuda")
+
+
+def _torch(device: str, name: str) -> Backend:
+    import torch
+    from array_api_compat import torch as xp
+
+    def asarray(x: np.ndarray) -> Any:
+        if x.dtype.name == "bfloat16":
+            return torch.from_numpy(x.astype(np.float32)).to(device=device, dtype=torch.bfloat16)
+        return torch.from_numpy(np.array(x, order="C")).to(device)
+
+    def to_numpy(x: Any) -> np.ndarray:
+        x = x.detach().cpu().resolve_conj()
+        if x.dtype == torch.bfloat16:
+            return x.float().numpy().astype(_bfloat16())
+        return x.numpy()
+
+    return Backend(name, xp, asarray, to_numpy, cuda=device == "cuda", negative_strides=False)
+
+
+def _cupy() -> Backend:
+    import cupy
+    from array_api_compat import cupy as xp
+
+    return Backend("cupy", xp, cupy.asarray, cupy.asnumpy, cuda=True)
+
+
+def _bfloat16() -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16
+
+
+_MAKERS: dict[str, tuple[str, Callable[[], Backend]]] = {
+    "numpy": ("numpy", _numpy),
+    "array-api-strict": ("array_api_strict", _strict),
+    "jax": ("jax", lambda: _jax("cpu", "jax")),
+    "torch": ("torch", lambda: _torch("cpu", "torch")),
+    "cupy": ("cupy", _cupy),
+    "torch-cuda": ("torch", lambda: _torch("cuda", "torch-cuda")),
+    "jax-cuda": ("jax", lambda: _jax("cuda", "jax-cuda")),
+}
+
+
+def _has_gpu(name: str) -> bool:
+    if name == "cupy":
+        import cupy
+
+        try:
+            return cupy.cuda.runtime.getDeviceCount() > 0
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return False
+    if name == "torch-cuda":
+        import torch
+
+        return torch.cuda.is_available()
+    import jax
+
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
+def _available(name: str) -> bool:
+    if importlib.util.find_spec(_MAKERS[name][0]) is None:
+        return False
+    return name not in ("cupy", "torch-cuda", "jax-cuda") or _has_gpu(name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
+    parser.addoption(
+        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
+    )
+
+
+_backends: dict[str, Backend] = {}
+
+
+def _backend(name: str) -> Backend:
+    if name not in _backends:
+        _backends[name] = _MAKERS[name][1]()
+    return _backends[name]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    config = metafunc.config
+    if "backend" in metafunc.fixturenames:
+        promised = [name for name in config.getoption("--promise") if name in _MAKERS]
+        missing = [name for name in promised if not _available(name)]
+        if missing:
+            pytest.exit(f"promised backends are missing: {', '.join(missing)}", returncode=1)
+        names = config.getoption("--backend") or [name for name in _MAKERS if _available(name)]
+        metafunc.parametrize("backend", names, indirect=True, scope="session")
+    if "method" in metafunc.fixturenames:
+        metafunc.parametrize("method", ("auto", *metafunc.cls.methods))
+
+
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """The array library under test."""
+    return _backend(request.param)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers that are another stream in every test and the same in every run."""
+    return np.random.default_rng(list(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses."""
+    promised = "kernel" in request.config.getoption("--promise")
+
+    def call(function: Callable[..., Any], *args: Any, method: str, **options: Any) -> Any:
+        with parprims.explain() as calls:
+            try:
+                result = function(*args, method=method, **options)
+            except parprims.MethodRefused as refusal:
+                on_gpu = "cuda" in request.node.name or "cupy" in request.node.name
+                if promised and method == "kernel" and on_gpu:
+                    pytest.fail(f"a promised kernel refused: {refusal}")
+                pytest.skip(str(refusal))
+        assert calls, f"{function.__name__} did not say which method ran"
+        assert method == "auto" or calls[0].method == method
+        return result
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def _no_nan_warnings() -> Iterator[None]:
+    """NaN and infinity are legitimate inputs here; NumPy need not announce them."""
+    with np.errstate(all="ignore"):
+        yield

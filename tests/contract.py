@@ -1,0 +1,262 @@
+"""The laws every primitive keeps, on every backend and by every method.
+
+A test class names the function, its inputs, its reference and its error bound, and inherits the laws from
+`Contract`. The reference is a plain sequential loop or an independent NumPy expression in higher precision that
+shares no code with the library.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import parprims
+
+Arrays = tuple[np.ndarray, ...]
+
+
+def compare(backend: Any, result: Any, expected: Any, bound: Any = 0.0, dtype: str | None = None) -> None:
+    """Assert that a result has the namespace, shape, dtype and, within the bound, the values expected.
+
+    A NaN passes only where the reference has one, an infinity only where the reference has the same.
+    """
+    if isinstance(expected, tuple):
+        assert isinstance(result, tuple)
+        assert len(result) == len(expected)
+        bounds = bound if isinstance(bound, tuple) else (bound,) * len(expected)
+        for one, other, allowed in zip(result, expected, bounds, strict=True):
+            compare(backend, one, other, allowed)
+        return
+    assert parprims._arrays.namespace(result=result) is backend.xp
+    got = backend.to_numpy(result)
+    expected = np.asarray(expected)
+    assert got.shape == expected.shape
+    if dtype is not None:
+        assert got.dtype.name == dtype
+    if got.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, expected)
+        return
+    wide = np.complex128 if got.dtype.kind == "c" else np.float64
+    got, expected = got.astype(wide), expected.astype(wide)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    same = (got == expected) | np.isnan(expected)
+    with np.errstate(invalid="ignore"):
+        error = np.where(same, 0.0, abs(got - expected))
+    worst = np.max(error - np.broadcast_to(bound, error.shape), initial=-np.inf)
+    if not np.all(error <= bound):
+        raise AssertionError(
+            f"error exceeds the bound by {worst}: largest error {np.max(error)}, bound {np.max(bound)}"
+        )
+
+
+def eps(dtype: str) -> float:
+    """Return the distance from 1 to the next number of a floating dtype, real or complex."""
+    widths = {"bfloat16": 2.0**-7, "complex64": 2.0**-23, "complex128": 2.0**-52}
+    return widths.get(dtype) or float(np.finfo(dtype).eps)
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return random numbers of a dtype: small integers, standard normals, fair bools."""
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.startswith("complex"):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
+    if dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(dtype)
+    low = -9 if dtype.startswith("int") else 0
+    return rng.integers(low, 10, shape).astype(dtype)
+
+
+def strided(backend: Any, x: np.ndarray) -> Any:
+    """Return x as every second element of a larger array."""
+    wide = np.repeat(x, 2, axis=-1)
+    wide[..., 1::2] = wide[..., 1::2][..., ::-1]
+    return backend.asarray(wide)[..., ::2]
+
+
+def reversed_view(backend: Any, x: np.ndarray) -> Any:
+    """Return x as a view with a negative stride, where the library has such views."""
+    y = backend.asarray(np.ascontiguousarray(x[..., ::-1]))
+    return y[..., ::-1] if backend.negative_strides else backend.xp.flip(y, axis=-1)
+
+
+def transposed(backend: Any, x: np.ndarray) -> Any:
+    """Return x as a view with its axes stored in the opposite order."""
+    axes = tuple(reversed(range(x.ndim)))
+    return backend.xp.permute_dims(backend.asarray(np.ascontiguousarray(x.transpose(axes))), axes)
+
+
+def unaligned(backend: Any, x: np.ndarray) -> Any:
+    """Return x as a view that starts one element after an aligned address."""
+    flat = np.concatenate([x.reshape(-1)[:1], x.reshape(-1)])
+    return backend.xp.reshape(backend.asarray(flat)[1:], x.shape)
+
+
+def read_only(backend: Any, x: np.ndarray) -> Any:
+    """Return x as an array that cannot be written, where the library has such arrays."""
+    y = backend.asarray(x)
+    if backend.name == "numpy":
+        y = y.copy()
+        y.flags.writeable = False
+    return y
+
+
+VIEWS = (strided, reversed_view, transposed, unaligned, read_only)
+
+
+class Contract:
+    """The laws. A subclass fills in what is left open here.
+
+    The first input's shape is the shape asked for; the length of the working axis is ``shape[axis]``.
+    """
+
+    methods: ClassVar[tuple[str, ...]] = ("array", "native")
+    """The methods the primitive has, apart from auto."""
+    dtypes: ClassVar[tuple[str, ...]] = ("int32", "int64", "float32", "float64")
+    """The dtypes it is defined for."""
+    lengths: ClassVar[tuple[int, ...]] = (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1000)
+    """Lengths along the working axis; around every power of two and tile edge that the code knows."""
+    options: ClassVar[dict[str, Any]] = {}
+    """Keyword arguments of every call."""
+
+    def function(self, *arrays: Any, **options: Any) -> Any:
+        """Call the public function."""
+        raise NotImplementedError
+
+    def make(self, rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Arrays:
+        """Return random, non-constant inputs."""
+        raise NotImplementedError
+
+    def reference(self, *inputs: np.ndarray, axis: int, **options: Any) -> Any:
+        """Return the result by a sequential loop or in higher precision."""
+        raise NotImplementedError
+
+    def bound(self, *inputs: np.ndarray, axis: int, **options: Any) -> Any:
+        """Return the largest absolute error allowed, elementwise; integers are exact whatever it says."""
+        raise NotImplementedError
+
+    def result_dtype(self, dtype: str) -> str | None:
+        """Return the dtype of the result for inputs of one dtype, None where backends may differ."""
+        return dtype
+
+    def check(self, backend: Any, run: Any, method: str, inputs: Arrays, arrays: Any = None, **options: Any) -> Any:
+        """Call by the method and compare with the reference; return the result."""
+        options = {"axis": -1, **self.options, **options}
+        if arrays is None:
+            arrays = tuple(backend.asarray(x) for x in inputs)
+        result = run(self.function, *arrays, method=method, **options)
+        compare(
+            backend,
+            result,
+            self.reference(*inputs, **options),
+            self.bound(*inputs, **options),
+            self.result_dtype(inputs[0].dtype.name),
+        )
+        return result
+
+    def test_length(self, backend, run, method, rng, subtests):
+        for n in self.lengths:
+            with subtests.test(n=n):
+                self.check(backend, run, method, self.make(rng, (n,), "float32"))
+
+    def test_dtype(self, backend, run, method, rng, subtests):
+        for dtype in self.dtypes:
+            with subtests.test(dtype=dtype):
+                if not backend.supports(dtype):
+                    pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+                self.check(backend, run, method, self.make(rng, (3, 37), dtype))
+
+    def test_axis(self, backend, run, method, rng, subtests):
+        for axis in (0, 1, 2, -1, -2, -3):
+            with subtests.test(axis=axis):
+                self.check(backend, run, method, self.make(rng, (3, 5, 4), "float32"), axis=axis)
+
+    def test_view(self, backend, run, method, rng, subtests):
+        for view in VIEWS:
+            for axis in (0, 1):
+                with subtests.test(view=view.__name__, axis=axis):
+                    inputs = self.make(rng, (6, 9), "float64")
+                    arrays = tuple(view(backend, x) for x in inputs)
+                    self.check(backend, run, method, inputs, arrays, axis=axis)
+
+    def test_inputs_untouched(self, backend, run, method, rng):
+        inputs = self.make(rng, (4, 33), "float32")
+        arrays = tuple(backend.asarray(x.copy()) for x in inputs)
+        self.check(backend, run, method, inputs, arrays)
+        for before, after in zip(inputs, arrays, strict=True):
+            np.testing.assert_array_equal(backend.to_numpy(after), before)
+
+    def test_device_kept(self, backend, run, method, rng):
+        from array_api_compat import device
+
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (4, 33), "float32"))
+        result = run(self.function, *arrays, method=method, **{"axis": -1, **self.options})
+        for one in result if isinstance(result, tuple) else (result,):
+            assert device(one) == device(arrays[0])
+
+    def test_same_bits_twice(self, backend, run, method, rng):
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, 1037), "float32"))
+        options = {"axis": -1, **self.options}
+        first, second = (run(self.function, *arrays, method=method, **options) for _ in range(2))
+        ones = first if isinstance(first, tuple) else (first,)
+        others = second if isinstance(second, tuple) else (second,)
+        for one, other in zip(ones, others, strict=True):
+            assert backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()
+
+    def test_jit(self, backend, run, method, rng):
+        if not backend.name.startswith("jax"):
+            pytest.skip("only JAX traces")
+        import jax
+
+        inputs = self.make(rng, (4, 33), "float32")
+        arrays = tuple(backend.asarray(x) for x in inputs)
+        options = {"axis": -1, **self.options}
+        result = jax.jit(lambda *xs: run(self.function, *xs, method=method, **options))(*arrays)
+        compare(backend, result, self.reference(*inputs, **options), self.bound(*inputs, **options))
+
+    def test_any_shape(self, backend, run, method):
+        @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(
+            st.lists(st.integers(0, 6), min_size=1, max_size=3), st.integers(0, 2), st.integers(0, 2**32), st.booleans()
+        )
+        def law(shape, axis, seed, wide):
+            axis = axis % len(shape) - len(shape)
+            dtype = "float64" if wide else "int32"
+            if dtype not in self.dtypes:
+                dtype = "float64"
+            inputs = self.make(np.random.default_rng(seed), tuple(shape), dtype)
+            self.check(backend, run, method, inputs, axis=axis)
+
+        law()
+
+    def test_unknown_method_named(self, backend, rng):
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, 4), "float32"))
+        with pytest.raises(ValueError, match="method"):
+            self.function(*arrays, method="vendor", **{"axis": -1, **self.options})
+
+    def test_bad_axis_named(self, backend, rng):
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, 4), "float32"))
+        for axis in (2, -3):
+            with pytest.raises(IndexError, match="axis"):
+                self.function(*arrays, **{**self.options, "axis": axis})
+        with pytest.raises(TypeError, match="axis"):
+            self.function(*arrays, **{**self.options, "axis": 0.5})
+
+    def test_no_array_named(self, backend, rng):
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, 4), "float32"))
+        with pytest.raises(TypeError, match="must be an array"):
+            self.function([1.0, 2.0], *arrays[1:], **{"axis": -1, **self.options})
+
+    def test_mixed_namespaces_named(self, backend, rng):
+        inputs = self.make(rng, (3, 4), "float32")
+        if backend.name == "numpy" or len(inputs) == 1:
+            pytest.skip("needs two libraries and two arrays")
+        arrays = (*(backend.asarray(x) for x in inputs[:-1]), inputs[-1])
+        with pytest.raises(TypeError, match="library"):
+            self.function(*arrays, **{"axis": -1, **self.options})
