@@ -184,10 +184,19 @@ DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets,
     if (chunks > 1) {
         if (threadIdx.x == 0) store_partial(partials, blockIdx.x, total.state);
         if (!last_to_arrive(tickets + row, chunks)) return;
+        constexpr int BATCH = 4;
         const Index run = (chunks + THREADS - 1) / THREADS;
         const Index first = threadIdx.x * run, past = min(chunks, first + run);
         total.valid = false;
-        for (Index slot = first; slot < past; ++slot) append(total, load_partial(partials, row * chunks + slot));
+        for (Index slot = first; slot < past; slot += BATCH) {  // several loads are under way at a time
+            State batch[BATCH];
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b)
+                batch[b] = load_partial(partials, row * chunks + min(slot + b, past - 1));
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b)
+                if (slot + b < past) append(total, batch[b]);
+        }
         total = reduce_warps<THREADS>(reduce_lanes<WARP>(total));
     }
     if (threadIdx.x == 0) out.write(row, total.state);
