@@ -49,7 +49,7 @@ class Plan:
     grid, block : int
         The number of blocks, and of threads in each.
     zeroed_bytes, scratch_bytes : int
-        How much scratch the kernel needs. It leaves the zeroed part zero.
+        How much scratch the kernel needs, of both kinds or of none. It leaves the zeroed part zero.
     """
 
     source: str
@@ -65,22 +65,31 @@ class Plan:
     def text(self, *, static: bool) -> str:
         """Return the whole CUDA source.
 
-        ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them (inputs,
-        zeroed scratch, outputs, scratch, zeroed scratch again); otherwise the integers are parameters.
+        ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them: inputs,
+        outputs and, if there is any, zeroed scratch between the two, other scratch and the zeroed once more at the
+        end. Otherwise the integers are parameters.
         """
         ins = [f"const void* in{index}" for index in range(self.inputs)]
         outs = [f"void* out{index}" for index in range(len(self.outputs))]
+        scratch = ["void* zeroed", "void* scratch"]
         if static:
-            parameters = [*ins, "void* zeroed", *outs, "void* scratch", "void*"]
-            integers = "".join(f"  constexpr long long n{i} = {n}LL;\n" for i, n in enumerate(self.integers))
+            locals_ = [f"constexpr long long n{index} = {n}LL;" for index, n in enumerate(self.integers)]
+            if self.scratch_bytes:
+                parameters = [*ins, scratch[0], *outs, scratch[1], "void*"]
+            else:
+                parameters = [*ins, *outs]
+                locals_ += [f"{one} = nullptr;" for one in scratch]
         else:
-            parameters = [*ins, *outs, "void* zeroed", "void* scratch"]
-            parameters += [f"long long n{index}" for index in range(len(self.integers))]
-            integers = ""
-        return (
-            f"{self.source}\n"
-            f'extern "C" __global__ void __launch_bounds__({self.block}) kernel({", ".join(parameters)}) {{\n'
-            f"{integers}{self.body}\n}}\n"
+            parameters = [*ins, *outs, *scratch, *(f"long long n{index}" for index in range(len(self.integers)))]
+            locals_ = []
+        return "\n".join(
+            (
+                self.source,
+                f'extern "C" __global__ void __launch_bounds__({self.block}) kernel({", ".join(parameters)}) {{',
+                *locals_,
+                self.body,
+                "}\n",
+            )
         )
 
 
@@ -414,6 +423,8 @@ def signature(arrays: tuple[Array, ...]) -> tuple[Any, ...] | None:
             if x.requires_grad or x.is_conj() or x.is_neg() or torch.compiler.is_compiling():
                 return None
             found += (x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device)
+        elif kind == "jax":
+            found += (x.dtype, x.shape, x.sharding, _wide_jax())
         else:
             return None
     return tuple(found)
@@ -609,6 +620,7 @@ def _jax_platform_refusal() -> str | None:
     try:
         with jax.ensure_compile_time_eval():
             given = jax.device_put(np.arange(4, dtype=np.int32), _jax_cuda_devices()[0])
+            _KNOWN_TYPES[type(given)] = "jax"  # that of arrays with values; tracers are of other types
             (result,) = jax.jit(lambda x: _embedded(plan, (x,)))(given)
             works = bool((np.asarray(result) == np.arange(3, 7)).all())
     except Exception as error:  # whatever an XLA without this undocumented call target raises
@@ -635,14 +647,17 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     import jax.numpy as jnp
 
     capability = _jax_cuda_devices()[0].compute_capability.replace(".", "")
-    words = max(1, -(-plan.zeroed_bytes // 4))
     results = [jax.ShapeDtypeStruct(shape, getattr(jnp, name)) for shape, name in plan.outputs]
-    results.append(jax.ShapeDtypeStruct((max(1, -(-plan.scratch_bytes // 4)),), jnp.uint32))
-    results.append(jax.ShapeDtypeStruct((words,), jnp.uint32))
-    call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases={plan.inputs: len(results) - 1})
+    zeros, aliases = [], {}
+    if plan.scratch_bytes:
+        zeros = [jnp.zeros((-(-plan.zeroed_bytes // 4),), jnp.uint32)]
+        results.append(jax.ShapeDtypeStruct((-(-plan.scratch_bytes // 4),), jnp.uint32))
+        results.append(jax.ShapeDtypeStruct(zeros[0].shape, jnp.uint32))
+        aliases = {plan.inputs: len(results) - 1}
+    call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases=aliases)
     outputs = call(
         *arrays,
-        jnp.zeros((words,), jnp.uint32),
+        *zeros,
         name="kernel",
         kernel_type="ptx",
         kernel_data=compiled(plan.text(static=True), f"compute_{capability}").rstrip(b"\0").decode(),
@@ -699,6 +714,18 @@ def traced(
 
     function: Callable[..., tuple[Array, ...]] = jax.jit(differentiable)
     return function
+
+
+def mode(xp: Namespace) -> bool:
+    """Return whatever setting of the library decides its dtypes: whether JAX has 64-bit ones."""
+    return is_jax(xp) and _wide_jax()
+
+
+def _wide_jax() -> bool:
+    import jax
+
+    wide: bool = jax.config.jax_enable_x64
+    return wide
 
 
 def is_jax(xp: Namespace) -> bool:

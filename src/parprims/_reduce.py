@@ -26,7 +26,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
-from parprims._trace import C_TYPES, Dtype, Untraceable, register_type, trace
+from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, register_type, trace
 
 Map = Callable[..., Any]
 
@@ -498,12 +498,12 @@ def _reduce(
 ) -> Any:
     """Check a call of any public function here and hand it to a method."""
     key = None
-    lasting = (fn is None or fn in _OWN_MAPS) and isinstance(op, (str, Operator))
-    if lasting and initial is None and not watched():
+    signature = None if initial is not None or watched() else _cuda.signature(x if isinstance(x, tuple) else (x,))
+    if signature is not None:
         # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-        signature = _cuda.signature(x if isinstance(x, tuple) else (x,))
-        if signature is not None:
-            key = (primitive, fn, op, axis, type(axis), keepdims, dtype, method, type(x), signature)
+        operation, mapping = lasting_key(op), lasting_key(fn)
+        if operation is not None and mapping is not None:
+            key = (primitive, mapping, operation, axis, type(axis), keepdims, dtype, method, type(x), signature)
             try:
                 shortcut = _shortcuts.get(key)
             except TypeError:  # an unhashable argument, which the checks below will name
@@ -891,7 +891,11 @@ def _plan(
 
     memory = ("(unsigned*)zeroed", "(unsigned*)scratch")
     if columns:
-        across_threads = builtins.min(32, _power_of_two(-(-inner // vector), up=True))
+        across_threads = _power_of_two(-(-inner // vector), up=True)
+        if outer * -(-inner // vector) >= 2 * _TILE.blocks * _TILE.threads:
+            across_threads = builtins.min(_TILE.threads, across_threads)  # columns enough to occupy every thread
+        else:
+            across_threads = builtins.min(32, across_threads)
         groups = _power_of_two(n // unroll, most=_TILE.threads // across_threads)
         outers = _TILE.threads // (across_threads * groups)
         tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
@@ -949,19 +953,23 @@ def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
     reason = _cuda.refusal(xp, r.arrays)
     if reason is not None:
         return reason
-    # A function may read variables that change, so only the library's own are remembered by what they are.
-    key = (r.fn, xp, tuple(x.dtype for x in r.arrays), r.single, r.dtypes, r.initial is None)
-    lasting = r.fn is None or r.fn in _OWN_MAPS
+    op, fn = lasting_key(r.op), lasting_key(r.fn)
+    dtypes = tuple([x.dtype for x in r.arrays])
+    key = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
+    lasting = op is not None and fn is not None
     try:
-        program = r.op.programs.get(key) if lasting else None
+        program = _programs.get(key) if lasting else None
         if program is None:
             program = _Program(xp, r)
             if lasting:
-                r.op.programs[key] = program
+                _remember(_programs, key, program)
     except Untraceable as reason:
         return str(reason)
     r.program = program
     return None
+
+
+_programs: dict[Any, _Program] = {}
 
 
 def _kernel(xp: Namespace, r: _Reduction) -> Any:
@@ -1028,9 +1036,6 @@ def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, device: int | None) 
         return result if isinstance(result, tuple) else (result,)
 
     return _cuda.traced(plan, otherwise, batched)
-
-
-_OWN_MAPS = (_conjugate_product, _nonzero)
 
 
 _METHODS = {
