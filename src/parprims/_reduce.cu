@@ -184,19 +184,10 @@ DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets,
     if (chunks > 1) {
         if (threadIdx.x == 0) store_partial(partials, blockIdx.x, total.state);
         if (!last_to_arrive(tickets + row, chunks)) return;
-        constexpr int BATCH = 4;
         const Index run = (chunks + THREADS - 1) / THREADS;
         const Index first = threadIdx.x * run, past = min(chunks, first + run);
         total.valid = false;
-        for (Index slot = first; slot < past; slot += BATCH) {  // several loads are under way at a time
-            State batch[BATCH];
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b)
-                batch[b] = load_partial(partials, row * chunks + min(slot + b, past - 1));
-#pragma unroll
-            for (int b = 0; b < BATCH; ++b)
-                if (slot + b < past) append(total, batch[b]);
-        }
+        for (Index slot = first; slot < past; ++slot) append(total, load_partial(partials, row * chunks + slot));
         total = reduce_warps<THREADS>(reduce_lanes<WARP>(total));
     }
     if (threadIdx.x == 0) out.write(row, total.state);
@@ -224,8 +215,9 @@ DEVICE void reduce_groups(State (&total)[VEC], int group, bool valid) {
 }
 
 // inner > 1: threads side by side take VEC adjacent columns each, row groups share the axis. A block is
-// OUTERS x GROUPS x COLUMNS threads.
-template <int COLUMNS, int GROUPS, int UNROLL>
+// OUTERS x GROUPS x COLUMNS threads. Groups take contiguous runs of the axis or, with TURNS, every GROUPS-th element:
+// right where the order is immaterial, and better where a row is so narrow that several together make a long read.
+template <int COLUMNS, int GROUPS, int UNROLL, bool TURNS>
 DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index outer,
                            Index n, Index inner, Index chunk, Index chunks) {
     constexpr int THREADS = 256, OUTERS = THREADS / (COLUMNS * GROUPS), WIDTH = COLUMNS * VEC;
@@ -240,11 +232,10 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
     const Index j = (Index)(tile - tile_row * across) * WIDTH + column * VEC;
     const bool exists = o < outer && j < inner;
     const Index length = min(n, begin + chunk) - begin;
-    // Where the order is immaterial, row groups take turns, so that a block reads one contiguous piece at a time.
-    constexpr int TURN = COMMUTATIVE ? GROUPS : 1;
+    constexpr int TURN = TURNS ? GROUPS : 1;
     const Index run = (length + GROUPS - 1) / GROUPS;
-    Index i = begin + (COMMUTATIVE ? group : min(length, group * run));
-    const Index past = begin + (COMMUTATIVE ? length : min(length, (group + 1) * run));
+    Index i = begin + (TURNS ? group : min(length, group * run));
+    const Index past = begin + (TURNS ? length : min(length, (group + 1) * run));
     const bool valid = i < past;
     State total[VEC];
     if (exists && valid) {

@@ -897,6 +897,7 @@ def _plan(
         else:
             across_threads = builtins.min(32, across_threads)
         groups = _power_of_two(n // unroll, most=_TILE.threads // across_threads)
+        turns = "true" if r.op.commutative and inner <= across_threads * vector else "false"
         outers = _TILE.threads // (across_threads * groups)
         tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
         slot_bytes = outers * across_threads * vector * program.state_bytes
@@ -906,7 +907,7 @@ def _plan(
         chunk = -(-n // chunks)
         chunks = -(-n // chunk)
         return plan(
-            f"reduce_columns<{across_threads}, {groups}, {unroll}>",
+            f"reduce_columns<{across_threads}, {groups}, {unroll}, {turns}>",
             *memory,
             integers=(outer, n, inner, chunk, chunks),
             grid=tiles * chunks,
