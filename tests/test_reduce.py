@@ -579,6 +579,23 @@ class TestKernelShapes:
             runner(x)
         assert int(parprims.sum(x, method="kernel")) == 0
 
+    def test_jax_needs_no_cupy(self, backend):
+        if backend.name != "jax-cuda":
+            pytest.skip("needs JAX on a GPU")
+        import subprocess
+        import sys
+
+        program = """
+import sys
+sys.modules["cupy"] = sys.modules["cupy_backends"] = sys.modules["torch"] = None
+import jax, jax.numpy as jnp, parprims
+x = jnp.arange(100000.0)
+with parprims.explain() as calls:
+    total = jax.jit(lambda x: parprims.sum(x * 2, method="kernel"))(x)
+assert calls[0].method == "kernel" and abs(float(total) / 9999900000.0 - 1) < 1e-6
+"""
+        subprocess.run([sys.executable, "-c", program], check=True)
+
     def test_a_program_finds_its_kernels_on_disk(self, backend, tmp_path, monkeypatch):
         if backend.name != "cupy":
             pytest.skip("needs CuPy")
@@ -597,6 +614,53 @@ class TestKernelShapes:
         _cuda.compiled.cache_clear()
         parprims.map_reduce(lambda x: x * x - 0.125, x, method="kernel")
         assert [one.stat().st_mtime_ns for one in tmp_path.iterdir()] == [written]
+
+
+class TestPlan:
+    """How the kernel cuts its work, checked without a GPU."""
+
+    def test_bounds_of_every_plan(self, subtests):
+        for dtype in ("int8", "float32", "complex128"):
+            for shape in (
+                (1 << 33,),
+                (1 << 20, 1 << 12),
+                (1 << 12, 1 << 20),
+                (3, 1 << 31),
+                (1 << 31, 3),
+                (7, 5, 1 << 26),
+            ):
+                for axis in range(len(shape)):
+                    with subtests.test(dtype=dtype, shape=shape, axis=axis):
+                        plan = self.plan(dtype, shape, axis)
+                        assert 0 < plan.grid < 2**31
+                        assert plan.zeroed_bytes <= 1 << 18
+                        assert plan.scratch_bytes <= 1 << 19
+
+    def test_copies_only_where_unavoidable(self):
+        x = np.broadcast_to(np.zeros((), np.float32), (8, 6, 4))
+        strided = np.zeros((8, 6, 9), np.float32)[:, :, :4]
+        assert self.plan("float32", (8, 6, 4), None) is not None
+        assert self.plan("float32", (8, 6, 4), None, x) is not None
+        assert self.plan("float32", (8, 6, 4), 2, strided) is not None
+        assert self.plan("float32", (8, 6, 4), 0, strided) is not None
+        assert self.plan("float32", (6, 8, 4), None, np.zeros((8, 6, 4), np.float32).transpose(1, 0, 2)) is not None
+        assert self.plan("float32", (8, 6, 4), (0, 2)) is None
+        assert self.plan("float32", (8, 6, 4), None, strided) is None
+
+    def plan(self, dtype, shape, axis, x=None):
+        from array_api_compat import numpy as xp
+
+        from parprims import _reduce
+        from parprims._operators import BUILT_IN
+
+        if x is None:
+            strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+            x = np.broadcast_to(np.zeros((), dtype), shape)
+        else:
+            strides = tuple(stride // x.itemsize for stride in x.strides)
+        axes = tuple(range(len(shape))) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        r = _reduce._Reduction(None, (x,), True, BUILT_IN["add"], axes, False, None, None)
+        return _reduce._plan(_reduce._Program(xp, r), r, ((strides, 0),))
 
 
 def _affine_by_halves(a, b, axis):
