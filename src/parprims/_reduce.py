@@ -19,6 +19,7 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_traced,
     namespace,
     normalize_axes,
     normalize_axis,
@@ -650,6 +651,13 @@ _NATIVE = {
 
 def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
+    if r.fn is _conjugate_product and r.n:
+        dtype = compute_dtype(xp, r.arrays[0].dtype)
+        x1, x2 = (xp.astype(x, dtype, copy=False) for x in r.arrays)
+        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
+        total = xp.vecdot(x1, x2, axis=r.axes[0] - len(r.shape), **precise)
+        return _finish(xp, r, (total,), (x1,), r.dtypes, True)
     xs, dtypes, single = _elements(xp, r)
     if r.n == 0:
         return _finish(xp, r, None, xs, dtypes, single)
@@ -973,6 +981,12 @@ def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
 _programs: dict[Any, _Program] = {}
 
 
+def _kernel_slower(xp: Namespace, r: _Reduction) -> str | None:
+    if is_traced(r.arrays[0]) and _native_refusal(xp, r) is None:
+        return "inside a JAX program XLA fuses its own reduction with what produces the arrays"
+    return None
+
+
 def _kernel(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by one launch of a CUDA kernel."""
     program = r.program
@@ -1042,7 +1056,7 @@ def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, device: int | None) 
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Method(_kernel, _kernel_refusal),
+        kernel=Method(_kernel, _kernel_refusal, _kernel_slower),
         native=Method(_native, _native_refusal),
         array=Method(_array),
     )
