@@ -13,49 +13,39 @@ nox.options.reuse_venv = "yes"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 
-# What the tests of a backend install beyond the test group.
-BACKENDS: dict[str, list[str]] = {
-    "numpy": ["."],
-    "array-api-strict": ["."],
-    "jax": [".[jax]"],
-    "torch": [".", *nox.project.dependency_groups(PROJECT, "torch-cpu")],
-}
-GPU_BACKENDS: dict[str, list[str]] = {"cupy": [".[cuda13]"], "torch-cuda": [".[torch]"], "jax-cuda": [".[jax-cuda13]"]}
+# How the tests of a backend install the package.
+BACKENDS = {"numpy": ".", "array-api-strict": ".", "jax": ".[jax]", "torch": "."}
+GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[jax-cuda13]"}
 if shutil.which("nvidia-smi"):
     BACKENDS |= GPU_BACKENDS
 
 
-def _install(session: nox.Session, group: str, *requirements: str) -> None:
-    """Install a dependency group and, editable, the package where it is among the requirements."""
-    editable = [word for one in requirements for word in (["-e", one] if one.startswith(".") else [one])]
-    session.install(*editable, *nox.project.dependency_groups(PROJECT, group))
+def _group(name: str) -> tuple[str, ...]:
+    return nox.project.dependency_groups(PROJECT, name)
 
 
 @nox.session
 @nox.parametrize("backend", [nox.param(name, id=name) for name in BACKENDS])
 def tests(session: nox.Session, backend: str) -> None:
-    """Run the suite on one backend, which then must not be missing; on a GPU every kernel is promised as well."""
-    _install(session, "test", *BACKENDS[backend])
-    promises = [backend, "kernel"] if backend in GPU_BACKENDS else [backend]
-    session.run(*_pytest(promises), "-n", "auto", "--backend", backend, *session.posargs)
-
-
-def _pytest(promises: list[str]) -> list[str]:
-    return ["python", "-m", "pytest", "-q", *(word for one in promises for word in ("--promise", one))]
+    """Run the suite on one backend, which then must not be missing; on a GPU no kernel may refuse either."""
+    session.install("-e", BACKENDS[backend], *_group("test"), *(_group("torch-cpu") if backend == "torch" else ()))
+    # One process for each core, but one alone on a GPU.
+    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else ["-n", "auto"]
+    session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs)
 
 
 @nox.session
 def lowest(session: nox.Session) -> None:
-    """Run the suite on NumPy with the lowest release of every dependency that pyproject.toml allows."""
-    session.install(*nox.project.dependency_groups(PROJECT, "test"))
-    session.install(*(one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]))
-    session.run(*_pytest(["numpy"]), "--backend", "numpy", *session.posargs)
+    """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""
+    requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
+    session.install("-e", ".", *_group("test"), *requirements)
+    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *session.posargs)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format with ruff, and every public docstring with numpydoc."""
-    _install(session, "lint", ".")
+    session.install("-e", ".", *_group("lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("python", "-m", "tests.check_docstrings")
@@ -64,29 +54,30 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of the library, strictly."""
-    _install(session, "types", ".")
+    session.install("-e", ".", *_group("types"))
     session.run("mypy", *session.posargs)
 
 
 @nox.session
 def kernels(session: nox.Session) -> None:
     """Compile every CUDA kernel the library can ask for, for every architecture, without a GPU."""
-    _install(session, "kernels", ".")
+    session.install("-e", ".", *_group("kernels"))
     session.run("python", "-m", "tests.compile_kernels", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Run the suite with the packages this GPU machine has: a missing backend or a refusing kernel is a failure."""
-    session.run(*_pytest([*GPU_BACKENDS, "kernel"]), *session.posargs)
+    promises = [word for name in (*GPU_BACKENDS, "kernel") for word in ("--promise", name)]
+    session.run("python", "-m", "pytest", "-q", *promises, *session.posargs)
 
 
 @nox.session(venv_backend="none")
 @nox.parametrize("tool", [nox.param(tool, id=tool) for tool in ("memcheck", "racecheck", "initcheck", "synccheck")])
 def sanitize(session: nox.Session, tool: str) -> None:
     """Run the tests marked sanitize under one tool of compute-sanitizer, with the packages this GPU machine has."""
-    sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-    session.run(*sanitizer, *_pytest(["cupy", "kernel"]), "-m", "sanitize", "--backend", "cupy", *session.posargs)
+    suite = ["python", "-m", "pytest", "-q", "-m", "sanitize", "--backend", "cupy", "--promise", "kernel"]
+    session.run("compute-sanitizer", "--tool", tool, "--error-exitcode", "1", *suite, *session.posargs)
 
 
 @nox.session
@@ -99,7 +90,7 @@ def compare(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel and the sdist, check them, install the wheel in a clean environment and call it."""
-    _install(session, "build")
+    session.install(*_group("build"))
     tmp = Path(session.create_tmp()).absolute()
     shutil.rmtree(tmp / "dist", ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", str(tmp / "dist"))
