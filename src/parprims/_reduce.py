@@ -565,27 +565,35 @@ def _finish(
     return result[0] if single else result
 
 
-def _array(xp: Namespace, r: _Reduction) -> Any:
-    """Return the combinations by a tree: neighbours are combined, then neighbours of those, ceil(log2 n) times."""
-    xs, dtypes, single = _elements(xp, r)
-    if r.n == 0:
-        return _finish(xp, r, None, xs, dtypes, single)
-    xs, axis = _one_axis(xp, xs, r.axes)
+def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of all elements along an axis counted from the front, which keeps length 1.
+
+    Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
+    """
+    n = xs[0].shape[axis]
     rest = None
-    n = r.n
     while n > 1:
         half = n // 2
         if n % 2:
             last = tuple(x[along(axis, n - 1, n)] for x in xs)
-            rest = last if rest is None else r.op(last, rest)
+            rest = last if rest is None else op(last, rest)
         # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
-        if r.op.commutative:
+        if op.commutative:
             earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
         else:
             earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
-        xs = r.op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
+        xs = op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
         n = half
-    return _finish(xp, r, xs if rest is None else r.op(xs, rest), xs, dtypes, single)
+    return xs if rest is None else op(xs, rest)
+
+
+def _array(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by a tree."""
+    xs, dtypes, single = _elements(xp, r)
+    if r.n == 0:
+        return _finish(xp, r, None, xs, dtypes, single)
+    xs, axis = _one_axis(xp, xs, r.axes)
+    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
