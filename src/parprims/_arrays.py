@@ -120,6 +120,16 @@ def compute_dtype(xp: Namespace, dtype: Any) -> Any:
     return xp.float32 if dtype_name(dtype) in SIXTEEN_BIT_FLOATS else dtype
 
 
+def ring_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype sums and products are formed in where the result keeps this dtype and integers wrap around.
+
+    As `compute_dtype`, but int64 for the unsigned integers a library cannot add (PyTorch); the low bits are the same.
+    """
+    if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8 and array_api_compat.is_torch_namespace(xp):
+        return xp.int64
+    return compute_dtype(xp, dtype)
+
+
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return the dtype of a sum by the standard: integers narrower than the default widen to it, others stay.
 
