@@ -16,6 +16,7 @@ from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
+    cast,
     check_kind,
     dtype_bits,
     dtype_name,
@@ -160,11 +161,11 @@ def _array(xp: Namespace, p: _Product) -> Array:
     for *batch, row, column in itertools.product(*outer, rows, columns):
         total = None
         for k in inner:
-            factors = (xp.astype(x[_of(x, (*batch, k, row, column))], working, copy=False) for x in (a, b))
+            factors = (cast(xp, x[_of(x, (*batch, k, row, column))], working) for x in (a, b))
             (part,) = tree((operator.mul(*factors),), BUILT_IN["add"], len(lengths) - 3)
             total = part if total is None else total + part
         if total is not None:
-            total = xp.astype(xp.squeeze(total, axis=-3), p.dtype, copy=False)
+            total = cast(xp, xp.squeeze(total, axis=-3), p.dtype)
             product = at(product)[(*batch, row, column)].set(total)
     return xp.reshape(product, p.shape)
 
@@ -196,9 +197,8 @@ def _tile_lengths(lengths: tuple[int, ...], tile: tuple[int, int, int] | None, i
 def _native(xp: Namespace, p: _Product) -> Array:
     """Return the product by the library's own routine."""
     working = _native_dtype(xp, p)
-    a, b = (x if x.dtype == working else xp.astype(x, working) for x in (p.a, p.b))
     precision = {"precision": "highest"} if array_api_compat.is_jax_namespace(xp) else {}
-    return xp.astype(xp.matmul(a, b, **precision), p.dtype, copy=False)
+    return cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype)
 
 
 def _native_dtype(xp: Namespace, p: _Product) -> Any:
