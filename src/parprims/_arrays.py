@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import array_api_compat
+import numpy as np
 
 Array = Any
 """An array of any library that conforms to the array API standard."""
@@ -28,7 +29,7 @@ def namespace(**arrays: Array) -> Namespace:
     first = ""
     for name, array in arrays.items():
         try:
-            xp = array_api_compat.array_namespace(array)
+            xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
         except TypeError:
             raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
         if shared is None:
@@ -41,6 +42,11 @@ def namespace(**arrays: Array) -> Namespace:
         elif not array_api_compat.is_numpy_array(array):
             _check_same_device(first, arrays[first], name, array)
     return shared
+
+
+@functools.cache
+def _numpy() -> Namespace:
+    return array_api_compat.array_namespace(np.empty(0))
 
 
 def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
@@ -118,6 +124,21 @@ def check_kind(name: str, x: Array, kinds: Sequence[str]) -> None:
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return the dtype sums and products of this dtype are formed in: float32 for 16-bit floats, else the same."""
     return xp.float32 if dtype_name(dtype) in SIXTEEN_BIT_FLOATS else dtype
+
+
+def cast(xp: Namespace, x: Array, dtype: Any) -> Array:
+    """Return x in a dtype: x itself where it has that."""
+    return x if x.dtype == dtype else xp.astype(x, dtype)
+
+
+def ring_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype sums and products are formed in where the result keeps this dtype and integers wrap around.
+
+    As `compute_dtype`, but int64 for the unsigned integers a library cannot add (PyTorch); the low bits are the same.
+    """
+    if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8 and array_api_compat.is_torch_namespace(xp):
+        return xp.int64
+    return compute_dtype(xp, dtype)
 
 
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:

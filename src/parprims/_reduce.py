@@ -14,6 +14,7 @@ from parprims._arrays import (
     Namespace,
     along,
     as_array,
+    cast,
     check_kind,
     compute_dtype,
     dtype_bits,
@@ -516,9 +517,12 @@ def _reduce(
     arrays: tuple[Array, ...] = (x,) if single else x
     if not arrays:
         raise ValueError("x must hold at least one array")
-    name = "x" if fn is None else "arrays"
-    xp = namespace(**{name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)})
-    if len(arrays) > 1 and builtins.any(one.shape != arrays[0].shape for one in arrays):
+    if single:
+        xp = namespace(x=x)
+    else:
+        name = "x" if fn is None else "arrays"
+        xp = namespace(**{f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    if not single and builtins.any(one.shape != arrays[0].shape for one in arrays):
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
             raise ValueError(f"x must be arrays of equal shape, got {shapes}")
@@ -539,14 +543,17 @@ def _reduce(
 
 
 _shortcuts: dict[Any, Callable[[Any], Any]] = {}
+_SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
 
 
 def _check_elements(r: _Reduction, dtypes: tuple[Any, ...]) -> None:
-    for name, given in (("dtype", r.dtypes), ("initial", r.initial)):
-        if given is not None and len(given) != len(dtypes):
-            raise ValueError(f"{name} must have {len(dtypes)} entries, one per component, got {len(given)}")
-    sums = r.op in (BUILT_IN["add"], BUILT_IN["multiply"])
-    if r.dtypes is None and not (sums and dtype_kind(dtypes[0]) == "bool"):
+    if r.initial is not None and len(r.initial) != len(dtypes):
+        raise ValueError(f"initial must have {len(dtypes)} entries, one per component, got {len(r.initial)}")
+    if r.dtypes is not None:
+        if len(r.dtypes) != len(dtypes):
+            raise ValueError(f"dtype must have {len(dtypes)} entries, one per component, got {len(r.dtypes)}")
+        check_components(r.op, r.dtypes)
+    elif not (r.op in _SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(r.op, dtypes)
 
 
@@ -554,7 +561,7 @@ def _element_dtypes(xp: Namespace, r: _Reduction, dtypes: tuple[Any, ...]) -> tu
     """Return the dtype of each component of the result, for elements of the given dtypes."""
     if r.dtypes is not None:
         return r.dtypes
-    if r.op is BUILT_IN["add"] or r.op is BUILT_IN["multiply"]:
+    if r.op in _SUMS:
         return tuple(sum_dtype(xp, dtype) for dtype in dtypes)
     return dtypes
 
@@ -567,13 +574,10 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
         single = not isinstance(result, tuple)
         values = (result,) if single else result
         _check_elements(r, tuple(one.dtype for one in values))
-        values = tuple(xp.broadcast_to(one, r.shape) for one in values)
+        values = tuple(one if one.shape == r.shape else xp.broadcast_to(one, r.shape) for one in values)
     dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
-    cast = tuple(
-        xp.astype(one, compute_dtype(xp, dtype), copy=False) for one, dtype in zip(values, dtypes, strict=True)
-    )
-    check_components(r.op, tuple(one.dtype for one in cast))
-    return cast, dtypes, single
+    values = tuple(cast(xp, one, compute_dtype(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
+    return values, dtypes, single
 
 
 def _finish(
@@ -582,7 +586,7 @@ def _finish(
     """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements."""
     shape = r.result_shape()
     if totals is not None:
-        totals = tuple(xp.reshape(total, shape) for total in totals)
+        totals = tuple(total if total.shape == shape else xp.reshape(total, shape) for total in totals)
     if totals is None and r.initial is None:
         identity = r.op.identity(*(dtype_name(one.dtype) for one in like))
         if identity is None:
@@ -593,31 +597,39 @@ def _finish(
         start = tuple(xp.broadcast_to(one, shape) for one in start)
         totals = start if totals is None else r.op(start, totals)
     assert totals is not None
-    result = tuple(xp.astype(total, dtype, copy=False) for total, dtype in zip(totals, dtypes, strict=True))
+    result = tuple(cast(xp, total, dtype) for total, dtype in zip(totals, dtypes, strict=True))
     return result[0] if single else result
 
 
-def _array(xp: Namespace, r: _Reduction) -> Any:
-    """Return the combinations by a tree: neighbours are combined, then neighbours of those, ceil(log2 n) times."""
-    xs, dtypes, single = _elements(xp, r)
-    if r.n == 0:
-        return _finish(xp, r, None, xs, dtypes, single)
-    xs, axis = _one_axis(xp, xs, r.axes)
+def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of all elements along an axis counted from the front, which keeps length 1.
+
+    Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
+    """
+    n = xs[0].shape[axis]
     rest = None
-    n = r.n
     while n > 1:
         half = n // 2
         if n % 2:
             last = tuple(x[along(axis, n - 1, n)] for x in xs)
-            rest = last if rest is None else r.op(last, rest)
+            rest = last if rest is None else op(last, rest)
         # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
-        if r.op.commutative:
+        if op.commutative:
             earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
         else:
             earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
-        xs = r.op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
+        xs = op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
         n = half
-    return _finish(xp, r, xs if rest is None else r.op(xs, rest), xs, dtypes, single)
+    return xs if rest is None else op(xs, rest)
+
+
+def _array(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by a tree."""
+    xs, dtypes, single = _elements(xp, r)
+    if r.n == 0:
+        return _finish(xp, r, None, xs, dtypes, single)
+    xs, axis = _one_axis(xp, xs, r.axes)
+    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -653,7 +665,7 @@ def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
     if r.fn is _conjugate_product and r.n:
         dtype = compute_dtype(xp, r.arrays[0].dtype)
-        x1, x2 = (xp.astype(x, dtype, copy=False) for x in r.arrays)
+        x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
         precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
         total = xp.vecdot(x1, x2, axis=r.axes[0] - len(r.shape), **precise)
