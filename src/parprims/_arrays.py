@@ -66,6 +66,11 @@ def is_traced(x: Array) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def device(x: Array) -> Any:
+    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value."""
+    return None if is_traced(x) else array_api_compat.device(x)
+
+
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
     try:
@@ -183,8 +188,7 @@ def as_array(name: str, value: Any, xp: Namespace, like: Array) -> Array:
                 info = xp.iinfo(dtype)
                 if not info.min <= value <= info.max:
                     raise ValueError(f"{name} must be in the range of {dtype_name(dtype)}, got {value}")
-            device = None if is_traced(like) else array_api_compat.device(like)
-            return xp.asarray(value, dtype=dtype, device=device)
+            return xp.asarray(value, dtype=dtype, device=device(like))
     if namespace(**{name: value}) is not xp:
         raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
     if value.dtype != dtype:

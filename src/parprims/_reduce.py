@@ -17,6 +17,7 @@ from parprims._arrays import (
     cast,
     check_kind,
     compute_dtype,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
@@ -591,7 +592,10 @@ def _finish(
         identity = r.op.identity(*(dtype_name(one.dtype) for one in like))
         if identity is None:
             raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
-        totals = tuple(xp.full(shape, value, dtype=one.dtype) for value, one in zip(identity, like, strict=True))
+        totals = tuple(
+            xp.full(shape, value, dtype=one.dtype, device=device(one))
+            for value, one in zip(identity, like, strict=True)
+        )
     if r.initial is not None:
         start = tuple(as_array("initial", value, xp, one) for value, one in zip(r.initial, like, strict=True))
         start = tuple(xp.broadcast_to(one, shape) for one in start)
@@ -1006,14 +1010,14 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
         return _array(xp, r)
     arrays = tuple(_cuda.plain(xp, x) for x in r.arrays)
     layouts = tuple(_cuda.layout(xp, x) for x in arrays)
-    device = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
-    key = (r.shape, r.axes, r.keepdims, layouts, device)
+    gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
+    key = (r.shape, r.axes, r.keepdims, layouts, gpu)
     runner = program.runners.get(key)
     if runner is None:
         plan = _plan(program, r, layouts)
         if plan is None:
             return _kernel_on_copies(xp, r, arrays)
-        runner = _remember(program.runners, key, _runner(xp, r, plan, device))
+        runner = _remember(program.runners, key, _runner(xp, r, plan, gpu))
     totals = runner(*arrays)
     if r.initial is not None:
         return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
@@ -1045,10 +1049,10 @@ def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -
     return ones if isinstance(result, tuple) else ones[0]
 
 
-def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, device: int | None) -> Callable[..., tuple[Array, ...]]:
+def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> Callable[..., tuple[Array, ...]]:
     """Return a function that carries out the plan on arrays of its layout."""
-    if device is not None:
-        return _cuda.Runner(xp, plan, device)
+    if gpu is not None:
+        return _cuda.Runner(xp, plan, gpu)
     fn, single, op, axes, keepdims, dtypes, program = r.fn, r.single, r.op, r.axes, r.keepdims, r.dtypes, r.program
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
