@@ -619,6 +619,35 @@ assert calls[0].method == "kernel" and abs(float(total) / 9999900000.0 - 1) < 1e
         assert [one.stat().st_mtime_ns for one in tmp_path.iterdir()] == [written]
 
 
+@pytest.mark.sanitize
+class TestSanitized:
+    """Small work through every kernel and every way it is cut, for tools that watch each access."""
+
+    @pytest.mark.parametrize(
+        ("shape", "axis"),
+        [
+            ((300, 5), 1),
+            ((40, 200), 1),
+            ((5, 3000), 1),
+            ((2, 40_001), 1),
+            ((500, 3), 0),
+            ((4000, 40), 0),
+            ((3, 9, 130), 1),
+            ((65, 7, 5), 1),
+        ],
+    )
+    def test_every_kernel(self, backend, run, rng, shape, axis):
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        a, b = (rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
+        arrays = (backend.asarray(a), backend.asarray(b))
+        compare(backend, run(parprims.sum, arrays[0], axis=axis, method="kernel"), a.sum(axis=axis))
+        result = run(parprims.reduce, arrays, affine, axis=axis, method="kernel")
+        compare(backend, result, _affine_by_halves(a, b, axis))
+        x = run(parprims.max, backend.asarray(a.astype(np.float16)), axis=axis, method="kernel")
+        compare(backend, x, a.max(axis=axis))
+
+
 class TestPlan:
     """How the kernel cuts its work, checked without a GPU."""
 
