@@ -566,6 +566,46 @@ class TestKernelShapes:
             for index, found in enumerate(pool.map(work, range(8))):
                 assert found == {int(x[index:].sum())}
 
+    def test_captured_into_a_graph(self, backend, rng):
+        if backend.name not in ("cupy", "torch-cuda"):
+            pytest.skip("needs graphs")
+        first, second = (rng.integers(-99, 99, 1_234_567) for _ in range(2))
+        x = backend.asarray(first)
+        if backend.name == "cupy":
+            import cupy
+
+            stream = cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.Device().synchronize()
+            with stream:
+                parprims.sum(x[1:], method="kernel")  # CuPy takes no memory from the device while it captures
+                stream.begin_capture()
+                total = parprims.sum(x, method="kernel")
+                graph = stream.end_capture()
+                x[...] = backend.asarray(second)
+                graph.launch()
+                graph.launch()
+            stream.synchronize()
+        else:
+            import torch
+
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                total = parprims.sum(x, method="kernel")
+            x.copy_(backend.asarray(second))
+            graph.replay()
+            graph.replay()
+        assert int(total) == second.sum()
+
+    def test_out_of_memory_leaves_the_library_usable(self, backend):
+        if backend.name not in ("cupy", "torch-cuda"):
+            pytest.skip("needs a device whose memory can be overdrawn")
+        xp = backend.xp
+        one = xp.ones((1,), dtype=xp.float64, device=backend.asarray(np.zeros(1)).device)
+        vast = xp.broadcast_to(one, (1 << 36, 2))  # its sums along an axis would take half a terabyte
+        with pytest.raises(Exception, match=r"(?i)out of memory"):
+            parprims.sum(vast, axis=1, method="kernel")
+        assert float(parprims.sum(one, method="kernel")) == 1.0
+
     def test_impossible_launch_raises(self, backend):
         if not backend.cuda or backend.name == "jax-cuda":
             pytest.skip("needs a CUDA device")

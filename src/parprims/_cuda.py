@@ -294,16 +294,11 @@ class _Driver:
             return address
         size = max(nbytes, _LEAST_ZEROED if zeroed else _LEAST_SCRATCH)
         with self._lock:
-            pointer, mode = ctypes.c_void_p(), ctypes.c_int(2)
-            # A relaxed mode lets memory be taken while a stream is being captured into a graph.
-            self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-            try:
-                # The buffer before stays: kernels in flight, or in a captured graph, may still use it.
-                self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-                if zeroed:
-                    self._clear(pointer, size)
-            finally:
-                self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            pointer = ctypes.c_void_p()
+            # The buffer before stays: kernels in flight, or in a captured graph, may still use it.
+            self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+            if zeroed:
+                self._clear(pointer, size)
             self._scratch[key] = (pointer.value or 0, size)
         return pointer.value or 0
 
@@ -536,6 +531,8 @@ class Runner:
         """Load the kernel and return the addresses of its zeroed and its other scratch for a stream."""
         driver, plan = _driver(), self.plan
         entered = driver.enter(self._device)
+        mode = ctypes.c_int(2)  # relaxed: code and memory may be had while a stream is being captured into a graph
+        driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
             if not self._function:
                 code = compiled(plan.text(static=False), driver.architecture(self._device))
@@ -545,6 +542,7 @@ class Runner:
                 zeroed = driver.scratch(self._device, stream, plan.zeroed_bytes, zeroed=True)
                 scratch = driver.scratch(self._device, stream, plan.scratch_bytes, zeroed=False)
         finally:
+            driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
             if entered:
                 driver.leave()
         return zeroed, scratch

@@ -90,7 +90,8 @@ def reduce(
     Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
     Error: within 2 ceil(log2 n) units in the last place of sum |x| for a sum by array; 16-bit floats are combined
     in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array. Kernels on one stream
+    share their scratch: CUDA graphs captured from one stream are to be replayed one after another.
     Methods: kernel (CUDA arrays), native (operators the library has), array.
     Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
 
