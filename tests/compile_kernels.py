@@ -74,7 +74,7 @@ def _reduction(op, dtypes, shape, axis, fn=None, *, unaligned=False) -> tuple[st
     strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
     plan = _reduce._plan(program, r, ((strides, 4 if unaligned else 0),) * len(arrays))
     assert plan is not None
-    call = re.search(r"reduce_\w+<[\d, ]+>", plan.body).group()
+    call = re.search(r"reduce_\w+<[^>]+>", plan.body).group()
     name = f"{call} {operator.name} {','.join(dtypes)}{' mapped' if fn else ''}{' unaligned' if unaligned else ''}"
     return name, plan
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from array_api_compat import device
 
 import parprims
 from tests.contract import Contract, compare, eps, random
@@ -377,7 +378,9 @@ class TestOperators:
 
     def test_empty(self, backend, run, method):
         x = backend.asarray(np.zeros((0, 3), np.float32))
-        compare(backend, run(parprims.reduce, x, axis=0, method=method), np.zeros(3))
+        nothing = run(parprims.reduce, x, axis=0, method=method)
+        compare(backend, nothing, np.zeros(3))
+        assert device(nothing) == device(x)
         compare(backend, run(parprims.reduce, x, "maximum", axis=0, method=method), np.full(3, -np.inf))
         compare(backend, run(parprims.reduce, x, "maximum", axis=1, method=method), np.zeros(0))
         with pytest.raises(ValueError, match="has no identity: give initial"):
@@ -389,8 +392,8 @@ class TestOperators:
         assert result == 0
         # A library's own sum may start from +0.
         assert np.signbit(result) or method == "auto"
-        if backend.name in ("jax", "jax-cuda"):
-            return  # XLA's CPU code flushes subnormal numbers
+        if backend.name == "jax" or (backend.name == "cupy" and method != "kernel"):
+            return  # XLA on a CPU and CuPy flush subnormal numbers
         tiny = np.full(1000, 2.0**-149, np.float32)
         compare(backend, run(parprims.reduce, backend.asarray(tiny), method=method), 1000 * 2.0**-149)
 
@@ -572,11 +575,29 @@ class TestKernelShapes:
 
         plan = _cuda.Plan("", "((int*)out0)[0] = 1;", 1, (((1,), "int32"),), (), 1, 1024)
         x = backend.asarray(np.zeros(4, np.int32))
-        runner = _cuda.Runner(backend.xp, dataclasses.replace(plan, block=1))
-        runner.plan = dataclasses.replace(plan, block=4096)
+        runner = _cuda.Runner(backend.xp, dataclasses.replace(plan, block=1), 0)
+        runner(x)
+        runner.plan, runner._packets = dataclasses.replace(plan, block=4096), {}
         with pytest.raises(_cuda.CudaError, match="cuLaunchKernel"):
-            runner((x,))
+            runner(x)
         assert int(parprims.sum(x, method="kernel")) == 0
+
+    def test_jax_needs_no_cupy(self, backend):
+        if backend.name != "jax-cuda":
+            pytest.skip("needs JAX on a GPU")
+        import subprocess
+        import sys
+
+        program = """
+import sys
+sys.modules["cupy"] = sys.modules["cupy_backends"] = sys.modules["torch"] = None
+import jax, jax.numpy as jnp, parprims
+x = jnp.arange(100000.0)
+with parprims.explain() as calls:
+    total = jax.jit(lambda x: parprims.sum(x * 2, method="kernel"))(x)
+assert calls[0].method == "kernel" and abs(float(total) / 9999900000.0 - 1) < 1e-6
+"""
+        subprocess.run([sys.executable, "-c", program], check=True)
 
     def test_a_program_finds_its_kernels_on_disk(self, backend, tmp_path, monkeypatch):
         if backend.name != "cupy":
@@ -596,6 +617,82 @@ class TestKernelShapes:
         _cuda.compiled.cache_clear()
         parprims.map_reduce(lambda x: x * x - 0.125, x, method="kernel")
         assert [one.stat().st_mtime_ns for one in tmp_path.iterdir()] == [written]
+
+
+@pytest.mark.sanitize
+class TestSanitized:
+    """Small work through every kernel and every way it is cut, for tools that watch each access."""
+
+    @pytest.mark.parametrize(
+        ("shape", "axis"),
+        [
+            ((300, 5), 1),
+            ((40, 200), 1),
+            ((5, 3000), 1),
+            ((2, 40_001), 1),
+            ((500, 3), 0),
+            ((4000, 40), 0),
+            ((3, 9, 130), 1),
+            ((65, 7, 5), 1),
+        ],
+    )
+    def test_every_kernel(self, backend, run, rng, shape, axis):
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        a, b = (rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
+        arrays = (backend.asarray(a), backend.asarray(b))
+        compare(backend, run(parprims.sum, arrays[0], axis=axis, method="kernel"), a.sum(axis=axis))
+        result = run(parprims.reduce, arrays, affine, axis=axis, method="kernel")
+        compare(backend, result, _affine_by_halves(a, b, axis))
+        x = run(parprims.max, backend.asarray(a.astype(np.float16)), axis=axis, method="kernel")
+        compare(backend, x, a.max(axis=axis))
+
+
+class TestPlan:
+    """How the kernel cuts its work, checked without a GPU."""
+
+    def test_bounds_of_every_plan(self, subtests):
+        for dtype in ("int8", "float32", "complex128"):
+            for shape in (
+                (1 << 33,),
+                (1 << 20, 1 << 12),
+                (1 << 12, 1 << 20),
+                (3, 1 << 31),
+                (1 << 31, 3),
+                (7, 5, 1 << 26),
+            ):
+                for axis in range(len(shape)):
+                    with subtests.test(dtype=dtype, shape=shape, axis=axis):
+                        plan = self.plan(dtype, shape, axis)
+                        assert 0 < plan.grid < 2**31
+                        assert plan.zeroed_bytes <= 1 << 18
+                        assert plan.scratch_bytes <= 1 << 19
+
+    def test_copies_only_where_unavoidable(self):
+        x = np.broadcast_to(np.zeros((), np.float32), (8, 6, 4))
+        strided = np.zeros((8, 6, 9), np.float32)[:, :, :4]
+        assert self.plan("float32", (8, 6, 4), None) is not None
+        assert self.plan("float32", (8, 6, 4), None, x) is not None
+        assert self.plan("float32", (8, 6, 4), 2, strided) is not None
+        assert self.plan("float32", (8, 6, 4), 0, strided) is not None
+        assert self.plan("float32", (6, 8, 4), None, np.zeros((8, 6, 4), np.float32).transpose(1, 0, 2)) is not None
+        assert self.plan("float32", (8, 6, 4), (0, 2)) is None
+        assert self.plan("float32", (8, 6, 4), None, strided) is None
+
+    def plan(self, dtype, shape, axis, x=None):
+        from array_api_compat import numpy as xp
+
+        from parprims import _reduce
+        from parprims._operators import BUILT_IN
+
+        if x is None:
+            strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+            x = np.broadcast_to(np.zeros((), dtype), shape)
+        else:
+            strides = tuple(stride // x.itemsize for stride in x.strides)
+        axes = tuple(range(len(shape))) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        r = _reduce._Reduction(None, (x,), True, BUILT_IN["add"], axes, False, None, None)
+        return _reduce._plan(_reduce._Program(xp, r), r, ((strides, 0),))
 
 
 def _affine_by_halves(a, b, axis):

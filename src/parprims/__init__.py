@@ -1,6 +1,7 @@
 """Parallel primitives for every array library."""
 
 from parprims._dispatch import Call, MethodRefused, explain, methods
+from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 
@@ -13,6 +14,7 @@ __all__ = [
     "check_associative",
     "explain",
     "map_reduce",
+    "matmul",
     "max",
     "methods",
     "min",

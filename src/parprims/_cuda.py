@@ -49,7 +49,7 @@ class Plan:
     grid, block : int
         The number of blocks, and of threads in each.
     zeroed_bytes, scratch_bytes : int
-        How much scratch the kernel needs. It leaves the zeroed part zero.
+        How much scratch the kernel needs, of both kinds or of none. It leaves the zeroed part zero.
     """
 
     source: str
@@ -65,22 +65,31 @@ class Plan:
     def text(self, *, static: bool) -> str:
         """Return the whole CUDA source.
 
-        ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them (inputs,
-        zeroed scratch, outputs, scratch, zeroed scratch again); otherwise the integers are parameters.
+        ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them: inputs,
+        outputs and, if there is any, zeroed scratch between the two, other scratch and the zeroed once more at the
+        end. Otherwise the integers are parameters.
         """
         ins = [f"const void* in{index}" for index in range(self.inputs)]
         outs = [f"void* out{index}" for index in range(len(self.outputs))]
+        scratch = ["void* zeroed", "void* scratch"]
         if static:
-            parameters = [*ins, "void* zeroed", *outs, "void* scratch", "void*"]
-            integers = "".join(f"  constexpr long long n{i} = {n}LL;\n" for i, n in enumerate(self.integers))
+            locals_ = [f"constexpr long long n{index} = {n}LL;" for index, n in enumerate(self.integers)]
+            if self.scratch_bytes:
+                parameters = [*ins, scratch[0], *outs, scratch[1], "void*"]
+            else:
+                parameters = [*ins, *outs]
+                locals_ += [f"{one} = nullptr;" for one in scratch]
         else:
-            parameters = [*ins, *outs, "void* zeroed", "void* scratch"]
-            parameters += [f"long long n{index}" for index in range(len(self.integers))]
-            integers = ""
-        return (
-            f"{self.source}\n"
-            f'extern "C" __global__ void __launch_bounds__({self.block}) kernel({", ".join(parameters)}) {{\n'
-            f"{integers}{self.body}\n}}\n"
+            parameters = [*ins, *outs, *scratch, *(f"long long n{index}" for index in range(len(self.integers)))]
+            locals_ = []
+        return "\n".join(
+            (
+                self.source,
+                f'extern "C" __global__ void __launch_bounds__({self.block}) kernel({", ".join(parameters)}) {{',
+                *locals_,
+                self.body,
+                "}\n",
+            )
         )
 
 
@@ -211,8 +220,8 @@ class _Driver:
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-        self._launch = self._library.cuLaunchKernel
-        self._launch.argtypes = (ctypes.c_void_p, *(ctypes.c_uint,) * 7, *(ctypes.c_void_p,) * 3)
+        self.launch = self._library.cuLaunchKernelEx
+        self.launch.argtypes = (ctypes.c_void_p,) * 4
         self._current = self._library.cuCtxGetCurrent
         self._contexts: dict[int, int] = {}
         self._scratch: dict[tuple[Any, ...], tuple[int, int]] = {}
@@ -223,9 +232,9 @@ class _Driver:
         """Call a driver function; CudaError if it fails."""
         status = getattr(self._library, name)(*args)
         if status:
-            raise self._error(name, status)
+            raise self.error(name, status)
 
-    def _error(self, name: str, status: int) -> Exception:
+    def error(self, name: str, status: int) -> Exception:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(status, ctypes.byref(text))
         meaning = text.value.decode() if text.value else "unknown error"
@@ -273,37 +282,67 @@ class _Driver:
         self.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
         return function.value or 0
 
-    def scratch(self, device: int, stream: int, nbytes: int) -> int:
-        """Return zeroed memory for kernels on one stream; they follow each other there, so one buffer serves all.
+    def scratch(self, device: int, stream: int, nbytes: int, *, zeroed: bool) -> int:
+        """Return memory for kernels on one stream of the current context, which follow each other and can share it.
 
-        The handle 2 means another stream in every thread.
+        Zeroed memory is kept apart from memory of any content: a kernel leaves it zero for the next. The handle 2
+        means another stream in every thread.
         """
-        key = (device, stream, threading.get_ident() if stream == 2 else 0)
+        key = (device, stream, threading.get_ident() if stream == 2 else 0, zeroed)
         address, size = self._scratch.get(key, (0, 0))
         if size >= nbytes:
             return address
+        size = max(nbytes, _LEAST_ZEROED if zeroed else _LEAST_SCRATCH)
         with self._lock:
             pointer, mode = ctypes.c_void_p(), ctypes.c_int(2)
             # A relaxed mode lets memory be taken while a stream is being captured into a graph.
             self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
             try:
                 # The buffer before stays: kernels in flight, or in a captured graph, may still use it.
-                self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(nbytes))
-                self.call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(0), ctypes.c_size_t(nbytes))
+                self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+                if zeroed:
+                    self._clear(pointer, size)
             finally:
                 self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-            self._scratch[key] = (pointer.value or 0, nbytes)
+            self._scratch[key] = (pointer.value or 0, size)
         return pointer.value or 0
 
-    def launch(self, function: int, grid: int, block: int, stream: int, values: Sequence[int]) -> None:
-        """Launch a kernel whose parameters are all 8 bytes wide; CudaError if the configuration is impossible."""
-        buffer = (ctypes.c_longlong * len(values))(*values)
-        size = ctypes.c_size_t(8 * len(values))
+    def _clear(self, pointer: ctypes.c_void_p, size: int) -> None:
+        """Zero memory, on a stream of its own that no capture can see, and wait for it."""
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        self.call("cuMemsetD8Async", pointer, ctypes.c_ubyte(0), ctypes.c_size_t(size), stream)
+        self.call("cuStreamSynchronize", stream)
+        self.call("cuStreamDestroy_v2", stream)
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig: the grid, the block, dynamic shared memory, the stream, and attributes."""
+
+    _fields_ = (
+        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+class _Packet:
+    """What the driver is handed at a launch: made once, filled in at every call. All parameters are 8 bytes wide."""
+
+    def __init__(self, grid: int, block: int, values: Sequence[int]) -> None:
+        self.fields = _Config(grid, 1, 1, block, 1, 1)
+        self.values = (ctypes.c_longlong * len(values))(*values)
+        self._size = ctypes.c_size_t(8 * len(values))
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
-        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), None)
-        status = self._launch(function, grid, 1, 1, block, 1, 1, 0, stream, None, ctypes.addressof(extra))
-        if status:
-            raise self._error("cuLaunchKernel", status)
+        self._extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self.values), 2, ctypes.addressof(self._size), None)
+        self.config = ctypes.addressof(self.fields)
+        self.extra = ctypes.addressof(self._extra)
+
+
+_LEAST_ZEROED, _LEAST_SCRATCH = 1 << 18, 1 << 19
+_INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 
 
 @functools.cache
@@ -362,6 +401,38 @@ def layout(xp: Namespace, x: Array) -> tuple[Any, ...]:
     return tuple(reversed(strides)), 0
 
 
+def device_index(xp: Namespace, x: Array) -> int:
+    """Return the number of the CUDA device a CuPy or PyTorch array is on."""
+    index: int = x.device.index if _library(xp) == "torch" else x.data.device_id
+    return index
+
+
+def signature(arrays: tuple[Array, ...]) -> tuple[Any, ...] | None:
+    """Return all that the choice of a method and a kernel can depend on, or None if that is not known cheaply.
+
+    Calls of equal signatures and equal options take the same way, so that the second can go straight to it.
+    """
+    found: list[Any] = []
+    for x in arrays:
+        kind = _KNOWN_TYPES.get(type(x))
+        if kind == "cupy":
+            memory = x.data
+            found += (x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id)
+        elif kind == "torch":
+            torch = _torch()
+            if x.requires_grad or x.is_conj() or x.is_neg() or torch.compiler.is_compiling():
+                return None
+            found += (x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device)
+        elif kind == "jax":
+            found += (x.dtype, x.shape, x.sharding, _wide_jax())
+        else:
+            return None
+    return tuple(found)
+
+
+_KNOWN_TYPES: dict[type, str] = {}
+
+
 def plain(xp: Namespace, x: Array) -> Array:
     """Return the array if a kernel can read its memory as it is, else a copy: resolved and whole-element strides."""
     kind = _library(xp)
@@ -382,17 +453,101 @@ def contiguous(xp: Namespace, x: Array) -> Array:
     return xp.ascontiguousarray(x) if kind == "cupy" else x
 
 
-_functions: dict[tuple[int, Plan], int] = {}
+class Runner:
+    """A plan made ready for repeated launches: what does not depend on the arrays' addresses is done once."""
 
+    def __init__(self, xp: Namespace, plan: Plan, device: int) -> None:
+        self.plan = plan
+        self._device = device
+        self._function = 0
+        self._packets: dict[int, list[_Packet]] = {}
+        self._launch = _driver().launch
+        torch = _torch() if _library(xp) == "torch" else None
+        if torch is not None:
+            place = torch.device("cuda", device)
+            self._outputs = tuple(
+                functools.partial(torch.empty, shape, dtype=getattr(torch, name), device=place)
+                for shape, name in plan.outputs
+            )
+            self._stream = _torch_stream(device)
+            self._address = torch.Tensor.data_ptr
+            _KNOWN_TYPES[torch.Tensor] = "torch"
+        else:
+            cupy = _cupy()
+            self._outputs = tuple(
+                functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in plan.outputs
+            )
+            self._stream = lambda: cupy.cuda.get_current_stream().ptr
+            self._address = _cupy_address
+            _KNOWN_TYPES[cupy.ndarray] = "cupy"
+        self._current_device = None if torch is not None else _cupy().cuda.runtime.getDevice
 
-def _function(plan: Plan, device: int) -> int:
-    """Return the plan's kernel on a device whose context is current."""
-    function = _functions.get((device, plan))
-    if function is None:
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        """Launch on the caller's current stream and return the outputs; nothing waits."""
+        if self._current_device is not None and self._current_device() != self._device:
+            with _cupy().cuda.Device(self._device):
+                return self(*arrays)
+        stream = self._stream()
+        outputs = tuple([output() for output in self._outputs])
+        # The handle 2 means another stream, with other scratch, in every thread.
+        key = stream if stream != 2 else -threading.get_ident()
+        packets = self._packets.get(key)
+        try:
+            packet = packets.pop()  # type: ignore[union-attr]  # one thread has it until it is put back
+        except (AttributeError, IndexError):
+            packet = self._packet(stream)
+            packets = self._packets.setdefault(key, [])
+        values, at = packet.values, 0
+        for array in arrays:
+            values[at] = self._address(array)
+            at += 1
+        for array in outputs:
+            values[at] = self._address(array)
+            at += 1
+        status = self._launch(packet.config, self._function, None, packet.extra)
+        if status:
+            status = self._launch_again(packet, status)
+        packets.append(packet)  # type: ignore[union-attr]
+        if status:
+            raise _driver().error("cuLaunchKernelEx", status)
+        return outputs
+
+    def _launch_again(self, packet: _Packet, status: int) -> int:
+        """Launch where it failed because this thread has not used the device, or uses another; return the status."""
         driver = _driver()
-        code = compiled(plan.text(static=False), driver.architecture(device))
-        function = _functions[device, plan] = _loaded(device, code)
-    return function
+        if status not in (_INVALID_CONTEXT, _INVALID_HANDLE) or not driver.enter(self._device):
+            return status
+        try:
+            again: int = self._launch(packet.config, self._function, None, packet.extra)
+            return again
+        finally:
+            driver.leave()
+
+    def _packet(self, stream: int) -> _Packet:
+        """Return a packet for a stream with all but the arrays' addresses filled in."""
+        plan = self.plan
+        zeroed, scratch = self._prepare(stream)
+        addresses = (0,) * (plan.inputs + len(plan.outputs))
+        packet = _Packet(plan.grid, plan.block, (*addresses, zeroed, scratch, *plan.integers))
+        packet.fields.stream = stream
+        return packet
+
+    def _prepare(self, stream: int) -> tuple[int, int]:
+        """Load the kernel and return the addresses of its zeroed and its other scratch for a stream."""
+        driver, plan = _driver(), self.plan
+        entered = driver.enter(self._device)
+        try:
+            if not self._function:
+                code = compiled(plan.text(static=False), driver.architecture(self._device))
+                self._function = _loaded(self._device, code)
+            zeroed = scratch = 0
+            if plan.scratch_bytes:
+                zeroed = driver.scratch(self._device, stream, plan.zeroed_bytes, zeroed=True)
+                scratch = driver.scratch(self._device, stream, plan.scratch_bytes, zeroed=False)
+        finally:
+            if entered:
+                driver.leave()
+        return zeroed, scratch
 
 
 @functools.cache
@@ -401,59 +556,32 @@ def _loaded(device: int, code: bytes) -> int:
     return _driver().load(code)
 
 
-class Runner:
-    """A plan made ready for repeated launches: what does not depend on the arrays' addresses is done once."""
+def _cupy_address(x: Array) -> int:
+    address: int = x.data.ptr
+    return address
 
-    def __init__(self, xp: Namespace, plan: Plan) -> None:
-        self.plan = plan
-        self._torch = _library(xp) == "torch"
-        self._outputs = tuple((shape, getattr(xp, name)) for shape, name in plan.outputs)
-        # Zeroed scratch comes first; the rest starts at a multiple of 256 bytes.
-        self._offset = -(-plan.zeroed_bytes // 256) * 256
-        self._scratch_bytes = self._offset + plan.scratch_bytes
-        self._ready: dict[int, int] = {}
 
-    def __call__(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Launch on the caller's current stream and return the outputs; nothing waits."""
-        plan = self.plan
-        if self._torch:
-            import torch
+def _torch_stream(device: int) -> Callable[[], int]:
+    """Return a function that gives the handle of the device's current stream, without an object around it if it can."""
+    torch = _torch()
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return functools.partial(raw, device)
+    return lambda: torch.cuda.current_stream(device).cuda_stream
 
-            place = arrays[0].device
-            device = place.index
-            stream = torch.cuda.current_stream(place).cuda_stream
-            outputs = tuple(torch.empty(shape, dtype=dtype, device=place) for shape, dtype in self._outputs)
-            addresses = [x.data_ptr() for x in arrays]
-            addresses += [y.data_ptr() for y in outputs]
-        else:
-            import cupy
 
-            device = arrays[0].data.device_id
-            if device != cupy.cuda.runtime.getDevice():
-                with cupy.cuda.Device(device):
-                    return self(arrays)
-            stream = cupy.cuda.get_current_stream().ptr
-            outputs = tuple(cupy.empty(shape, dtype) for shape, dtype in self._outputs)
-            addresses = [x.data.ptr for x in arrays]
-            addresses += [y.data.ptr for y in outputs]
-        driver = _driver()
-        entered = driver.enter(device)
-        try:
-            function = self._ready.get(device)
-            if function is None:
-                function = self._ready[device] = _function(plan, device)
-            scratch = driver.scratch(device, stream, max(self._scratch_bytes, 1 << 17)) if self._scratch_bytes else 0
-            driver.launch(
-                function,
-                plan.grid,
-                plan.block,
-                stream,
-                (*addresses, scratch, scratch + self._offset, *plan.integers),
-            )
-        finally:
-            if entered:
-                driver.leave()
-        return outputs
+@functools.cache
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+@functools.cache
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
 
 
 # ---- JAX ------------------------------------------------------------------------------------------------------
@@ -492,6 +620,7 @@ def _jax_platform_refusal() -> str | None:
     try:
         with jax.ensure_compile_time_eval():
             given = jax.device_put(np.arange(4, dtype=np.int32), _jax_cuda_devices()[0])
+            _KNOWN_TYPES[type(given)] = "jax"  # that of arrays with values; tracers are of other types
             (result,) = jax.jit(lambda x: _embedded(plan, (x,)))(given)
             works = bool((np.asarray(result) == np.arange(3, 7)).all())
     except Exception as error:  # whatever an XLA without this undocumented call target raises
@@ -518,14 +647,17 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     import jax.numpy as jnp
 
     capability = _jax_cuda_devices()[0].compute_capability.replace(".", "")
-    words = max(1, -(-plan.zeroed_bytes // 4))
     results = [jax.ShapeDtypeStruct(shape, getattr(jnp, name)) for shape, name in plan.outputs]
-    results.append(jax.ShapeDtypeStruct((max(1, -(-plan.scratch_bytes // 4)),), jnp.uint32))
-    results.append(jax.ShapeDtypeStruct((words,), jnp.uint32))
-    call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases={plan.inputs: len(results) - 1})
+    zeros, aliases = [], {}
+    if plan.scratch_bytes:
+        zeros = [jnp.zeros((-(-plan.zeroed_bytes // 4),), jnp.uint32)]
+        results.append(jax.ShapeDtypeStruct((-(-plan.scratch_bytes // 4),), jnp.uint32))
+        results.append(jax.ShapeDtypeStruct(zeros[0].shape, jnp.uint32))
+        aliases = {plan.inputs: len(results) - 1}
+    call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases=aliases)
     outputs = call(
         *arrays,
-        jnp.zeros((words,), jnp.uint32),
+        *zeros,
         name="kernel",
         kernel_type="ptx",
         kernel_data=compiled(plan.text(static=True), f"compute_{capability}").rstrip(b"\0").decode(),
@@ -582,6 +714,18 @@ def traced(
 
     function: Callable[..., tuple[Array, ...]] = jax.jit(differentiable)
     return function
+
+
+def mode(xp: Namespace) -> bool:
+    """Return whatever setting of the library decides its dtypes: whether JAX has 64-bit ones."""
+    return is_jax(xp) and _wide_jax()
+
+
+def _wide_jax() -> bool:
+    import jax
+
+    wide: bool = jax.config.jax_enable_x64
+    return wide
 
 
 def is_jax(xp: Namespace) -> bool:

@@ -63,7 +63,6 @@ class Operator:
         self.name = name or str(getattr(combine, "__name__", type(combine).__name__))
         self.components = components
         self._identity = identity
-        self.programs: dict[Any, Any] = {}  # what kernels remember of the traced function
 
     def __repr__(self) -> str:
         return f"Operator({self.name})"

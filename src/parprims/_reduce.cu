@@ -214,9 +214,10 @@ DEVICE void reduce_groups(State (&total)[VEC], int group, bool valid) {
     }
 }
 
-// inner > 1: threads side by side take VEC adjacent columns each, row groups take contiguous runs of the axis.
-// A block is OUTERS x GROUPS x COLUMNS threads.
-template <int COLUMNS, int GROUPS, int UNROLL>
+// inner > 1: threads side by side take VEC adjacent columns each, row groups share the axis. A block is
+// OUTERS x GROUPS x COLUMNS threads. Groups take contiguous runs of the axis or, with TURNS, every GROUPS-th element:
+// right where the order is immaterial, and better where a row is so narrow that several together make a long read.
+template <int COLUMNS, int GROUPS, int UNROLL, bool TURNS>
 DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index outer,
                            Index n, Index inner, Index chunk, Index chunks) {
     constexpr int THREADS = 256, OUTERS = THREADS / (COLUMNS * GROUPS), WIDTH = COLUMNS * VEC;
@@ -231,9 +232,10 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
     const Index j = (Index)(tile - tile_row * across) * WIDTH + column * VEC;
     const bool exists = o < outer && j < inner;
     const Index length = min(n, begin + chunk) - begin;
+    constexpr int TURN = TURNS ? GROUPS : 1;
     const Index run = (length + GROUPS - 1) / GROUPS;
-    Index i = begin + min(length, group * run);
-    const Index past = begin + min(length, (group + 1) * run);
+    Index i = begin + (TURNS ? group : min(length, group * run));
+    const Index past = begin + (TURNS ? length : min(length, (group + 1) * run));
     const bool valid = i < past;
     State total[VEC];
     if (exists && valid) {
@@ -241,20 +243,21 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
         bool has_total = false;
         while (i < past) {
             State recent[VEC];
-            const Index pause = min(past, i + CASCADE * UNROLL);
+            const Index pause = min(past, i + CASCADE * UNROLL * TURN);
             bool has_recent = false;
-            for (; i < pause; i += UNROLL) {
+            for (; i < pause; i += UNROLL * TURN) {
                 Raw raw[UNROLL][VEC];
-                const int count = pause - i < UNROLL ? (int)(pause - i) : UNROLL;
+                const Index left = (past - i + TURN - 1) / TURN;
+                const int count = left < UNROLL ? (int)left : UNROLL;
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u) {
                     if (u < count) {
                         if (whole) {
-                            in.load_across(raw[u], o, i + u, j);
+                            in.load_across(raw[u], o, i + u * TURN, j);
                         } else {
 #pragma unroll
                             for (int k = 0; k < VEC; ++k)
-                                raw[u][k] = in.load_one(o, i + u, j + k < inner ? j + k : j);
+                                raw[u][k] = in.load_one(o, i + u * TURN, j + k < inner ? j + k : j);
                         }
                     }
                 }

@@ -8,7 +8,9 @@ trace, so that the finished trace is the body of a device function. The C++ func
 
 from __future__ import annotations
 
+import builtins
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -474,3 +476,31 @@ def trace(name: str, function: Callable[..., Any], *elements: tuple[tuple[str, s
         if not isinstance(output, Scalar):
             raise Untraceable(f"{name} cannot be traced: it returns {type(output).__name__}, not an array")
     return Trace(lines, tuple(one._code for one in outputs), tuple(one._dtype for one in outputs), single)
+
+
+def lasting_key(function: Any) -> Any:
+    """Return a key under which the trace of a function can be remembered, or None if it may change.
+
+    A plain function is known by its code and by what it captures, as long as that is modules and plain numbers;
+    anything else (a name, an operator object, no function at all) is known by itself.
+    """
+    if not isinstance(function, types.FunctionType):
+        return function if function is not None else ()
+    captured: list[Any] = [function.__code__]
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    scopes = function.__globals__, vars(builtins)
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for name in code.co_names:
+            values += [scope[name] for scope in scopes if name in scope][:1]
+    for value in values:
+        if isinstance(value, (bool, int, float, complex, str, type(None))):
+            captured.append((type(value), repr(value)))  # 0.0 and -0.0 are equal, but not the same
+        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+            captured.append(value)
+        else:
+            return None
+    return tuple(captured)
