@@ -3,6 +3,7 @@
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._sort import argsort, sort, sort_by_key
 
 __all__ = [
     "Call",
@@ -10,6 +11,7 @@ __all__ = [
     "Operator",
     "all",
     "any",
+    "argsort",
     "check_associative",
     "explain",
     "map_reduce",
@@ -19,6 +21,8 @@ __all__ = [
     "prod",
     "reduce",
     "segmented",
+    "sort",
+    "sort_by_key",
     "sum",
     "vecdot",
 ]
