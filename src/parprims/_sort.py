@@ -268,7 +268,7 @@ def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     if s.values is None:
         flat = [source % n if n else source]
     else:
-        flat = [xp.take(xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), source, axis=0) for one in (s.keys, *s.values)]
+        flat = [xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,))[source] for one in (s.keys, *s.values)]
     return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
 
 
@@ -358,7 +358,13 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     order = xp.argsort(keys, axis=s.axis, descending=s.descending, stable=stable)
     if s.values is None:
         return (order,)
-    return tuple(xp.take_along_axis(one, order, axis=s.axis) for one in (s.keys, *s.values))
+    return tuple(_move(xp, one, order, s.axis) for one in (s.keys, *s.values))
+
+
+def _move(xp: Namespace, x: Array, order: Array, axis: int) -> Array:
+    if dtype_kind(x.dtype) == "uint" and array_api_compat.is_torch_namespace(xp):
+        return xp.take_along_axis(bits(xp, x), order, axis=axis).view(x.dtype)  # PyTorch moves only signed integers
+    return xp.take_along_axis(x, order, axis=axis)
 
 
 def _keeps_order(xp: Namespace, x: Array) -> bool:
