@@ -120,8 +120,8 @@ class Sorting(Contract):
             self.function(*arrays)
 
     def test_too_many_named(self, backend, rng, monkeypatch):
-        # With digits of 60 bits the counts of three keys outrun 64-bit indices.
-        monkeypatch.setattr("parprims._sort._DIGIT", 60)
+        # With digits of 61 bits the counts of three keys outrun 64-bit indices.
+        monkeypatch.setattr("parprims._sort._DIGIT", 61)
         arrays = (backend.asarray(x) for x in self.make(rng, (3,), "int32"))
         with pytest.raises(ValueError, match=r"(x|keys) has more"):
             self.function(*arrays, method="array")
