@@ -4,6 +4,7 @@ from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._sort import argsort, sort, sort_by_key
 
 __all__ = [
     "Call",
@@ -11,6 +12,7 @@ __all__ = [
     "Operator",
     "all",
     "any",
+    "argsort",
     "check_associative",
     "explain",
     "map_reduce",
@@ -21,6 +23,8 @@ __all__ = [
     "prod",
     "reduce",
     "segmented",
+    "sort",
+    "sort_by_key",
     "sum",
     "vecdot",
 ]
