@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from parprims._arrays import (
     as_array,
     check_kind,
     compute_dtype,
+    dtype_bits,
     dtype_kind,
     dtype_name,
     namespace,
@@ -24,6 +26,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._trace import C_TYPES, Dtype, Untraceable, register_type, trace
 
 Map = Callable[..., Any]
 
@@ -442,7 +445,8 @@ class _Reduction:
     combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None.
     """
 
-    __slots__ = ("arrays", "axes", "dtypes", "fn", "initial", "keepdims", "n", "op", "shape", "single")
+    __slots__ = ("arrays", "axes", "dtypes", "fn", "initial", "keepdims", "n", "op", "program", "shape", "single")
+    program: _Program
 
     def __init__(
         self,
@@ -629,12 +633,351 @@ def _native_refusal(xp: Namespace, r: _Reduction) -> str | None:
     return None
 
 
-def _kernel(xp: Namespace, r: _Reduction) -> Any:
-    raise NotImplementedError
+@dataclasses.dataclass(frozen=True)
+class _Tile:
+    """How the kernels cut their work. Frozen by the runs recorded in benches/results/nvidia-h200.json."""
+
+    threads: int = 256
+    bytes_in_flight: int = 64
+    """What a thread loads before it uses the first of it, over all inputs."""
+    blocks: int = 1056
+    """A long reduction is cut finer until it has this many blocks, so that every multiprocessor of a large GPU has
+    eight; a constant, so that the bits of a result do not depend on the GPU."""
+    rounds: int = 16
+    """The most rounds of loads a block makes, as long as the partials fit their scratch."""
+    column_bytes: int = 32
+    """The most bytes of totals a thread keeps when it reduces columns."""
+    partial_bytes: int = 1 << 19
+    """Scratch for partials."""
+
+
+_TILE = _Tile()
+
+
+class _Program:
+    """The device functions of an operator and a map for inputs of given dtypes, and the plans made from them."""
+
+    def __init__(self, xp: Namespace, r: _Reduction) -> None:
+        names = tuple(dtype_name(x.dtype) for x in r.arrays)
+        for name in names:
+            if name not in C_TYPES:
+                raise Untraceable(f"the kernel has no dtype {name}")
+        loaded = tuple((name, f"x{index}") for index, name in enumerate(names))
+        if r.fn is None:
+            body, values, self.single = [], loaded, r.single
+        else:
+            mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False)
+            body, self.single = mapped.lines, mapped.single
+            values = tuple(zip(mapped.dtypes, mapped.outputs, strict=True))
+        elements = tuple(Dtype(name) for name, _ in values)
+        _check_elements(r, elements)
+        dtypes = _element_dtypes(xp, r, elements)
+        states = tuple(dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes)
+        check_components(r.op, tuple(Dtype(name) for name in states))
+        # With an initial element to come, results keep the dtype they are computed in.
+        self.results = tuple(dtype_name(dtype) for dtype in dtypes)
+        self.outputs = self.results if r.initial is None else states
+        earlier, later = (
+            tuple((name, f"{side}.v{index}") for index, name in enumerate(states)) for side in ("earlier", "later")
+        )
+        packed = len(states) > 1 or r.op.components is not None
+        combined = trace(f"op {r.op.name}", r.op.combine, earlier, later, packed=packed)
+        if combined.dtypes != states:
+            raise Untraceable(f"op {r.op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
+        self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
+        self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
+        self._types = tuple(C_TYPES[name] for name in names)
+        casts = ", ".join(
+            f"ops::cast<{register_type(state)}>({code})" for state, (_, code) in zip(states, values, strict=True)
+        )
+        self._text = "\n".join(
+            (
+                "struct State {",
+                *(f"    {register_type(name)} v{index};" for index, name in enumerate(states)),
+                "};",
+                "struct Raw {",
+                *(f"    {kind} x{index};" for index, kind in enumerate(self._types)),
+                "};",
+                "DEVICE State element(const Raw& raw) {",
+                *(
+                    f"    const {register_type(name)} x{index} = value(raw.x{index});"
+                    for index, name in enumerate(names)
+                ),
+                *(f"    {line}" for line in body),
+                f"    return {{{casts}}};",
+                "}",
+                "DEVICE State combine(const State& earlier, const State& later) {",
+                *(f"    {line}" for line in combined.lines),
+                f"    return {{{', '.join(combined.outputs)}}};",
+                "}",
+                f"constexpr bool COMMUTATIVE = {'true' if r.op.commutative else 'false'};",
+                "struct Outputs {",
+                *(f"    {C_TYPES[name]}* y{index};" for index, name in enumerate(self.outputs)),
+                "    DEVICE void write(long long at, const State& state) const {",
+                *(
+                    f"        y{index}[at] = store<{C_TYPES[name]}>(state.v{index});"
+                    for index, name in enumerate(self.outputs)
+                ),
+                "    }",
+                "};",
+            )
+        )
+        self.runners: dict[Any, Any] = {}
+
+    def source(self, vector: int, vectorized: tuple[bool, ...]) -> str:
+        """Return the CUDA text before the kernel, for vectors of so many elements."""
+        loads = []
+        for name, across, index in (("load_along", "false", "i, 0"), ("load_across", "true", "i, j")):
+            loads.append(
+                f"    DEVICE void {name}(Raw (&raw)[VEC], long long o, long long i"
+                f"{', long long j' if across == 'true' else ''}) const {{"
+            )
+            for at, kind in enumerate(self._types):
+                loads += [
+                    f"        {kind} t{at}[VEC];",
+                    f"        x{at}.template load<{across}>(t{at}, o, {index});",
+                    "#pragma unroll",
+                    f"        for (int k = 0; k < VEC; ++k) raw[k].x{at} = t{at}[k];",
+                ]
+            loads.append("    }")
+        ones = ", ".join(
+            f"x{at}.base[o * x{at}.outer + i * x{at}.along + j * x{at}.inner]" for at in range(len(self._types))
+        )
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh"),
+                f"constexpr int VEC = {vector};",
+                self._text,
+                "struct Inputs {",
+                *(
+                    f"    Input<{kind}, {'true' if aligned else 'false'}> x{at};"
+                    for at, (kind, aligned) in enumerate(zip(self._types, vectorized, strict=True))
+                ),
+                *loads,
+                "    DEVICE Raw load_one(long long o, long long i, long long j) const {",
+                f"        return {{{ones}}};",
+                "    }",
+                "};",
+                _cuda.device_source("_reduce.cu"),
+            )
+        )
+
+
+def _fold(
+    shape: tuple[int, ...], axes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], *, reorder: bool
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, tuple[int, ...]]]]:
+    """Return the kept axes and the combined axes as (length, stride in each array), neighbours merged.
+
+    Two neighbours are one axis where, in every array, a step along the earlier is as long as all of the later. With
+    ``reorder`` the combined axes may be taken in any order: the order of memory, where more of them merge.
+    """
+    kept: list[tuple[int, tuple[int, ...]]] = []
+    combined: list[tuple[int, tuple[int, ...]]] = []
+    for axis, length in enumerate(shape):
+        if length != 1:
+            (combined if axis in axes else kept).append((length, tuple(stride[axis] for stride in strides)))
+    if reorder:
+        combined.sort(key=lambda one: -abs(one[1][0]))
+    for group in (kept, combined):
+        at = 0
+        while at + 1 < len(group):
+            (n, outer), (m, inner) = group[at], group[at + 1]
+            if builtins.all(a == m * b for a, b in zip(outer, inner, strict=True)):
+                group[at : at + 2] = [(n * m, inner)]
+            else:
+                at += 1
+    return kept, combined
+
+
+def _plan(
+    program: _Program,
+    r: _Reduction,
+    layouts: tuple[tuple[tuple[int, ...], int], ...],
+) -> _cuda.Plan | None:
+    """Return the launch for arrays of these layouts (strides in elements, address modulo 16).
+
+    None if the arrays cannot be seen as (outer, n, inner) with one stride each.
+    """
+    kept, combined = _fold(r.shape, r.axes, tuple(strides for strides, _ in layouts), reorder=r.op.commutative)
+    if len(kept) > 2 or len(combined) > 1:
+        return None
+    inputs = len(layouts)
+    nothing = (1, (0,) * inputs)
+    n, along = combined[0] if combined else nothing
+    if len(kept) == 2:
+        (outer, outward), (inner, across) = kept
+    elif kept and kept[0][1] != (0,) * inputs and abs(kept[0][1][0]) < abs(along[0]):
+        (outer, outward), (inner, across) = nothing, kept[0]
+    else:
+        (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
+    columns = inner > 1
+    vector = builtins.max(1, 16 // builtins.max(program.itemsizes))
+    if columns:
+        # A thread keeps one total per column: no more of them than fit its registers.
+        vector = builtins.min(vector, _power_of_two(_TILE.column_bytes // program.state_bytes))
+
+    def aligned(at: int) -> bool:
+        itemsize = program.itemsizes[at]
+        unit, others = (across[at], along[at]) if columns else (along[at], 0)
+        return (
+            unit == 1
+            and layouts[at][1] % (vector * itemsize) == 0
+            and (others % vector == 0 or n == 1)
+            and (outward[at] % vector == 0 or outer == 1)
+        )
+
+    vectorized = tuple(aligned(at) for at in range(inputs))
+    if columns and not builtins.all(vectorized):
+        # Threads side by side read side by side: without vectors, one element each.
+        vector, vectorized = 1, (False,) * inputs
+    unroll = _power_of_two(_TILE.bytes_in_flight // (vector * builtins.sum(program.itemsizes)), most=8)
+    source = program.source(vector, vectorized)
+    strides = [stride for at in range(inputs) for stride in (outward[at], along[at], across[at])]
+    reads = ", ".join(
+        f"{{(const {kind}*)in{at}, n{3 * at}, n{3 * at + 1}, n{3 * at + 2}}}" for at, kind in enumerate(program._types)
+    )
+    writes = ", ".join(f"({C_TYPES[name]}*)out{at}" for at, name in enumerate(program.outputs))
+    outputs = tuple((r.result_shape(), name) for name in program.outputs)
+    first = 3 * inputs
+
+    def plan(
+        call: str, *arguments: str, integers: tuple[int, ...], grid: int, zeroed: int = 0, scratch: int = 0
+    ) -> _cuda.Plan:
+        named = [f"n{first + index}" for index in range(len(integers))]
+        body = (
+            f"  const Inputs in = {{{reads}}};\n  const Outputs out = {{{writes}}};\n"
+            f"  {call}(in, out{''.join(f', {one}' for one in (*arguments, *named))});"
+        )
+        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, _TILE.threads, zeroed, scratch)
+
+    memory = ("(unsigned*)zeroed", "(unsigned*)scratch")
+    if columns:
+        across_threads = builtins.min(32, _power_of_two(-(-inner // vector), up=True))
+        groups = _power_of_two(n // unroll, most=_TILE.threads // across_threads)
+        outers = _TILE.threads // (across_threads * groups)
+        tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
+        slot_bytes = outers * across_threads * vector * program.state_bytes
+        most = builtins.min(_TILE.partial_bytes // slot_bytes, 8 * _TILE.blocks) // tiles
+        least_rows = 4 * groups * unroll
+        chunks = builtins.max(1, builtins.min(-(-n // least_rows), -(-_TILE.blocks // tiles), most))
+        chunk = -(-n // chunks)
+        chunks = -(-n // chunk)
+        return plan(
+            f"reduce_columns<{across_threads}, {groups}, {unroll}>",
+            *memory,
+            integers=(outer, n, inner, chunk, chunks),
+            grid=tiles * chunks,
+            zeroed=4 * tiles if chunks > 1 else 0,
+            scratch=tiles * chunks * slot_bytes if chunks > 1 else 0,
+        )
+    rows = outer
+    items = vector * unroll
+    if n <= 32 * items or (n <= 256 * items and rows >= 8 * _TILE.blocks):
+        lanes = builtins.min(32, _power_of_two(-(-n // items), up=True))
+        return plan(
+            f"reduce_short_rows<{_TILE.threads}, {lanes}, {unroll}>",
+            integers=(rows, n),
+            grid=-(-rows * lanes // _TILE.threads),
+        )
+    piece = _TILE.threads * items
+    pieces = -(-n // piece)
+    rounds = builtins.min(_TILE.rounds, -(-rows * pieces // _TILE.blocks))
+    most = builtins.max(1, _TILE.partial_bytes // program.state_bytes // rows)
+    rounds = builtins.max(rounds, -(-pieces // most))
+    chunks = -(-pieces // rounds)
+    return plan(
+        f"reduce_rows<{_TILE.threads}, {unroll}>",
+        *memory,
+        integers=(n, rounds * piece, chunks),
+        grid=rows * chunks,
+        zeroed=4 * rows if chunks > 1 else 0,
+        scratch=rows * chunks * program.state_bytes if chunks > 1 else 0,
+    )
+
+
+def _power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
+    """Return the largest power of two that is at most n (or, up, the smallest at least n), from 1 to most."""
+    if n <= 1:
+        return 1
+    return builtins.min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
 
 
 def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
-    return _cuda.refusal(xp, r.arrays)
+    reason = _cuda.refusal(xp, r.arrays)
+    if reason is not None:
+        return reason
+    # A function may read variables that change, so only the library's own are remembered by what they are.
+    key = (r.fn, xp, tuple(x.dtype for x in r.arrays), r.single, r.dtypes, r.initial is None)
+    lasting = r.fn is None or r.fn in _OWN_MAPS
+    try:
+        program = r.op.programs.get(key) if lasting else None
+        if program is None:
+            program = _Program(xp, r)
+            if lasting:
+                r.op.programs[key] = program
+    except Untraceable as reason:
+        return str(reason)
+    r.program = program
+    return None
+
+
+def _kernel(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by one launch of a CUDA kernel."""
+    program = r.program
+    shape = r.result_shape()
+    if r.n == 0 or 0 in shape:
+        return _array(xp, r)
+    arrays = tuple(_cuda.plain(xp, x) for x in r.arrays)
+    layouts = tuple(_cuda.layout(xp, x) for x in arrays)
+    key = (xp, r.shape, r.axes, r.keepdims, layouts)
+    runner = program.runners.get(key)
+    if runner is None:
+        plan = _plan(program, r, layouts)
+        if plan is None:
+            return _kernel_on_copies(xp, r, arrays)
+        if len(program.runners) >= 4096:
+            program.runners.clear()
+        runner = program.runners[key] = _runner(xp, r, plan)
+    totals = runner(arrays)
+    if r.initial is not None:
+        return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
+    return totals[0] if program.single else totals
+
+
+def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -> Any:
+    """Return the combinations where no (outer, n, inner) with one stride each fits: copies have the axes last."""
+    kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
+    moved = tuple(_cuda.contiguous(xp, xp.permute_dims(x, kept + r.axes)) for x in arrays)
+    axes = tuple(range(len(kept), len(r.shape)))
+    copy = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
+    copy.program = r.program
+    result = _kernel(xp, copy)
+    ones = tuple(xp.reshape(one, r.result_shape()) for one in (result if isinstance(result, tuple) else (result,)))
+    return ones if isinstance(result, tuple) else ones[0]
+
+
+def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan) -> Callable[[tuple[Array, ...]], tuple[Array, ...]]:
+    """Return a function that carries out the plan on arrays of its layout."""
+    if not _cuda.is_jax(xp):
+        return _cuda.Runner(xp, plan)
+    fn, single, op, axes, keepdims, dtypes, program = r.fn, r.single, r.op, r.axes, r.keepdims, r.dtypes, r.program
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        result = _array(xp, _Reduction(fn, arrays, single, op, axes, keepdims, dtypes, None))
+        ones = result if isinstance(result, tuple) else (result,)
+        return tuple(xp.astype(one, getattr(xp, name)) for one, name in zip(ones, program.outputs, strict=True))
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        more = _Reduction(fn, arrays, single, op, tuple(axis + 1 for axis in axes), keepdims, dtypes, None)
+        more.program = program
+        result = _kernel(xp, more)
+        return result if isinstance(result, tuple) else (result,)
+
+    function = _cuda.traced(plan, otherwise, batched)
+    return lambda arrays: function(*arrays)
+
+
+_OWN_MAPS = (_conjugate_product, _nonzero)
 
 
 _METHODS = {
