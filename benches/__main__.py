@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     harness.write_results(path, head, records, {case.primitive for case in selected})
     everything = json.loads(path.read_text())["records"]
     print(f"\n{harness.summary(records)}\n")
-    print("* auto takes it; ratios above 1: the line's contender is faster; ours: the best of array, kernel, native")
+    print(f"{harness.LEGEND} In the long table * marks what auto takes.")
     print(*(f"- {note}" for note in notes), sep="\n")
     print(*(f"{name} {harness.si(rate, '')}" for name, rate in ceilings.items()), sep="; ")
     print(f"results: {path}")

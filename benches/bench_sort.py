@@ -36,9 +36,9 @@ def by_key_problem(rng, n, dtype):
     return Problem((x, values), (x[order], values[order]))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def _cuda_compute(n, *dtypes):
-    """Return cuda.compute's sorter of keys and perhaps values, and its scratch, made once."""
+    """Return cuda.compute's sorter of keys and perhaps values, and its scratch, made once for a case."""
     import cupy
     from cuda.compute import SortOrder, make_radix_sort
 

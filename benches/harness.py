@@ -280,10 +280,14 @@ class Contender:
     seconds: list[float] = dataclasses.field(default_factory=list)
     error: str | None = None
 
+    def timed_by_events(self, whole_call: bool) -> bool:
+        """Return whether device events time the calls, and not the host's clock."""
+        return self.backend.event is not None and not whole_call
+
     def sample(self, calls: int, whole_call: bool) -> float:
         """Return the seconds of one call: the mean of several by the host's clock, or one by device events."""
         backend = self.backend
-        if backend.event is not None and backend.elapsed is not None and not whole_call:
+        if self.timed_by_events(whole_call):
             start, end = backend.event(), backend.event()
             backend.cache_flush()
             start.record()
@@ -306,7 +310,9 @@ def interleave(contenders: list[Contender], whole_call: bool, budget: float) -> 
     plans = []
     for one in contenders:
         first = one.sample(1, whole_call)
-        calls = math.ceil(min(1000, 0.005 / max(first, 1e-7)))
+        # Enough calls between two looks at the clock to make waiting for the device a small part of the time.
+        least = 0.02 if one.backend.cuda and not whole_call else 0.005
+        calls = 1 if one.timed_by_events(whole_call) else math.ceil(min(1000, least / max(first, 1e-7)))
         plans.append((one, calls, min(30, max(3, int(budget / max(calls * first, 1e-7))))))
         one.seconds = [first] if calls == 1 else []
     for _ in range(30):
@@ -441,7 +447,7 @@ def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
         del x, out
         for dtype in ("float32", "float64", *(("float16", "bfloat16") if backend.cuda else ())):
             if backend.supports(dtype):
-                a, b = (backend.asarray(rng.random((n, n), np.float32)) for _ in range(2))
+                a, b = (backend.asarray(rng.standard_normal((n, n), np.float32)) for _ in range(2))
                 cast = getattr(backend.module, dtype)
                 a, b = (m.to(cast) if is_torch else m.astype(cast) for m in (a, b))
                 best(f"matmul {dtype}", backend, 2 * n**3, backend.compile(backend.module.matmul), a, b)
@@ -535,10 +541,14 @@ def si(value: float, unit: str) -> str:
 
 
 def _groups(records: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return the records of each case together, in the order in which the cases come."""
+    """Return the records of each case together, in the order in which the cases come.
+
+    Where no ceiling bounds a case its time is the library's own overhead: there every backend is a case.
+    """
     groups: dict[Any, list[dict[str, Any]]] = {}
     for one in records:
-        groups.setdefault((one["primitive"], one["case"], one["dtype"], tuple(one["shape"])), []).append(one)
+        backend = one["backend"] if one["ceiling_fraction"] is None else ""
+        groups.setdefault((one["primitive"], one["case"], one["dtype"], backend), []).append(one)
     return list(groups.values())
 
 
@@ -576,28 +586,33 @@ def table(outcome: Outcome) -> str:
     return "\n".join([*lines, *(f"  {error}" for error in outcome.errors)])
 
 
-def _columns(group: list[dict[str, Any]], show: Callable[[dict[str, Any]], str]) -> list[str]:
-    """Return a case's summary: each of our methods, the best peer, our speed beside it, and the ceiling's share.
+COLUMNS = ["case", "dtype", "backend", *OURS, "best peer", "ours is", "of ceiling"]
+LEGEND = (
+    "Each figure is that of the fastest backend. Ours is the kernel where there is one, else the faster of array and "
+    "native; it stands beside the best peer (2x: in half the time), on the backend named."
+)
 
-    Each entry is that of the fastest backend.
-    """
-    ours = [_fastest(group, method) for method in OURS]
-    best = min((one for one in ours if one), key=lambda r: r["seconds"], default=None)
+
+def _row(group: list[dict[str, Any]], show: Callable[[dict[str, Any]], str]) -> list[str]:
+    """Return a case's entries under `COLUMNS`."""
+    methods = [_fastest(group, method) for method in OURS]
+    timed = [one for one in methods if one]
+    ours = _fastest(group, "kernel") or min(timed, key=lambda one: one["seconds"], default=None)
     peer = _fastest(group, "peer:")
     return [
-        *(show(one) if one else "" for one in ours),
+        group[0]["case"],
+        group[0]["dtype"],
+        ours["backend"] if ours else "",
+        *(show(one) if one else "" for one in methods),
         f"{show(peer)} {peer['method'].removeprefix('peer:')}" if peer else "",
-        f"{peer['seconds'] / best['seconds']:.2f}x" if peer and best else "",
-        _percent(best["ceiling_fraction"]) if best else "",
+        f"{peer['seconds'] / ours['seconds']:.2f}x" if peer and ours else "",
+        _percent(ours["ceiling_fraction"]) if ours else "",
     ]
 
 
 def summary(records: Iterable[dict[str, Any]]) -> str:
     """Return one line per case, narrow enough for a terminal."""
-    rows = [["case", "dtype", *OURS, "best peer", "ours is", "of top"]]
-    for group in _groups(records):
-        columns = _columns(group, lambda one: si(one["seconds"], "s"))
-        rows.append([f"{group[0]['primitive']}: {group[0]['case']}", group[0]["dtype"], *columns])
+    rows = [COLUMNS, *(_row(group, lambda one: si(one["seconds"], "s")) for group in _groups(records))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -619,23 +634,23 @@ def readme_table(folder: Path = RESULTS) -> str:
         largest: dict[Any, list[dict[str, Any]]] = {}
         for group in _groups(file["records"]):
             one = group[0]
-            family = (one["primitive"], one["case"].partition(",")[0], one["dtype"])
+            backend = one["backend"] if one["ceiling_fraction"] is None else ""
+            family = (one["primitive"], one["case"].partition(",")[0], one["dtype"], backend)
             if family not in largest or math.prod(one["shape"]) > math.prod(largest[family][0]["shape"]):
                 largest[family] = group
         parts += [
             f"**{head['device']}**, {head['date'][:10]}, commit {head['commit'][:12]}; {names}.",
-            f"Measured ceilings: {tops}.",
+            f"Measured ceilings: {tops}. {LEGEND}",
             "",
-            "| primitive | case | dtype | array | kernel | native | best peer | ours beside it | of the ceiling |",
-            "|---|---|---|---|---|---|---|---|---|",
+            f"| primitive | {' | '.join(COLUMNS)} |",
+            "|---" * (1 + len(COLUMNS)) + "|",
         ]
         for group in largest.values():
-            one = group[0]
-            columns = _columns(
+            row = _row(
                 group,
                 lambda r: si(r["seconds"], "s") if r["ceiling_fraction"] is None else si(r["rate"], r["unit"]),
             )
-            parts.append("| " + " | ".join([f"`{one['primitive']}`", one["case"], one["dtype"], *columns]) + " |")
+            parts.append(f"| `{group[0]['primitive']}` | {' | '.join(row)} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
@@ -653,25 +668,33 @@ def plot(path: Path, head: Mapping[str, Any], records: list[dict[str, Any]]) -> 
     """Draw rate against size, one panel per primitive with the family that has most sizes; return what was done."""
     if not installed("matplotlib"):
         return "no plot: matplotlib is not installed"
+    import matplotlib
     from matplotlib.figure import Figure
 
     panels: dict[str, dict[Any, list[dict[str, Any]]]] = {}
     for one in records:
-        family = (one["case"].partition(",")[0], one["dtype"])
+        family = (one["ceiling_fraction"] is not None, one["case"].partition(",")[0], one["dtype"])
         panels.setdefault(one["primitive"], {}).setdefault(family, []).append(one)
-    columns = min(3, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(6 * columns, 4 * rows), layout="constrained")
+    columns = min(3, len(panels)) or 1
+    rows = math.ceil(len(panels) / columns) or 1
+    figure = Figure(figsize=(7 * columns, 5 * rows), layout="constrained")
     figure.suptitle(f"{head['device']}, commit {head['commit'][:12]}")
     for index, (primitive, families) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, index + 1)
-        (family, dtype), chosen = max(families.items(), key=lambda item: len({r["case"] for r in item[1]}))
+        axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)
+        family, chosen = max(families.items(), key=lambda item: (item[0][0], len({one["case"] for one in item[1]})))
         lines: dict[str, list[tuple[int, float]]] = {}
         for one in chosen:
             lines.setdefault(f"{one['backend']} {one['method']}", []).append((math.prod(one["shape"]), one["rate"]))
+        axes.set_title(f"{primitive}: {', '.join(family[1:])}")
+        if len({one["case"] for one in chosen}) == 1:
+            axes.barh(list(lines), [points[0][1] for points in lines.values()])
+            axes.invert_yaxis()
+            axes.set_xlabel(chosen[0]["unit"])
+            continue
         for label, points in lines.items():
             axes.loglog(*zip(*sorted(points), strict=True), marker=".", label=label, ls=":" if "peer" in label else "-")
-        axes.set(title=f"{primitive}: {family}, {dtype}", xlabel="elements", ylabel=chosen[0]["unit"])
+        axes.set(xlabel="elements", ylabel=chosen[0]["unit"])
         axes.legend(fontsize="x-small")
     figure.savefig(path, dpi=110)
     return f"plot: {path}"
