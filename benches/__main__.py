@@ -83,7 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
     errors: list[str] = []
     notes: dict[str, None] = {}
     for case in progress(selected):
-        outcome = harness.run_case(case, present, ceilings, budget=0.05 if options.quick else 0.3)
+        try:
+            outcome = harness.run_case(case, present, ceilings, budget=0.05 if options.quick else 0.3)
+        except Exception as error:  # a case that breaks down must not take the others' results with it
+            errors.append(f"{case.primitive}: {case.name} FAILED: {type(error).__name__}: {error}")
+            continue
         records += outcome.records
         errors += outcome.errors
         notes |= dict.fromkeys(outcome.notes)

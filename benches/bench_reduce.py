@@ -20,9 +20,6 @@ def integers(rng, shape, dtype="float32", low=-8, high=8):
     return rng.integers(low, high + 1, shape, dtype=np.int8).astype(dtype, copy=False)
 
 
-# Sums -------------------------------------------------------------------------------------------------------------
-
-
 def sum_problem(rng, shape, dtype="float32", axis=None):
     x = integers(rng, shape, dtype)
     total = x.sum(axis=axis, dtype=np.float64 if x.dtype.kind in "fV" else np.int64)
@@ -97,9 +94,6 @@ def sums(scale: Scale):
 def b5(rng):
     x = rng.integers(0, 10, 260_817).astype(np.float32)
     return Problem((x,), np.float32(int(x.astype(np.int64).sum())))
-
-
-# Other operators --------------------------------------------------------------------------------------------------
 
 
 def max_problem(rng, n):

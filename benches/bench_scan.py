@@ -39,9 +39,6 @@ def cuda_compute(op, start=0.0, *, inclusive=True):
     return call
 
 
-# Scans ------------------------------------------------------------------------------------------------------------
-
-
 def sum_problem(rng, shape, dtype="float32"):
     x = integers(rng, shape)
     return Problem((x.astype(dtype),), np.cumsum(x, axis=-1, dtype=np.int32).astype(dtype))
@@ -104,9 +101,6 @@ def scans(scale: Scale):
         functools.partial(parprims.scan, exclusive=True),
         {**library(lambda xp, x: xp.cumsum(x, 0) - x), "cuda.compute": cuda_compute("PLUS", inclusive=False)},
     )
-
-
-# Recurrences ------------------------------------------------------------------------------------------------------
 
 
 def recurrence_problem(rng, shape):

@@ -96,9 +96,6 @@ def library(call: Callable[..., Any], **peers: Callable[..., Any]) -> dict[str, 
     return {**dict.fromkeys(LIBRARIES, call), **peers}
 
 
-# Backends ------------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Backend:
     """One array library on one device. A CUDA backend without ``event`` is timed by the host's clock."""
@@ -237,9 +234,6 @@ def backends(names: Iterable[str] | None = None) -> list[Backend]:
     return [_MAKERS[name][1]() for name in names]
 
 
-# Gate ----------------------------------------------------------------------------------------------------------
-
-
 def gate(result: Any, problem: Problem) -> str | None:
     """Return what is wrong with a result, given as NumPy arrays, or None. NaN is always wrong."""
     ones = result if isinstance(result, tuple) else (result,)
@@ -265,9 +259,6 @@ def gate(result: Any, problem: Problem) -> str | None:
     return None
 
 
-# Clock ---------------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass
 class Contender:
     """One backend and method (or peer) in one case, with its inputs and the times taken so far."""
@@ -276,9 +267,7 @@ class Contender:
     method: str
     call: Callable[..., Any]
     inputs: list[tuple[Any, ...]]
-    chosen: bool = False
     seconds: list[float] = dataclasses.field(default_factory=list)
-    error: str | None = None
 
     def timed_by_events(self, whole_call: bool) -> bool:
         """Return whether device events time the calls, and not the host's clock."""
@@ -319,9 +308,6 @@ def interleave(contenders: list[Contender], whole_call: bool, budget: float) -> 
         for one, calls, turns in plans:
             if len(one.seconds) < turns:
                 one.seconds.append(one.sample(calls, whole_call))
-
-
-# Running a case ------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -388,7 +374,7 @@ def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: O
                 continue
             if not installed(module):
                 outcome.notes.append(f"peer {peer} is not installed")
-            elif peer != "numpy" or case.whole_call or methods["native"] is not None:
+            elif peer != "numpy" or case.whole_call or methods.get("native", "absent") is not None:
                 calls[f"peer:{peer}"] = functools.partial(call, backend.module)
         for name, call in calls.items():
             reason = case.skip.get(name.removeprefix("peer:"))
@@ -416,9 +402,6 @@ def _record(case: Case, problem: Problem, one: Contender, ceilings: Mapping[str,
         "unit": case.unit,
         "ceiling_fraction": (work if case.unit == "FLOP/s" else moved) / seconds / top if top else None,
     }
-
-
-# Ceilings ------------------------------------------------------------------------------------------------------
 
 
 def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
@@ -453,9 +436,6 @@ def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
                 best(f"matmul {dtype}", backend, 2 * n**3, backend.compile(backend.module.matmul), a, b)
         backend.free()
     return found
-
-
-# The results file ----------------------------------------------------------------------------------------------
 
 
 def device_name(present: list[Backend]) -> str:
@@ -525,9 +505,6 @@ def write_results(path: Path, head: Mapping[str, Any], records: list[dict[str, A
         f'{{\n  "header": {json.dumps(head, indent=2).replace(chr(10), chr(10) + "  ")},\n'
         f'  "records": [\n    {body}\n  ]\n}}\n'
     )
-
-
-# Tables --------------------------------------------------------------------------------------------------------
 
 
 def si(value: float, unit: str) -> str:

@@ -115,6 +115,17 @@ def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypat
     assert "ERROR sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
 
 
+def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
+    broken = case(name="broken, 1", make=lambda _: 1 / 0)
+    monkeypatch.setattr(command, "cases", lambda *_: [broken, case()])
+    monkeypatch.setattr(harness, "measure_ceilings", lambda *_: {"copy": 1e9})
+    monkeypatch.setattr(harness, "plot", lambda *_: "no plot")
+    path = tmp_path / "device.json"
+    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert {one["case"] for one in json.loads(path.read_text())["records"]} == {"sum, 1000"}
+    assert "ERROR sum: broken, 1 FAILED: ZeroDivisionError" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
