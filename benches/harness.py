@@ -295,14 +295,15 @@ class Contender:
 
 
 def interleave(contenders: list[Contender], whole_call: bool, budget: float) -> None:
-    """Time contenders in turn, each for about ``budget`` seconds in all, but between 3 and 30 times."""
+    """Time contenders in turn, each for about ``budget`` seconds in all: 3 to 30 times, once if a call takes 2 s."""
     plans = []
     for one in contenders:
         first = one.sample(1, whole_call)
         # Enough calls between two looks at the clock to make waiting for the device a small part of the time.
         least = 0.02 if one.backend.cuda and not whole_call else 0.005
         calls = 1 if one.timed_by_events(whole_call) else math.ceil(min(1000, least / max(first, 1e-7)))
-        plans.append((one, calls, min(30, max(3, int(budget / max(calls * first, 1e-7))))))
+        turns = 1 if first > 2 else min(30, max(3, int(budget / max(calls * first, 1e-7))))
+        plans.append((one, calls, turns))
         one.seconds = [first] if calls == 1 else []
     for _ in range(30):
         for one, calls, turns in plans:
