@@ -912,7 +912,7 @@ def _plan(
             f"  const Inputs in = {{{reads}}};\n  const Outputs out = {{{writes}}};\n"
             f"  {call}(in, out{''.join(f', {one}' for one in (*arguments, *named))});"
         )
-        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, block, zeroed, scratch)
+        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, block, zeroed, scratch, columns)
 
     memory = ("(unsigned*)zeroed", "(unsigned*)scratch")
     if columns:
