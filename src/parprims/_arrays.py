@@ -86,7 +86,8 @@ def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
 @functools.cache
 def _name_and_kind(_type: Any, dtype: Any) -> tuple[str, str]:
     # The type leads the cache's key, because dtypes of two libraries may share a hash and object to comparison.
-    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    # NumPy and JAX also name a dtype by a class.
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
     kind = "float" if name == "bfloat16" else name.rstrip("0123456789")
     return name, kind if kind in ("bool", "int", "uint", "float", "complex") else "other"
 
