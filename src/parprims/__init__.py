@@ -3,6 +3,7 @@
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._scan import cumulative_prod, cumulative_sum, linear_recurrence, scan
 
 __all__ = [
     "Call",
@@ -11,13 +12,17 @@ __all__ = [
     "all",
     "any",
     "check_associative",
+    "cumulative_prod",
+    "cumulative_sum",
     "explain",
+    "linear_recurrence",
     "map_reduce",
     "max",
     "methods",
     "min",
     "prod",
     "reduce",
+    "scan",
     "segmented",
     "sum",
     "vecdot",
