@@ -377,12 +377,17 @@ def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) ->
 def _start(xp: Namespace, initial: Any, like: Array, dtype: Any, axis: int) -> Array:
     """Return the initial element as an array of the dtype, shaped like another but of length 1 along the axis."""
     shape = (*like.shape[:axis], *like.shape[axis + 1 :])
-    start = as_array("initial", initial, xp, xp.astype(like[along(axis, 0, 1)], dtype, copy=False))
+    start = as_array("initial", initial, xp, xp.zeros((), dtype=dtype, device=_device(like)))
     try:
         start = xp.broadcast_to(start, shape)
     except (ValueError, RuntimeError, TypeError):
         raise ValueError(f"initial must broadcast to shape {shape}, got shape {start.shape}") from None
     return xp.expand_dims(start, axis=axis)
+
+
+def _device(x: Array) -> Any:
+    """Return where to create arrays that x is combined with; None, the default, inside a traced program."""
+    return None if is_traced(x) else array_api_compat.device(x)
 
 
 def _working(xp: Namespace, x: Array, dtype: Any) -> Array:
@@ -397,7 +402,7 @@ def _result(xp: Namespace, r: _Scan, inclusive: Inclusive) -> Any:
     if r.reverse:
         xs = tuple(xp.flip(x, axis=axis) for x in xs)
     if r.exclusive:
-        xs = tuple(x[along(axis, 0, -1)] for x in xs)
+        xs = tuple(x[along(axis, 0, max(x.shape[axis] - 1, 0))] for x in xs)
     if r.initial is not None:
         xs = tuple(
             xp.concat([_working(xp, start, dtype), x], axis=axis)
@@ -421,9 +426,7 @@ def _result(xp: Namespace, r: _Scan, inclusive: Inclusive) -> Any:
 
 def _full(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
     """Return an array filled with a value, like another but of length 1 along the axis."""
-    shape = (*like.shape[:axis], 1, *like.shape[axis + 1 :])
-    device = None if is_traced(like) else array_api_compat.device(like)
-    return xp.full(shape, value, dtype=like.dtype, device=device)
+    return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=_device(like))
 
 
 def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -557,14 +560,14 @@ def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
 
 def _solution(xp: Namespace, r: _Recurrence, solve: Callable[[Array, Array, int], Array]) -> Array:
     """Return the result of a call, given what solves from the front, without an initial element."""
-    axis = r.axis
+    axis, n = r.axis, r.b.shape[r.axis]
     a, b = (_working(xp, one, r.dtype) for one in (r.a, r.b))
     if r.reverse:
         a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
-    if r.initial is not None:
+    if r.initial is not None and n > 0:
         first = a[along(axis, 0, 1)] * _working(xp, r.initial, r.dtype) + b[along(axis, 0, 1)]
         b = xp.concat([first, b[along(axis, 1, None)]], axis=axis)
-    x = solve(a, b, axis) if b.shape[axis] > 1 else xp.concat([b], axis=axis)
+    x = solve(a, b, axis) if n > 1 else xp.concat([b], axis=axis)
     if r.reverse:
         x = xp.flip(x, axis=axis)
     return xp.astype(x, r.dtype, copy=False)
@@ -594,7 +597,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
     """
     n = b.shape[axis]
     one, two = along(axis, 0, 1), along(axis, 1, 2)
-    evens, odds = along(axis, 2, n - 1, 2), along(axis, 3, n, 2)
+    evens, odds = along(axis, 2, n - 1, 2), along(axis, min(3, n), n, 2)
     c = xp.concat([a[two], a[odds] * a[evens]], axis=axis)
     nan_if_not_finite = a[evens] - a[evens]
     d = xp.concat([a[two] * b[one] + b[two], a[odds] * b[evens] + b[odds] + nan_if_not_finite], axis=axis)
