@@ -1,6 +1,7 @@
 """Parallel primitives for every array library."""
 
 from parprims._dispatch import Call, MethodRefused, explain, methods
+from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, linear_recurrence, scan
@@ -17,6 +18,7 @@ __all__ = [
     "explain",
     "linear_recurrence",
     "map_reduce",
+    "matmul",
     "max",
     "methods",
     "min",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import array_api_compat
+import numpy as np
 
 Array = Any
 """An array of any library that conforms to the array API standard."""
@@ -28,7 +29,7 @@ def namespace(**arrays: Array) -> Namespace:
     first = ""
     for name, array in arrays.items():
         try:
-            xp = array_api_compat.array_namespace(array)
+            xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
         except TypeError:
             raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
         if shared is None:
@@ -41,6 +42,11 @@ def namespace(**arrays: Array) -> Namespace:
         elif not array_api_compat.is_numpy_array(array):
             _check_same_device(first, arrays[first], name, array)
     return shared
+
+
+@functools.cache
+def _numpy() -> Namespace:
+    return array_api_compat.array_namespace(np.empty(0))
 
 
 def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
@@ -58,6 +64,11 @@ def is_traced(x: Array) -> bool:
     import jax
 
     return isinstance(x, jax.core.Tracer)
+
+
+def device(x: Array) -> Any:
+    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value."""
+    return None if is_traced(x) else array_api_compat.device(x)
 
 
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
@@ -86,7 +97,6 @@ def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
 @functools.cache
 def _name_and_kind(_type: Any, dtype: Any) -> tuple[str, str]:
     # The type leads the cache's key, because dtypes of two libraries may share a hash and object to comparison.
-    # NumPy and JAX also name a dtype by a class.
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
     kind = "float" if name == "bfloat16" else name.rstrip("0123456789")
     return name, kind if kind in ("bool", "int", "uint", "float", "complex") else "other"
@@ -119,6 +129,21 @@ def check_kind(name: str, x: Array, kinds: Sequence[str]) -> None:
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return the dtype sums and products of this dtype are formed in: float32 for 16-bit floats, else the same."""
     return xp.float32 if dtype_name(dtype) in SIXTEEN_BIT_FLOATS else dtype
+
+
+def cast(xp: Namespace, x: Array, dtype: Any) -> Array:
+    """Return x in a dtype: x itself where it has that."""
+    return x if x.dtype == dtype else xp.astype(x, dtype)
+
+
+def ring_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype sums and products are formed in where the result keeps this dtype and integers wrap around.
+
+    As `compute_dtype`, but int64 for the unsigned integers a library cannot add (PyTorch); the low bits are the same.
+    """
+    if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8 and array_api_compat.is_torch_namespace(xp):
+        return xp.int64
+    return compute_dtype(xp, dtype)
 
 
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:
@@ -163,8 +188,7 @@ def as_array(name: str, value: Any, xp: Namespace, like: Array) -> Array:
                 info = xp.iinfo(dtype)
                 if not info.min <= value <= info.max:
                     raise ValueError(f"{name} must be in the range of {dtype_name(dtype)}, got {value}")
-            device = None if is_traced(like) else array_api_compat.device(like)
-            return xp.asarray(value, dtype=dtype, device=device)
+            return xp.asarray(value, dtype=dtype, device=device(like))
     if namespace(**{name: value}) is not xp:
         raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
     if value.dtype != dtype:

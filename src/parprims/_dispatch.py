@@ -64,6 +64,11 @@ _calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar(
 _listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
 
 
+def watched() -> bool:
+    """Return whether somebody wants to know which method runs, so that every call must go through `Methods`."""
+    return bool(_calls.get()) or _listing.get()
+
+
 class Methods:
     """The methods of one primitive, in the order ``auto`` tries them.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -227,8 +226,6 @@ _KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "welford": (("float",), ("float",), ("float",)),
 }
 
-_of_functions: weakref.WeakKeyDictionary[Callable[..., Any], Operator] = weakref.WeakKeyDictionary()
-
 
 def as_operator(op: Any) -> Operator:
     """Return the operator meant by a name, an Operator or a function of two elements."""
@@ -240,10 +237,7 @@ def as_operator(op: Any) -> Operator:
         return BUILT_IN[op]
     if not callable(op):
         raise TypeError(f"op must be a name, an Operator or a function of two elements, got {type(op).__name__}")
-    try:
-        return _of_functions.setdefault(op, Operator(op))
-    except TypeError:  # a callable that cannot be referenced weakly, such as a NumPy ufunc
-        return Operator(op)
+    return Operator(op)
 
 
 def check_components(op: Operator, dtypes: tuple[Any, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,17 +14,22 @@ from parprims._arrays import (
     Namespace,
     along,
     as_array,
+    cast,
     check_kind,
     compute_dtype,
+    device,
+    dtype_bits,
     dtype_kind,
     dtype_name,
+    is_traced,
     namespace,
     normalize_axes,
     normalize_axis,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods
+from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, register_type, trace
 
 Map = Callable[..., Any]
 
@@ -84,7 +90,8 @@ def reduce(
     Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
     Error: within 2 ceil(log2 n) units in the last place of sum |x| for a sum by array; 16-bit floats are combined
     in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array. Kernels on one stream
+    share their scratch: CUDA graphs captured from one stream are to be replayed one after another.
     Methods: kernel (CUDA arrays), native (operators the library has), array.
     Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
 
@@ -442,7 +449,21 @@ class _Reduction:
     combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None.
     """
 
-    __slots__ = ("arrays", "axes", "dtypes", "fn", "initial", "keepdims", "n", "op", "shape", "single")
+    __slots__ = (
+        "arrays",
+        "axes",
+        "dtypes",
+        "fn",
+        "initial",
+        "keepdims",
+        "key",
+        "n",
+        "op",
+        "program",
+        "shape",
+        "single",
+    )
+    program: _Program
 
     def __init__(
         self,
@@ -457,6 +478,7 @@ class _Reduction:
     ) -> None:
         self.fn, self.arrays, self.single, self.op = fn, arrays, single, op
         self.axes, self.keepdims, self.dtypes, self.initial = axes, keepdims, dtypes, initial
+        self.key: Any = None
         self.shape: tuple[int, ...] = arrays[0].shape
         self.n = math.prod(self.shape[axis] for axis in axes)
 
@@ -479,19 +501,35 @@ def _reduce(
     method: str,
 ) -> Any:
     """Check a call of any public function here and hand it to a method."""
+    key = None
+    signature = None if initial is not None or watched() else _cuda.signature(x if isinstance(x, tuple) else (x,))
+    if signature is not None:
+        # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
+        operation, mapping = lasting_key(op), lasting_key(fn)
+        if operation is not None and mapping is not None:
+            key = (primitive, mapping, operation, axis, type(axis), keepdims, dtype, method, type(x), signature)
+            try:
+                shortcut = _shortcuts.get(key)
+            except TypeError:  # an unhashable argument, which the checks below will name
+                key = shortcut = None
+            if shortcut is not None:
+                return shortcut(x)
     operator = as_operator(op)
     single = not isinstance(x, tuple)
     arrays: tuple[Array, ...] = (x,) if single else x
     if not arrays:
         raise ValueError("x must hold at least one array")
-    name = "x" if fn is None else "arrays"
-    xp = namespace(**{name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)})
-    if len(arrays) > 1 and builtins.any(one.shape != arrays[0].shape for one in arrays):
+    if single:
+        xp = namespace(x=x)
+    else:
+        name = "x" if fn is None else "arrays"
+        xp = namespace(**{f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    if not single and builtins.any(one.shape != arrays[0].shape for one in arrays):
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
             raise ValueError(f"x must be arrays of equal shape, got {shapes}")
         try:
-            arrays = tuple(xp.broadcast_arrays(*arrays))
+            arrays, key = tuple(xp.broadcast_arrays(*arrays)), None
         except (ValueError, RuntimeError, TypeError):
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
     axes = normalize_axes(axis, arrays[0].ndim)
@@ -502,15 +540,22 @@ def _reduce(
         _check_elements(reduction, tuple(one.dtype for one in arrays))
     if reduction.n == 0 and primitive in ("max", "min"):
         raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {arrays[0].shape}")
+    reduction.key = key
     return _METHODS[primitive](method, xp, reduction)
 
 
+_shortcuts: dict[Any, Callable[[Any], Any]] = {}
+_SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
+
+
 def _check_elements(r: _Reduction, dtypes: tuple[Any, ...]) -> None:
-    for name, given in (("dtype", r.dtypes), ("initial", r.initial)):
-        if given is not None and len(given) != len(dtypes):
-            raise ValueError(f"{name} must have {len(dtypes)} entries, one per component, got {len(given)}")
-    sums = r.op in (BUILT_IN["add"], BUILT_IN["multiply"])
-    if r.dtypes is None and not (sums and dtype_kind(dtypes[0]) == "bool"):
+    if r.initial is not None and len(r.initial) != len(dtypes):
+        raise ValueError(f"initial must have {len(dtypes)} entries, one per component, got {len(r.initial)}")
+    if r.dtypes is not None:
+        if len(r.dtypes) != len(dtypes):
+            raise ValueError(f"dtype must have {len(dtypes)} entries, one per component, got {len(r.dtypes)}")
+        check_components(r.op, r.dtypes)
+    elif not (r.op in _SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(r.op, dtypes)
 
 
@@ -518,7 +563,7 @@ def _element_dtypes(xp: Namespace, r: _Reduction, dtypes: tuple[Any, ...]) -> tu
     """Return the dtype of each component of the result, for elements of the given dtypes."""
     if r.dtypes is not None:
         return r.dtypes
-    if r.op is BUILT_IN["add"] or r.op is BUILT_IN["multiply"]:
+    if r.op in _SUMS:
         return tuple(sum_dtype(xp, dtype) for dtype in dtypes)
     return dtypes
 
@@ -531,13 +576,10 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
         single = not isinstance(result, tuple)
         values = (result,) if single else result
         _check_elements(r, tuple(one.dtype for one in values))
-        values = tuple(xp.broadcast_to(one, r.shape) for one in values)
+        values = tuple(one if one.shape == r.shape else xp.broadcast_to(one, r.shape) for one in values)
     dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
-    cast = tuple(
-        xp.astype(one, compute_dtype(xp, dtype), copy=False) for one, dtype in zip(values, dtypes, strict=True)
-    )
-    check_components(r.op, tuple(one.dtype for one in cast))
-    return cast, dtypes, single
+    values = tuple(cast(xp, one, compute_dtype(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
+    return values, dtypes, single
 
 
 def _finish(
@@ -546,42 +588,53 @@ def _finish(
     """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements."""
     shape = r.result_shape()
     if totals is not None:
-        totals = tuple(xp.reshape(total, shape) for total in totals)
+        totals = tuple(total if total.shape == shape else xp.reshape(total, shape) for total in totals)
     if totals is None and r.initial is None:
         identity = r.op.identity(*(dtype_name(one.dtype) for one in like))
         if identity is None:
             raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
-        totals = tuple(xp.full(shape, value, dtype=one.dtype) for value, one in zip(identity, like, strict=True))
+        totals = tuple(
+            xp.full(shape, value, dtype=one.dtype, device=device(one))
+            for value, one in zip(identity, like, strict=True)
+        )
     if r.initial is not None:
         start = tuple(as_array("initial", value, xp, one) for value, one in zip(r.initial, like, strict=True))
         start = tuple(xp.broadcast_to(one, shape) for one in start)
         totals = start if totals is None else r.op(start, totals)
     assert totals is not None
-    result = tuple(xp.astype(total, dtype, copy=False) for total, dtype in zip(totals, dtypes, strict=True))
+    result = tuple(cast(xp, total, dtype) for total, dtype in zip(totals, dtypes, strict=True))
     return result[0] if single else result
 
 
-def _array(xp: Namespace, r: _Reduction) -> Any:
-    """Return the combinations by a tree: neighbours are combined, then neighbours of those, ceil(log2 n) times."""
-    xs, dtypes, single = _elements(xp, r)
-    if r.n == 0:
-        return _finish(xp, r, None, xs, dtypes, single)
-    xs, axis = _one_axis(xp, xs, r.axes)
+def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of all elements along an axis counted from the front, which keeps length 1.
+
+    Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
+    """
+    n = xs[0].shape[axis]
     rest = None
-    n = r.n
     while n > 1:
         half = n // 2
         if n % 2:
             last = tuple(x[along(axis, n - 1, n)] for x in xs)
-            rest = last if rest is None else r.op(last, rest)
+            rest = last if rest is None else op(last, rest)
         # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
-        if r.op.commutative:
+        if op.commutative:
             earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
         else:
             earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
-        xs = r.op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
+        xs = op(tuple(x[earlier] for x in xs), tuple(x[later] for x in xs))
         n = half
-    return _finish(xp, r, xs if rest is None else r.op(xs, rest), xs, dtypes, single)
+    return xs if rest is None else op(xs, rest)
+
+
+def _array(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by a tree."""
+    xs, dtypes, single = _elements(xp, r)
+    if r.n == 0:
+        return _finish(xp, r, None, xs, dtypes, single)
+    xs, axis = _one_axis(xp, xs, r.axes)
+    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -615,6 +668,13 @@ _NATIVE = {
 
 def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
+    if r.fn is _conjugate_product and r.n:
+        dtype = compute_dtype(xp, r.arrays[0].dtype)
+        x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
+        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
+        total = xp.vecdot(x1, x2, axis=r.axes[0] - len(r.shape), **precise)
+        return _finish(xp, r, (total,), (x1,), r.dtypes, True)
     xs, dtypes, single = _elements(xp, r)
     if r.n == 0:
         return _finish(xp, r, None, xs, dtypes, single)
@@ -629,18 +689,391 @@ def _native_refusal(xp: Namespace, r: _Reduction) -> str | None:
     return None
 
 
-def _kernel(xp: Namespace, r: _Reduction) -> Any:
-    raise NotImplementedError
+@dataclasses.dataclass(frozen=True)
+class _Tile:
+    """How the kernels cut their work. Frozen by the runs recorded in benches/results/nvidia-h200.json."""
+
+    threads: int = 256
+    long_threads: int = 512
+    """Threads of a block that makes several rounds of loads over a long row."""
+    bytes_in_flight: int = 64
+    """What a thread loads before it uses the first of it, over all inputs."""
+    blocks: int = 528
+    """A long reduction is cut finer until it has this many blocks, so that every multiprocessor of a large GPU has
+    four; a constant, so that the bits of a result do not depend on the GPU."""
+    rounds: int = 16
+    """The most rounds of loads a block makes, as long as the partials fit their scratch."""
+    column_bytes: int = 32
+    """The most bytes of totals a thread keeps when it reduces columns."""
+    partial_bytes: int = 1 << 19
+    """Scratch for partials."""
+
+
+_TILE = _Tile()
+
+
+class _Program:
+    """The device functions of an operator and a map for inputs of given dtypes, and the plans made from them."""
+
+    def __init__(self, xp: Namespace, r: _Reduction) -> None:
+        names = tuple(dtype_name(x.dtype) for x in r.arrays)
+        for name in names:
+            if name not in C_TYPES:
+                raise Untraceable(f"the kernel has no dtype {name}")
+        loaded = tuple((name, f"x{index}") for index, name in enumerate(names))
+        if r.fn is None:
+            body, values, self.single = [], loaded, r.single
+        else:
+            mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False)
+            body, self.single = mapped.lines, mapped.single
+            values = tuple(zip(mapped.dtypes, mapped.outputs, strict=True))
+        elements = tuple(Dtype(name) for name, _ in values)
+        _check_elements(r, elements)
+        dtypes = _element_dtypes(xp, r, elements)
+        states = tuple(dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes)
+        check_components(r.op, tuple(Dtype(name) for name in states))
+        # With an initial element to come, results keep the dtype they are computed in.
+        self.results = tuple(dtype_name(dtype) for dtype in dtypes)
+        self.outputs = self.results if r.initial is None else states
+        earlier, later = (
+            tuple((name, f"{side}.v{index}") for index, name in enumerate(states)) for side in ("earlier", "later")
+        )
+        packed = len(states) > 1 or r.op.components is not None
+        combined = trace(f"op {r.op.name}", r.op.combine, earlier, later, packed=packed)
+        if combined.dtypes != states:
+            raise Untraceable(f"op {r.op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
+        self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
+        self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
+        self._types = tuple(C_TYPES[name] for name in names)
+        casts = ", ".join(
+            f"ops::cast<{register_type(state)}>({code})" for state, (_, code) in zip(states, values, strict=True)
+        )
+        self._text = "\n".join(
+            (
+                "struct State {",
+                *(f"    {register_type(name)} v{index};" for index, name in enumerate(states)),
+                "};",
+                "struct Raw {",
+                *(f"    {kind} x{index};" for index, kind in enumerate(self._types)),
+                "};",
+                "DEVICE State element(const Raw& raw) {",
+                *(
+                    f"    const {register_type(name)} x{index} = value(raw.x{index});"
+                    for index, name in enumerate(names)
+                ),
+                *(f"    {line}" for line in body),
+                f"    return {{{casts}}};",
+                "}",
+                "DEVICE State combine(const State& earlier, const State& later) {",
+                *(f"    {line}" for line in combined.lines),
+                f"    return {{{', '.join(combined.outputs)}}};",
+                "}",
+                f"constexpr bool COMMUTATIVE = {'true' if r.op.commutative else 'false'};",
+                "struct Outputs {",
+                *(f"    {C_TYPES[name]}* y{index};" for index, name in enumerate(self.outputs)),
+                "    DEVICE void write(long long at, const State& state) const {",
+                *(
+                    f"        y{index}[at] = store<{C_TYPES[name]}>(state.v{index});"
+                    for index, name in enumerate(self.outputs)
+                ),
+                "    }",
+                "};",
+            )
+        )
+        self.runners: dict[Any, Any] = {}
+
+    def source(self, vector: int, vectorized: tuple[bool, ...]) -> str:
+        """Return the CUDA text before the kernel, for vectors of so many elements."""
+        loads = []
+        for name, across, index in (("load_along", "false", "i, 0"), ("load_across", "true", "i, j")):
+            loads.append(
+                f"    DEVICE void {name}(Raw (&raw)[VEC], long long o, long long i"
+                f"{', long long j' if across == 'true' else ''}) const {{"
+            )
+            for at, kind in enumerate(self._types):
+                loads += [
+                    f"        {kind} t{at}[VEC];",
+                    f"        x{at}.template load<{across}>(t{at}, o, {index});",
+                    "#pragma unroll",
+                    f"        for (int k = 0; k < VEC; ++k) raw[k].x{at} = t{at}[k];",
+                ]
+            loads.append("    }")
+        ones = ", ".join(
+            f"x{at}.base[o * x{at}.outer + i * x{at}.along + j * x{at}.inner]" for at in range(len(self._types))
+        )
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh"),
+                f"constexpr int VEC = {vector};",
+                self._text,
+                "struct Inputs {",
+                *(
+                    f"    Input<{kind}, {'true' if aligned else 'false'}> x{at};"
+                    for at, (kind, aligned) in enumerate(zip(self._types, vectorized, strict=True))
+                ),
+                *loads,
+                "    DEVICE Raw load_one(long long o, long long i, long long j) const {",
+                f"        return {{{ones}}};",
+                "    }",
+                "};",
+                _cuda.device_source("_reduce.cu"),
+            )
+        )
+
+
+def _fold(
+    shape: tuple[int, ...], axes: tuple[int, ...], strides: tuple[tuple[int, ...], ...], *, reorder: bool
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, tuple[int, ...]]]]:
+    """Return the kept axes and the combined axes as (length, stride in each array), neighbours merged.
+
+    Two neighbours are one axis where, in every array, a step along the earlier is as long as all of the later. With
+    ``reorder`` the combined axes may be taken in any order: the order of memory, where more of them merge.
+    """
+    kept: list[tuple[int, tuple[int, ...]]] = []
+    combined: list[tuple[int, tuple[int, ...]]] = []
+    for axis, length in enumerate(shape):
+        if length != 1:
+            (combined if axis in axes else kept).append((length, tuple(stride[axis] for stride in strides)))
+    if reorder:
+        combined.sort(key=lambda one: -abs(one[1][0]))
+    for group in (kept, combined):
+        at = 0
+        while at + 1 < len(group):
+            (n, outer), (m, inner) = group[at], group[at + 1]
+            if builtins.all(a == m * b for a, b in zip(outer, inner, strict=True)):
+                group[at : at + 2] = [(n * m, inner)]
+            else:
+                at += 1
+    return kept, combined
+
+
+def _plan(
+    program: _Program,
+    r: _Reduction,
+    layouts: tuple[tuple[tuple[int, ...], int], ...],
+) -> _cuda.Plan | None:
+    """Return the launch for arrays of these layouts (strides in elements, address modulo 16).
+
+    None if the arrays cannot be seen as (outer, n, inner) with one stride each.
+    """
+    kept, combined = _fold(r.shape, r.axes, tuple(strides for strides, _ in layouts), reorder=r.op.commutative)
+    if len(kept) > 2 or len(combined) > 1:
+        return None
+    inputs = len(layouts)
+    nothing = (1, (0,) * inputs)
+    n, along = combined[0] if combined else nothing
+    if len(kept) == 2:
+        (outer, outward), (inner, across) = kept
+    elif kept and kept[0][1] != (0,) * inputs and abs(kept[0][1][0]) < abs(along[0]):
+        (outer, outward), (inner, across) = nothing, kept[0]
+    else:
+        (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
+    columns = inner > 1
+    vector = builtins.max(1, 16 // builtins.max(program.itemsizes))
+    if columns:
+        # A thread keeps one total per column: no more of them than fit its registers.
+        vector = builtins.min(vector, _power_of_two(_TILE.column_bytes // program.state_bytes))
+
+    def aligned(at: int) -> bool:
+        itemsize = program.itemsizes[at]
+        unit, others = (across[at], along[at]) if columns else (along[at], 0)
+        return (
+            unit == 1
+            and layouts[at][1] % (vector * itemsize) == 0
+            and (others % vector == 0 or n == 1)
+            and (outward[at] % vector == 0 or outer == 1)
+        )
+
+    vectorized = tuple(aligned(at) for at in range(inputs))
+    if columns and not builtins.all(vectorized):
+        # Threads side by side read side by side: without vectors, one element each.
+        vector, vectorized = 1, (False,) * inputs
+    unroll = _power_of_two(_TILE.bytes_in_flight // (vector * builtins.sum(program.itemsizes)), most=8)
+    source = program.source(vector, vectorized)
+    strides = [stride for at in range(inputs) for stride in (outward[at], along[at], across[at])]
+    reads = ", ".join(
+        f"{{(const {kind}*)in{at}, n{3 * at}, n{3 * at + 1}, n{3 * at + 2}}}" for at, kind in enumerate(program._types)
+    )
+    writes = ", ".join(f"({C_TYPES[name]}*)out{at}" for at, name in enumerate(program.outputs))
+    outputs = tuple((r.result_shape(), name) for name in program.outputs)
+    first = 3 * inputs
+
+    def plan(
+        call: str,
+        *arguments: str,
+        integers: tuple[int, ...],
+        grid: int,
+        block: int = _TILE.threads,
+        zeroed: int = 0,
+        scratch: int = 0,
+    ) -> _cuda.Plan:
+        named = [f"n{first + index}" for index in range(len(integers))]
+        body = (
+            f"  const Inputs in = {{{reads}}};\n  const Outputs out = {{{writes}}};\n"
+            f"  {call}(in, out{''.join(f', {one}' for one in (*arguments, *named))});"
+        )
+        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, block, zeroed, scratch)
+
+    memory = ("(unsigned*)zeroed", "(unsigned*)scratch")
+    if columns:
+        across_threads = _power_of_two(-(-inner // vector), up=True)
+        if outer * -(-inner // vector) >= 2 * _TILE.blocks * _TILE.threads:
+            across_threads = builtins.min(_TILE.threads, across_threads)  # columns enough to occupy every thread
+        else:
+            across_threads = builtins.min(32, across_threads)
+        groups = _power_of_two(n // unroll, most=_TILE.threads // across_threads)
+        turns = "true" if r.op.commutative and inner <= across_threads * vector else "false"
+        outers = _TILE.threads // (across_threads * groups)
+        tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
+        slot_bytes = outers * across_threads * vector * program.state_bytes
+        most = _TILE.partial_bytes // slot_bytes // tiles
+        least_rows = 4 * groups * unroll
+        chunks = builtins.max(1, builtins.min(-(-n // least_rows), -(-2 * _TILE.blocks // tiles), most))
+        chunk = -(-n // chunks)
+        chunks = -(-n // chunk)
+        return plan(
+            f"reduce_columns<{across_threads}, {groups}, {unroll}, {turns}>",
+            *memory,
+            integers=(outer, n, inner, chunk, chunks),
+            grid=tiles * chunks,
+            zeroed=4 * tiles if chunks > 1 else 0,
+            scratch=tiles * chunks * slot_bytes if chunks > 1 else 0,
+        )
+    rows = outer
+    items = vector * unroll
+    if n <= 32 * items or (n <= 256 * items and rows >= 16 * _TILE.blocks):
+        lanes = builtins.min(32, _power_of_two(-(-n // items), up=True))
+        return plan(
+            f"reduce_short_rows<{_TILE.threads}, {lanes}, {unroll}>",
+            integers=(rows, n),
+            grid=-(-rows * lanes // _TILE.threads),
+        )
+    threads = _TILE.threads
+    if rows * -(-n // (threads * items)) > _TILE.blocks:
+        threads = _TILE.long_threads
+    piece = threads * items
+    pieces = -(-n // piece)
+    rounds = builtins.min(_TILE.rounds, -(-rows * pieces // _TILE.blocks))
+    most = builtins.max(1, _TILE.partial_bytes // program.state_bytes // rows)
+    rounds = builtins.max(rounds, -(-pieces // most))
+    chunks = -(-pieces // rounds)
+    return plan(
+        f"reduce_rows<{threads}, {unroll}>",
+        *memory,
+        integers=(n, rounds * piece, chunks),
+        grid=rows * chunks,
+        block=threads,
+        zeroed=4 * rows if chunks > 1 else 0,
+        scratch=rows * chunks * program.state_bytes if chunks > 1 else 0,
+    )
+
+
+def _power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
+    """Return the largest power of two that is at most n (or, up, the smallest at least n), from 1 to most."""
+    if n <= 1:
+        return 1
+    return builtins.min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
 
 
 def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
-    return _cuda.refusal(xp, r.arrays)
+    reason = _cuda.refusal(xp, r.arrays)
+    if reason is not None:
+        return reason
+    op, fn = lasting_key(r.op), lasting_key(r.fn)
+    dtypes = tuple([x.dtype for x in r.arrays])
+    key = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
+    lasting = op is not None and fn is not None
+    try:
+        program = _programs.get(key) if lasting else None
+        if program is None:
+            program = _Program(xp, r)
+            if lasting:
+                _remember(_programs, key, program)
+    except Untraceable as reason:
+        return str(reason)
+    r.program = program
+    return None
+
+
+_programs: dict[Any, _Program] = {}
+
+
+def _kernel_slower(xp: Namespace, r: _Reduction) -> str | None:
+    if is_traced(r.arrays[0]) and _native_refusal(xp, r) is None:
+        return "inside a JAX program XLA fuses its own reduction with what produces the arrays"
+    return None
+
+
+def _kernel(xp: Namespace, r: _Reduction) -> Any:
+    """Return the combinations by one launch of a CUDA kernel."""
+    program = r.program
+    if r.n == 0 or 0 in r.result_shape():
+        return _array(xp, r)
+    arrays = tuple(_cuda.plain(xp, x) for x in r.arrays)
+    layouts = tuple(_cuda.layout(xp, x) for x in arrays)
+    gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
+    key = (r.shape, r.axes, r.keepdims, layouts, gpu)
+    runner = program.runners.get(key)
+    if runner is None:
+        plan = _plan(program, r, layouts)
+        if plan is None:
+            return _kernel_on_copies(xp, r, arrays)
+        runner = _remember(program.runners, key, _runner(xp, r, plan, gpu))
+    totals = runner(*arrays)
+    if r.initial is not None:
+        return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
+    if r.key is not None and builtins.all(one is other for one, other in zip(arrays, r.arrays, strict=True)):
+        if program.single:
+            _remember(_shortcuts, r.key, (lambda x: runner(x)[0]) if r.single else (lambda xs: runner(*xs)[0]))
+        else:
+            _remember(_shortcuts, r.key, runner if r.single else (lambda xs: runner(*xs)))
+    return totals[0] if program.single else totals
+
+
+def _remember(memory: dict[Any, Any], key: Any, found: Any) -> Any:
+    """Keep what was found, for at most 4096 keys, and return it."""
+    if len(memory) >= 4096:
+        memory.clear()
+    memory[key] = found
+    return found
+
+
+def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -> Any:
+    """Return the combinations where no (outer, n, inner) with one stride each fits: copies have the axes last."""
+    kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
+    moved = tuple(_cuda.contiguous(xp, xp.permute_dims(x, kept + r.axes)) for x in arrays)
+    axes = tuple(range(len(kept), len(r.shape)))
+    copy = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
+    copy.program = r.program
+    result = _kernel(xp, copy)
+    ones = tuple(xp.reshape(one, r.result_shape()) for one in (result if isinstance(result, tuple) else (result,)))
+    return ones if isinstance(result, tuple) else ones[0]
+
+
+def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> Callable[..., tuple[Array, ...]]:
+    """Return a function that carries out the plan on arrays of its layout."""
+    if gpu is not None:
+        return _cuda.Runner(xp, plan, gpu)
+    fn, single, op, axes, keepdims, dtypes, program = r.fn, r.single, r.op, r.axes, r.keepdims, r.dtypes, r.program
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        result = _array(xp, _Reduction(fn, arrays, single, op, axes, keepdims, dtypes, None))
+        ones = result if isinstance(result, tuple) else (result,)
+        return tuple(xp.astype(one, getattr(xp, name)) for one, name in zip(ones, program.outputs, strict=True))
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        more = _Reduction(fn, arrays, single, op, tuple(axis + 1 for axis in axes), keepdims, dtypes, None)
+        more.program = program
+        result = _kernel(xp, more)
+        return result if isinstance(result, tuple) else (result,)
+
+    return _cuda.traced(plan, otherwise, batched)
 
 
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Method(_kernel, _kernel_refusal),
+        kernel=Method(_kernel, _kernel_refusal, _kernel_slower),
         native=Method(_native, _native_refusal),
         array=Method(_array),
     )

@@ -1,0 +1,112 @@
+"""Every developer verb; CI runs these. ``nox --list`` shows them, ``nox -s NAME -- OPTIONS`` passes options on."""
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_venv = "yes"
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+
+# How the tests of a backend install the package.
+BACKENDS = {"numpy": ".", "array-api-strict": ".", "jax": ".[jax]", "torch": "."}
+GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[jax-cuda13]"}
+if shutil.which("nvidia-smi"):
+    BACKENDS |= GPU_BACKENDS
+
+
+def _group(name: str) -> tuple[str, ...]:
+    return nox.project.dependency_groups(PROJECT, name)
+
+
+@nox.session
+@nox.parametrize("backend", [nox.param(name, id=name) for name in BACKENDS])
+def tests(session: nox.Session, backend: str) -> None:
+    """Run the suite on one backend, which then must not be missing; on a GPU no kernel may refuse either."""
+    session.install("-e", BACKENDS[backend], *_group("test"), *(_group("torch-cpu") if backend == "torch" else ()))
+    # One process for each core, but one alone on a GPU.
+    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else ["-n", "auto"]
+    session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""
+    requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
+    session.install("-e", ".", *_group("test"), *requirements)
+    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format with ruff, and every public docstring with numpydoc."""
+    session.install("-e", ".", *_group("lint"))
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("python", "-m", "tests.check_docstrings")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the library, strictly."""
+    session.install("-e", ".", *_group("types"))
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Compile every CUDA kernel the library can ask for, for every architecture, without a GPU."""
+    session.install("-e", ".", *_group("kernels"))
+    session.run("python", "-m", "tests.compile_kernels", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Run the suite with the packages this GPU machine has: a missing backend or a refusing kernel is a failure."""
+    promises = [word for name in (*GPU_BACKENDS, "kernel") for word in ("--promise", name)]
+    session.run("python", "-m", "pytest", "-q", *promises, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("tool", [nox.param(tool, id=tool) for tool in ("memcheck", "racecheck", "initcheck", "synccheck")])
+def sanitize(session: nox.Session, tool: str) -> None:
+    """Run the tests marked sanitize under one tool of compute-sanitizer, with the packages this GPU machine has."""
+    suite = ["python", "-m", "pytest", "-q", "-m", "sanitize", "--backend", "cupy", "--promise", "kernel"]
+    session.run("compute-sanitizer", "--tool", tool, "--error-exitcode", "1", *suite, *session.posargs)
+
+
+@nox.session
+def compare(session: nox.Session) -> None:
+    """Compare algorithm, kernel, the backend's own routine and outside peers: the main job."""
+    session.install("-e", ".[bench]")
+    session.run("python", "-m", "benches", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel and the sdist, check them, install the wheel in a clean environment and call it."""
+    session.install(*_group("build"))
+    tmp = Path(session.create_tmp()).absolute()
+    shutil.rmtree(tmp / "dist", ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(tmp / "dist"))
+    session.run("twine", "check", "--strict", *map(str, (tmp / "dist").iterdir()))
+
+    (wheel,) = (tmp / "dist").glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("parprims/")}
+    files = {path.relative_to("src").as_posix() for path in Path("src").rglob("*.*") if path.suffix != ".pyc"}
+    if packed != files:
+        session.error(f"the wheel and src/ differ in {', '.join(sorted(packed ^ files))}")
+
+    session.run("python", "-m", "venv", "--clear", str(tmp / "clean"))
+    python = str(tmp / "clean" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", str(wheel), external=True)
+    call = (
+        "import numpy, parprims; assert parprims.sum(numpy.arange(5), method='array') == 10; print(parprims.__file__)"
+    )
+    with session.chdir(tmp):
+        session.run(python, "-c", call, external=True)

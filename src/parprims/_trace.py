@@ -1,0 +1,506 @@
+"""Translation of elementwise Python functions over arrays into CUDA device functions.
+
+A function is called once with symbolic scalars (`Scalar`) in place of arrays. They answer to Python's operators, to
+the functions of the array API standard (``array_namespace`` of one returns `NAMESPACE`), and to NumPy's and
+PyTorch's own functions through their override protocols. Every operation appends one line of CUDA to the
+trace, so that the finished trace is the body of a device function. The C++ functions it calls stand in _common.cuh.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
+
+C_TYPES = {
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float16": "Half",
+    "bfloat16": "Bfloat",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "Complex<float>",
+    "complex128": "Complex<double>",
+}
+"""The C++ type each dtype has in memory."""
+
+
+def register_type(dtype: str) -> str:
+    """Return the C++ type a dtype is computed in: that in memory, but float for 16-bit floats."""
+    return "float" if dtype in SIXTEEN_BIT_FLOATS else C_TYPES[dtype]
+
+
+class Untraceable(Exception):
+    """The function cannot be translated; the message says why."""
+
+
+class Dtype:
+    """A dtype as traced code sees it: only a name, equal to any dtype of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return (other.name if isinstance(other, Dtype) else dtype_name(other)) == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Scalar:
+    """A value of one dtype while it is traced: the name of a C++ variable, and the lines that led to it."""
+
+    # Values are compared for equality by a traced operation, so they cannot be keys.
+    __hash__ = None  # type: ignore[assignment]
+    shape: tuple[int, ...] = ()
+    ndim = 0
+
+    def __init__(self, lines: list[str], dtype: str, code: str) -> None:
+        self._lines, self._dtype, self._code = lines, dtype, code
+
+    @property
+    def dtype(self) -> Dtype:
+        """The dtype."""
+        return Dtype(self._dtype)
+
+    def __repr__(self) -> str:
+        return f"Scalar({self._dtype} {self._code})"
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return NAMESPACE
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        name = _ALIASES.get(ufunc.__name__, ufunc.__name__)
+        if method != "__call__" or options:
+            raise Untraceable(f"numpy.{ufunc.__name__}.{method} is not elementwise")
+        return _function(name)(*inputs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **kwargs)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
+
+    def __bool__(self) -> bool:
+        raise Untraceable("it branches on the values of the arrays (use where)")
+
+    def _no_value(self, *_args: Any) -> Any:
+        raise Untraceable("it asks for the value of an array element")
+
+    __int__ = __float__ = __complex__ = __index__ = __array__ = _no_value
+
+    def __getitem__(self, _index: Any) -> Any:
+        raise Untraceable("it indexes an array")
+
+    __len__ = __iter__ = __getitem__
+
+
+def _function(name: str) -> Callable[..., Any]:
+    function = getattr(NAMESPACE, name, None)
+    if not callable(function):
+        raise Untraceable(f"it calls {name}, which has no CUDA translation")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _scalars(*values: Any) -> list[Any]:
+    """Return the operands as Scalars of one dtype: promoted by the standard, Python's numbers taking the others'."""
+    known = [value for value in values if isinstance(value, Scalar)]
+    typed: list[Any] = [value for value in values if isinstance(value, np.generic)]
+    if not known:
+        raise Untraceable("it combines constants only")
+    lines = known[0]._lines
+    dtype = known[0]._dtype
+    for value in (*known[1:], *typed):
+        dtype = _promote(dtype, dtype_name(value.dtype))
+    return [_cast(value, dtype) if isinstance(value, Scalar) else _constant(lines, value, dtype) for value in values]
+
+
+def _promote(one: str, other: str) -> str:
+    if one == other:
+        return one
+    kinds = {dtype_kind(one), dtype_kind(other)}
+    if "bfloat16" in (one, other):
+        wide = other if one == "bfloat16" else one
+        if wide in ("float32", "float64"):
+            return wide
+    elif kinds <= {"int", "uint"} or kinds <= {"float", "complex"}:
+        promoted = np.promote_types(one, other).name
+        if dtype_kind(promoted) in kinds:
+            return promoted
+    raise Untraceable(f"it combines {one} with {other}, which the array API standard does not define (use astype)")
+
+
+def _emit(lines: list[str], dtype: str, expression: str) -> Scalar:
+    name = f"t{len(lines)}"
+    lines.append(f"const {register_type(dtype)} {name} = {expression};")
+    return Scalar(lines, dtype, name)
+
+
+def _cast(value: Scalar, dtype: str) -> Scalar:
+    if value._dtype == dtype:
+        return value
+    if dtype not in C_TYPES:
+        raise Untraceable(f"it casts to {dtype}, which has no CUDA translation")
+    if dtype_kind(value._dtype) == "complex" and dtype_kind(dtype) != "complex":
+        raise Untraceable(f"it casts {value._dtype} to {dtype}, which the array API standard does not define")
+    target = register_type(dtype)
+    # A 16-bit float is kept in a float register; a cast to it rounds to what memory would hold.
+    expression = f"ops::cast<{target}>({value._code})"
+    if dtype in SIXTEEN_BIT_FLOATS:
+        expression = f"value(store<{C_TYPES[dtype]}>({expression}))"
+    return _emit(value._lines, dtype, expression)
+
+
+def _constant(lines: list[str], value: Any, dtype: str) -> Scalar:
+    """Return a Python or NumPy scalar as a literal of the dtype; refuse one of a kind the dtype cannot hold."""
+    value = value.item() if isinstance(value, np.generic) else value
+    kind = dtype_kind(dtype)
+    allowed = {
+        "bool": (bool,),
+        "int": (bool, int),
+        "uint": (bool, int),
+        "float": (bool, int, float),
+        "complex": (bool, int, float, complex),
+    }
+    if not isinstance(value, allowed[kind]):
+        raise Untraceable(f"it combines {dtype} with {value!r} of type {type(value).__name__}")
+    return Scalar(lines, dtype, literal(value, dtype))
+
+
+def literal(value: Any, dtype: str) -> str:
+    """Return the C++ expression for a Python number as a value of the dtype, exact to the last bit."""
+    kind = dtype_kind(dtype)
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind in ("int", "uint"):
+        bits = dtype_bits(dtype)
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind == "int" else (0, 2**bits - 1)
+        if not low <= value <= high:
+            raise Untraceable(f"the constant {value} is out of the range of {dtype}")
+        return f"({C_TYPES[dtype]}){int(value) % 2**64}ULL"
+    if kind == "complex":
+        part = "float32" if dtype == "complex64" else "float64"
+        return f"{C_TYPES[dtype]}{{{literal(value.real, part)}, {literal(value.imag, part)}}}"
+    if dtype == "float64":
+        return f"__longlong_as_double({int(np.float64(value).view(np.int64))}LL)"
+    with np.errstate(over="ignore"):
+        return f"__int_as_float({int(np.float32(value).view(np.int32))})"
+
+
+_ANY = ("bool", "int", "uint", "float", "complex")
+_NUMERIC = _ANY[1:]
+_REAL = ("int", "uint", "float")
+_BITS = ("bool", "int", "uint")
+_FLOATING = ("float", "complex")
+
+# name: (operand kinds, whether the result is bool); the C++ function has the same name.
+_ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
+    "add": (_NUMERIC, False),
+    "subtract": (_NUMERIC, False),
+    "multiply": (_NUMERIC, False),
+    "divide": (_FLOATING, False),
+    "floor_divide": (_REAL, False),
+    "remainder": (_REAL, False),
+    "negative": (_NUMERIC, False),
+    "positive": (_NUMERIC, False),
+    "maximum": (_REAL, False),
+    "minimum": (_REAL, False),
+    "square": (_NUMERIC, False),
+    "sign": (_REAL, False),
+    "reciprocal": (_FLOATING, False),
+    "equal": (_ANY, True),
+    "not_equal": (_ANY, True),
+    "less": (_REAL, True),
+    "less_equal": (_REAL, True),
+    "greater": (_REAL, True),
+    "greater_equal": (_REAL, True),
+    "logical_and": (("bool",), True),
+    "logical_or": (("bool",), True),
+    "logical_xor": (("bool",), True),
+    "logical_not": (("bool",), True),
+    "bitwise_and": (_BITS, False),
+    "bitwise_or": (_BITS, False),
+    "bitwise_xor": (_BITS, False),
+    "bitwise_invert": (_BITS, False),
+    "bitwise_left_shift": (("int", "uint"), False),
+    "bitwise_right_shift": (("int", "uint"), False),
+    "isnan": (_FLOATING, True),
+    "isinf": (_FLOATING, True),
+    "isfinite": (_FLOATING, True),
+    "signbit": (("float",), True),
+    "conj": (_NUMERIC, False),
+    **dict.fromkeys(
+        "sqrt exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+        "pow atan2 hypot copysign logaddexp".split(),
+        (("float",), False),
+    ),
+    **dict.fromkeys("floor ceil trunc round".split(), (_REAL, False)),
+}
+
+_ALIASES = {
+    "true_divide": "divide",
+    "div": "divide",
+    "sub": "subtract",
+    "mul": "multiply",
+    "neg": "negative",
+    "absolute": "abs",
+    "power": "pow",
+    "conjugate": "conj",
+    "invert": "bitwise_invert",
+    "bitwise_not": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arcsinh": "asinh",
+    "arccosh": "acosh",
+    "arctanh": "atanh",
+    "rint": "round",
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+
+
+def _elementwise(name: str) -> Callable[..., Any]:
+    kinds, to_bool = _ELEMENTWISE[name]
+
+    def apply(*operands: Any) -> Scalar:
+        xs = _scalars(*operands)
+        dtype = xs[0]._dtype
+        if dtype_kind(dtype) not in kinds:
+            raise Untraceable(f"{name} is not defined for {dtype}")
+        return _emit(xs[0]._lines, "bool" if to_bool else dtype, f"ops::{name}({', '.join(x._code for x in xs)})")
+
+    apply.__name__ = name
+    return apply
+
+
+class _Info:
+    """What finfo and iinfo return."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class _Namespace:
+    """The array namespace of Scalars."""
+
+    __name__ = "parprims._trace"
+    pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
+
+    def __getattr__(self, name: str) -> Any:
+        if name in C_TYPES:
+            return Dtype(name)
+        if name in _ELEMENTWISE:
+            return _elementwise(name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Untraceable(f"it calls {name}, which has no CUDA translation")
+
+    def abs(self, x: Scalar) -> Scalar:
+        real = {"complex64": "float32", "complex128": "float64"}.get(x._dtype, x._dtype)
+        if real == "bool":
+            raise Untraceable("abs is not defined for bool")
+        return _emit(x._lines, real, f"ops::absolute({x._code})")
+
+    def real(self, x: Scalar) -> Scalar:
+        return self._part(x, "re")
+
+    def imag(self, x: Scalar) -> Scalar:
+        return self._part(x, "im")
+
+    def _part(self, x: Scalar, part: str) -> Scalar:
+        if dtype_kind(x._dtype) != "complex":
+            raise Untraceable(f"real and imag are not defined for {x._dtype}")
+        return _emit(x._lines, "float32" if x._dtype == "complex64" else "float64", f"{x._code}.{part}")
+
+    def where(self, condition: Any, x: Any, y: Any, /) -> Scalar:
+        if not isinstance(condition, Scalar) or condition._dtype != "bool":
+            raise Untraceable("where needs a condition of dtype bool")
+        if isinstance(x, Scalar) or isinstance(y, Scalar):
+            one, other = _scalars(x, y)
+        else:
+            raise Untraceable("where needs an array in at least one branch")
+        return _emit(condition._lines, one._dtype, f"{condition._code} ? {one._code} : {other._code}")
+
+    def clip(self, x: Scalar, min: Any = None, max: Any = None) -> Scalar:
+        if min is not None:
+            x = self.maximum(x, min)
+        return x if max is None else self.minimum(x, max)
+
+    def astype(self, x: Scalar, dtype: Any, /, *, copy: bool = True) -> Scalar:
+        del copy  # a value is never shared
+        return _cast(x, dtype_name(dtype))
+
+    def full_like(self, x: Scalar, fill_value: Any, /, *, dtype: Any = None) -> Scalar:
+        return _constant(x._lines, fill_value, x._dtype if dtype is None else dtype_name(dtype))
+
+    def zeros_like(self, x: Scalar, /, *, dtype: Any = None) -> Scalar:
+        return self.full_like(x, 0, dtype=dtype)
+
+    def ones_like(self, x: Scalar, /, *, dtype: Any = None) -> Scalar:
+        return self.full_like(x, 1, dtype=dtype)
+
+    def isdtype(self, dtype: Any, kind: Any) -> bool:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        groups = {
+            "bool": ("bool",),
+            "signed integer": ("int",),
+            "unsigned integer": ("uint",),
+            "integral": ("int", "uint"),
+            "real floating": ("float",),
+            "complex floating": ("complex",),
+            "numeric": _NUMERIC,
+        }
+        return any(
+            dtype_kind(dtype) in groups[one] if isinstance(one, str) else dtype_name(one) == dtype_name(dtype)
+            for one in kinds
+        )
+
+    def result_type(self, *values: Any) -> Dtype:
+        names = [dtype_name(value.dtype if isinstance(value, Scalar) else value) for value in values]
+        promoted = names[0]
+        for name in names[1:]:
+            promoted = _promote(promoted, name)
+        return Dtype(promoted)
+
+    def finfo(self, dtype: Any) -> _Info:
+        name = dtype_name(dtype)
+        if name == "bfloat16":
+            return _Info(
+                bits=16, eps=2.0**-7, max=3.3895313892515355e38, min=-3.3895313892515355e38, smallest_normal=2.0**-126
+            )
+        info = np.finfo(name)
+        return _Info(
+            bits=info.bits,
+            eps=float(info.eps),
+            max=float(info.max),
+            min=float(info.min),
+            smallest_normal=float(info.smallest_normal),
+        )
+
+    def iinfo(self, dtype: Any) -> _Info:
+        info = np.iinfo(dtype_name(dtype))
+        return _Info(bits=info.bits, max=int(info.max), min=int(info.min))
+
+
+NAMESPACE: Any = _Namespace()
+
+
+def _operator(name: str, *, reflected: bool = False) -> Callable[..., Scalar]:
+    apply = _elementwise(name)
+    return (lambda self, other: apply(other, self)) if reflected else (lambda *operands: apply(*operands))
+
+
+for _method, _name in {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "pow",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}.items():
+    setattr(Scalar, f"__{_method}__", _operator(_name))
+    setattr(Scalar, f"__r{_method}__", _operator(_name, reflected=True))
+for _method, _name in {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "neg": "negative",
+    "pos": "positive",
+    "invert": "bitwise_invert",
+}.items():
+    setattr(Scalar, f"__{_method}__", _operator(_name))
+Scalar.__abs__ = lambda self: NAMESPACE.abs(self)  # type: ignore[attr-defined]
+
+
+class Trace:
+    """A traced function: the lines of its body and what they end in."""
+
+    __slots__ = ("dtypes", "lines", "outputs", "single")
+
+    def __init__(self, lines: list[str], outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool) -> None:
+        self.lines, self.outputs, self.dtypes, self.single = lines, outputs, dtypes, single
+
+
+def trace(name: str, function: Callable[..., Any], *elements: tuple[tuple[str, str], ...], packed: bool) -> Trace:
+    """Return what a function does to elements, each given as the (dtype, C++ expression) of its components.
+
+    ``packed`` says whether the function takes every element as a tuple. Raises Untraceable, with the reason, if
+    the function does anything that has no translation.
+    """
+    lines: list[str] = []
+    arguments = [tuple(Scalar(lines, dtype, code) for dtype, code in element) for element in elements]
+    try:
+        result = function(*(arguments if packed else [one for (one,) in arguments]))
+    except Untraceable as reason:
+        raise Untraceable(f"{name} cannot be traced: {reason}") from None
+    except Exception as error:  # whatever the caller's function makes of a symbolic scalar
+        raise Untraceable(f"{name} cannot be traced: {type(error).__name__}: {error}") from error
+    single = not isinstance(result, tuple)
+    outputs = (result,) if single else result
+    for output in outputs:
+        if not isinstance(output, Scalar):
+            raise Untraceable(f"{name} cannot be traced: it returns {type(output).__name__}, not an array")
+    return Trace(lines, tuple(one._code for one in outputs), tuple(one._dtype for one in outputs), single)
+
+
+def lasting_key(function: Any) -> Any:
+    """Return a key under which the trace of a function can be remembered, or None if it may change.
+
+    A plain function is known by its code and by what it captures, as long as that is modules and plain numbers;
+    anything else (a name, an operator object, no function at all) is known by itself.
+    """
+    if not isinstance(function, types.FunctionType):
+        return function if function is not None else ()
+    captured: list[Any] = [function.__code__]
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    scopes = function.__globals__, vars(builtins)
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for name in code.co_names:
+            values += [scope[name] for scope in scopes if name in scope][:1]
+    for value in values:
+        if isinstance(value, (bool, int, float, complex, str, type(None))):
+            captured.append((type(value), repr(value)))  # 0.0 and -0.0 are equal, but not the same
+        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+            captured.append(value)
+        else:
+            return None
+    return tuple(captured)
