@@ -16,13 +16,15 @@ from parprims._arrays import (
     Namespace,
     along,
     as_array,
+    cast,
     check_kind,
     compute_dtype,
+    device,
     dtype_kind,
     dtype_name,
-    is_traced,
     namespace,
     normalize_axis,
+    ring_dtype,
     sum_dtype,
 )
 from parprims._dispatch import Method, Methods
@@ -293,11 +295,12 @@ def _only_array(x: Array) -> Array:
 class _Scan:
     """One call of a scan, checked: what every method is given.
 
-    ``xs`` have one shape; ``dtypes`` are the result's. ``initial`` holds arrays of length 1 along the axis and
-    ``identity`` scalars; one of them is there where a result needs something to begin with, never both.
+    ``xs`` have one shape; ``working`` are the dtypes they are combined in, ``dtypes`` those of the result, which has
+    length ``n`` along the axis. ``initial`` holds arrays of length 1 along the axis and ``identity`` scalars; one of
+    them is there where a result needs something to begin with, never both.
     """
 
-    __slots__ = ("axis", "dtypes", "exclusive", "identity", "initial", "n", "op", "reverse", "single", "xs")
+    __slots__ = ("axis", "dtypes", "exclusive", "identity", "initial", "n", "op", "reverse", "single", "working", "xs")
 
     def __init__(
         self,
@@ -310,10 +313,18 @@ class _Scan:
         initial: tuple[Array, ...] | None,
         identity: tuple[Any, ...] | None,
         n: int,
+        working: tuple[Any, ...],
         dtypes: tuple[Any, ...],
     ) -> None:
-        self.xs, self.single, self.op, self.axis, self.exclusive = xs, single, op, axis, exclusive
-        self.reverse, self.initial, self.identity, self.n, self.dtypes = reverse, initial, identity, n, dtypes
+        self.xs, self.single, self.op, self.axis, self.exclusive, self.reverse = (
+            xs,
+            single,
+            op,
+            axis,
+            exclusive,
+            reverse,
+        )
+        self.initial, self.identity, self.n, self.working, self.dtypes = initial, identity, n, working, dtypes
 
 
 def _scan(
@@ -341,20 +352,23 @@ def _scan(
         raise ValueError(f"axis must be given for an array of {xs[0].ndim} dimensions")
     index = normalize_axis(-1 if axis is None else axis, xs[0].ndim)
     dtypes = _dtypes(xp, operator, tuple(one.dtype for one in xs), dtype)
-    names = tuple(dtype_name(compute_dtype(xp, one)) for one in dtypes)
+    working = tuple((ring_dtype if operator in _SUMS else compute_dtype)(xp, one) for one in dtypes)
     start = identity = None
     if initial is not None:
         given = initial if isinstance(initial, tuple) else (initial,)
         _check_entries("initial", given, xs)
         start = tuple(_start(xp, value, one, to, index) for value, one, to in zip(given, xs, dtypes, strict=True))
     elif exclusive or include_initial:
-        identity = operator.identity(*names)
+        identity = operator.identity(*(dtype_name(one) for one in working))
         if identity is None:
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + include_initial
     return _METHODS[primitive](
-        method, xp, _Scan(xs, single, operator, index, exclusive, reverse, start, identity, n, dtypes)
+        method, xp, _Scan(xs, single, operator, index, exclusive, reverse, start, identity, n, working, dtypes)
     )
+
+
+_SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
 
 
 def _check_entries(name: str, given: tuple[Any, ...], xs: tuple[Any, ...]) -> None:
@@ -368,7 +382,7 @@ def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) ->
         given = dtype if isinstance(dtype, tuple) else (dtype,)
         _check_entries("dtype", given, dtypes)
         dtypes = given
-    elif op is BUILT_IN["add"] or op is BUILT_IN["multiply"]:
+    elif op in _SUMS:
         dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
     check_components(op, dtypes)
     return dtypes
@@ -377,7 +391,7 @@ def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) ->
 def _start(xp: Namespace, initial: Any, like: Array, dtype: Any, axis: int) -> Array:
     """Return the initial element as an array of the dtype, shaped like another but of length 1 along the axis."""
     shape = (*like.shape[:axis], *like.shape[axis + 1 :])
-    start = as_array("initial", initial, xp, xp.zeros((), dtype=dtype, device=_device(like)))
+    start = as_array("initial", initial, xp, xp.zeros((), dtype=dtype, device=device(like)))
     try:
         start = xp.broadcast_to(start, shape)
     except (ValueError, RuntimeError, TypeError):
@@ -385,29 +399,16 @@ def _start(xp: Namespace, initial: Any, like: Array, dtype: Any, axis: int) -> A
     return xp.expand_dims(start, axis=axis)
 
 
-def _device(x: Array) -> Any:
-    """Return where to create arrays that x is combined with; None, the default, inside a traced program."""
-    return None if is_traced(x) else array_api_compat.device(x)
-
-
-def _working(xp: Namespace, x: Array, dtype: Any) -> Array:
-    """Return x in the dtype that results of a dtype are computed in."""
-    return xp.astype(x, compute_dtype(xp, dtype), copy=False)
-
-
 def _result(xp: Namespace, r: _Scan, inclusive: Inclusive) -> Any:
     """Return the result of a call, given what scans inclusively from the front."""
     axis = r.axis
-    xs = tuple(_working(xp, x, dtype) for x, dtype in zip(r.xs, r.dtypes, strict=True))
+    xs = tuple(cast(xp, x, dtype) for x, dtype in zip(r.xs, r.working, strict=True))
     if r.reverse:
         xs = tuple(xp.flip(x, axis=axis) for x in xs)
     if r.exclusive:
         xs = tuple(x[along(axis, 0, max(x.shape[axis] - 1, 0))] for x in xs)
     if r.initial is not None:
-        xs = tuple(
-            xp.concat([_working(xp, start, dtype), x], axis=axis)
-            for start, x, dtype in zip(r.initial, xs, r.dtypes, strict=True)
-        )
+        xs = tuple(xp.concat([cast(xp, start, x.dtype), x], axis=axis) for start, x in zip(r.initial, xs, strict=True))
     # An element alone is copied, for a result never shares memory with an input.
     ys = inclusive(xp, xs, r.op, axis) if xs[0].shape[axis] > 1 else tuple(xp.concat([x], axis=axis) for x in xs)
     if r.identity is not None:
@@ -420,13 +421,13 @@ def _result(xp: Namespace, r: _Scan, inclusive: Inclusive) -> Any:
         ys = tuple(y[along(axis, extra, None)] for y in ys)
     if r.reverse:
         ys = tuple(xp.flip(y, axis=axis) for y in ys)
-    ys = tuple(xp.astype(y, dtype, copy=False) for y, dtype in zip(ys, r.dtypes, strict=True))
+    ys = tuple(cast(xp, y, dtype) for y, dtype in zip(ys, r.dtypes, strict=True))
     return ys[0] if r.single else ys
 
 
 def _full(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
     """Return an array filled with a value, like another but of length 1 along the axis."""
-    return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=_device(like))
+    return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=device(like))
 
 
 def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -561,16 +562,16 @@ def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
 def _solution(xp: Namespace, r: _Recurrence, solve: Callable[[Array, Array, int], Array]) -> Array:
     """Return the result of a call, given what solves from the front, without an initial element."""
     axis, n = r.axis, r.b.shape[r.axis]
-    a, b = (_working(xp, one, r.dtype) for one in (r.a, r.b))
+    a, b = (cast(xp, one, ring_dtype(xp, r.dtype)) for one in (r.a, r.b))
     if r.reverse:
         a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
     if r.initial is not None and n > 0:
-        first = a[along(axis, 0, 1)] * _working(xp, r.initial, r.dtype) + b[along(axis, 0, 1)]
+        first = a[along(axis, 0, 1)] * cast(xp, r.initial, b.dtype) + b[along(axis, 0, 1)]
         b = xp.concat([first, b[along(axis, 1, None)]], axis=axis)
     x = solve(a, b, axis) if n > 1 else xp.concat([b], axis=axis)
     if r.reverse:
         x = xp.flip(x, axis=axis)
-    return xp.astype(x, r.dtype, copy=False)
+    return cast(xp, x, r.dtype)
 
 
 def _product(c: Array, x: Array, zero: Array) -> Array:
