@@ -8,6 +8,7 @@ and not a skip.
 import dataclasses
 import importlib
 import importlib.util
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,6 +59,10 @@ def _jax(platform: str, name: str) -> Backend:
     import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
+    # Compiling takes most of the time, and the same programs come again: by another method, and in the next run.
+    jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     device = jax.devices(platform)[0]
 
     def asarray(x: np.ndarray) -> Any:

@@ -4,6 +4,7 @@ from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._scan import cumulative_prod, cumulative_sum, linear_recurrence, scan
 from parprims._sort import argsort, sort, sort_by_key
 
 __all__ = [
@@ -14,7 +15,10 @@ __all__ = [
     "any",
     "argsort",
     "check_associative",
+    "cumulative_prod",
+    "cumulative_sum",
     "explain",
+    "linear_recurrence",
     "map_reduce",
     "matmul",
     "max",
@@ -22,6 +26,7 @@ __all__ = [
     "min",
     "prod",
     "reduce",
+    "scan",
     "segmented",
     "sort",
     "sort_by_key",

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import array_api_compat
-import numpy as np
 
-from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, namespace
+from parprims._arrays import Array, Namespace, along, dtype_bits, dtype_kind, dtype_name, namespace
 
 Combine = Callable[[Any, Any], Any]
 
@@ -346,7 +345,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     n = xs[0].shape[0] if xs[0].ndim else 0
     if n < 3:
         raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
-    a, b, c = (tuple(x[start : n - 2 + start] for x in xs) for start in range(3))
+    a, b, c = (tuple(x[along(0, start, n - 2 + start)] for x in xs) for start in range(3))
     left = operator(operator(a, b), c)
     right = operator(a, operator(b, c))
     place = _first_difference(xp, left, right, rtol)
@@ -375,13 +374,19 @@ def _first_difference(
         if dtype_kind(one.dtype) in ("float", "complex"):
             tolerance = 64 * float(xp.finfo(one.dtype).eps) if rtol is None else rtol
             finite = xp.isfinite(one) & xp.isfinite(other)
-            scale = max(float(xp.max(xp.where(finite, abs(one), 0 * abs(one)))), 1e-300)
+            size = abs(one)
+            scale = max(float(xp.max(xp.where(finite, size, xp.zeros_like(size)))), 1e-300)
             near = finite & (abs(one - other) <= tolerance * scale)
             same = (one == other) | ((one != one) & (other != other)) | near
         else:
             same = one == other
-        rows = np.asarray(xp.all(xp.reshape(same, (same.shape[0], -1)), axis=1))
-        if not rows.all():
-            index = int(np.argmin(rows))
-            return index, one[index, ...], other[index, ...]
+        for index in range(same.shape[0]) if not xp.all(same) else ():
+            if not xp.all(same[index, ...]):
+                return index, _shown(one[index, ...]), _shown(other[index, ...])
     return None
+
+
+def _shown(x: Array) -> Any:
+    """Return an array of no dimension as a Python scalar, any other as it is."""
+    scalars: dict[str, Callable[[Array], Any]] = {"bool": bool, "int": int, "uint": int, "float": float}
+    return x if x.ndim else scalars.get(dtype_kind(x.dtype), complex)(x)

@@ -1,0 +1,281 @@
+"""The built-in operators, segmented and check_associative, against their definitions."""
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._operators import BUILT_IN, as_operator
+from tests.contract import compare, eps, random
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+SINGLE = {
+    "add": (*INTEGERS, *FLOATS, "complex64", "complex128"),
+    "multiply": (*INTEGERS, *FLOATS, "complex64", "complex128"),
+    "maximum": (*INTEGERS, *FLOATS),
+    "minimum": (*INTEGERS, *FLOATS),
+    "logical_and": ("bool",),
+    "logical_or": ("bool",),
+    "bitwise_and": ("bool", *INTEGERS),
+    "bitwise_or": ("bool", *INTEGERS),
+    "bitwise_xor": ("bool", *INTEGERS),
+    "logaddexp": ("float32", "float64"),
+}
+
+
+def extremes(rng, dtype):
+    """Return random elements of a dtype and its extreme ones."""
+    x = random(rng, (20,), dtype)
+    if x.dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        x[:3] = info.min, info.max, 0
+    elif x.dtype.kind in "fV":
+        x[:4] = np.inf, -np.inf, 0, np.nan
+    return x
+
+
+def combine(backend, name, earlier, later):
+    """Combine two elements given as NumPy arrays; return a tuple of them."""
+    op = BUILT_IN[name]
+    return op(tuple(backend.asarray(x) for x in earlier), tuple(backend.asarray(x) for x in later))
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_identity_changes_nothing(backend, rng, subtests, name):
+    for dtype in SINGLE[name]:
+        with subtests.test(dtype=dtype):
+            if not backend.supports(dtype):
+                pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+            x = extremes(rng, dtype)
+            (value,) = BUILT_IN[name].identity(dtype)
+            identity = np.full(x.shape, value, dtype=x.dtype)
+            for earlier, later in (((identity,), (x,)), ((x,), (identity,))):
+                compare(backend, combine(backend, name, earlier, later), (x,))
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_combines_as_numpy_does(backend, rng, subtests, name):
+    for dtype in SINGLE[name]:
+        with subtests.test(dtype=dtype):
+            if not backend.supports(dtype):
+                pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+            x, y = extremes(rng, dtype), extremes(rng, dtype)[::-1].copy()
+            (result,) = combine(backend, name, (x,), (y,))
+            wide = {"f": np.float64, "V": np.float64, "c": np.complex128}.get(x.dtype.kind, x.dtype)
+            expected = getattr(np, name)(x.astype(wide), y.astype(wide))
+            if name in ("add", "multiply", "logaddexp") and x.dtype.kind in "fVc":
+                # One rounding; three in a complex product, and a few in a logarithm, which is off by that absolutely.
+                bound = 4 * eps(dtype) * (np.nan_to_num(abs(expected), posinf=0) + 1)
+            else:
+                bound = 0
+            compare(backend, result, expected, bound)
+            assert result.dtype == backend.asarray(x).dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes"),
+    [
+        ("affine", ("float64", "float64")),
+        ("affine", ("int32", "int32")),
+        ("argmax", ("float32", "int64")),
+        ("argmin", ("float64", "int32")),
+        ("argmax", ("int16", "int64")),
+        ("argmin", ("uint8", "uint8")),
+        ("welford", ("float64", "float64", "float64")),
+    ],
+)
+def test_identity_of_tuples_changes_nothing(backend, rng, name, dtypes):
+    xs = tuple(abs(random(rng, (9,), dtype)) for dtype in dtypes)
+    if name.startswith("arg") and xs[0].dtype.kind == "f":
+        xs[0][:3] = np.inf, -np.inf, np.nan
+    identity = tuple(
+        np.full(x.shape, value, dtype=x.dtype) for x, value in zip(xs, BUILT_IN[name].identity(*dtypes), strict=True)
+    )
+    for earlier, later in ((identity, xs), (xs, identity)):
+        compare(backend, combine(backend, name, earlier, later), xs)
+
+
+def test_affine_applies_the_earlier_map_first(backend, rng):
+    a, b, c, d, x = random(rng, (5, 30), "int64")
+    slope, offset = combine(backend, "affine", (a, b), (c, d))
+    compare(backend, slope * backend.asarray(x) + offset, c * (a * x + b) + d)
+
+
+@pytest.mark.parametrize(("name", "reference"), [("argmax", np.argmax), ("argmin", np.argmin)])
+def test_extremum_of_pairs(backend, name, reference):
+    # Every pair of these, at every pair of places: the winning value, the smaller index among equals, NaN first.
+    values = np.array([1.0, 2.0, -0.0, 0.0, np.inf, -np.inf, np.nan])
+    x, y = (grid.reshape(-1) for grid in np.meshgrid(values, values))
+    for first, second in ((4, 7), (7, 4)):
+        places = np.full(x.shape, first), np.full(x.shape, second)
+        value, index = combine(backend, name, (x, places[0]), (y, places[1]))
+        pairs = np.stack([x, y] if first < second else [y, x])
+        winner = reference(pairs, axis=0)
+        compare(backend, value, np.take_along_axis(pairs, winner[None], axis=0)[0])
+        compare(backend, index, np.where(winner == 0, min(first, second), max(first, second)))
+
+
+def test_extremum_of_integers(backend, rng):
+    x = random(rng, (40,), "int32")
+    for name, reference in (("argmax", np.argmax), ("argmin", np.argmin)):
+        value, index = parprims.reduce((backend.asarray(x), backend.asarray(np.arange(40))), name)
+        compare(backend, index, reference(x))
+        compare(backend, value, x[reference(x)])
+
+
+def test_welford_joins_samples(backend, rng, subtests):
+    for sizes in ((5, 7), (1, 1), (1, 200), (0, 3), (3, 0), (0, 0)):
+        with subtests.test(sizes=sizes):
+            samples = tuple(50 + random(rng, (size,), "float64") for size in sizes)
+            elements = tuple(
+                tuple(np.asarray([value]) for value in (float(x.size), x.mean(), ((x - x.mean()) ** 2).sum()))
+                if x.size
+                else (np.zeros(1),) * 3
+                for x in samples
+            )
+            result = combine(backend, "welford", *elements)
+            joined = np.concatenate(samples).astype(np.longdouble)
+            if not joined.size:
+                compare(backend, result, (np.zeros(1),) * 3)
+                continue
+            mean = joined.mean()
+            expected = tuple(np.asarray([value]) for value in (joined.size, mean, ((joined - mean) ** 2).sum()))
+            # The inputs' means are off by a few units of 54, which enters m2 times the difference of the means.
+            compare(backend, result, expected, (0, 8 * eps("float64") * 54, 1e-12 * joined.size))
+
+
+def test_segmented_starts_anew(backend, rng, subtests):
+    starts = rng.random(50) < 0.2
+    x, y = random(rng, (2, 50), "int64")
+    for op, xs, step in (
+        ("add", (x,), lambda e, later: (e[0] + later[0],)),
+        ("affine", (x, y), lambda e, later: (later[0] * e[0], later[0] * e[1] + later[1])),
+    ):
+        with subtests.test(op=op):
+            expected = [tuple(one[0] for one in xs)]
+            for index in range(1, 50):
+                here = tuple(one[index] for one in xs)
+                expected.append(here if starts[index] else step(expected[-1], here))
+            arrays = tuple(backend.asarray(one) for one in (starts, *xs))
+            flags, *results = parprims.scan(arrays, parprims.segmented(op))
+            compare(backend, flags, np.logical_or.accumulate(starts))
+            for index, result in enumerate(results):
+                compare(backend, result, np.array([one[index] for one in expected]))
+            total = parprims.reduce(arrays, parprims.segmented(op))
+            compare(backend, total[1], expected[-1][0])
+
+
+def test_segmented_identity(backend):
+    flags, x = backend.asarray(np.array([False, True])), backend.asarray(np.array([3.0, 4.0]))
+    start, before = parprims.scan((flags, x), parprims.segmented("maximum"), exclusive=True)
+    compare(backend, start, np.array([False, False]))
+    compare(backend, before, np.array([-np.inf, 3.0]))
+    keep_first = parprims.segmented(lambda earlier, _: earlier)
+    assert keep_first.identity("bool", "float64") is None
+    with pytest.raises(ValueError, match="initial"):
+        parprims.scan((flags, x), keep_first, exclusive=True)
+
+
+def test_segmented_of_tuples_counts_components():
+    assert parprims.segmented("add").components == 2
+    assert parprims.segmented("affine").components == 3
+    assert parprims.segmented(parprims.segmented("add")).components == 3
+
+
+@pytest.mark.parametrize("name", [*SINGLE, "affine", "argmax", "argmin", "welford"])
+def test_built_in_is_associative(backend, rng, name):
+    dtypes = {
+        "affine": ("float64", "float64"),
+        "argmax": ("float64", "int64"),
+        "argmin": ("float64", "int64"),
+        "welford": ("float64", "float64", "float64"),
+    }.get(name, (SINGLE.get(name, ("",))[-1],))
+    if not all(backend.supports(dtype) for dtype in dtypes):
+        pytest.skip(f"{backend.name} has no {dtypes[0]} arithmetic")
+    xs = tuple(random(rng, (30, 2), dtype) for dtype in dtypes)
+    if name == "welford":
+        xs = (np.floor(abs(3 * xs[0])), xs[1], abs(xs[2]))
+        xs = (xs[0], xs[1] * (xs[0] > 0), xs[2] * (xs[0] > 1))
+    arrays = tuple(backend.asarray(x) for x in xs)
+    assert parprims.check_associative(name, arrays if len(arrays) > 1 else arrays[0])
+
+
+def test_check_associative_finds_the_place(backend):
+    x = backend.asarray(np.array([0.0, 0.0, 0.0, 5.0, 6.0]))
+    with pytest.raises(ValueError, match=r"not associative: examples 1 to 3 give -5\.0 .* and 5\.0 from the right"):
+        parprims.check_associative(lambda earlier, later: earlier - later, x)
+    average = parprims.Operator(lambda earlier, later: (earlier + later) / 2, name="average")
+    with pytest.raises(ValueError, match="op average is not associative"):
+        parprims.check_associative(average, x)
+
+
+def test_check_associative_of_components(backend):
+    x = backend.asarray(np.array([1, 2, 3, 4]))
+
+    def second_is_wrong(earlier, later):
+        return earlier[0] + later[0], earlier[1] - later[1]
+
+    with pytest.raises(ValueError, match="not associative: examples 0 to 2"):
+        parprims.check_associative(second_is_wrong, (x, x))
+    assert parprims.check_associative(lambda earlier, _: earlier, x)
+
+
+def test_check_associative_checks_the_identity(backend):
+    x = backend.asarray(np.array([1.0, 2.0, 3.0]))
+    wrong = parprims.Operator(lambda e, later: e + later, identity=1, name="sum")
+    with pytest.raises(ValueError, match=r"identity of op sum turns example 0, 1\.0, into 2\.0"):
+        parprims.check_associative(wrong, x)
+    # An identity from the left only is none.
+    keep_last = parprims.Operator(lambda _, later: later, identity=0, name="keep_last")
+    with pytest.raises(ValueError, match="identity of op keep_last"):
+        parprims.check_associative(keep_last, x)
+
+
+def test_check_associative_tolerance(backend, rng):
+    x = backend.asarray(rng.random(50).astype(np.float32))
+    rough = parprims.Operator(lambda e, later: (e + later) * (1 + 1e-4), name="rough")
+    with pytest.raises(ValueError, match="rough"):
+        parprims.check_associative(rough, x)
+    assert parprims.check_associative(rough, x, rtol=1e-2)
+
+
+def test_check_associative_passes_infinities(backend, rng):
+    x = random(rng, (40,), "float64")
+    x[3], x[20] = np.inf, np.nan
+    for op in ("add", "multiply"):
+        assert parprims.check_associative(op, backend.asarray(x))
+
+
+def test_check_associative_bad_input(backend):
+    x = backend.asarray(np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match="examples must hold at least 3"):
+        parprims.check_associative("add", x[:2])
+    with pytest.raises(ValueError, match="examples must hold at least 3"):
+        parprims.check_associative("add", backend.asarray(np.asarray(1.0)))
+    with pytest.raises(TypeError, match=r"examples\[0\] must be an array"):
+        parprims.check_associative("add", [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="op affine works on tuples of 2"):
+        parprims.check_associative("affine", x)
+
+
+def test_operator_meant():
+    assert as_operator("add") is BUILT_IN["add"]
+    op = parprims.Operator(max)
+    assert as_operator(op) is op
+    assert as_operator(np.add).name == "add"
+    assert as_operator(np.add) is not BUILT_IN["add"]
+    assert repr(parprims.Operator(lambda e, _: e, name="keep_first")) == "Operator(keep_first)"
+    with pytest.raises(TypeError, match="combine must be callable"):
+        parprims.Operator("add")
+    with pytest.raises(ValueError, match="op must be one of add, "):
+        as_operator("plus")
+    with pytest.raises(TypeError, match="op must be a name"):
+        as_operator(3)
+
+
+def test_operator_keeps_components_and_dtypes(backend):
+    x = backend.asarray(np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(TypeError, match="op pair returned 2 components for elements of 1"):
+        parprims.scan(x, parprims.Operator(lambda e, later: (e, later), name="pair"))
+    with pytest.raises(TypeError, match="op less returned bool for component 0, which has dtype float64"):
+        parprims.scan(x, parprims.Operator(lambda e, later: e < later, name="less"), method="array")
