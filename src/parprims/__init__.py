@@ -3,6 +3,7 @@
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
+from parprims._tridiagonal import solve_tridiagonal
 
 __all__ = [
     "Call",
@@ -19,6 +20,7 @@ __all__ = [
     "prod",
     "reduce",
     "segmented",
+    "solve_tridiagonal",
     "sum",
     "vecdot",
 ]
