@@ -188,7 +188,7 @@ def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ValueError(f"{names} must have shapes that broadcast, got {', '.join(map(str, shapes))}") from None
 
 
-def _rows(axis: int, start: int, stop: int | None) -> tuple[Any, ...]:
+def _rows(axis: int, start: int, stop: int) -> tuple[Any, ...]:
     """Return the index that takes rows start to stop along an axis counted from the end, and all of the others."""
     return (..., slice(start, stop), *(slice(None),) * (-1 - axis))
 
@@ -206,7 +206,7 @@ def _cyclic_reduction(
     Before the step of length s, row i reads x[i] = a[i] x[i-s] + c[i] x[i+s] + d[i]. Putting rows i-s and i+s into
     it gives the same form for neighbours 2s away; what would lie beyond an end has coefficient zero. Of a only the
     rows from s and of c only the rows before n-s are held, so that a[k] and c[k] link the rows k and k+s to one
-    another. Four rows, s = 1: a links 1-0, 2-1, 3-2, then s = 2: 2-0, 3-1, then every row stands alone.
+    another. Of four rows, s = 1 links 0-1, 1-2, 2-3 and s = 2 links 0-2, 1-3; then every row stands alone: x = d.
     """
     n = diag.shape[axis]
     ds = tuple(one / diag for one in rhs)
@@ -216,27 +216,25 @@ def _cyclic_reduction(
     c = -upper[_rows(axis, 0, n - 1)] / diag[_rows(axis, 0, n - 1)]
     step = 1
     while step < n:
-
-        def after(x: Array, like: Array, step: int = step) -> Array:
-            return xp.concat([xp.zeros_like(like[_rows(axis, 0, step)]), x], axis=axis)
-
-        def before(x: Array, like: Array, step: int = step) -> Array:
-            return xp.concat([x, xp.zeros_like(like[_rows(axis, 0, step)])], axis=axis)
-
+        near, far = _rows(axis, 0, n - step), _rows(axis, step, n)
         ac = a * c
-        pivot = 1 - after(ac, diag) - before(ac, diag)
-        ds = tuple(
-            (d + after(a * d[_rows(axis, 0, n - step)], d) + before(c * d[_rows(axis, step, n)], d)) / pivot for d in ds
-        )
-        left = n - 2 * step
-        if left > 0:
-            near, far = _rows(axis, 0, left), _rows(axis, step, n - step)
-            a, c = (
-                a[near] * a[far] / pivot[_rows(axis, 2 * step, n)],
-                c[near] * c[far] / pivot[near],
-            )
+        pivot = 1 - _at_end(xp, ac, diag, axis) - _at_start(xp, ac, diag, axis)
+        ds = tuple((d + _at_end(xp, a * d[near], d, axis) + _at_start(xp, c * d[far], d, axis)) / pivot for d in ds)
+        if 2 * step < n:
+            near, far = _rows(axis, 0, n - 2 * step), _rows(axis, step, n - step)
+            a, c = a[near] * a[far] / pivot[_rows(axis, 2 * step, n)], c[near] * c[far] / pivot[near]
         step *= 2
     return ds
+
+
+def _at_end(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
+    """Return x behind as many rows of zeros as make it as long as another array."""
+    return xp.concat([xp.zeros_like(like[_rows(axis, 0, like.shape[axis] - x.shape[axis])]), x], axis=axis)
+
+
+def _at_start(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
+    """Return x before as many rows of zeros as make it as long as another array."""
+    return xp.concat([x, xp.zeros_like(like[_rows(axis, 0, like.shape[axis] - x.shape[axis])])], axis=axis)
 
 
 def _solve(xp: Namespace, s: _System, eliminate: Eliminate) -> Array:
