@@ -90,19 +90,20 @@ def solve_tridiagonal(
     -----
     Work and depth: O(n log n) in ceil(log2 n) steps (array), O(n) in n steps (native).
     Traffic and launches: array passes about 40 times over its n rows at each step unless a compiler fuses them.
-    Error: array exchanges no rows. On matrices that are diagonally dominant by rows or columns, symmetric (Hermitian)
-    positive definite, or M-matrices, its backward error is a small multiple of ceil(log2 n) units in the last
-    place. On others a pivot may be small, which loses digits, or zero, which gives NaN, though the matrix is
-    regular: ask for the residual there, or for native, which exchanges rows and has a small backward error on
-    every regular matrix. A singular matrix gives NaN or, where rounding hides that it is, large numbers. Nothing
-    is raised for either. Periodic systems add a correction of rank one (Sherman and Morrison) to a system of the
-    same class, which loses digits where that system is much better conditioned than the periodic one. 16-bit
-    floats are solved in float32 and rounded once.
+    Error: array exchanges no rows. If |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
+    8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
+    (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
+    as the condition number has. Elsewhere a pivot may be small, which loses digits, or zero, which gives NaN,
+    though the matrix is regular. Ask for the residual there, or for native, whose row exchanges keep the backward
+    error small on every regular matrix. A singular matrix gives NaN or, where rounding hides that it is, large
+    numbers. Nothing is raised for either. Periodic systems add a correction of rank one (Sherman and Morrison) to a
+    system that is dominant, definite or an M-matrix if theirs is, and lose digits where it is much better
+    conditioned than theirs. 16-bit floats are solved in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
     Methods: native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a
     time), array. The native methods are for float32, float64, complex64 and complex128.
     Reference: Hockney and Jesshope, Parallel Computers, 1981; Higham, Accuracy and Stability of Numerical
-    Algorithms, 2002, sections 7.1 and 9.6.
+    Algorithms, 2002, chapters 7 and 9.
 
     Examples
     --------
@@ -130,10 +131,11 @@ class _System:
 
     ``lower``, ``diag`` and ``upper`` have one shape and, like ``rhs``, the dtype computed in. ``rhs`` broadcasts
     against them, to ``shape``; several right-hand sides of a system stand along an axis before all of theirs.
-    ``axis`` counts from the end and ``n`` is the length along it.
+    ``axis`` counts from the end and ``n`` is the length along it; ``single`` tells that the coefficients hold one
+    system only.
     """
 
-    __slots__ = ("axis", "diag", "lower", "n", "periodic", "rhs", "shape", "upper")
+    __slots__ = ("axis", "diag", "lower", "n", "periodic", "rhs", "shape", "single", "upper")
 
     def __init__(
         self, lower: Array, diag: Array, upper: Array, rhs: Array, shape: tuple[int, ...], axis: int, periodic: bool
@@ -141,6 +143,7 @@ class _System:
         self.lower, self.diag, self.upper, self.rhs = lower, diag, upper, rhs
         self.shape, self.axis, self.periodic = shape, axis, periodic
         self.n = shape[axis]
+        self.single = math.prod(diag.shape) == self.n
 
 
 def _checked(
@@ -158,30 +161,32 @@ def _checked(
     columns = rhs.ndim > ndim
     if rhs.ndim > ndim + 1:
         raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
-    if columns:
-        arrays["rhs"] = rhs = xp.moveaxis(rhs, -1, 0)
-    n = diag.shape[trailing] if diag.ndim >= -trailing else -1
     for name, x in arrays.items():
-        if x.ndim < -trailing or x.shape[trailing] != n:
-            rule = f", of which the last axis counts the {rhs.shape[0]} right-hand sides of each system"
+        own = columns and name == "rhs"
+        shape = x.shape[:-1] if own else x.shape
+        if diag.ndim < -trailing or len(shape) < -trailing or shape[trailing] != diag.shape[trailing]:
             raise ValueError(
-                f"{name} must have the length of diag along axis {axis} of the coefficients, got shapes "
-                f"{getattr(x, 'shape', None)} and {diag.shape}{rule if columns and name == 'rhs' else ''}"
+                f"{name} must have the length of diag along axis {axis} of the coefficients, got shapes {x.shape} and "
+                f"{diag.shape}{' (the last axis of rhs counts right-hand sides)' if own else ''}"
             )
-    shape = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
-    lower, diag, upper = (x if x.shape == shape else xp.broadcast_to(x, shape) for x in (lower, diag, upper))
-    shape = _broadcast_shape("rhs and the coefficients", shape, rhs.shape)
+    if columns:
+        rhs = xp.moveaxis(rhs, -1, 0)
+    if not lower.shape == diag.shape == upper.shape:
+        shape = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
+        lower, diag, upper = (xp.broadcast_to(x, shape) for x in (lower, diag, upper))
+    shape = diag.shape
+    if rhs.shape != shape:
+        shape = _broadcast_shape("rhs and the coefficients", rhs.shape, shape)
     dtype = diag.dtype
     if not lower.dtype == dtype == upper.dtype == rhs.dtype:
         dtype = xp.result_type(lower, diag, upper, rhs)
     working = compute_dtype(xp, dtype)
-    lower, diag, upper, rhs = (x if x.dtype == working else xp.astype(x, working) for x in (lower, diag, upper, rhs))
+    if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
+        lower, diag, upper, rhs = (xp.astype(x, working, copy=False) for x in (lower, diag, upper, rhs))
     return xp, _System(lower, diag, upper, rhs, shape, trailing, bool(periodic)), dtype, columns
 
 
 def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    if shapes.count(shapes[0]) == len(shapes):
-        return shapes[0]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -279,8 +284,7 @@ def _backward_error(xp: Namespace, s: _System, x: Array) -> Array:
     size = xp.abs(s.rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
     error = residual / xp.where(size == 0, 1.0, size)
     error = xp.where(xp.isfinite(size) & xp.isfinite(error), error, math.inf)
-    nothing = xp.zeros_like(xp.sum(error, axis=axis, keepdims=True))
-    return xp.max(xp.concat([nothing, error], axis=axis), axis=axis)
+    return xp.max(error, axis=axis) if s.n > 0 else xp.sum(error, axis=axis)
 
 
 def _ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
@@ -304,7 +308,7 @@ def _native(xp: Namespace, s: _System) -> Array:
     """
     if math.prod(s.shape) == 0:
         return s.rhs / s.diag
-    batch = s.diag.shape if _is_single(s) else s.shape[len(s.shape) - s.diag.ndim :]
+    batch = s.diag.shape if s.single else s.shape[len(s.shape) - s.diag.ndim :]
     lower, diag, upper = (_axis_last(xp, x, batch, s.axis).reshape(-1, s.n) for x in (s.lower, s.diag, s.upper))
     rhs = _axis_last(xp, s.rhs, s.shape, s.axis)
     shape = rhs.shape
@@ -315,10 +319,6 @@ def _native(xp: Namespace, s: _System) -> Array:
         x = _whole(xp, x, -1)
     x = x.reshape(shape)
     return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
-
-
-def _is_single(s: _System) -> bool:
-    return bool(math.prod(s.diag.shape) == s.n)
 
 
 def _axis_last(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int) -> Array:
@@ -391,8 +391,8 @@ def _native_refusal(xp: Namespace, s: _System) -> str | None:
             return "LAPACK counts the unknowns in 32 bits"
     elif array_api_compat.is_jax_namespace(xp):
         platform, traced = _jax_platform(s)
-        if platform != "cpu" and (platform != "gpu" or traced or s.n < 3 or not _is_single(s)):
-            return "off the CPU, JAX exchanges rows only for one system at a time, on a GPU, of 3 unknowns or more"
+        if platform != "cpu" and (platform != "gpu" or traced or s.n < 3 or not s.single):
+            return "away from the CPU, JAX exchanges rows only on a GPU, for one untraced system of 3 unknowns or more"
     else:
         return f"{xp.__name__} has no tridiagonal solve"
     if dtype_name(s.diag.dtype) not in _LAPACK:
