@@ -6,6 +6,7 @@ from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, linear_recurrence, scan
 from parprims._sort import argsort, sort, sort_by_key
+from parprims._tridiagonal import solve_tridiagonal
 
 __all__ = [
     "Call",
@@ -28,6 +29,7 @@ __all__ = [
     "reduce",
     "scan",
     "segmented",
+    "solve_tridiagonal",
     "sort",
     "sort_by_key",
     "sum",

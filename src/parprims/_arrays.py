@@ -28,10 +28,13 @@ def namespace(**arrays: Array) -> Namespace:
     shared: Namespace = None
     first = ""
     for name, array in arrays.items():
-        try:
-            xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
-        except TypeError:
-            raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
+        if shared is not None and type(array) is type(arrays[first]):
+            xp = shared
+        else:
+            try:
+                xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
+            except TypeError:
+                raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
         if shared is None:
             shared, first = xp, name
         elif xp is not shared:
