@@ -291,9 +291,8 @@ def _source(xp: Namespace, name: str, x: Array, n: int, descending: bool) -> Arr
     width = 1 if kind == "bool" else dtype_bits(x.dtype)
     for shift in range(0, width, _DIGIT):
         radix = 2 ** min(_DIGIT, width - shift)
-        digit = xp.astype((key >> shift) & (radix - 1), xp.uint8)
-        moved = _split(xp, digit, radix, slot, n)
-        key, source = xp.take(key, moved, axis=0), xp.take(source, moved, axis=0)
+        digit = xp.astype((xp.take(key, source, axis=0) >> shift) & (radix - 1), xp.uint8)
+        source = xp.take(source, _split(xp, digit, radix, slot, n), axis=0)
     return source
 
 
