@@ -149,6 +149,11 @@ def ring_dtype(xp: Namespace, dtype: Any) -> Any:
     return compute_dtype(xp, dtype)
 
 
+def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
+    """Return whether the library has no matrix and vector products of a dtype where x is: PyTorch's integers on GPUs."""
+    return array_api_compat.is_torch_namespace(xp) and x.is_cuda and dtype_kind(dtype) in ("int", "uint")
+
+
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return the dtype of a sum by the standard: integers narrower than the default widen to it, others stay.
 

@@ -268,7 +268,10 @@ def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     if s.values is None:
         flat = [source % n if n else source]
     else:
-        flat = [xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,))[source] for one in (s.keys, *s.values)]
+        flat = [
+            _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
+            for one in (s.keys, *s.values)
+        ]
     return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
 
 
@@ -361,20 +364,25 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     order = xp.argsort(keys, axis=s.axis, descending=s.descending, stable=stable)
     if s.values is None:
         return (order,)
-    return tuple(_move(xp, one, order, s.axis) for one in (s.keys, *s.values))
+    return tuple(
+        _moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=s.axis)) for one in (s.keys, *s.values)
+    )
 
 
-def _move(xp: Namespace, x: Array, order: Array, axis: int) -> Array:
-    if dtype_kind(x.dtype) == "uint" and array_api_compat.is_torch_namespace(xp):
-        return xp.take_along_axis(bits(xp, x), order, axis=axis).view(x.dtype)  # PyTorch moves only signed integers
-    return xp.take_along_axis(x, order, axis=axis)
+def _moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
+    """Return the array with its elements moved, unsigned integers as signed ones: PyTorch moves no others on GPUs."""
+    if dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+        return move(bits(xp, x)).view(x.dtype)
+    return move(x)
 
 
 def _keeps_order(xp: Namespace, x: Array) -> bool:
     """Return whether the library's own sort keeps our order of the dtype; the standard leaves NaN and bool open."""
     kind = dtype_kind(x.dtype)
-    if array_api_compat.is_numpy_namespace(xp) or array_api_compat.is_cupy_namespace(xp):
+    if array_api_compat.is_numpy_namespace(xp):
         return dtype_name(x.dtype) != "bfloat16"
+    if array_api_compat.is_cupy_namespace(xp):
+        return kind != "float"  # NaN with a sign comes first
     if array_api_compat.is_torch_namespace(xp) and kind != "int":
         return bool(x.device.type == "cpu")  # on GPUs NaN with a sign comes first
     return kind in ("int", "uint") or (array_api_compat.is_array_api_strict_namespace(xp) and kind == "float")

@@ -98,7 +98,7 @@ def solve_tridiagonal(
     error small on every regular matrix. A singular matrix gives NaN or, where rounding hides that it is, large
     numbers. Nothing is raised for either. Periodic systems add a correction of rank one (Sherman and Morrison) to a
     system that is dominant, definite or an M-matrix if theirs is, and lose digits where it is much better
-    conditioned than theirs. 16-bit floats are solved in float32 and rounded once.
+    conditioned than theirs. 16-bit floats are solved in float32 and rounded once; XLA may take their residual before.
     Reproducibility: the same input gives the same bits, run after run.
     Methods: native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a
     time), array. The native methods are for float32, float64, complex64 and complex128.
