@@ -150,7 +150,7 @@ def ring_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
-    """Return whether the library has no matrix and vector products of a dtype where x is: PyTorch's integers on GPUs."""
+    """Return whether the library has no products of vectors of the dtype where x is: PyTorch, of integers on GPUs."""
     return array_api_compat.is_torch_namespace(xp) and x.is_cuda and dtype_kind(dtype) in ("int", "uint")
 
 
