@@ -287,6 +287,17 @@ class TestScan:
         result = run(scan, backend.asarray(x), "maximum", method=method, dtype=backend.dtype("float64"))
         compare(backend, result, np.maximum.accumulate(x, axis=1), dtype="float64")
 
+    def test_wide_unsigned_integers(self, backend, run, method, rng, subtests):
+        # PyTorch has no arithmetic for them; results wrap around nevertheless.
+        for dtype in ("uint16", "uint32", "uint64"):
+            with subtests.test(dtype=dtype):
+                a, b = rng.integers(0, np.iinfo(dtype).max, (2, 30), dtype, endpoint=True)
+                arrays = (backend.asarray(a), backend.asarray(b))
+                result = run(scan, arrays[0], method=method, initial=5, dtype=arrays[0].dtype)
+                compare(backend, result, loop(add, a, initial=(np.asarray(5, dtype),))[0], dtype=dtype)
+                result = parprims.linear_recurrence(*arrays, initial=5, method="array")
+                compare(backend, result, recur(a, b, initial=np.asarray(5, dtype)), dtype=dtype)
+
     def test_half_precision_is_rounded_once(self, backend, run, method):
         # In float16 the sum would stay at 2048, where adding 1 is rounded away.
         need(backend, "float16")
