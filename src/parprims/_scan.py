@@ -611,7 +611,9 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
 
 def _array_recurrence(xp: Namespace, r: _Recurrence) -> Array:
     """Return the solution by a scan of the affine maps x -> a x + b."""
-    return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
+    # NumPy need not warn of products of coefficients that overflow and leave no trace in the result.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
 
 
 def _native_recurrence(xp: Namespace, r: _Recurrence) -> Array:
