@@ -21,7 +21,13 @@ from parprims._trace import C_TYPES
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 # Kernels that may spill, by the beginning of their name, with the reason.
-SPILLS: dict[str, str] = {}
+_OCCUPANCY = "up to 32 bytes, the price the compiler pays to fit one more block on a multiprocessor"
+SPILLS = {
+    "reduce_rows<256, 4> multiply int8": _OCCUPANCY,
+    "reduce_rows<512, 4> maximum int8": _OCCUPANCY,
+    "reduce_rows<512, 4> maximum uint8": _OCCUPANCY,
+    "reduce_short_rows<256, 1, 4> add uint32": _OCCUPANCY,
+}
 
 # Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
 # many, columns from narrow to wide, with the axis short, long, and shared by several blocks.

@@ -5,6 +5,8 @@ from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, linear_recurrence, scan
+from parprims._sort import argsort, sort, sort_by_key
+from parprims._tridiagonal import solve_tridiagonal
 
 __all__ = [
     "Call",
@@ -12,6 +14,7 @@ __all__ = [
     "Operator",
     "all",
     "any",
+    "argsort",
     "check_associative",
     "cumulative_prod",
     "cumulative_sum",
@@ -26,6 +29,9 @@ __all__ = [
     "reduce",
     "scan",
     "segmented",
+    "solve_tridiagonal",
+    "sort",
+    "sort_by_key",
     "sum",
     "vecdot",
 ]

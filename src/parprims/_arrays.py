@@ -28,10 +28,13 @@ def namespace(**arrays: Array) -> Namespace:
     shared: Namespace = None
     first = ""
     for name, array in arrays.items():
-        try:
-            xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
-        except TypeError:
-            raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
+        if shared is not None and type(array) is type(arrays[first]):
+            xp = shared
+        else:
+            try:
+                xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
+            except TypeError:
+                raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
         if shared is None:
             shared, first = xp, name
         elif xp is not shared:
@@ -144,6 +147,11 @@ def ring_dtype(xp: Namespace, dtype: Any) -> Any:
     if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8 and array_api_compat.is_torch_namespace(xp):
         return xp.int64
     return compute_dtype(xp, dtype)
+
+
+def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
+    """Return whether the library has no matrix and vector products of a dtype where x is: PyTorch's integers on GPUs."""
+    return array_api_compat.is_torch_namespace(xp) and x.is_cuda and dtype_kind(dtype) in ("int", "uint")
 
 
 def sum_dtype(xp: Namespace, dtype: Any) -> Any:

@@ -50,6 +50,9 @@ class Plan:
         The number of blocks, and of threads in each.
     zeroed_bytes, scratch_bytes : int
         How much scratch the kernel needs, of both kinds or of none. It leaves the zeroed part zero.
+    unbound_registers : bool
+        Whether a thread may have all the registers it can use; otherwise the compiler weighs them against the
+        number of blocks that fit a multiprocessor.
     """
 
     source: str
@@ -61,6 +64,7 @@ class Plan:
     block: int
     zeroed_bytes: int = 0
     scratch_bytes: int = 0
+    unbound_registers: bool = False
 
     def text(self, *, static: bool) -> str:
         """Return the whole CUDA source.
@@ -82,10 +86,11 @@ class Plan:
         else:
             parameters = [*ins, *outs, *scratch, *(f"long long n{index}" for index in range(len(self.integers)))]
             locals_ = []
+        bounds = f"{self.block}, 1" if self.unbound_registers else self.block
         return "\n".join(
             (
                 self.source,
-                f'extern "C" __global__ void __launch_bounds__({self.block}) kernel({", ".join(parameters)}) {{',
+                f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(parameters)}) {{',
                 *locals_,
                 self.body,
                 "}\n",

@@ -13,7 +13,17 @@ Refusal = Callable[..., str | None]
 
 
 class MethodRefused(RuntimeError):
-    """The method asked for cannot serve this call; the message says why."""
+    """The method asked for cannot serve this call; the message says why.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.sum(np.arange(5.0), method="kernel")
+    Traceback (most recent call last):
+    ...
+    parprims._dispatch.MethodRefused: sum: method 'kernel' refused: the arrays are not on a CUDA device
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +59,15 @@ class Call:
         The method that computed it.
     refusals : dict of str to str
         For each method passed over on the way, in order, the reason.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> with parprims.explain() as calls:
+    ...     total = parprims.sum(np.arange(5.0), method="array")
+    >>> calls
+    [Call(primitive='sum', method='array', refusals={})]
     """
 
     primitive: str

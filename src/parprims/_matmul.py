@@ -21,6 +21,7 @@ from parprims._arrays import (
     dtype_bits,
     dtype_name,
     is_traced,
+    lacks_products,
     namespace,
     ring_dtype,
 )
@@ -214,7 +215,7 @@ def _native_dtype(xp: Namespace, p: _Product) -> Any:
 def _native_refusal(xp: Namespace, p: _Product) -> str | None:
     if p.tile is not None:
         return f"the routine of {xp.__name__} takes no tile"
-    if array_api_compat.is_torch_namespace(xp) and p.a.is_cuda and "int" in dtype_name(p.dtype):
+    if lacks_products(xp, p.a, p.dtype):
         return "PyTorch multiplies no integer matrices on a CUDA device"
     return None
 

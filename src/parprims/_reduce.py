@@ -22,6 +22,7 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_traced,
+    lacks_products,
     namespace,
     normalize_axes,
     normalize_axis,
@@ -668,7 +669,7 @@ _NATIVE = {
 
 def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
-    if r.fn is _conjugate_product and r.n:
+    if r.fn is _conjugate_product and r.n and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
         dtype = compute_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
@@ -912,7 +913,7 @@ def _plan(
             f"  const Inputs in = {{{reads}}};\n  const Outputs out = {{{writes}}};\n"
             f"  {call}(in, out{''.join(f', {one}' for one in (*arguments, *named))});"
         )
-        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, block, zeroed, scratch)
+        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, block, zeroed, scratch, columns)
 
     memory = ("(unsigned*)zeroed", "(unsigned*)scratch")
     if columns:

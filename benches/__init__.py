@@ -1,0 +1,1 @@
+"""The comparison: every primitive by every method, beside the libraries people use today."""

@@ -1,0 +1,110 @@
+"""Run the comparison: ``python -m benches [--quick] [--primitive sort] [--backend numpy]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import benches
+from benches import harness
+
+
+def cases(scale: harness.Scale, wanted: Iterable[str] | None = None) -> list[harness.Case]:
+    """Return the cases of every bench module; ``wanted`` names modules (reduce) or primitives (sum)."""
+    found = []
+    names = sorted(module.name for module in pkgutil.iter_modules(benches.__path__))
+    stems = [name.removeprefix("bench_") for name in names if name.startswith("bench_")]
+    for stem in stems:
+        found += [(stem, case) for case in importlib.import_module(f"benches.bench_{stem}").cases(scale)]
+    if wanted is None:
+        return [case for _, case in found]
+    known = {*stems, *(case.primitive for _, case in found)}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise SystemExit(f"unknown primitive {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return [
+        case for stem, case in found if stem in wanted or (case.primitive in wanted and case.primitive not in stems)
+    ]
+
+
+def progress(items: list[harness.Case]) -> Iterator[harness.Case]:
+    """Yield the cases, showing on a terminal's standard error how far the run is."""
+    if harness.installed("tqdm"):
+        from tqdm import tqdm
+
+        yield from tqdm(items, unit="case", leave=False, disable=None)
+        return
+    for index, case in enumerate(items):
+        if sys.stderr.isatty():
+            print(f"[{index + 1}/{len(items)}] {case.primitive}: {case.name}", file=sys.stderr)
+        yield case
+
+
+def say(text: str) -> None:
+    """Print a text, clear of the progress bar."""
+    if harness.installed("tqdm"):
+        from tqdm import tqdm
+
+        tqdm.write(text)
+    else:
+        print(text, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the comparison or rewrite the README's table; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
+    parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
+    parser.add_argument("--backend", nargs="+", choices=harness.BACKENDS, help="only these; default: all present")
+    parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge into")
+    parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
+    parser.add_argument("--summary", action="store_true", help="print only the summary, the errors and the notes")
+    parser.add_argument("--readme", action="store_true", help="measure nothing: rewrite the README's table")
+    options = parser.parse_args(arguments)
+
+    if options.readme:
+        readme = harness.ROOT / "README.md"
+        readme.write_text(harness.readme_with_table(readme.read_text()))
+        return 0
+
+    present = harness.backends(options.backend)
+    scale = harness.Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
+    selected = cases(scale, options.primitive)
+    ceilings = harness.measure_ceilings(present, scale)
+    head = harness.header(present, ceilings, options.commit)
+    path = options.device_results or harness.RESULTS / f"{harness.slug(head['device'])}.json"
+    records: list[dict[str, Any]] = []
+    errors: list[str] = []
+    notes: dict[str, None] = {}
+    for case in progress(selected):
+        try:
+            outcome = harness.run_case(case, present, ceilings, budget=0.05 if options.quick else 0.3)
+        except Exception as error:  # a case that breaks down must not take the others' results with it
+            errors.append(f"{case.primitive}: {case.name} FAILED: {type(error).__name__}: {error}")
+            continue
+        records += outcome.records
+        errors += outcome.errors
+        notes |= dict.fromkeys(outcome.notes)
+        if not options.summary:
+            say(harness.table(outcome))
+
+    harness.write_results(path, head, records, {case.primitive for case in selected})
+    everything = json.loads(path.read_text())["records"]
+    print(f"\n{harness.summary(records)}\n")
+    print(f"{harness.LEGEND} In the long table * marks what auto takes.")
+    print(*(f"- {note}" for note in notes), sep="\n")
+    print(*(f"{name} {harness.si(rate, '')}" for name, rate in ceilings.items()), sep="; ")
+    print(f"results: {path}")
+    print(harness.plot(path.with_suffix(".png"), head, everything))
+    print(*(f"ERROR {error}" for error in errors), sep="\n")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

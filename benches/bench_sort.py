@@ -1,0 +1,119 @@
+"""Sorting: keys per second; the ceiling is one read and one write of all keys and values at the copy rate."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+import parprims
+from benches.harness import Case, Problem, Scale, library
+
+
+def keys(rng, n, dtype):
+    """Return random keys over the whole range of a dtype, for floats standard normals."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(n, dtype)
+    return rng.integers(0, 256, n * dtype.itemsize, dtype=np.uint8).view(dtype)
+
+
+def sort_problem(rng, n, dtype):
+    x = keys(rng, n, dtype)
+    return Problem((x,), np.sort(x))
+
+
+def argsort_problem(rng, n, dtype):
+    x = keys(rng, n, dtype)
+    return Problem((x,), np.argsort(x, kind="stable"))
+
+
+def by_key_problem(rng, n, dtype):
+    # Few distinct keys beside the number of elements, so that a sort which is not stable shows.
+    x = keys(rng, n, dtype) % np.array(n // 4, dtype)
+    values = np.arange(n, dtype=dtype)
+    order = np.argsort(x, kind="stable")
+    return Problem((x, values), (x[order], values[order]))
+
+
+@functools.lru_cache(maxsize=1)
+def _cuda_compute(n, *dtypes):
+    """Return cuda.compute's sorter of keys and perhaps values, and its scratch, made once for a case."""
+    import cupy
+    from cuda.compute import SortOrder, make_radix_sort
+
+    arrays = _sort_arguments([cupy.empty(n, dtype) for dtype in dtypes])
+    sorter = make_radix_sort(**arrays, order=SortOrder.ASCENDING)
+    return sorter, cupy.empty(sorter(temp_storage=None, num_items=n, **arrays), np.uint8)
+
+
+def _sort_arguments(arrays):
+    import cupy
+
+    names = ("d_in_keys", "d_out_keys", "d_in_values", "d_out_values")
+    pairs = [one for x in arrays for one in (x, cupy.empty_like(x))]
+    return dict(zip(names, [*pairs, None, None], strict=False))
+
+
+def by_cuda_compute(_, *arrays):
+    sorter, scratch = _cuda_compute(arrays[0].size, *(x.dtype for x in arrays))
+    arguments = _sort_arguments(arrays)
+    sorter(temp_storage=scratch, num_items=arrays[0].size, **arguments)
+    out = tuple(arguments[name] for name in ("d_out_keys", "d_out_values"))
+    return out if len(arrays) == 2 else out[0]
+
+
+SORT = {
+    **library(lambda xp, x: xp.sort(x), torch=lambda torch, x: torch.sort(x)[0]),
+    "cuda.compute": by_cuda_compute,
+}
+ARGSORT = library(
+    lambda xp, x: xp.argsort(x, kind="stable"),
+    torch=lambda torch, x: torch.sort(x, stable=True)[1],
+    jax=lambda jnp, x: jnp.argsort(x, stable=True),
+)
+
+
+def by_argsort(xp, x, values):
+    order = ARGSORT[xp.__name__](xp, x)
+    return x[order], values[order]
+
+
+def by_torch_sort(torch, x, values):
+    x, order = torch.sort(x, stable=True)
+    return x, values[order]
+
+
+def by_jax_sort(_, x, values):
+    import jax
+
+    return jax.lax.sort((x, values), num_keys=1)
+
+
+SORT_BY_KEY = {
+    **library(by_argsort, torch=by_torch_sort, jax=by_jax_sort),
+    "cuda.compute": by_cuda_compute,
+}
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Return the cases of this module."""
+    found = []
+
+    def add(function, name, make, peers, n, dtype):
+        make = functools.partial(make, n=n, dtype=dtype)
+        found.append(Case(function.__name__, name, make, function, peers, unit="key/s", work=n))
+
+    k = scale.pick(12, 16, 20)
+    add(parprims.sort, f"B11, 2^{k}", sort_problem, SORT, 2**k, "uint32")
+    for k in scale.pick((14,), (14, 18, 20), (16, 20, 24, 28)):
+        add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, "uint32")
+    k = scale.pick(12, 18, 24)
+    for dtype in ("uint8", "int32", "uint64", "float32", "float64"):
+        add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, dtype)
+    for dtype in ("int32", "float32"):
+        add(parprims.argsort, f"argsort, 2^{k}", argsort_problem, ARGSORT, 2**k, dtype)
+    for k in scale.pick((12,), (14, 18), (16, 20, 24, 26)):
+        for dtype in ("int32", "uint32"):
+            add(parprims.sort_by_key, f"key and value, 2^{k}", by_key_problem, SORT_BY_KEY, 2**k, dtype)
+    return found

@@ -1,0 +1,442 @@
+"""Sort: x[p[0]] <= x[p[1]] <= ... <= x[p[n-1]], by a radix sort whose positions come from a scan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_traced,
+    namespace,
+    normalize_axis,
+)
+from parprims._dispatch import Method, Methods
+from parprims._operators import BUILT_IN
+from parprims._scan import inclusive
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True, method: str = "auto") -> Array:
+    """Sort the elements along an axis: the array API standard's ``sort``.
+
+    Every method and every library keeps one order: numbers by value, -0 equal to +0, NaN last whatever its sign,
+    and first if descending.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of at least one dimension and of bool, integer or real floating dtype.
+    axis : int
+        The axis to sort along.
+    descending : bool
+        Whether the largest elements come first.
+    stable : bool
+        Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
+    method : {"auto", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array
+        The sorted elements, of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order.
+    ValueError
+        If an argument has an unknown value, or x by array has more elements than its library's indices can count.
+    IndexError
+        If axis is out of range.
+
+    Notes
+    -----
+    Work and depth: w / 4 passes for keys of w bits (one for bool), each a scan of 16 n counts and n binary searches,
+    in O(log n) steps (array).
+    Traffic and launches: array holds about 50 bytes of counts and 50 of indices for every element, and reads n of
+    the counts log2(16 n) times a pass.
+    Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
+    Reproducibility: the same input gives the same bits if stable; by array always.
+    Methods: native (the library's own sort, of integer keys in our order where its own order is another), array.
+    Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.sort(np.array([2.0, np.nan, -1.0]))
+    array([-1.,  2., nan])
+    >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
+    array([nan,  2., -1.])
+    """
+    xp = namespace(x=x)
+    result: Array = _sort("sort", xp, "x", x, (), axis, descending, stable, method)[0]
+    return result
+
+
+def argsort(
+    x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True, method: str = "auto"
+) -> Array:
+    """Find the indices that sort along an axis: the array API standard's ``argsort``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of at least one dimension and of bool, integer or real floating dtype.
+    axis : int
+        The axis to sort along.
+    descending : bool
+        Whether the indices of the largest elements come first.
+    stable : bool
+        Whether the indices of equal elements ascend, in both directions.
+    method : {"auto", "native", "array"}
+        Who computes, as in `sort`, whose order, errors and notes apply.
+
+    Returns
+    -------
+    array
+        The indices, of the shape of x and the library's default dtype for indices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
+    array([1, 0, 3, 2])
+    """
+    xp = namespace(x=x)
+    result: Array = _sort("argsort", xp, "x", x, None, axis, descending, stable, method)[0]
+    return result
+
+
+def sort_by_key(
+    keys: Array,
+    /,
+    *values: Array,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: str = "auto",
+) -> tuple[Array, ...]:
+    """Sort keys along an axis, and move values as their keys move.
+
+    Parameters
+    ----------
+    keys : array
+        The keys, of at least one dimension and of bool, integer or real floating dtype.
+    *values : array
+        What belongs to the keys: arrays of the shape of keys and any dtype.
+    axis : int
+        The axis to sort along.
+    descending : bool
+        Whether the largest keys come first.
+    stable : bool
+        Whether equal keys stay in the order they have in the input, in both directions.
+    method : {"auto", "native", "array"}
+        Who computes, as in `sort`, whose order, errors and notes apply.
+
+    Returns
+    -------
+    tuple of array
+        The sorted keys, then the values in the order of their keys.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> keys, names = parprims.sort_by_key(np.array([3, 1, 2]), np.array([30, 10, 20]))
+    >>> names
+    array([10, 20, 30])
+    """
+    xp = namespace(keys=keys, **{f"values[{index}]": one for index, one in enumerate(values)})
+    for index, one in enumerate(values):
+        if one.shape != keys.shape:
+            raise ValueError(f"values[{index}] must have the shape of keys, {keys.shape}, got {one.shape}")
+    return _sort("sort_by_key", xp, "keys", keys, values, axis, descending, stable, method)
+
+
+class _Sorting:
+    """One call, checked: what every method is given, and answers with (keys, *values) in order.
+
+    Without values (None) the answer is (indices,). ``axis`` counts from the front.
+    """
+
+    __slots__ = ("axis", "descending", "keys", "stable", "values")
+
+    def __init__(
+        self, keys: Array, values: tuple[Array, ...] | None, axis: int, descending: bool, stable: bool
+    ) -> None:
+        self.keys, self.values, self.axis, self.descending, self.stable = keys, values, axis, descending, stable
+
+
+def _sort(
+    primitive: str,
+    xp: Namespace,
+    name: str,
+    keys: Array,
+    values: tuple[Array, ...] | None,
+    axis: Any,
+    descending: bool,
+    stable: bool,
+    method: str,
+) -> tuple[Array, ...]:
+    """Check a call of any public function here and hand it to a method."""
+    if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
+        raise TypeError(
+            f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
+            f"got {dtype_name(keys.dtype)}"
+        )
+    sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), bool(descending), bool(stable))
+    result: tuple[Array, ...] = _METHODS[primitive](method, xp, sorting)
+    return result
+
+
+_FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+
+def bits(xp: Namespace, x: Array) -> Array:
+    """Return the bits of numbers as integers of the same width, signed ones where arrays can be viewed as such.
+
+    Elsewhere integers stay as they are and the bits of floats are computed, where all NaN get the same.
+    """
+    if dtype_kind(x.dtype) == "bool":
+        return xp.astype(x, xp.int8)
+    if hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+        return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
+    return _float_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
+
+
+def _float_bits(xp: Namespace, x: Array) -> Array:
+    """Return the bits of floats by exact arithmetic: |x| = significand 2^exponent, 1 <= significand < 2.
+
+    The exponent of a subnormal stays at the least, and its significand below 1.
+    """
+    width, fraction = dtype_bits(x.dtype), _FRACTION_BITS[dtype_name(x.dtype)]
+    bias = 2 ** (width - fraction - 2) - 1
+    significand = xp.where(xp.isfinite(x), abs(x), xp.zeros_like(x))
+    exponent = xp.zeros_like(x, dtype=getattr(xp, f"int{width}"))
+    step = (bias + 1) // 2
+    while step:
+        large = significand >= 2.0**step
+        small = (significand < 2.0 ** (1 - step)) & (exponent - step > -bias)
+        significand = xp.where(large, significand * 2.0**-step, xp.where(small, significand * 2.0**step, significand))
+        exponent = xp.where(large, exponent + step, xp.where(small, exponent - step, exponent))
+        step //= 2
+    # The leading 1 of a normal significand adds 1 to the exponent's field.
+    magnitude = (exponent + (bias - 1)) * 2**fraction + xp.astype(significand * 2.0**fraction, exponent.dtype)
+    infinity = (2 * bias + 1) * 2**fraction
+    magnitude = xp.where(xp.isinf(x), xp.full_like(magnitude, infinity), magnitude)
+    magnitude = xp.where(xp.isnan(x), xp.full_like(magnitude, infinity + 2 ** (fraction - 1)), magnitude)
+    return xp.where(xp.signbit(x), magnitude | xp.iinfo(magnitude.dtype).min, magnitude)
+
+
+def _integers(xp: Namespace, x: Array) -> Array:
+    """Return integers in the order of x, equal where x is: the bits of a float, read as sign and magnitude.
+
+    So -0 becomes 0, and every NaN the largest integer.
+    """
+    if dtype_kind(x.dtype) in ("int", "uint"):
+        return x
+    pattern = bits(xp, x)
+    if dtype_kind(x.dtype) == "bool":
+        return pattern
+    largest = xp.iinfo(pattern.dtype).max
+    infinity = largest - 2 ** _FRACTION_BITS[dtype_name(x.dtype)] + 1
+    magnitude = pattern & largest
+    signed = xp.where(pattern < 0, -magnitude, magnitude)
+    return xp.where(magnitude > infinity, xp.full_like(signed, largest), signed)
+
+
+# Passes of 4 bits are the fastest on a CPU: wider ones count more digits, narrower ones search more often. A tile
+# is as long as its counts, which reach its length, fit a byte.
+_DIGIT = 4
+_TILE = 128
+
+
+def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
+    """Return what is asked for by a radix sort, the least significant digit first; all rows are sorted at once."""
+    x = xp.moveaxis(s.keys, s.axis, -1)
+    n = x.shape[-1]
+    source = _source(xp, "keys" if s.values else "x", xp.reshape(x, (-1,)), n, s.descending)
+    if s.values is None:
+        flat = [source % n if n else source]
+    else:
+        flat = [
+            _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
+            for one in (s.keys, *s.values)
+        ]
+    return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
+
+
+def _source(xp: Namespace, name: str, x: Array, n: int, descending: bool) -> Array:
+    """Return for each slot of the sorted rows, of length n one after another, the position of its element in x."""
+    index = xp.__array_namespace_info__().default_dtypes()["indexing"]
+    slot = _arange(xp, x.shape[0], index, x)
+    if n < 2 or x.shape[0] == 0:
+        return slot
+    # The counts of a pass are numbered; filling up the last tile of a row at most doubles them.
+    if x.shape[0] << (_DIGIT + 1) > xp.iinfo(index).max:
+        raise ValueError(f"{name} has more elements than method 'array' can number in {dtype_name(index)}")
+    kind = dtype_kind(x.dtype)
+    key = bits(xp, _integers(xp, x))
+    if kind in ("int", "float"):
+        key = key ^ xp.iinfo(key.dtype).min
+    if descending:
+        key = ~key
+    source = slot
+    width = 1 if kind == "bool" else dtype_bits(x.dtype)
+    for shift in range(0, width, _DIGIT):
+        radix = 2 ** min(_DIGIT, width - shift)
+        digit = xp.astype((xp.take(key, source, axis=0) >> shift) & (radix - 1), xp.uint8)
+        source = xp.take(source, _split(xp, digit, radix, slot, n), axis=0)
+    return source
+
+
+def _split(xp: Namespace, digit: Array, radix: int, slot: Array, n: int) -> Array:
+    """Return for each slot the position its element comes from when rows of length n are ordered by one digit.
+
+    The equal digits of a tile are a segment, which fills neighbouring slots. The scan of the segments' lengths, row
+    by row and digit by digit, says where each ends, and a search in it which segment fills a slot; a scan along the
+    tile, and a search in that, say which of its elements. Digits 1 0 | 1 0 in two tiles have the segments (0, first),
+    (0, second), (1, first), (1, second) with ends 1 2 3 4, so slots 0 1 2 3 come from positions 1 3 0 2.
+    """
+    tile = min(_TILE, 1 << (n - 1).bit_length())
+    tiles = -(-n // tile)
+    table = xp.reshape(digit, (-1, n))
+    if n % tile:  # filled up with a digit that is none
+        table = xp.concat([table, xp.full_like(table[:, : tiles * tile - n], radix)], axis=1)
+    digits = xp.reshape(_arange(xp, radix, xp.uint8, digit), (-1, 1, 1))
+    ones = xp.astype(xp.reshape(table, (-1, 1, tiles, tile)) == digits, xp.uint8)
+    (counts,) = inclusive(xp, (ones,), BUILT_IN["add"], 3)
+    lengths = xp.reshape(xp.astype(counts[..., -1], slot.dtype), (-1,))
+    (ends,) = inclusive(xp, (lengths,), BUILT_IN["add"], 0)
+
+    row = slot // n
+    segment = _search(xp, ends, row * (radix * tiles), radix * tiles, slot)
+    rank = xp.astype(slot - xp.take(ends - lengths, segment, axis=0), xp.uint8)
+    first = segment * tile
+    place = _search(xp, xp.reshape(counts, (-1,)), first, tile, rank)
+    return row * n + segment % tiles * tile + (place - first)
+
+
+def _search(xp: Namespace, ascending: Array, first: Array, length: int, wanted: Array) -> Array:
+    """Return the first positions with values above those wanted, in ranges of one length whose last value is."""
+    step = 1 << (length.bit_length() - 1)
+    if step < length:  # one look makes the length a power of two
+        first = xp.where(xp.take(ascending, first + (step - 1), axis=0) <= wanted, first + (length - step), first)
+    while step > 1:
+        step //= 2
+        first = xp.where(xp.take(ascending, first + (step - 1), axis=0) <= wanted, first + step, first)
+    return first
+
+
+def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
+    """Return 0, 1, ..., n - 1 on the device of another array."""
+    device = None if is_traced(like) else array_api_compat.device(like)
+    return xp.arange(n, dtype=dtype, device=device)
+
+
+def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
+    """Return what is asked for by the library's own sort, of integers where its order of the keys is not ours."""
+    if array_api_compat.is_jax_namespace(xp):
+        result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.axis, s.descending, s.stable)
+        return result
+    ours = _keeps_order(xp, s.keys)
+    stable = _stable_in_numpy(xp, s) if array_api_compat.is_numpy_namespace(xp) else s.stable
+    if ours and s.values == ():
+        if array_api_compat.is_torch_namespace(xp):
+            return (xp.sort(s.keys, axis=s.axis, descending=s.descending, stable=stable),)
+        # Elsewhere descending order is ascending order flipped: flipped twice, equal elements keep their order.
+        x = xp.flip(s.keys, axis=s.axis) if s.descending else s.keys
+        x = xp.sort(x, axis=s.axis, stable=stable)
+        return (xp.flip(x, axis=s.axis) if s.descending else x,)
+    keys = s.keys if ours else _integers(xp, s.keys)
+    if not ours and dtype_kind(keys.dtype) == "uint":
+        keys = bits(xp, keys)  # PyTorch compares only signed integers on GPUs
+        keys = keys ^ xp.iinfo(keys.dtype).min
+    order = xp.argsort(keys, axis=s.axis, descending=s.descending, stable=stable)
+    if s.values is None:
+        return (order,)
+    return tuple(
+        _moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=s.axis)) for one in (s.keys, *s.values)
+    )
+
+
+def _moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
+    """Return the array with its elements moved, unsigned integers as signed ones: PyTorch moves no others on GPUs."""
+    if dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+        return move(bits(xp, x)).view(x.dtype)
+    return move(x)
+
+
+def _keeps_order(xp: Namespace, x: Array) -> bool:
+    """Return whether the library's own sort keeps our order of the dtype; the standard leaves NaN and bool open."""
+    kind = dtype_kind(x.dtype)
+    if array_api_compat.is_numpy_namespace(xp):
+        return dtype_name(x.dtype) != "bfloat16"
+    if array_api_compat.is_cupy_namespace(xp):
+        return kind != "float"  # NaN with a sign comes first
+    if array_api_compat.is_torch_namespace(xp) and kind != "int":
+        return bool(x.device.type == "cpu")  # on GPUs NaN with a sign comes first
+    return kind in ("int", "uint") or (array_api_compat.is_array_api_strict_namespace(xp) and kind == "float")
+
+
+# Arrays shorter than this are sorted stably sooner than searched for -0 and NaN.
+_SEARCHED = 1000
+
+
+def _stable_in_numpy(xp: Namespace, s: _Sorting) -> bool:
+    """Return whether NumPy's stable sort is needed, or is the faster: its other one is faster for wide dtypes.
+
+    Elements that are equal but differ in their bits are only -0 and +0, and NaN.
+    """
+    kind = dtype_kind(s.keys.dtype)
+    if kind != "float" and dtype_bits(s.keys.dtype) <= 16:
+        return True
+    if not s.stable or s.values != ():
+        return s.stable
+    if kind != "float":
+        return False
+    x = s.keys
+    if x.size < _SEARCHED or dtype_name(x.dtype) not in _FRACTION_BITS:
+        return True
+    return bool(xp.any((x == 0) & xp.signbit(x))) or bool(xp.isnan(xp.max(x)))
+
+
+@functools.cache
+def _jax_sort() -> Callable[..., Any]:
+    """Return `_native` for JAX, compiled as one program: its own order takes subnormals for 0 on a CPU."""
+    import jax
+
+    def run(
+        keys: Array, values: tuple[Array, ...] | None, axis: int, descending: bool, stable: bool
+    ) -> tuple[Array, ...]:
+        ordered = _integers(jax.numpy, keys)
+        if descending:
+            ordered = ~ordered
+        exact = ordered.dtype == keys.dtype
+        if values is None:
+            index = jax.numpy.__array_namespace_info__().default_dtypes()["indexing"]
+            operands: tuple[Array, ...] = (jax.lax.broadcasted_iota(index, keys.shape, axis),)
+        else:
+            operands = values if exact else (keys, *values)
+        first, *rest = jax.lax.sort((ordered, *operands), dimension=axis, is_stable=stable, num_keys=1)
+        if values is not None and exact:
+            rest = [~first if descending else first, *rest]
+        return tuple(rest)
+
+    compiled: Callable[..., Any] = jax.jit(run, static_argnums=(2, 3, 4))
+    return compiled
+
+
+_METHODS = {
+    primitive: Methods(primitive, native=Method(_native), array=Method(_array))
+    for primitive in ("sort", "argsort", "sort_by_key")
+}

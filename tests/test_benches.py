@@ -1,0 +1,264 @@
+"""The comparison's machinery: the gate, the clock, the results file and the README's table."""
+
+import dataclasses
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+import parprims
+from benches import __main__ as command
+from benches import harness
+
+FIELDS = {
+    "primitive": str,
+    "case": str,
+    "backend": str,
+    "method": str,
+    "dtype": str,
+    "shape": list,
+    "seconds": float,
+    "rate": float,
+    "unit": str,
+    "ceiling_fraction": (float, type(None)),
+}
+
+
+def record(**changes):
+    """Return a record as a results file holds it."""
+    one = {
+        "primitive": "sum",
+        "case": "sum, 2^20",
+        "backend": "numpy",
+        "method": "array",
+        "dtype": "float32",
+        "shape": [2**20],
+        "seconds": 1e-3,
+        "rate": 4e9,
+        "unit": "B/s",
+        "ceiling_fraction": 0.25,
+    }
+    return {**one, **changes}
+
+
+HEAD = {
+    "device": "Some Device",
+    "versions": {"numpy": "2.4"},
+    "commit": "0123456789abcdef",
+    "date": "2026-01-02T03:04:05+00:00",
+    "ceilings": {"copy": 8e9, "read": 16e9, "matmul float32": 1e11},
+}
+
+
+def problem():
+    x = np.arange(1000, dtype=np.float32) % 7
+    return harness.Problem((x,), np.float32(x.sum(dtype=np.float64)))
+
+
+def case(**changes):
+    """Return a small, exact case of a sum."""
+    one = harness.Case("sum", "sum, 1000", lambda _: problem(), parprims.sum, {"numpy": lambda np, x: np.sum(x)})
+    return dataclasses.replace(one, **changes)
+
+
+@pytest.fixture
+def numpy_only():
+    return harness.backends(["numpy"])
+
+
+def test_quick_comparison_end_to_end(tmp_path, capsys):
+    path = tmp_path / "device.json"
+    status = command.main(
+        ["--quick", "--backend", "numpy", "--primitive", "sum", "map_reduce", "--device-results", str(path)]
+    )
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    file = json.loads(path.read_text())
+    assert set(file) == {"header", "records"}
+    assert set(file["header"]) == {"device", "versions", "commit", "date", "ceilings"}
+    assert {"copy", "read", "matmul float32", "matmul float64"} <= set(file["header"]["ceilings"])
+    assert all(rate > 0 for rate in file["header"]["ceilings"].values())
+    records = file["records"]
+    assert {one["primitive"] for one in records} == {"sum", "map_reduce"}
+    assert {"array", "native", "peer:numpy"} <= {one["method"] for one in records}
+    for one in records:
+        assert list(one) == list(FIELDS)
+        assert all(isinstance(one[name], kind) for name, kind in FIELDS.items())
+        assert one["seconds"] > 0
+        assert math.isfinite(one["rate"])
+    (call, *_) = (one for one in records if "call" in one["case"])
+    assert call["ceiling_fraction"] is None
+    assert call["rate"] * call["seconds"] == pytest.approx(4 * call["shape"][0] + 4)
+    # What cannot run is said with its reason, not left out.
+    assert "numpy method 'kernel' refused" in printed
+    assert harness.LEGEND in printed
+    assert path.with_suffix(".png").exists() == harness.installed("matplotlib")
+
+
+def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypatch):
+    wrong = case(peers={"numpy": lambda np, x: np.sum(x[1:]), "scipy": lambda *_: 1 / 0}, whole_call=True)
+    monkeypatch.setattr(command, "cases", lambda *_: [wrong])
+    monkeypatch.setitem(harness.OUTSIDE, "scipy", ("numpy", "numpy"))
+    monkeypatch.setattr(harness, "measure_ceilings", lambda *_: {"copy": 1e9})
+    monkeypatch.setattr(harness, "plot", lambda *_: "no plot")
+    path = tmp_path / "device.json"
+    # The first element is 0: leaving it out is no error, and the gate must not invent one.
+    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert {one["method"] for one in json.loads(path.read_text())["records"]} == {"array", "native", "peer:numpy"}
+    wrong = case(peers={"numpy": lambda np, x: np.sum(x[2:])}, whole_call=True)
+    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert {one["method"] for one in json.loads(path.read_text())["records"]} == {"array", "native"}
+    printed = capsys.readouterr().out
+    assert "ERROR sum, 1000: numpy peer:scipy FAILED: ZeroDivisionError" in printed
+    assert "ERROR sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
+
+
+def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
+    broken = case(name="broken, 1", make=lambda _: 1 / 0)
+    monkeypatch.setattr(command, "cases", lambda *_: [broken, case()])
+    monkeypatch.setattr(harness, "measure_ceilings", lambda *_: {"copy": 1e9})
+    monkeypatch.setattr(harness, "plot", lambda *_: "no plot")
+    path = tmp_path / "device.json"
+    assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
+    assert {one["case"] for one in json.loads(path.read_text())["records"]} == {"sum, 1000"}
+    assert "ERROR sum: broken, 1 FAILED: ZeroDivisionError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (np.array([1.0, 2.0, 3.0]), None),
+        (np.array([[1.0, 2.0, 3.05]]), None),
+        (np.array([1.0, 2.0, 3.2]), "1 of 3 elements are wrong, the first is 2"),
+        (np.array([1.0, np.nan, 3.0]), "the first is 1: nan"),
+        (np.array([np.inf, 2.0, 3.0]), "the first is 0: inf"),
+        (np.array([1.0, 2.0]), "shape"),
+        ((np.array([1.0, 2.0, 3.0]),) * 2, "2 arrays instead of 1"),
+    ],
+)
+def test_gate(result, message):
+    found = harness.gate(result, harness.Problem((), np.array([1.0, 2.0, 3.0]), 0.1))
+    assert found is None if message is None else message in found
+
+
+def test_gate_is_exact_without_an_allowance():
+    expected = (np.array([2**53 + 1, 5]), np.float32(7))
+    exact = harness.Problem((), expected)
+    assert harness.gate((np.array([2**53 + 1, 5]), np.array(7.0)), exact) is None
+    assert "the first is 0" in harness.gate((np.array([2**53, 5]), np.array(7.0)), exact)
+    assert "the first is 0" in harness.gate((np.array([2**53 + 1, 5]), np.array(np.nextafter(7.0, 8.0))), exact)
+
+
+def test_skipped_and_refused_methods_are_noted(numpy_only):
+    skipping = case(skip={"array": "it would take too long"})
+    outcome = harness.run_case(skipping, numpy_only, {"copy": 1e9}, 0.001)
+    assert [one["method"] for one in outcome.records] == ["native"]
+    assert "sum, 1000: array not timed, it would take too long" in outcome.notes
+    assert outcome.auto == {"numpy": "native"}
+    assert "native*" in harness.table(outcome)
+
+
+def test_median_of_interleaved_rounds(numpy_only):
+    turns = []
+    contenders = [
+        harness.Contender(numpy_only[0], name, lambda _, name=name: turns.append(name), [(np.zeros(3),)])
+        for name in ("one", "other")
+    ]
+    harness.interleave(contenders, False, 0.0)
+    assert [len(one.seconds) for one in contenders] == [3, 3]
+    rounds = [name for name, previous in zip(turns, [None, *turns[:-1]], strict=True) if name != previous]
+    assert rounds == ["one", "other"] * 4
+
+
+def test_every_case_is_well_formed():
+    for scale in (harness.Scale(gpu, quick) for gpu in (False, True) for quick in (False, True)):
+        cases = command.cases(scale)
+        assert len({(one.primitive, one.name, str(one.make), str(one.run)) for one in cases}) == len(cases)
+        for one in cases:
+            assert hasattr(parprims, one.primitive)
+            assert one.name.count(",") == 1
+            assert set(one.peers) <= {*harness.LIBRARIES, *harness.OUTSIDE}
+            assert one.unit in ("B/s", "key/s", "FLOP/s")
+            assert (one.work is None) == (one.unit == "B/s")
+            assert one.ceiling in (None, "copy", "read") or one.ceiling.startswith("matmul ")
+
+
+def test_cases_by_module_and_by_primitive():
+    scale = harness.Scale(gpu=False, quick=True)
+    assert {"sum", "reduce", "vecdot"} <= {one.primitive for one in command.cases(scale, ["reduce"])}
+    assert {one.primitive for one in command.cases(scale, ["max"])} == {"max"}
+    with pytest.raises(SystemExit, match="unknown primitive bogus"):
+        command.cases(scale, ["bogus"])
+
+
+def test_partial_run_replaces_only_its_primitives(tmp_path):
+    path = tmp_path / "results" / "device.json"
+    old = [record(), record(method="native"), record(primitive="max", case="max, 2^20")]
+    harness.write_results(path, HEAD, old, {"sum", "max"})
+    new = [record(seconds=2e-3)]
+    harness.write_results(path, {**HEAD, "commit": "fedcba"}, new, {"sum"})
+    file = json.loads(path.read_text())
+    assert file["records"] == [old[2], *new]
+    assert file["header"]["commit"] == "fedcba"
+    harness.write_results(path, HEAD, [], {"sum", "max"})
+    assert json.loads(path.read_text())["records"] == []
+
+
+def test_commit_is_named():
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", harness.commit())
+
+
+def test_slug():
+    assert harness.slug("NVIDIA H200") == "nvidia-h200"
+    assert harness.slug("Intel(R) Xeon(R) CPU @ 2.20GHz") == "intel-r-xeon-r-cpu-2-20ghz"
+    assert harness.slug("") == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (3.2e-9, "3.20 ns"),
+        (9.996e-7, "1.00 us"),
+        (0.0123, "12.3 ms"),
+        (1.5, "1.50 s"),
+        (4.38e12, "4.38 Ts"),
+    ],
+)
+def test_si(value, text):
+    assert harness.si(value, "s") == text
+
+
+def test_readme_table_shows_the_largest_of_each_family(tmp_path):
+    records = [
+        record(case="sum, 2^20"),
+        record(case="sum, 2^24", shape=[2**24], rate=5e9),
+        record(case="sum, 2^24", shape=[2**24], method="kernel", backend="cupy", seconds=5e-4, rate=8e9),
+        record(case="sum, 2^24", shape=[2**24], method="peer:torch", backend="torch", seconds=1e-3, rate=4e9),
+        record(case="sum call, 2^10", shape=[2**10], seconds=2e-6, ceiling_fraction=None),
+        record(case="sum call, 2^10", shape=[2**10], seconds=3e-6, ceiling_fraction=None, backend="jax"),
+    ]
+    harness.write_results(tmp_path / "device.json", HEAD, records, {"sum"})
+    rows = [line for line in harness.readme_table(tmp_path).splitlines() if line.startswith("|") and "---" not in line]
+    assert rows[1:] == [
+        "| `sum` | sum, 2^24 | float32 | cupy | 5.00 GB/s | 8.00 GB/s |  | 4.00 GB/s torch | 2.00x | 25 % |",
+        "| `sum` | sum call, 2^10 | float32 | numpy | 2.00 us |  |  |  |  |  |",
+        "| `sum` | sum call, 2^10 | float32 | jax | 3.00 us |  |  |  |  |  |",
+    ]
+    text = f"# Title\n\n{harness.BEGIN}\nold\n{harness.END}\n\nRest\n"
+    once = harness.readme_with_table(text, tmp_path)
+    assert once.startswith("# Title\n")
+    assert once.endswith(f"{harness.END}\n\nRest\n")
+    assert "old" not in once
+    assert harness.readme_with_table(once, tmp_path) == once
+    with pytest.raises(ValueError, match="README has no"):
+        harness.readme_with_table("# Title\n", tmp_path)
+
+
+def test_readme_is_up_to_date():
+    text = (harness.ROOT / "README.md").read_text()
+    if harness.BEGIN not in text:
+        pytest.skip("the README has no measured table")
+    assert harness.readme_with_table(text) == text, "run python -m benches --readme"

@@ -1,0 +1,178 @@
+"""Which method runs, who is told, and what is refused."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._dispatch import Method, Methods
+
+X = np.array([3.0, 1.0, 2.0])
+NO_GPU = "the arrays are not on a CUDA device"
+
+
+def toy(**reasons):
+    """Return methods that return their name and argument; reasons are each one's (refusal, slower)."""
+
+    def method(name):
+        refusal, slower = reasons.get(name, (None, None))
+        return Method(lambda x: (name, x), lambda _: refusal, lambda _: slower)
+
+    return Methods("toy", first=method("first"), second=method("second"), last=Method(lambda x: ("last", x)))
+
+
+class TestChoice:
+    def test_auto_takes_the_first_that_serves(self):
+        assert toy()("auto", 5) == ("first", 5)
+        assert toy(first=("no", None))("auto", 5) == ("second", 5)
+        assert toy(first=("no", None), second=("no", None))("auto", 5) == ("last", 5)
+
+    def test_auto_passes_a_slower_one_by_and_tells(self):
+        with parprims.explain() as calls:
+            assert toy(first=("no", None), second=(None, "slow here"))("auto", 5) == ("last", 5)
+        assert calls == [parprims.Call("toy", "last", {"first": "no", "second": "slow here"})]
+        assert list(calls[0].refusals) == ["first", "second"]
+
+    def test_a_slower_one_serves_when_asked_for(self):
+        with parprims.explain() as calls:
+            assert toy(first=(None, "slow here"))("first", 5) == ("first", 5)
+        assert calls == [parprims.Call("toy", "first", {})]
+
+    def test_a_refusal_is_an_error_when_asked_for(self):
+        with parprims.explain() as calls, pytest.raises(parprims.MethodRefused) as error:
+            toy(first=("the moon is full", None))("first", 5)
+        assert str(error.value) == "toy: method 'first' refused: the moon is full"
+        assert isinstance(error.value, RuntimeError)
+        assert calls == []
+
+    def test_unknown_method_names_the_choices(self):
+        for method in ("vendor", "", "Array", None, 3):
+            with pytest.raises(ValueError, match=r"^method must be one of auto, first, second, last, got "):
+                toy()(method, 5)
+
+    def test_refusals_see_the_arguments(self):
+        short = Methods(
+            "toy",
+            first=Method(lambda _: "first", lambda x: "too long" if len(x) > 2 else None),
+            last=Method(lambda _: "last"),
+        )
+        assert [short("auto", "ab"), short("auto", "abc")] == ["first", "last"]
+
+    def test_an_error_in_a_refusal_is_no_refusal(self):
+        broken = Methods("toy", first=Method(lambda x: x, lambda x: x.missing), last=Method(lambda x: x))
+        with pytest.raises(AttributeError):
+            broken("auto", 5)
+
+
+class TestExplain:
+    def test_every_call_in_order(self):
+        with parprims.explain() as calls:
+            parprims.sum(X)
+            parprims.max(X, method="array")
+            parprims.reduce(X, lambda earlier, _: earlier)
+        assert [call.primitive for call in calls] == ["sum", "max", "reduce"]
+        assert [call.method for call in calls] == ["native", "array", "array"]
+        assert calls[0].refusals == {"kernel": NO_GPU}
+        assert calls[1].refusals == {}
+        assert list(calls[2].refusals) == ["kernel", "native"]
+        assert "<lambda>" in calls[2].refusals["native"]
+
+    def test_nothing_after_the_block(self):
+        with parprims.explain() as calls:
+            parprims.sum(X)
+        parprims.sum(X)
+        assert len(calls) == 1
+
+    def test_nested_blocks_both_see_the_inner_calls(self):
+        with parprims.explain() as outer:
+            parprims.sum(X)
+            with parprims.explain() as inner:
+                parprims.max(X)
+            parprims.min(X)
+        assert [call.primitive for call in outer] == ["sum", "max", "min"]
+        assert [call.primitive for call in inner] == ["max"]
+
+    def test_a_primitive_inside_a_primitive(self):
+        def centred(x):
+            return x - parprims.sum(x, method="array") / 3
+
+        with parprims.explain() as calls:
+            parprims.map_reduce(centred, X, method="array")
+        assert [call.primitive for call in calls] == ["map_reduce", "sum"]
+
+    def test_block_left_by_an_error(self):
+        with pytest.raises(IndexError), parprims.explain() as calls:
+            parprims.sum(X, axis=3)
+        parprims.sum(X)
+        assert calls == []
+
+    def test_threads_do_not_see_each_other(self):
+        together = threading.Barrier(2, timeout=30)
+        seen = {}
+
+        def work(function):
+            with parprims.explain() as calls:
+                together.wait()
+                for _ in range(50):
+                    function(X)
+                together.wait()
+            seen[function] = {call.primitive for call in calls}, len(calls)
+
+        functions = (parprims.sum, parprims.max)
+        threads = [threading.Thread(target=work, args=(function,)) for function in functions]
+        with parprims.explain() as calls:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert seen == {parprims.sum: ({"sum"}, 50), parprims.max: ({"max"}, 50)}
+        assert calls == []
+
+    def test_tasks_do_not_see_each_other(self):
+        async def work(function):
+            with parprims.explain() as calls:
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                    function(X)
+            return [call.primitive for call in calls]
+
+        async def both():
+            return await asyncio.gather(work(parprims.sum), work(parprims.max))
+
+        assert asyncio.run(both()) == [["sum"] * 5, ["max"] * 5]
+
+
+class TestMethods:
+    def test_in_the_order_of_auto(self):
+        found = parprims.methods(parprims.sum, X)
+        assert list(found) == ["kernel", "native", "array"]
+        assert found == {"kernel": NO_GPU, "native": None, "array": None}
+
+    def test_tells_of_slower_ones(self):
+        methods = toy(first=("no", "slow here"), second=(None, "slow here"))
+        assert parprims.methods(lambda x: methods("auto", x), 5) == {"first": "no", "second": "slow here", "last": None}
+
+    def test_nothing_is_computed_or_recorded(self):
+        computed = []
+        methods = Methods("toy", first=Method(computed.append), last=Method(computed.append))
+        with parprims.explain() as calls:
+            assert parprims.methods(methods, "auto", 5) == {"first": None, "last": None}
+        assert (calls, computed) == ([], [])
+
+    def test_arguments_are_checked_and_calls_go_on(self):
+        with pytest.raises(IndexError, match="axis"):
+            parprims.methods(parprims.sum, X, axis=3)
+        assert float(parprims.sum(X)) == 6.0
+        parprims.methods(parprims.sum, X)
+        assert float(parprims.sum(X)) == 6.0
+
+    def test_options_matter(self):
+        first, second = np.eye(2), np.eye(2)
+        assert parprims.methods(parprims.matmul, first, second)["native"] is None
+        assert "tile" in parprims.methods(parprims.matmul, first, second, tile=2)["native"]
+
+    def test_no_primitive_named(self):
+        with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got <ufunc 'add'>"):
+            parprims.methods(np.add, X, X)

@@ -1,0 +1,97 @@
+"""The package as a whole: what importing it costs, what it names, and whether its examples are true."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parprims
+
+ROOT = Path(__file__).parents[1]
+MODULES = ["parprims", *(module.name for module in pkgutil.walk_packages(parprims.__path__, "parprims."))]
+
+
+def python(program: str) -> str:
+    """Return what a program prints in a fresh interpreter that finds the package where this one did."""
+    source = Path(parprims.__file__).parents[1]
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(source)!r}); {program}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_import_loads_no_array_library():
+    loaded = python("import parprims; print(*sys.modules)").split()
+    assert "parprims" in loaded
+    assert {"torch", "jax", "cupy", "scipy", "array_api_strict"}.isdisjoint(loaded)
+
+
+def test_import_is_quick():
+    # Processor time, because the machine may be busy.
+    program = (
+        "import time, numpy, array_api_compat; start = time.process_time(); "
+        "import parprims; print(time.process_time() - start)"
+    )
+    assert statistics.median(float(python(program)) for _ in range(5)) < 0.2
+
+
+def test_public_names():
+    assert sorted(parprims.__all__) == parprims.__all__
+    assert {name for name in vars(parprims) if not name.startswith("_")} == set(parprims.__all__)
+
+
+@pytest.mark.parametrize("name", parprims.__all__)
+def test_public_docstring(name):
+    text = inspect.getdoc(getattr(parprims, name))
+    sections = re.findall(r"^(\w[\w ]*)\n-+$", text, re.MULTILINE)
+    known = ["Parameters", "Returns", "Yields", "Raises", "Notes", "Examples"]
+    assert sections == [section for section in known if section in sections]
+    assert sections[-1] == "Examples"
+    assert ">>> " in text
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstring_examples(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def run_examples(text: str, name: str) -> int:
+    """Run the Python blocks of a Markdown text, in order and in one namespace; return how many there are.
+
+    Where an expression has a comment after it, the comment is its value.
+    """
+    names: dict[str, Any] = {}
+    blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    for block in blocks:
+        lines = block[1].splitlines()
+        before = text.count("\n", 0, block.start(1))
+        for node in ast.parse(block[1]).body:
+            comment = lines[node.end_lineno - 1].partition("  # ")[2]
+            ast.increment_lineno(node, before)
+            if isinstance(node, ast.Expr) and comment:
+                value = eval(compile(ast.Expression(node.value), name, "eval"), names)
+                assert repr(value) == comment, f"{name}, line {node.end_lineno}"
+            else:
+                exec(compile(ast.Module([node], []), name, "exec"), names)
+    return len(blocks)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
+def test_document_examples(path):
+    if not run_examples(path.read_text(encoding="utf-8"), path.name):
+        pytest.skip(f"{path.name} has no Python")
+
+
+def test_a_wrong_document_example_fails():
+    assert run_examples("text\n```python\nx = 1\n```\n\n```python\nx + 1  # 2\n```\n", "a.md") == 2
+    with pytest.raises(AssertionError, match=r"a\.md, line 3"):
+        run_examples("text\n```python\n1 + 1  # 3\n```\n", "a.md")
+    with pytest.raises(NameError):
+        run_examples("```python\nmissing\n```\n", "a.md")

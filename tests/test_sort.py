@@ -1,0 +1,243 @@
+"""Sorting against Python's own stable sort of numbers, one row after another."""
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._sort import _float_bits, bits
+from tests.contract import Contract, random
+
+REAL = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
+
+
+def order(keys, axis, descending=False):
+    """Return the stable indices: numbers by value, NaN above all of them, equals as they come in both directions."""
+    rows = np.moveaxis(keys, axis, -1)
+    indices = np.empty(rows.shape, dtype=np.int64)
+    for row in np.ndindex(rows.shape[:-1]):
+        numbers = [value.item() for value in rows[row]]
+        above = [(number != number, 0 if number != number else number) for number in numbers]
+        indices[row] = sorted(range(len(above)), key=above.__getitem__, reverse=descending)
+    return np.moveaxis(indices, -1, axis)
+
+
+def extremes(dtype):
+    """Return the numbers of a dtype that sorts get wrong, as NumPy scalars in no order."""
+    if dtype == "bool":
+        return np.array([True, False])
+    if not dtype.endswith(("float16", "float32", "float64")):
+        info = np.iinfo(dtype)
+        return np.array([info.max, 0, info.min, 1, info.max - 1, info.min + 1, info.max // 2, 15, 16], dtype)
+    numpy_dtype = random(np.random.default_rng(0), (1,), dtype).dtype
+    width = 8 * numpy_dtype.itemsize
+    fraction = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
+    sign, infinity = 1 << (width - 1), ((1 << (width - 1 - fraction)) - 1) << fraction
+    magnitudes = [0, 1, 2, (1 << fraction) - 1, 1 << fraction, infinity - 1, infinity, infinity + (1 << fraction - 1)]
+    if dtype != "bfloat16":  # JAX moves it as float32, where NaN loses its payload
+        magnitudes += [infinity + 1, sign - 1]
+    patterns = [one | negative for one in magnitudes for negative in (sign, 0)]
+    return np.array(patterns, f"uint{width}").view(numpy_dtype)
+
+
+def raw(x):
+    """Return the bits of an array, which compare equal where NaN and -0 agree too."""
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+class Sorting(Contract):
+    dtypes: ClassVar = REAL
+    lengths: ClassVar = (0, 1, 2, 128, 129, 300)
+
+    def make(self, rng, shape, dtype):
+        """Return keys of which many are equal and some extreme."""
+        keys = random(rng, shape, dtype)
+        special = extremes(dtype)
+        return (np.where(rng.random(shape) < 0.3, special[rng.integers(0, special.size, shape)], keys),)
+
+    def bound(self, *_inputs, **_options):
+        return 0
+
+    def test_any_shape(self, backend, run, method):
+        if backend.name.startswith("jax") and method == "array":
+            pytest.skip("JAX compiles every step for every shape")
+        super().test_any_shape(backend, run, method)
+
+    @pytest.mark.parametrize("dtype", REAL)
+    def test_every_bit(self, backend, run, method, rng, dtype, subtests):
+        if not hasattr(backend.xp, dtype):
+            pytest.skip(f"{backend.name} has no {dtype}")
+        special = extremes(dtype)
+        keys = np.concatenate([special, special[::-1], self.make(rng, (300 - 2 * special.size,), dtype)[0]])
+        for descending in (False, True):
+            with subtests.test(descending=descending):
+                self.check_bits(backend, run, method, rng.permutation(keys), descending=descending)
+
+    def check_bits(self, backend, run, method, keys, descending=False, stable=True):
+        """Compare bit for bit; array and the libraries' own sorts move elements and never compute them."""
+        arrays = tuple(backend.asarray(x) for x in self.complete(keys))
+        inputs = (backend.to_numpy(x) for x in arrays)
+        result = run(self.function, *arrays, method=method, descending=descending, stable=stable)
+        expected = self.reference(*inputs, axis=-1, descending=descending)
+        if not isinstance(result, tuple):
+            result, expected = (result,), (expected,)
+        for one, other in zip(result, expected, strict=True):
+            np.testing.assert_array_equal(raw(backend.to_numpy(one)), raw(other))
+
+    def complete(self, keys):
+        """Return all inputs for the given keys."""
+        return (keys,)
+
+    def test_shape_of_data(self, backend, run, method, rng, subtests):
+        n = 300
+        ascending = np.sort(random(rng, (n,), "float32"))
+        cases = {
+            "all equal": np.full(n, 7.0, np.float32),
+            "sorted": ascending,
+            "reversed": ascending[::-1].copy(),
+            "two distinct": np.where(rng.random(n) < 0.5, np.float32(-2.5), np.float32(3.5)),
+            "one out of place": np.roll(ascending, 1),
+            "zeros of both signs": np.where(rng.random(n) < 0.5, np.float32(-0.0), np.float32(0.0)),
+        }
+        for name, keys in cases.items():
+            with subtests.test(name):
+                self.check_bits(backend, run, method, keys)
+
+    def test_unstable_sorts_too(self, backend, run, method, rng):
+        keys = rng.permutation(300).astype(np.int32) - 100
+        for descending in (False, True):
+            self.check_bits(backend, run, method, keys, descending=descending, stable=False)
+
+    def test_broadcast_view(self, backend, run, method, rng):
+        inputs = tuple(np.broadcast_to(x, (4, 33)) for x in self.make(rng, (33,), "float32"))
+        arrays = tuple(backend.xp.broadcast_to(backend.asarray(x[0].copy()), (4, 33)) for x in inputs)
+        self.check(backend, run, method, inputs, arrays)
+
+    def test_no_order_named(self, backend):
+        arrays = (backend.asarray(x) for x in self.complete(np.array([1 + 2j, 3j])))
+        with pytest.raises(TypeError, match=r"(x|keys) must be"):
+            self.function(*arrays)
+
+    def test_too_many_named(self, backend, rng, monkeypatch):
+        # With digits of 61 bits the counts of three keys outrun 64-bit indices.
+        monkeypatch.setattr("parprims._sort._DIGIT", 61)
+        arrays = (backend.asarray(x) for x in self.make(rng, (3,), "int32"))
+        with pytest.raises(ValueError, match=r"(x|keys) has more"):
+            self.function(*arrays, method="array")
+
+    def test_no_axis_named(self, backend):
+        arrays = (backend.asarray(x) for x in self.complete(np.array(3.0)))
+        with pytest.raises(IndexError, match="axis"):
+            self.function(*arrays)
+
+
+class TestSort(Sorting):
+    def function(self, x, **options):
+        return parprims.sort(x, **options)
+
+    def reference(self, x, axis, descending=False):
+        return np.take_along_axis(x, order(x, axis, descending), axis)
+
+    def test_long_float(self, backend, run, rng):
+        # From a thousand elements on NumPy's faster sort is taken, unless -0 or NaN are there.
+        for special in (1.0, -0.0, np.nan):
+            keys = random(rng, (2000,), "float32")
+            keys[rng.integers(0, 2000, 50)] = 0.0
+            keys[rng.integers(0, 2000, 50)] = special
+            keys[7] = -keys[8]
+            for descending in (False, True):
+                self.check_bits(backend, run, "auto", keys, descending=descending)
+
+
+class TestArgsort(Sorting):
+    def function(self, x, **options):
+        return parprims.argsort(x, **options)
+
+    def reference(self, x, axis, descending=False):
+        return order(x, axis, descending)
+
+    def result_dtype(self, _dtype):
+        return "int64"
+
+
+class TestSortByKey(Sorting):
+    def function(self, keys, *values, **options):
+        return parprims.sort_by_key(keys, *values, **options)
+
+    def complete(self, keys):
+        positions = np.arange(keys.size).reshape(keys.shape)
+        return keys, positions.astype(np.int16), positions * (1 - 2j)
+
+    def make(self, rng, shape, dtype):
+        (keys,) = super().make(rng, shape, dtype)
+        return keys, random(rng, shape, "float64"), random(rng, shape, "int8"), random(rng, shape, "bool")
+
+    def reference(self, keys, *values, axis, descending=False):
+        indices = order(keys, axis, descending)
+        return tuple(np.take_along_axis(one, indices, axis) for one in (keys, *values))
+
+    def test_keys_alone(self, backend, run, method, rng):
+        (keys,) = Sorting.make(self, rng, (4, 33), "float64")
+        self.check(backend, run, method, (keys,))
+
+    def test_shape_named(self, backend, rng):
+        keys, values = (backend.asarray(random(rng, shape, "float32")) for shape in ((3, 4), (4,)))
+        with pytest.raises(ValueError, match=r"values\[1\]"):
+            parprims.sort_by_key(keys, keys, values)
+
+    def test_no_value_named(self, backend, rng):
+        keys = backend.asarray(random(rng, (3, 4), "float32"))
+        with pytest.raises(TypeError, match=r"values\[0\]"):
+            parprims.sort_by_key(keys, [1.0])
+
+
+class TestBits:
+    """The two ways to the bits of a float: reading them and computing them."""
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_computed(self, dtype, rng):
+        from array_api_compat import numpy as xp
+
+        width = 8 * np.dtype(dtype).itemsize
+        x = np.concatenate([extremes(dtype), rng.integers(0, 2**width, 5000, dtype=f"uint{width}").view(dtype)])
+        number = ~np.isnan(x)
+        np.testing.assert_array_equal(_float_bits(xp, x)[number], x.view(f"int{width}")[number])
+        assert np.isnan(_float_bits(xp, x)[~number].view(dtype)).all()
+
+    @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "float32", "float64"])
+    def test_every_library(self, backend, dtype):
+        x = extremes(dtype)
+        x = x[x == x]
+        np.testing.assert_array_equal(
+            backend.to_numpy(bits(backend.xp, backend.asarray(x))), x.view(f"int{8 * x.dtype.itemsize}")
+        )
+
+    @pytest.mark.parametrize("way", ["native", "array"])
+    def test_other_byte_order(self, way, rng):
+        x = random(rng, (50,), "float32")
+        swapped = x.astype(x.dtype.newbyteorder())
+        np.testing.assert_array_equal(parprims.argsort(swapped, method=way), order(x, 0))
+
+    def test_bfloat16_in_numpy(self, rng):
+        ml_dtypes = pytest.importorskip("ml_dtypes")
+        x = rng.permutation(np.tile(extremes("bfloat16"), 3))
+        assert x.dtype == ml_dtypes.bfloat16
+        for method in ("native", "array"):
+            np.testing.assert_array_equal(parprims.argsort(x, method=method), order(x, 0))
+
+
+class TestGradient:
+    def test_jax(self):
+        jax = pytest.importorskip("jax")
+        x, weights = jax.numpy.asarray([3.0, -0.0, 2.0, 0.0]), jax.numpy.arange(4.0)
+        for method in ("native", "array"):
+            gradient = jax.grad(lambda x, method=method: (parprims.sort(x, method=method) * weights).sum())(x)
+            np.testing.assert_array_equal(gradient, [3.0, 0.0, 2.0, 1.0])
+
+    def test_torch(self):
+        torch = pytest.importorskip("torch")
+        for method in ("native", "array"):
+            x = torch.tensor([3.0, -0.0, 2.0, 0.0], requires_grad=True)
+            (parprims.sort(x, method=method) * torch.arange(4.0)).sum().backward()
+            np.testing.assert_array_equal(x.grad, [3.0, 0.0, 2.0, 1.0])
