@@ -134,6 +134,7 @@ class TestCumulativeSum(Contract):
 class TestAffineScan(Contract):
     """Pairs under an operator that does not commute."""
 
+    methods: ClassVar = ("array",)  # Only JAX has another, and takes it for auto.
     dtypes: ClassVar = ("int32", "float16", "float64", "complex64")
     lengths: ClassVar = (0, 1, 2, 3, 5, 33, 5000)
 
@@ -151,18 +152,8 @@ class TestAffineScan(Contract):
 
 
 class TestLinearRecurrence(Contract):
-    dtypes: ClassVar = (
-        "int8",
-        "int32",
-        "int64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    )
-    lengths: ClassVar = (0, 1, 2, 3, 4, 5, 8, 33, 1000)
+    dtypes: ClassVar = ("int8", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
+    lengths: ClassVar = (0, 1, 2, 3, 4, 5, 33, 1000)
 
     def function(self, a, b, **options):
         return linear_recurrence(a, b, **options)
@@ -286,6 +277,17 @@ class TestScan:
             compare(backend, result, np.cumsum(x, axis=1, dtype=dtype), dtype=dtype)
         result = run(scan, backend.asarray(x), "maximum", method=method, dtype=backend.dtype("float64"))
         compare(backend, result, np.maximum.accumulate(x, axis=1), dtype="float64")
+
+    def test_wide_unsigned_integers(self, backend, run, method, rng, subtests):
+        # PyTorch has no arithmetic for them; results wrap around nevertheless.
+        for dtype in ("uint16", "uint32", "uint64"):
+            with subtests.test(dtype=dtype):
+                a, b = rng.integers(0, np.iinfo(dtype).max, (2, 30), dtype, endpoint=True)
+                arrays = (backend.asarray(a), backend.asarray(b))
+                result = run(scan, arrays[0], method=method, initial=5, dtype=arrays[0].dtype)
+                compare(backend, result, loop(add, a, initial=(np.asarray(5, dtype),))[0], dtype=dtype)
+                result = parprims.linear_recurrence(*arrays, initial=5, method="array")
+                compare(backend, result, recur(a, b, initial=np.asarray(5, dtype)), dtype=dtype)
 
     def test_half_precision_is_rounded_once(self, backend, run, method):
         # In float16 the sum would stay at 2048, where adding 1 is rounded away.
@@ -572,6 +574,13 @@ class TestRecurrence:
         result = backend.to_numpy(run(linear_recurrence, backend.asarray(a), backend.asarray(b), method=method))
         finite = np.isfinite(result)
         compare(backend, backend.asarray(result[finite]), expected[finite], recurrence_bound(a, b)[finite])
+
+    def test_no_warning_without_a_trace(self):
+        a, b = np.full(64, 1e200), np.ones(64)
+        a[::2] = 0
+        with np.errstate(all="raise"):
+            x = parprims.linear_recurrence(a, b, method="array")
+        np.testing.assert_array_equal(x, recur(a, b))
 
     def test_first_coefficient_is_not_read(self, backend, run, method, rng):
         for n in (1, 2, 3, 40):
