@@ -360,6 +360,24 @@ class TestOperators:
         total = run(parprims.reduce, backend.asarray(x), initial=backend.asarray(np.arange(4)), axis=1, method=method)
         compare(backend, total, x.sum(axis=1) + np.arange(4))
 
+    def test_sixteen_bit_initial(self, backend, run, method):
+        if not backend.supports("float16"):
+            pytest.skip(f"{backend.name} has no float16")
+        x, start = np.full((2, 3), 0.5, np.float16), np.array([1, 2], np.float16)
+        result = run(parprims.reduce, backend.asarray(x), axis=1, initial=backend.asarray(start), method=method)
+        compare(backend, result, np.array([2.5, 3.5]), 0, "float16")
+        with pytest.raises(TypeError, match="initial must have dtype float16"):
+            run(parprims.reduce, backend.asarray(x), initial=backend.asarray(np.float64([0.0])), method=method)
+
+    def test_one_element_is_a_copy(self, backend, run, method):
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX arrays are never written")
+        x = backend.asarray(np.array([[3.0], [4.0]]))
+        for axis in (1, ()):
+            result = run(parprims.reduce, x, axis=axis, method=method)
+            result[...] = 7.0
+            compare(backend, x, np.array([[3.0], [4.0]]))
+
     def test_dtype_and_keepdims(self, backend, run, method, rng):
         x = rng.integers(0, 100, (4, 100)).astype(np.int32)
         result = run(
@@ -423,6 +441,7 @@ class TestErrors:
             (TypeError, "x must be an array", lambda: parprims.sum((x, x))),
             (TypeError, "initial must fit dtype", lambda: parprims.reduce(flags, "logical_or", initial=2.5)),
             (ValueError, "initial must have 1 entries", lambda: parprims.reduce(x, initial=(1.0, 2.0))),
+            (ValueError, "initial must broadcast", lambda: parprims.reduce(x, initial=x)),
             (ValueError, "method must be one of", lambda: parprims.sum(x, method="cub")),
             (TypeError, "op .* returned", lambda: parprims.reduce(x, lambda e, f: e < f, method="array")),
         ]

@@ -181,13 +181,21 @@ _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
 }
 
 
-def as_array(name: str, value: Any, xp: Namespace, like: Array) -> Array:
-    """Return a scalar or array as an array with the dtype and device of another, never rounding it on the way.
+def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...]) -> Array:
+    """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape, never rounding it.
 
     Raises TypeError, naming the argument, for an array of another library or dtype and for a Python scalar of a
-    kind the dtype cannot hold (2.5 for an integer), and ValueError for an integer out of the dtype's range.
+    kind the dtype cannot hold (2.5 for an integer), and ValueError for an integer out of the dtype's range or an
+    array that does not broadcast.
     """
-    dtype = like.dtype
+    array = _typed(name, value, xp, dtype, device)
+    try:
+        return xp.broadcast_to(array, shape)
+    except (ValueError, RuntimeError, TypeError):  # the libraries differ
+        raise ValueError(f"{name} must broadcast to shape {shape}, got shape {array.shape}") from None
+
+
+def _typed(name: str, value: Any, xp: Namespace, dtype: Any, device: Any) -> Array:
     for scalar, kinds in _SCALAR_KINDS.items():
         if type(value) is scalar:
             if dtype_kind(dtype) not in kinds:
@@ -196,7 +204,7 @@ def as_array(name: str, value: Any, xp: Namespace, like: Array) -> Array:
                 info = xp.iinfo(dtype)
                 if not info.min <= value <= info.max:
                     raise ValueError(f"{name} must be in the range of {dtype_name(dtype)}, got {value}")
-            return xp.asarray(value, dtype=dtype, device=device(like))
+            return xp.asarray(value, dtype=dtype, device=device)
     if namespace(**{name: value}) is not xp:
         raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
     if value.dtype != dtype:

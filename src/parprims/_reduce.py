@@ -599,8 +599,10 @@ def _finish(
             for value, one in zip(identity, like, strict=True)
         )
     if r.initial is not None:
-        start = tuple(as_array("initial", value, xp, one) for value, one in zip(r.initial, like, strict=True))
-        start = tuple(xp.broadcast_to(one, shape) for one in start)
+        start = tuple(
+            cast(xp, as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
+            for value, dtype, one in zip(r.initial, dtypes, like, strict=True)
+        )
         totals = start if totals is None else r.op(start, totals)
     assert totals is not None
     result = tuple(cast(xp, total, dtype) for total, dtype in zip(totals, dtypes, strict=True))
@@ -634,6 +636,8 @@ def _array(xp: Namespace, r: _Reduction) -> Any:
     xs, dtypes, single = _elements(xp, r)
     if r.n == 0:
         return _finish(xp, r, None, xs, dtypes, single)
+    if r.n == 1:
+        xs = tuple(xp.astype(x, x.dtype, copy=True) for x in xs)  # a result shares no memory with the input
     xs, axis = _one_axis(xp, xs, r.axes)
     return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
 

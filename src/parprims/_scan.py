@@ -391,11 +391,7 @@ def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) ->
 def _start(xp: Namespace, initial: Any, like: Array, dtype: Any, axis: int) -> Array:
     """Return the initial element as an array of the dtype, shaped like another but of length 1 along the axis."""
     shape = (*like.shape[:axis], *like.shape[axis + 1 :])
-    start = as_array("initial", initial, xp, xp.zeros((), dtype=dtype, device=device(like)))
-    try:
-        start = xp.broadcast_to(start, shape)
-    except (ValueError, RuntimeError, TypeError):
-        raise ValueError(f"initial must broadcast to shape {shape}, got shape {start.shape}") from None
+    start = as_array("initial", initial, xp, dtype, device(like), shape)
     return xp.expand_dims(start, axis=axis)
 
 
