@@ -7,7 +7,7 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _trace
+from parprims import _reduce, _trace
 from tests.contract import compare
 
 ELEMENT = (("float32", "x"),)
@@ -104,6 +104,7 @@ class TestLastingKey:
         assert _trace.lasting_key(lambda x: x * state["scale"]) is None
         assert _trace.lasting_key(lambda x: (lambda: helper(x))()) is None
         assert _trace.lasting_key(lambda x: np.maximum(x, 0)) is not None
+        assert _trace.lasting_key(_reduce._conjugate_product) is not None
 
 
 def helper(x):

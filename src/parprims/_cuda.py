@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.resources
 import importlib.util
+import operator
 import os
 import pathlib
 import tempfile
@@ -478,7 +479,7 @@ class Runner:
                 functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in plan.outputs
             )
             self._stream = lambda: cupy.cuda.get_current_stream().ptr
-            self._address = _cupy_address
+            self._address = operator.attrgetter("data.ptr")
             _KNOWN_TYPES[cupy.ndarray] = "cupy"
         self._current_device = None if torch is not None else _cupy().cuda.runtime.getDevice
 
@@ -497,13 +498,9 @@ class Runner:
         except (AttributeError, IndexError):
             packet = self._packet(stream)
             packets = self._packets.setdefault(key, [])
-        values, at = packet.values, 0
-        for array in arrays:
-            values[at] = self._address(array)
-            at += 1
-        for array in outputs:
-            values[at] = self._address(array)
-            at += 1
+        values, address = packet.values, self._address
+        for at, array in enumerate((*arrays, *outputs)):
+            values[at] = address(array)
         status = self._launch(packet.config, self._function, None, packet.extra)
         if status:
             status = self._launch_again(packet, status)
@@ -557,11 +554,6 @@ class Runner:
 def _loaded(device: int, code: bytes) -> int:
     del device  # it is the current one; modules of two devices are two
     return _driver().load(code)
-
-
-def _cupy_address(x: Array) -> int:
-    address: int = x.data.ptr
-    return address
 
 
 def _torch_stream(device: int) -> Callable[[], int]:

@@ -481,8 +481,8 @@ def trace(name: str, function: Callable[..., Any], *elements: tuple[tuple[str, s
 def lasting_key(function: Any) -> Any:
     """Return a key under which the trace of a function can be remembered, or None if it may change.
 
-    A plain function is known by its code and by what it captures, as long as that is modules and plain numbers;
-    anything else (a name, an operator object, no function at all) is known by itself.
+    A plain function is known by its code and by what it captures, as long as that is modules, this library's own
+    functions and plain numbers; anything else (a name, an operator object, no function at all) is known by itself.
     """
     if not isinstance(function, types.FunctionType):
         return function if function is not None else ()
@@ -499,7 +499,9 @@ def lasting_key(function: Any) -> Any:
     for value in values:
         if isinstance(value, (bool, int, float, complex, str, type(None))):
             captured.append((type(value), repr(value)))  # 0.0 and -0.0 are equal, but not the same
-        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
+        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or (
+            isinstance(value, types.FunctionType) and value.__module__.startswith("parprims.")
+        ):
             captured.append(value)
         else:
             return None
