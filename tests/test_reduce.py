@@ -585,6 +585,36 @@ class TestKernelShapes:
             for index, found in enumerate(pool.map(work, range(8))):
                 assert found == {int(x[index:].sum())}
 
+    def test_another_device_than_the_current(self, backend, rng):
+        if not backend.cuda:
+            pytest.skip("needs CUDA devices")
+        x = rng.integers(-99, 99, 1_234_567)
+        if backend.name == "cupy":
+            import cupy
+
+            if cupy.cuda.runtime.getDeviceCount() < 2:
+                pytest.skip("needs two GPUs")
+            with cupy.cuda.Device(1):
+                there = cupy.asarray(x)
+        elif backend.name == "torch-cuda":
+            import torch
+
+            if torch.cuda.device_count() < 2:
+                pytest.skip("needs two GPUs")
+            there = torch.from_numpy(x).to("cuda:1")
+        else:
+            import jax
+
+            if len(jax.devices("cuda")) < 2:
+                pytest.skip("needs two GPUs")
+            there = jax.device_put(x, jax.devices("cuda")[1])
+        here = backend.asarray(x)
+        for array in (there, here, there):
+            for part in (array, array[1:], array[:100]):
+                total = parprims.sum(part, method="kernel")
+                assert device(total) == device(array)
+                assert int(total) == int(backend.to_numpy(part).sum())
+
     def test_captured_into_a_graph(self, backend, rng):
         if backend.name not in ("cupy", "torch-cuda"):
             pytest.skip("needs graphs")
