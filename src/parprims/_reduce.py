@@ -89,8 +89,9 @@ def reduce(
     -----
     Work and depth: n - 1 combinations in ceil(log2 n) steps (array).
     Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
-    Error: within 2 ceil(log2 n) units in the last place of sum |x| for a sum by array; 16-bit floats are combined
-    in float32 and rounded once.
+    Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
+    kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
+    combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array. Kernels on one stream
     share their scratch: CUDA graphs captured from one stream are to be replayed one after another.
     Methods: kernel (CUDA arrays), native (operators the library has), array.
