@@ -585,6 +585,31 @@ class TestKernelShapes:
             for index, found in enumerate(pool.map(work, range(8))):
                 assert found == {int(x[index:].sum())}
 
+    def test_what_auto_takes(self, backend, rng):
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        x = backend.asarray(rng.standard_normal(1000))
+        with parprims.explain() as calls:
+            parprims.sum(x)
+            parprims.reduce((x, x), affine)
+        plain = "native" if backend.name == "jax-cuda" else "kernel"
+        assert [call.method for call in calls] == [plain, "kernel"]
+
+    def test_repeated_calls_see_new_data_and_captures(self, backend, rng):
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        state = {"scale": 2}
+        for _ in range(3):
+            x = rng.integers(-9, 9, (40, 30))
+            array = backend.asarray(x)
+            assert int(parprims.sum(array, method="kernel")) == x.sum()
+            assert int(parprims.max(array, method="kernel")) == x.max()
+            compare(backend, parprims.sum(array, axis=1, method="kernel"), x.sum(axis=1))
+            compare(backend, parprims.sum(array, axis=1, keepdims=True, method="kernel"), x.sum(axis=1, keepdims=True))
+            state["scale"] += 1
+            total = parprims.map_reduce(lambda x: x * state["scale"], array, method="kernel")
+            assert int(total) == state["scale"] * x.sum()
+
     def test_another_device_than_the_current(self, backend, rng):
         if not backend.cuda:
             pytest.skip("needs CUDA devices")

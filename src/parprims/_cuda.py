@@ -408,27 +408,29 @@ def device_index(xp: Namespace, x: Array) -> int:
     return index
 
 
-def signature(arrays: tuple[Array, ...]) -> tuple[Any, ...] | None:
+def signature(x: Array | tuple[Array, ...]) -> tuple[Any, ...] | None:
     """Return all that the choice of a method and a kernel can depend on, or None if that is not known cheaply.
 
     Calls of equal signatures and equal options take the same way, so that the second can go straight to it.
     """
-    found: list[Any] = []
-    for x in arrays:
-        kind = _KNOWN_TYPES.get(type(x))
-        if kind == "cupy":
-            memory = x.data
-            found += (x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id)
-        elif kind == "torch":
-            torch = _torch()
-            if x.requires_grad or x.is_conj() or x.is_neg() or torch.compiler.is_compiling():
-                return None
-            found += (x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device)
-        elif kind == "jax":
-            found += (x.dtype, x.shape, x.sharding, _wide_jax())
-        else:
-            return None
-    return tuple(found)
+    kind = _KNOWN_TYPES.get(type(x))
+    if kind == "cupy":
+        memory = x.data  # type: ignore[union-attr]
+        return x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id  # type: ignore[union-attr]
+    if kind == "torch":
+        return _torch_signature(x)
+    if kind == "jax":
+        return x.dtype, x.shape, x.sharding, _wide_jax()  # type: ignore[union-attr]
+    if type(x) is tuple:
+        parts = tuple([signature(one) for one in x])
+        return None if None in parts else parts
+    return None
+
+
+def _torch_signature(x: Array) -> tuple[Any, ...] | None:
+    if x.requires_grad or x.is_conj() or x.is_neg() or _torch().compiler.is_compiling():
+        return None
+    return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device
 
 
 _KNOWN_TYPES: dict[type, str] = {}
@@ -478,7 +480,8 @@ class Runner:
             self._outputs = tuple(
                 functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in plan.outputs
             )
-            self._stream = lambda: cupy.cuda.get_current_stream().ptr
+            current_stream = cupy.cuda.get_current_stream
+            self._stream = lambda: current_stream().ptr
             self._address = operator.attrgetter("data.ptr")
             _KNOWN_TYPES[cupy.ndarray] = "cupy"
         self._current_device = None if torch is not None else _cupy().cuda.runtime.getDevice

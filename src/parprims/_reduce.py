@@ -21,7 +21,6 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
-    is_traced,
     lacks_products,
     namespace,
     normalize_axes,
@@ -94,7 +93,8 @@ def reduce(
     combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array. Kernels on one stream
     share their scratch: CUDA graphs captured from one stream are to be replayed one after another.
-    Methods: kernel (CUDA arrays), native (operators the library has), array.
+    Methods: kernel (CUDA arrays; auto leaves JAX's to XLA where it has the operator), native (operators the library
+    has), array.
     Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
 
     Examples
@@ -504,10 +504,11 @@ def _reduce(
 ) -> Any:
     """Check a call of any public function here and hand it to a method."""
     key = None
-    signature = None if initial is not None or watched() else _cuda.signature(x if isinstance(x, tuple) else (x,))
+    signature = None if initial is not None or watched() else _cuda.signature(x)
     if signature is not None:
         # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-        operation, mapping = lasting_key(op), lasting_key(fn)
+        operation = op if type(op) is str else lasting_key(op)
+        mapping = () if fn is None else lasting_key(fn)
         if operation is not None and mapping is not None:
             key = (primitive, mapping, operation, axis, type(axis), keepdims, dtype, method, type(x), signature)
             try:
@@ -1005,8 +1006,8 @@ _programs: dict[Any, _Program] = {}
 
 
 def _kernel_slower(xp: Namespace, r: _Reduction) -> str | None:
-    if is_traced(r.arrays[0]) and _native_refusal(xp, r) is None:
-        return "inside a JAX program XLA fuses its own reduction with what produces the arrays"
+    if _cuda.is_jax(xp) and _native_refusal(xp, r) is None:
+        return "XLA's own reduction is as fast, and fuses with what produces the arrays"
     return None
 
 
