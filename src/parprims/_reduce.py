@@ -1030,10 +1030,13 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
     if r.initial is not None:
         return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
     if r.key is not None and builtins.all(one is other for one, other in zip(arrays, r.arrays, strict=True)):
-        if program.single:
-            _remember(_shortcuts, r.key, (lambda x: runner(x)[0]) if r.single else (lambda xs: runner(*xs)[0]))
+        if program.single and r.single:
+            shortcut = runner.one if gpu is not None else lambda x: runner(x)[0]
+        elif program.single:
+            shortcut = lambda xs: runner(*xs)[0]  # noqa: E731
         else:
-            _remember(_shortcuts, r.key, runner if r.single else (lambda xs: runner(*xs)))
+            shortcut = runner if r.single else lambda xs: runner(*xs)
+        _remember(_shortcuts, r.key, shortcut)
     return totals[0] if program.single else totals
 
 
