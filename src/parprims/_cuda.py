@@ -1,8 +1,8 @@
 """The only module that knows CUDA: compile, cache, borrow arrays, launch, check.
 
-A primitive describes what a kernel does to its arrays as a `Plan`. Two runners take plans: `run` launches on the
-caller's current stream (CuPy arrays, PyTorch tensors) through the CUDA driver, `run_traced` turns the launch into a
-call inside a JAX program. Neither copies an array or leaves the device.
+A primitive describes what a kernel does to its arrays as a `Plan`. Two runners take plans: `Runner` launches on the
+caller's current stream (CuPy arrays, PyTorch tensors) through the CUDA driver, `traced` turns the launch into a call
+inside a JAX program. Neither copies an array or leaves the device.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ class Operator:
     combine : callable
         ``combine(earlier, later)`` returns the combination of two elements in that order, with the dtypes of its
         arguments. For it to run in a CUDA kernel it must be written with Python operators and functions of the
-        array API standard (from ``array_api_compat.array_namespace(x)``, or NumPy's or PyTorch's own).
+        array API standard (from ``array_api_compat.array_namespace(x)``, or NumPy's or PyTorch's own). Its
+        translation is kept with the Operator, so the variables it captures must not change.
     identity : scalar, tuple of scalars or callable, optional
         The element e with combine(e, x) = combine(x, e) = x, one scalar per component. A callable receives the
         dtype name of each component ("float32") and returns it. Without one, an empty reduction and an exclusive
