@@ -410,7 +410,33 @@ DEVICE T shuffle_down(const T& mine, int distance) {
     return theirs;
 }
 
-// ---- Loads ----------------------------------------------------------------------------------------------------
+// Returns the structure held by the lane `distance` below; lanes whose source is outside keep their own.
+template <class T>
+DEVICE T shuffle_up(const T& mine, int distance) {
+    constexpr int WORDS = (sizeof(T) + 3) / 4;
+    unsigned words[WORDS] = {};
+    memcpy(words, &mine, sizeof(T));
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_up_sync(0xffffffffu, words[word], distance);
+    T theirs;
+    memcpy(&theirs, words, sizeof(T));
+    return theirs;
+}
+
+// Returns the structure held by a lane.
+template <class T>
+DEVICE T shuffle(const T& mine, int lane) {
+    constexpr int WORDS = (sizeof(T) + 3) / 4;
+    unsigned words[WORDS] = {};
+    memcpy(words, &mine, sizeof(T));
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) words[word] = __shfl_sync(0xffffffffu, words[word], lane);
+    T theirs;
+    memcpy(&theirs, words, sizeof(T));
+    return theirs;
+}
+
+// ---- Loads and stores -----------------------------------------------------------------------------------------
 
 template <int BYTES>
 struct Word;
@@ -454,6 +480,81 @@ struct Input {
             const T* from = base + o * outer + i * along + j * inner;
 #pragma unroll
             for (int k = 0; k < N; ++k) to[k] = from[k * (ACROSS ? inner : along)];
+        }
+    }
+};
+
+// How a thread reaches N elements side by side along the axis it moves on: each by its stride, as one aligned vector
+// of ascending or of descending addresses, or as one element that stands for all.
+enum Access { STRIDED, ASCENDING, DESCENDING, CONSTANT };
+
+// An array seen as (high, low, n, inner), with its strides in elements; the base is that of the first element.
+template <class T, Access ACCESS>
+struct View {
+    T* base;
+    long long high, low, along, inner;
+
+    DEVICE View at(long long h, long long l, long long j) const {
+        return {base + h * high + l * low + j * inner, high, low, along, inner};
+    }
+
+    // Loads elements i, i + 1, ... of the axis n.
+    template <class S, int N>
+    DEVICE void load_along(S (&to)[N], long long i) const {
+        if constexpr (ACCESS == ASCENDING || ACCESS == DESCENDING) {
+            using Vector = typename Word<N * sizeof(T)>::Type;
+            const T* from = ACCESS == ASCENDING ? base + i : base - i - (N - 1);
+            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
+            S loaded[N];
+            memcpy(loaded, &vector, sizeof(Vector));
+#pragma unroll
+            for (int k = 0; k < N; ++k) to[k] = loaded[ACCESS == ASCENDING ? k : N - 1 - k];
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : base[(i + k) * along];
+        }
+    }
+
+    // Loads element i of inner lines side by side.
+    template <class S, int N>
+    DEVICE void load_across(S (&to)[N], long long i) const {
+        const T* from = base + i * along;
+        if constexpr (ACCESS == ASCENDING) {
+            using Vector = typename Word<N * sizeof(T)>::Type;
+            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
+            memcpy(to, &vector, sizeof(Vector));
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *from : from[k * inner];
+        }
+    }
+
+    template <int N>
+    DEVICE void store_along(const T (&from)[N], long long i) const {
+        if constexpr (ACCESS == ASCENDING || ACCESS == DESCENDING) {
+            using Vector = typename Word<N * sizeof(T)>::Type;
+            T ordered[N];
+#pragma unroll
+            for (int k = 0; k < N; ++k) ordered[ACCESS == ASCENDING ? k : N - 1 - k] = from[k];
+            Vector vector;
+            memcpy(&vector, ordered, sizeof(Vector));
+            *reinterpret_cast<Vector*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)) = vector;
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) base[(i + k) * along] = from[k];
+        }
+    }
+
+    template <int N>
+    DEVICE void store_across(const T (&from)[N], long long i) const {
+        if constexpr (ACCESS == ASCENDING) {
+            using Vector = typename Word<N * sizeof(T)>::Type;
+            Vector vector;
+            memcpy(&vector, from, sizeof(Vector));
+            *reinterpret_cast<Vector*>(base + i * along) = vector;
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) base[i * along + k * inner] = from[k];
         }
     }
 };

@@ -32,8 +32,8 @@ class Plan:
     """What one launch does, as data.
 
     The kernel is ``extern "C" void kernel(...)`` with the body given. In it, inputs are ``in0``, ``in1``, ...,
-    outputs ``out0``, ..., zeroed scratch ``zeroed`` and scratch of any content ``scratch``, all of type ``void*``,
-    and the integers ``n0``, ``n1``, ... of type ``long long``.
+    outputs ``out0``, ..., scratch ``zeroed``, ``status`` and ``scratch``, all of type ``void*``, and the integers
+    ``n0``, ``n1``, ... of type ``long long``.
 
     Parameters
     ----------
@@ -49,8 +49,10 @@ class Plan:
         The values of n0, n1, ...
     grid, block : int
         The number of blocks, and of threads in each.
-    zeroed_bytes, scratch_bytes : int
-        How much scratch the kernel needs, of both kinds or of none. It leaves the zeroed part zero.
+    zeroed_bytes, status_bytes, scratch_bytes : int
+        How much scratch of each kind the kernel needs. Zeroed scratch is zero and the kernel leaves it so. Status
+        scratch holds what kernels that use it left there, or zeros at first: they tell by a count of launches in its
+        first word what is theirs. The rest may hold anything.
     unbound_registers : bool
         Whether a thread may have all the registers it can use; otherwise the compiler weighs them against the
         number of blocks that fit a multiprocessor.
@@ -64,6 +66,7 @@ class Plan:
     grid: int
     block: int
     zeroed_bytes: int = 0
+    status_bytes: int = 0
     scratch_bytes: int = 0
     unbound_registers: bool = False
 
@@ -71,20 +74,20 @@ class Plan:
         """Return the whole CUDA source.
 
         ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them: inputs,
-        outputs and, if there is any, zeroed scratch between the two, other scratch and the zeroed once more at the
-        end. Otherwise the integers are parameters.
+        scratch that starts at zero, outputs, other scratch, and once more what starts at zero. Otherwise the integers
+        are parameters.
         """
         ins = [f"const void* in{index}" for index in range(self.inputs)]
         outs = [f"void* out{index}" for index in range(len(self.outputs))]
-        scratch = ["void* zeroed", "void* scratch"]
         if static:
+            zeros = [f"void* {name}" for name, nbytes in self.zeros().items() if nbytes]
+            others = ["void* scratch"] if self.scratch_bytes else []
+            parameters = [*ins, *zeros, *outs, *others, *("void*" for _ in zeros)]
+            missing = [name for name in _SCRATCH if f"void* {name}" not in parameters]
             locals_ = [f"constexpr long long n{index} = {n}LL;" for index, n in enumerate(self.integers)]
-            if self.scratch_bytes:
-                parameters = [*ins, scratch[0], *outs, scratch[1], "void*"]
-            else:
-                parameters = [*ins, *outs]
-                locals_ += [f"{one} = nullptr;" for one in scratch]
+            locals_ += [f"void* const {name} = nullptr;" for name in missing]
         else:
+            scratch = (f"void* {name}" for name in _SCRATCH)
             parameters = [*ins, *outs, *scratch, *(f"long long n{index}" for index in range(len(self.integers)))]
             locals_ = []
         bounds = f"{self.block}, 1" if self.unbound_registers else self.block
@@ -97,6 +100,14 @@ class Plan:
                 "}\n",
             )
         )
+
+
+    def zeros(self) -> dict[str, int]:
+        """Return the bytes of each kind of scratch that starts at zero."""
+        return {"zeroed": self.zeroed_bytes, "status": self.status_bytes}
+
+
+_SCRATCH = ("zeroed", "status", "scratch")
 
 
 @functools.cache
@@ -113,11 +124,14 @@ class CudaError(RuntimeError):
     """CUDA refused a request; the message has its name and meaning."""
 
 
+@functools.cache
+def _has_bindings() -> bool:
+    return bool(importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"))
+
+
 def compiler_refusal() -> str | None:
     """Return the sentence why CUDA text cannot be compiled here, or None."""
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
-        return None
-    if importlib.util.find_spec("cupy_backends"):
+    if _has_bindings() or importlib.util.find_spec("cupy_backends"):
         return None
     return "no CUDA compiler is installed: install CuPy, or cuda-core with nvidia-cuda-nvrtc"
 
@@ -133,7 +147,7 @@ def compile_source(text: str, arch: str, *, report: bool = False) -> tuple[bytes
     ``report`` asks the log for registers, spills and shared memory.
     """
     options = _options(arch) + (("--ptxas-options=-v",) if report else ())
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
+    if _has_bindings():
         return _compile_with_bindings(text, options, ptx=arch.startswith("compute"))
     return _compile_with_cupy(text, options, ptx=arch.startswith("compute"))
 
@@ -182,7 +196,7 @@ def _compile_with_cupy(text: str, options: Sequence[str], *, ptx: bool) -> tuple
 
 @functools.cache
 def _compiler_version() -> str:
-    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.bindings"):
+    if _has_bindings():
         from cuda.bindings import nvrtc
 
         _, major, minor = nvrtc.nvrtcVersion()
@@ -288,22 +302,24 @@ class _Driver:
         self.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
         return function.value or 0
 
-    def scratch(self, device: int, stream: int, nbytes: int, *, zeroed: bool) -> int:
-        """Return memory for kernels on one stream of the current context, which follow each other and can share it.
+    def scratch(self, device: int, stream: int, kind: str, nbytes: int) -> int:
+        """Return memory of one kind for kernels on one stream of the current context.
 
-        Zeroed memory is kept apart from memory of any content: a kernel leaves it zero for the next. The handle 2
-        means another stream in every thread.
+        They follow each other and can share it; each kind (see `Plan`) is kept apart. The handle 2 means another
+        stream in every thread.
         """
-        key = (device, stream, threading.get_ident() if stream == 2 else 0, zeroed)
+        if not nbytes:
+            return 0
+        key = (device, stream, threading.get_ident() if stream == 2 else 0, kind)
         address, size = self._scratch.get(key, (0, 0))
         if size >= nbytes:
             return address
-        size = max(nbytes, _LEAST_ZEROED if zeroed else _LEAST_SCRATCH)
+        size = max(nbytes, _LEAST_SCRATCH)
         with self._lock:
             pointer = ctypes.c_void_p()
             # The buffer before stays: kernels in flight, or in a captured graph, may still use it.
             self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-            if zeroed:
+            if kind != "scratch":
                 self._clear(pointer, size)
             self._scratch[key] = (pointer.value or 0, size)
         return pointer.value or 0
@@ -342,7 +358,7 @@ class _Packet:
         self.extra = ctypes.addressof(self._extra)
 
 
-_LEAST_ZEROED, _LEAST_SCRATCH = 1 << 18, 1 << 19
+_LEAST_SCRATCH = 1 << 19
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 
 
@@ -543,14 +559,14 @@ class Runner:
     def _packet(self, stream: int) -> _Packet:
         """Return a packet for a stream with all but the arrays' addresses filled in."""
         plan = self.plan
-        zeroed, scratch = self._prepare(stream)
+        scratch = self._prepare(stream)
         addresses = (0,) * (plan.inputs + len(plan.outputs))
-        packet = _Packet(plan.grid, plan.block, (*addresses, zeroed, scratch, *plan.integers))
+        packet = _Packet(plan.grid, plan.block, (*addresses, *scratch, *plan.integers))
         packet.fields.stream = stream
         return packet
 
-    def _prepare(self, stream: int) -> tuple[int, int]:
-        """Load the kernel and return the addresses of its zeroed and its other scratch for a stream."""
+    def _prepare(self, stream: int) -> tuple[int, ...]:
+        """Load the kernel and return the addresses of its scratch, kind by kind, for a stream."""
         driver, plan = _driver(), self.plan
         entered = driver.enter(self._device)
         mode = ctypes.c_int(2)  # relaxed: code and memory may be had while a stream is being captured into a graph
@@ -559,15 +575,13 @@ class Runner:
             if not self._function:
                 code = compiled(plan.text(static=False), driver.architecture(self._device))
                 self._function = _loaded(self._device, code)
-            zeroed = scratch = 0
-            if plan.scratch_bytes:
-                zeroed = driver.scratch(self._device, stream, plan.zeroed_bytes, zeroed=True)
-                scratch = driver.scratch(self._device, stream, plan.scratch_bytes, zeroed=False)
+            sizes = {**plan.zeros(), "scratch": plan.scratch_bytes}
+            scratch = tuple(driver.scratch(self._device, stream, kind, sizes[kind]) for kind in _SCRATCH)
         finally:
             driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
             if entered:
                 driver.leave()
-        return zeroed, scratch
+        return scratch
 
 
 @functools.cache
@@ -597,6 +611,21 @@ def _cupy() -> Any:
     import cupy
 
     return cupy
+
+
+def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
+    """Return the largest power of two that is at most n (or, up, the smallest at least n), from 1 to most."""
+    if n <= 1:
+        return 1
+    return min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
+
+
+def remember(memory: dict[Any, Any], key: Any, found: Any) -> Any:
+    """Keep what was found, for at most 4096 keys, and return it."""
+    if len(memory) >= 4096:
+        memory.clear()
+    memory[key] = found
+    return found
 
 
 # ---- JAX ------------------------------------------------------------------------------------------------------
@@ -663,12 +692,11 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 
     capability = _jax_cuda_devices()[0].compute_capability.replace(".", "")
     results = [jax.ShapeDtypeStruct(shape, getattr(jnp, name)) for shape, name in plan.outputs]
-    zeros, aliases = [], {}
+    zeros = [jnp.zeros((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.zeros().values() if nbytes]
     if plan.scratch_bytes:
-        zeros = [jnp.zeros((-(-plan.zeroed_bytes // 4),), jnp.uint32)]
         results.append(jax.ShapeDtypeStruct((-(-plan.scratch_bytes // 4),), jnp.uint32))
-        results.append(jax.ShapeDtypeStruct(zeros[0].shape, jnp.uint32))
-        aliases = {plan.inputs: len(results) - 1}
+    aliases = {plan.inputs + at: len(results) + at for at in range(len(zeros))}
+    results += [jax.ShapeDtypeStruct(zero.shape, zero.dtype) for zero in zeros]
     call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases=aliases)
     outputs = call(
         *arrays,
@@ -695,7 +723,8 @@ def traced(
     """Return the plan as a jitted JAX function of its inputs.
 
     On a CUDA device it is the kernel, elsewhere ``otherwise``, which computes the same from the same arrays and also
-    carries derivatives. ``batched`` takes the inputs with one more leading axis, and vmap becomes a call of it.
+    carries derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 where an input is the same
+    for the whole batch, and vmap becomes a call of it.
     """
     import jax
 
@@ -707,14 +736,8 @@ def traced(
         return found
 
     @compute.def_vmap  # type: ignore[untyped-decorator]
-    def _(size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
-        import jax.numpy as jnp
-
-        whole = [
-            x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
-            for x, is_batched in zip(arrays, in_batched, strict=True)
-        ]
-        outputs = batched(*whole)
+    def _(_size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
+        outputs = batched(*(x if own else x[None] for x, own in zip(arrays, in_batched, strict=True)))
         return outputs, (True,) * len(outputs)
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]

@@ -29,7 +29,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
-from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, register_type, trace
+from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -448,7 +448,8 @@ class _Reduction:
     """One call, checked: what every method is given.
 
     ``arrays`` have one shape, ``axes`` count from the front in ascending order, ``n`` is the number of elements
-    combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None.
+    combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None. ``operation`` is what
+    the operator can be remembered by, or None.
     """
 
     __slots__ = (
@@ -461,6 +462,7 @@ class _Reduction:
         "key",
         "n",
         "op",
+        "operation",
         "program",
         "shape",
         "single",
@@ -477,8 +479,9 @@ class _Reduction:
         keepdims: bool,
         dtypes: tuple[Any, ...] | None,
         initial: tuple[Any, ...] | None,
+        operation: Any = None,
     ) -> None:
-        self.fn, self.arrays, self.single, self.op = fn, arrays, single, op
+        self.fn, self.arrays, self.single, self.op, self.operation = fn, arrays, single, op, operation
         self.axes, self.keepdims, self.dtypes, self.initial = axes, keepdims, dtypes, initial
         self.key: Any = None
         self.shape: tuple[int, ...] = arrays[0].shape
@@ -538,7 +541,7 @@ def _reduce(
     axes = normalize_axes(axis, arrays[0].ndim)
     dtypes = None if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
     start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
-    reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start)
+    reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start, lasting_key(op))
     if fn is None:
         _check_elements(reduction, tuple(one.dtype for one in arrays))
     if reduction.n == 0 and primitive in ("max", "min"):
@@ -742,39 +745,13 @@ class _Program:
         # With an initial element to come, results keep the dtype they are computed in.
         self.results = tuple(dtype_name(dtype) for dtype in dtypes)
         self.outputs = self.results if r.initial is None else states
-        earlier, later = (
-            tuple((name, f"{side}.v{index}") for index, name in enumerate(states)) for side in ("earlier", "later")
-        )
-        packed = len(states) > 1 or r.op.components is not None
-        combined = trace(f"op {r.op.name}", r.op.combine, earlier, later, packed=packed)
-        if combined.dtypes != states:
-            raise Untraceable(f"op {r.op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
+        combined = trace_combine(r.op, states)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
         self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
         self._types = tuple(C_TYPES[name] for name in names)
-        casts = ", ".join(
-            f"ops::cast<{register_type(state)}>({code})" for state, (_, code) in zip(states, values, strict=True)
-        )
         self._text = "\n".join(
             (
-                "struct State {",
-                *(f"    {register_type(name)} v{index};" for index, name in enumerate(states)),
-                "};",
-                "struct Raw {",
-                *(f"    {kind} x{index};" for index, kind in enumerate(self._types)),
-                "};",
-                "DEVICE State element(const Raw& raw) {",
-                *(
-                    f"    const {register_type(name)} x{index} = value(raw.x{index});"
-                    for index, name in enumerate(names)
-                ),
-                *(f"    {line}" for line in body),
-                f"    return {{{casts}}};",
-                "}",
-                "DEVICE State combine(const State& earlier, const State& later) {",
-                *(f"    {line}" for line in combined.lines),
-                f"    return {{{', '.join(combined.outputs)}}};",
-                "}",
+                structures(names, states, body, [code for _, code in values], combined),
                 f"constexpr bool COMMUTATIVE = {'true' if r.op.commutative else 'false'};",
                 "struct Outputs {",
                 *(f"    {C_TYPES[name]}* y{index};" for index, name in enumerate(self.outputs)),
@@ -879,7 +856,7 @@ def _plan(
     vector = builtins.max(1, 16 // builtins.max(program.itemsizes))
     if columns:
         # A thread keeps one total per column: no more of them than fit its registers.
-        vector = builtins.min(vector, _power_of_two(_TILE.column_bytes // program.state_bytes))
+        vector = builtins.min(vector, _cuda.power_of_two(_TILE.column_bytes // program.state_bytes))
 
     def aligned(at: int) -> bool:
         itemsize = program.itemsizes[at]
@@ -895,7 +872,7 @@ def _plan(
     if columns and not builtins.all(vectorized):
         # Threads side by side read side by side: without vectors, one element each.
         vector, vectorized = 1, (False,) * inputs
-    unroll = _power_of_two(_TILE.bytes_in_flight // (vector * builtins.sum(program.itemsizes)), most=8)
+    unroll = _cuda.power_of_two(_TILE.bytes_in_flight // (vector * builtins.sum(program.itemsizes)), most=8)
     source = program.source(vector, vectorized)
     strides = [stride for at in range(inputs) for stride in (outward[at], along[at], across[at])]
     reads = ", ".join(
@@ -919,16 +896,27 @@ def _plan(
             f"  const Inputs in = {{{reads}}};\n  const Outputs out = {{{writes}}};\n"
             f"  {call}(in, out{''.join(f', {one}' for one in (*arguments, *named))});"
         )
-        return _cuda.Plan(source, body, inputs, outputs, (*strides, *integers), grid, block, zeroed, scratch, columns)
+        return _cuda.Plan(
+            source,
+            body,
+            inputs,
+            outputs,
+            (*strides, *integers),
+            grid,
+            block,
+            zeroed_bytes=zeroed,
+            scratch_bytes=scratch,
+            unbound_registers=columns,
+        )
 
     memory = ("(unsigned*)zeroed", "(unsigned*)scratch")
     if columns:
-        across_threads = _power_of_two(-(-inner // vector), up=True)
+        across_threads = _cuda.power_of_two(-(-inner // vector), up=True)
         if outer * -(-inner // vector) >= 2 * _TILE.blocks * _TILE.threads:
             across_threads = builtins.min(_TILE.threads, across_threads)  # columns enough to occupy every thread
         else:
             across_threads = builtins.min(32, across_threads)
-        groups = _power_of_two(n // unroll, most=_TILE.threads // across_threads)
+        groups = _cuda.power_of_two(n // unroll, most=_TILE.threads // across_threads)
         turns = "true" if r.op.commutative and inner <= across_threads * vector else "false"
         outers = _TILE.threads // (across_threads * groups)
         tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
@@ -949,7 +937,7 @@ def _plan(
     rows = outer
     items = vector * unroll
     if n <= 32 * items or (n <= 256 * items and rows >= 16 * _TILE.blocks):
-        lanes = builtins.min(32, _power_of_two(-(-n // items), up=True))
+        lanes = builtins.min(32, _cuda.power_of_two(-(-n // items), up=True))
         return plan(
             f"reduce_short_rows<{_TILE.threads}, {lanes}, {unroll}>",
             integers=(rows, n),
@@ -975,18 +963,11 @@ def _plan(
     )
 
 
-def _power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
-    """Return the largest power of two that is at most n (or, up, the smallest at least n), from 1 to most."""
-    if n <= 1:
-        return 1
-    return builtins.min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
-
-
 def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
     reason = _cuda.refusal(xp, r.arrays)
     if reason is not None:
         return reason
-    op, fn = lasting_key(r.op), lasting_key(r.fn)
+    op, fn = r.operation, lasting_key(r.fn)
     dtypes = tuple([x.dtype for x in r.arrays])
     key = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
     lasting = op is not None and fn is not None
@@ -995,7 +976,7 @@ def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
         if program is None:
             program = _Program(xp, r)
             if lasting:
-                _remember(_programs, key, program)
+                _cuda.remember(_programs, key, program)
     except Untraceable as reason:
         return str(reason)
     r.program = program
@@ -1025,7 +1006,7 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
         plan = _plan(program, r, layouts)
         if plan is None:
             return _kernel_on_copies(xp, r, arrays)
-        runner = _remember(program.runners, key, _runner(xp, r, plan, gpu))
+        runner = _cuda.remember(program.runners, key, _runner(xp, r, plan, gpu))
     totals = runner(*arrays)
     if r.initial is not None:
         return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
@@ -1036,16 +1017,8 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
             shortcut = lambda xs: runner(*xs)[0]  # noqa: E731
         else:
             shortcut = runner if r.single else lambda xs: runner(*xs)
-        _remember(_shortcuts, r.key, shortcut)
+        _cuda.remember(_shortcuts, r.key, shortcut)
     return totals[0] if program.single else totals
-
-
-def _remember(memory: dict[Any, Any], key: Any, found: Any) -> Any:
-    """Keep what was found, for at most 4096 keys, and return it."""
-    if len(memory) >= 4096:
-        memory.clear()
-    memory[key] = found
-    return found
 
 
 def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -> Any:
@@ -1072,6 +1045,7 @@ def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> 
         return tuple(xp.astype(one, getattr(xp, name)) for one, name in zip(ones, program.outputs, strict=True))
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
+        arrays = tuple(xp.broadcast_arrays(*arrays))
         more = _Reduction(fn, arrays, single, op, tuple(axis + 1 for axis in axes), keepdims, dtypes, None)
         more.program = program
         result = _kernel(xp, more)

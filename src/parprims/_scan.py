@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
 import numpy as np
 
+from parprims import _cuda
 from parprims._arrays import (
     Array,
     Namespace,
@@ -20,6 +22,7 @@ from parprims._arrays import (
     check_kind,
     compute_dtype,
     device,
+    dtype_bits,
     dtype_kind,
     dtype_name,
     namespace,
@@ -27,8 +30,9 @@ from parprims._arrays import (
     ring_dtype,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods
+from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -274,16 +278,39 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    key = None
+    if initial is None and not watched():
+        signature = _cuda.signature((a, b))
+        if signature is not None:
+            # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
+            key = ("linear_recurrence", axis, type(axis), reverse, method, signature)
+            shortcut = _shortcut(key)
+            if shortcut is not None:
+                return shortcut(a, b)
     xp = namespace(a=a, b=b)
     dtype = _promoted(xp, a, b)
     try:
-        wide_a, wide_b = xp.broadcast_arrays(a, b)
+        shape = xp.broadcast_arrays(a, b)[0].shape
     except (ValueError, RuntimeError, TypeError):
         raise ValueError(f"a and b must broadcast against each other, got shapes {a.shape} and {b.shape}") from None
-    index = normalize_axis(axis, wide_b.ndim)
-    start = None if initial is None else _start(xp, initial, wide_b, dtype, index)
-    recurrence = _Recurrence(wide_a, wide_b, a.ndim == 0, index, start, reverse, dtype)
+    index = normalize_axis(axis, len(shape))
+    constant = a.ndim == 0
+    a, b = (x if x.ndim == len(shape) else xp.reshape(x, (1,) * (len(shape) - x.ndim) + x.shape) for x in (a, b))
+    start = None if initial is None else _start(xp, initial, b, shape, dtype, index)
+    recurrence = _Recurrence((a, b), shape, constant, index, start, reverse, dtype)
+    recurrence.key = key
     return _METHODS["linear_recurrence"](method, xp, recurrence)
+
+
+_shortcuts: dict[Any, Callable[..., Any]] = {}
+
+
+def _shortcut(key: Any) -> Callable[..., Any] | None:
+    """Return what computes calls with this key, if one came before."""
+    try:
+        return _shortcuts.get(key)
+    except TypeError:  # an unhashable argument, which the checks will name
+        return None
 
 
 def _only_array(x: Array) -> Array:
@@ -295,18 +322,37 @@ def _only_array(x: Array) -> Array:
 class _Scan:
     """One call of a scan, checked: what every method is given.
 
-    ``xs`` have one shape; ``working`` are the dtypes they are combined in, ``dtypes`` those of the result, which has
-    length ``n`` along the axis. ``initial`` holds arrays of length 1 along the axis and ``identity`` scalars; one of
-    them is there where a result needs something to begin with, never both.
+    ``inputs`` have the shape ``shape``; ``working`` are the dtypes they are combined in, ``dtypes`` those of the
+    result, which has length ``n`` along the axis. ``initial`` holds arrays of length 1 along the axis and ``identity``
+    scalars; one of them is there where a result needs something to begin with, never both. ``operation`` is what the
+    operator can be remembered by, or None.
     """
 
-    __slots__ = ("axis", "dtypes", "exclusive", "identity", "initial", "n", "op", "reverse", "single", "working", "xs")
+    __slots__ = (
+        "axis",
+        "dtypes",
+        "exclusive",
+        "identity",
+        "initial",
+        "inputs",
+        "key",
+        "n",
+        "op",
+        "operation",
+        "program",
+        "reverse",
+        "shape",
+        "single",
+        "working",
+    )
+    program: _Program
 
     def __init__(
         self,
-        xs: tuple[Array, ...],
+        inputs: tuple[Array, ...],
         single: bool,
         op: Operator,
+        operation: Any,
         axis: int,
         exclusive: bool,
         reverse: bool,
@@ -316,15 +362,49 @@ class _Scan:
         working: tuple[Any, ...],
         dtypes: tuple[Any, ...],
     ) -> None:
-        self.xs, self.single, self.op, self.axis, self.exclusive, self.reverse = (
-            xs,
-            single,
-            op,
+        self.inputs, self.single, self.op, self.operation, self.axis = inputs, single, op, operation, axis
+        self.exclusive, self.reverse, self.initial, self.identity, self.n = exclusive, reverse, initial, identity, n
+        self.working, self.dtypes = working, dtypes
+        self.shape: tuple[int, ...] = inputs[0].shape
+        self.key: Any = None
+
+    def starts(self) -> tuple[Array, ...]:
+        """Return the arrays that hold what stands before the first elements."""
+        return self.initial or ()
+
+    def remade(self, arrays: tuple[Array, ...], axis: int) -> _Scan:
+        """Return the same call on other inputs and starts."""
+        count = len(self.inputs)
+        other = _Scan(
+            arrays[:count],
+            self.single,
+            self.op,
+            self.operation,
             axis,
-            exclusive,
-            reverse,
+            self.exclusive,
+            self.reverse,
+            arrays[count:] or None,
+            self.identity,
+            self.n,
+            self.working,
+            self.dtypes,
         )
-        self.initial, self.identity, self.n, self.working, self.dtypes = initial, identity, n, working, dtypes
+        other.program, other.shape = self.program, _joint_shape(arrays)
+        return other
+
+    def make_program(self) -> _Program:
+        """Return the device functions of this call."""
+        starts = self.identity if self.initial is None else tuple(dtype_name(x.dtype) for x in self.initial)
+        check_components(self.op, self.working)
+        return _Program(
+            self.op,
+            tuple(dtype_name(x.dtype) for x in self.inputs),
+            tuple(dtype_name(dtype) for dtype in self.working),
+            tuple((index, dtype_name(dtype)) for index, dtype in enumerate(self.dtypes)),
+            starts,
+            constant_start=self.initial is None,
+            exclusive=self.exclusive or self.n > self.shape[self.axis],
+        )
 
 
 def _scan(
@@ -340,6 +420,16 @@ def _scan(
     method: str,
 ) -> Any:
     """Check a call of any public scan and hand it to a method."""
+    key = None
+    operation = lasting_key(op)
+    if initial is None and operation is not None and not watched():
+        signature = _cuda.signature(x)
+        if signature is not None:
+            options = axis, type(axis), exclusive, reverse, dtype, include_initial, method
+            key = (primitive, operation, options, type(x), signature)
+            shortcut = _shortcut(key)
+            if shortcut is not None:
+                return shortcut(x)
     operator = as_operator(op)
     single = not isinstance(x, tuple)
     xs: tuple[Array, ...] = (x,) if single else x
@@ -357,15 +447,17 @@ def _scan(
     if initial is not None:
         given = initial if isinstance(initial, tuple) else (initial,)
         _check_entries("initial", given, xs)
-        start = tuple(_start(xp, value, one, to, index) for value, one, to in zip(given, xs, dtypes, strict=True))
+        start = tuple(
+            _start(xp, value, one, one.shape, to, index) for value, one, to in zip(given, xs, dtypes, strict=True)
+        )
     elif exclusive or include_initial:
         identity = operator.identity(*(dtype_name(one) for one in working))
         if identity is None:
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + include_initial
-    return _METHODS[primitive](
-        method, xp, _Scan(xs, single, operator, index, exclusive, reverse, start, identity, n, working, dtypes)
-    )
+    call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
+    call.key = key
+    return _METHODS[primitive](method, xp, call)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
@@ -388,17 +480,16 @@ def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) ->
     return dtypes
 
 
-def _start(xp: Namespace, initial: Any, like: Array, dtype: Any, axis: int) -> Array:
-    """Return the initial element as an array of the dtype, shaped like another but of length 1 along the axis."""
-    shape = (*like.shape[:axis], *like.shape[axis + 1 :])
-    start = as_array("initial", initial, xp, dtype, device(like), shape)
+def _start(xp: Namespace, initial: Any, like: Array, shape: tuple[int, ...], dtype: Any, axis: int) -> Array:
+    """Return the initial element as an array of the dtype, of a shape but for length 1 along the axis."""
+    start = as_array("initial", initial, xp, dtype, device(like), (*shape[:axis], *shape[axis + 1 :]))
     return xp.expand_dims(start, axis=axis)
 
 
 def _result(xp: Namespace, r: _Scan, inclusive: Inclusive) -> Any:
     """Return the result of a call, given what scans inclusively from the front."""
     axis = r.axis
-    xs = tuple(cast(xp, x, dtype) for x, dtype in zip(r.xs, r.working, strict=True))
+    xs = tuple(cast(xp, x, dtype) for x, dtype in zip(r.inputs, r.working, strict=True))
     if r.reverse:
         xs = tuple(xp.flip(x, axis=axis) for x in xs)
     if r.exclusive:
@@ -524,16 +615,73 @@ def _native_refusal(xp: Namespace, r: _Scan) -> str | None:
 class _Recurrence:
     """One linear recurrence, checked: what every method is given.
 
-    ``a`` and ``b`` have the shape of the result; ``initial`` has length 1 along the axis, or is None.
+    ``inputs`` are a and b, which broadcast to ``shape`` and have as many dimensions; ``constant`` tells whether a was
+    given without any. ``initial`` has length 1 along the axis, or is None.
     """
 
-    __slots__ = ("a", "axis", "b", "constant", "dtype", "initial", "reverse")
+    __slots__ = ("axis", "constant", "dtype", "initial", "inputs", "key", "n", "program", "reverse", "shape")
+    program: _Program
 
     def __init__(
-        self, a: Array, b: Array, constant: bool, axis: int, initial: Array | None, reverse: bool, dtype: Any
+        self,
+        inputs: tuple[Array, Array],
+        shape: tuple[int, ...],
+        constant: bool,
+        axis: int,
+        initial: Array | None,
+        reverse: bool,
+        dtype: Any,
     ) -> None:
-        self.a, self.b, self.constant, self.axis = a, b, constant, axis
+        self.inputs, self.shape, self.constant, self.axis = inputs, shape, constant, axis
         self.initial, self.reverse, self.dtype = initial, reverse, dtype
+        self.n = shape[axis]
+        self.key: Any = None
+
+    single = True
+
+    def wide(self, xp: Namespace) -> tuple[Array, Array]:
+        """Return a and b broadcast against each other."""
+        a, b = self.inputs
+        return xp.broadcast_to(a, self.shape), xp.broadcast_to(b, self.shape)
+
+    def starts(self) -> tuple[Array, ...]:
+        """Return the arrays that hold what stands before the first elements."""
+        return () if self.initial is None else (self.initial,)
+
+    def remade(self, arrays: tuple[Array, ...], axis: int) -> _Recurrence:
+        """Return the same recurrence on other inputs and starts."""
+        a, b, *start = arrays
+        initial = start[0] if start else None
+        shape = _joint_shape(arrays)
+        other = _Recurrence((a, b), shape, False, axis, initial, self.reverse, self.dtype)
+        other.program = self.program
+        return other
+
+    def make_program(self) -> _Program:
+        """Return the device functions of this recurrence."""
+        a, b = self.inputs
+        whole = dtype_kind(self.dtype) in ("int", "uint")
+        state = dtype_name(ring_dtype(array_api_compat.array_namespace(b), self.dtype))
+        return _Program(
+            BUILT_IN["affine"] if whole else _COMPOSE,
+            (dtype_name(a.dtype), dtype_name(b.dtype)),
+            (state, state),
+            ((1, dtype_name(self.dtype)),),
+            None if self.initial is None else (dtype_name(self.initial.dtype),),
+            element=None if whole else _nan_unless_finite,
+            first="raw.x0 = {};",
+        )
+
+
+def _joint_shape(arrays: tuple[Array, ...]) -> tuple[int, ...]:
+    """Return what shapes of equal length, without zeros, broadcast to."""
+    return tuple(max(lengths) for lengths in zip(*(x.shape for x in arrays), strict=True))
+
+
+def _nan_unless_finite(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return (a, b) with a NaN for b where a is not finite, by which it is told from a product that overflowed."""
+    xp = array_api_compat.array_namespace(a)
+    return a, xp.where(a - a == 0, b, xp.full_like(b, math.nan))
 
 
 def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
@@ -557,8 +705,8 @@ def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
 
 def _solution(xp: Namespace, r: _Recurrence, solve: Callable[[Array, Array, int], Array]) -> Array:
     """Return the result of a call, given what solves from the front, without an initial element."""
-    axis, n = r.axis, r.b.shape[r.axis]
-    a, b = (cast(xp, one, ring_dtype(xp, r.dtype)) for one in (r.a, r.b))
+    axis, n = r.axis, r.n
+    a, b = (cast(xp, one, ring_dtype(xp, r.dtype)) for one in r.wide(xp))
     if r.reverse:
         a, b = xp.flip(a, axis=axis), xp.flip(b, axis=axis)
     if r.initial is not None and n > 0:
@@ -570,16 +718,12 @@ def _solution(xp: Namespace, r: _Recurrence, solve: Callable[[Array, Array, int]
     return cast(xp, x, r.dtype)
 
 
-def _product(c: Array, x: Array, zero: Array) -> Array:
-    """Return c x, where an overflowed c times a zero is zero."""
-    xp = array_api_compat.array_namespace(c)
-    product = c * x
-    return xp.where((product != product) & zero, xp.zeros_like(product), product)
-
-
 def _compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return the map x -> a x + b followed by x -> c x + d; a coefficient that overflowed leaves a zero as it is."""
     (a, b), (c, d) = earlier, later
-    return _product(c, a, (c == 0) | (a == 0)), _product(c, b, b == 0) + d
+    xp = array_api_compat.array_namespace(a)
+    product = c * a
+    return xp.where((a == 0) | (c == 0), xp.zeros_like(product), product), xp.where(b == 0, d, c * b + d)
 
 
 _COMPOSE = Operator(_compose, name="recurrence", components=2)
@@ -645,12 +789,432 @@ def _native_recurrence_refusal(xp: Namespace, r: _Recurrence) -> str | None:
     return None if _has_scipy() else "SciPy is not installed"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Tile:
+    """How the kernels cut their work. Frozen by the runs recorded in benches/results/nvidia-h200.json."""
+
+    threads: int = 256
+    """Threads of a block where a line has several tiles."""
+    most_threads: int = 512
+    """Threads of a block that holds a whole line."""
+    thread_bytes: int = 160
+    """What a thread keeps in registers of its elements and of what stands before them."""
+    column_thread_bytes: int = 240
+    """The same for lines that lie side by side."""
+    columns: int = 8
+    """Threads side by side across lines that lie side by side: with vectors of 16 bytes, 128 bytes."""
+    column_bytes: int = 32
+    """The most bytes of states a thread keeps for the lines it serves side by side."""
+    tiles: int = 528
+    """A single long line is cut finer until it has this many tiles, so that every multiprocessor of a large GPU has
+    four; a constant, so that the bits of a result do not depend on the GPU."""
+    many_lines: int = 128
+    """Lines from which on a tile waits for its neighbour alone: tiles are then drawn across the lines."""
+
+
+_TILE = _Tile()
+_BEFORE_PUBLISHING = ""
+"""CUDA statements that a block runs before it tells others of its tile, whose number is ``tile``: a place for tests to
+put a delay."""
+
+
+class _Program:
+    """The device functions of one kind of scan, and the plans made from them.
+
+    Parameters
+    ----------
+    op : Operator
+        Combines states.
+    inputs, states : tuple of str
+        Dtypes of the arrays and of the components combined.
+    outputs : tuple of (int, str)
+        For each output, the component it holds and its dtype.
+    starts : tuple of str or tuple of scalars, optional
+        What stands before the first element: the dtypes of arrays that hold it, or the element itself.
+    constant_start : bool
+        Whether ``starts`` is the element itself.
+    exclusive : bool
+        Whether a result leaves its own element out.
+    element : callable, optional
+        Makes the components of a state from those of the inputs.
+    first : str
+        CUDA statements on ``raw``, the first element of a line that has no start.
+    """
+
+    def __init__(
+        self,
+        op: Operator,
+        inputs: tuple[str, ...],
+        states: tuple[str, ...],
+        outputs: tuple[tuple[int, str], ...],
+        starts: tuple[Any, ...] | None,
+        *,
+        constant_start: bool = False,
+        exclusive: bool = False,
+        element: Callable[..., Any] | None = None,
+        first: str = "",
+    ) -> None:
+        for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
+            if name not in C_TYPES:
+                raise Untraceable(f"the kernel has no dtype {name}")
+        lines, values = [], [f"x{index}" for index in range(len(inputs))]
+        if element is not None:
+            cast_values = (f"ops::cast<{register_type(name)}>({x})" for name, x in zip(states, values, strict=True))
+            made = trace("element", element, *((one,) for one in zip(states, cast_values, strict=True)), packed=False)
+            lines, values = made.lines, list(made.outputs)
+        self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
+        self.starts = () if constant_start or starts is None else starts
+        self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
+        self.state_words = -(-self.state_bytes // 8)
+        # What a thread keeps of an element: narrow ones are unpacked.
+        self.raw_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in inputs)
+        self.itemsizes = tuple(dtype_bits(name) // 8 for name in (*inputs, *self.outputs))
+        if constant_start and starts is not None:
+            start = [literal(value, name) for value, name in zip(starts, states, strict=True)]
+        elif len(self.starts) == len(states):
+            start = [
+                f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))" for at, state in enumerate(states)
+            ]
+        elif self.starts:  # a state before a recurrence: x with a coefficient that nothing reads
+            start = [literal(1, states[0]), f"ops::cast<{register_type(states[1])}>(value(s0.at(h, l, j).base[0]))"]
+        else:
+            start = []
+        results = ", ".join(f"store<{C_TYPES[dtype]}>(state.v{component})" for component, dtype in outputs)
+        self._text = "\n".join(
+            (
+                structures(inputs, states, lines, values, trace_combine(op, states)),
+                "struct Result {",
+                *(f"    {C_TYPES[name]} y{index};" for index, name in enumerate(self.outputs)),
+                "};",
+                f"DEVICE Result result(const State& state, const Raw&) {{ return {{{results}}}; }}",
+                f"DEVICE void first(Raw& raw) {{ {first} }}",
+                f"constexpr bool EXCLUSIVE = {_cpp(exclusive)}, STARTS = {_cpp(starts is not None)};",
+                "struct Starts {",
+                *(f"    View<const {C_TYPES[name]}, STRIDED> s{index};" for index, name in enumerate(self.starts)),
+                "    DEVICE State load(long long h, long long l, long long j) const {",
+                f"        return {{{', '.join(start)}}};" if start else "        return State();",
+                "    }",
+                "};",
+            )
+        )
+        self.runners: dict[Any, Any] = {}
+
+    def source(self, vector: int, accesses: tuple[str, ...]) -> str:
+        """Return the CUDA text before the kernel, for vectors of so many elements and the access to each array."""
+        count = len(self.inputs)
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh"),
+                f"constexpr int VEC = {vector};",
+                self._text,
+                *_views("Inputs", "Raw", "x", [f"const {C_TYPES[name]}" for name in self.inputs], accesses[:count]),
+                *_views("Outputs", "Result", "y", [C_TYPES[name] for name in self.outputs], accesses[count:]),
+                f"DEVICE void before_publishing(long long tile) {{ {_BEFORE_PUBLISHING} }}",
+                _cuda.device_source("_scan.cu"),
+            )
+        )
+
+
+def _cpp(truth: bool) -> str:
+    return "true" if truth else "false"
+
+
+def _views(name: str, record: str, letter: str, types: list[str], accesses: tuple[str, ...]) -> list[str]:
+    """Return the lines of a struct of views and of its loads into records (or stores from them)."""
+    fields = [f"{letter}{index}" for index in range(len(types))]
+    loads = letter == "x"
+    text = [f"struct {name} {{"]
+    text += [
+        f"    View<{kind}, {access}> {field};" for kind, access, field in zip(types, accesses, fields, strict=True)
+    ]
+    moved = ", ".join(f"{field}.at(h, l, j)" for field in fields)
+    text.append(f"    DEVICE {name} at(long long h, long long l, long long j) const {{ return {{{moved}}}; }}")
+    for way in ("along", "across"):
+        const = "" if loads else "const "
+        text.append(f"    DEVICE void {'load' if loads else 'store'}_{way}({const}{record} (&r)[VEC], long long i) const {{")
+        for index, field in enumerate(fields):
+            kind = types[index].removeprefix("const ")
+            text.append(f"        {kind} t{index}[VEC];")
+            copy = ["#pragma unroll", "        for (int k = 0; k < VEC; ++k) "]
+            if loads:
+                text.append(f"        {field}.load_{way}(t{index}, i);")
+                text += [copy[0], f"{copy[1]}r[k].{field} = t{index}[k];"]
+            else:
+                text += [copy[0], f"{copy[1]}t{index}[k] = r[k].{field};"]
+                text.append(f"        {field}.store_{way}(t{index}, i);")
+        text.append("    }")
+    if loads:
+        ones = ", ".join(f"{field}.base[i * {field}.along]" for field in fields)
+        text.append(f"    DEVICE {record} load_one(long long i) const {{ return {{{ones}}}; }}")
+    else:
+        ones = " ".join(f"{field}.base[i * {field}.along] = r.{field};" for field in fields)
+        text.append(f"    DEVICE void store_one(const {record}& r, long long i) const {{ {ones} }}")
+    return [*text, "};"]
+
+
+def _merged(
+    shape: tuple[int, ...], axis: int, strides: Sequence[tuple[int, ...]]
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, tuple[int, ...]]]]:
+    """Return the axes before the scanned one and those behind it as (length, stride in each array), merged.
+
+    Two neighbours are one axis where, in every array, a step along the earlier is as long as all of the later.
+    """
+    groups: tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, tuple[int, ...]]]] = ([], [])
+    for at, length in enumerate(shape):
+        if at == axis or length == 1:
+            continue
+        group, steps = groups[at > axis], tuple(stride[at] for stride in strides)
+        if group and all(outer == length * inner for outer, inner in zip(group[-1][1], steps, strict=True)):
+            group[-1] = (group[-1][0] * length, steps)
+        else:
+            group.append((length, steps))
+    return groups
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+
+
+def _plan(
+    program: _Program,
+    shape: tuple[int, ...],
+    axis: int,
+    reverse: bool,
+    n: int,
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[tuple[tuple[int, ...], int]],
+) -> _cuda.Plan | None:
+    """Return the launch for inputs, then starts, of these shapes and layouts (strides in elements, address modulo 16).
+
+    ``shape`` is that of the inputs, broadcast; the outputs have length ``n`` along the axis. None if the arrays cannot
+    be seen as (high, low, n, inner) with one stride each.
+    """
+    inputs, read = len(program.inputs), shape[axis]
+    result = (*shape[:axis], n, *shape[axis + 1 :])
+    addresses = [address for _, address in layouts[:inputs]] + [0] * len(program.outputs)
+    strides = [
+        tuple(0 if length == 1 else stride for length, stride in zip(one, steps, strict=True))
+        for one, (steps, _) in zip(shapes, layouts, strict=True)
+    ]
+    strides[inputs:inputs] = [_row_major(result)] * len(program.outputs)
+    before, behind = _merged(shape, axis, strides)
+    nothing = (1, (0,) * len(strides))
+    inner, across = behind.pop() if behind else nothing
+    kept = before + behind
+    if len(kept) > 2:
+        return None
+    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
+    along = tuple(stride[axis] for stride in strides)
+    columns = inner > 1
+    arrays = inputs + len(program.outputs)
+
+    def access(at: int, vector: int) -> str:
+        itemsize, step, begin = program.itemsizes[at], along[at], 0
+        if columns:
+            others, step = (upward[at], downward[at], along[at]), across[at]
+            first = 0
+        else:
+            others = (upward[at], downward[at])
+            if reverse:
+                step, begin = -step, ((n if at >= inputs else read) - 1) * step
+            first = begin - (vector - 1 if step == -1 else 0)
+        if step == 0:
+            return "CONSTANT"
+        aligned = (addresses[at] + first * itemsize) % (vector * itemsize) == 0
+        if vector > 1 and step in ((1,) if columns else (1, -1)) and aligned and all(o % vector == 0 for o in others):
+            return "ASCENDING" if step == 1 else "DESCENDING"
+        return "STRIDED"
+
+    vector = max(1, 16 // max(program.itemsizes))
+    if columns:
+        vector = min(vector, _cuda.power_of_two(max(1, _TILE.column_bytes // program.state_bytes)))
+    accesses = tuple(access(at, vector) for at in range(arrays))
+    # Stores that are not vectors, or columns that are not, are best where neighbouring threads take neighbours.
+    if "STRIDED" in (accesses if columns else accesses[inputs:]):
+        vector = 1
+        accesses = tuple("CONSTANT" if one == "CONSTANT" else "STRIDED" for one in accesses)
+    if columns:
+        most = _TILE.column_thread_bytes // (vector * program.raw_bytes)
+    else:
+        most = _TILE.thread_bytes // (vector * program.raw_bytes + program.state_bytes)
+    most = max(1, min(most, 16))
+    outer = high * low
+
+    if columns:
+        groups = _cuda.power_of_two(-(-n // most), up=True)
+        width = max(_TILE.columns, 256 // min(groups, 32))
+        width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), 256)
+        groups = min(groups, 256 // width)
+        tiles = -(-n // (groups * most))
+        if tiles > 1:
+            groups = 256 // width
+            tiles = -(-n // (groups * most))
+        rounds = -(-n // (tiles * groups))
+        lines = -(-outer // (256 // (width * groups))) * -(-inner // (width * vector))
+        look, sublines, block, grid = _look(tiles, lines), lines * width * vector, 256, lines * tiles
+        call = f"scan_columns<{width}, {groups}, {rounds}, {look}>"
+        integers = (outer, low, read, n, inner, tiles)
+    else:
+        vectors = -(-n // vector)
+        if vectors <= 32 * most:
+            lanes = min((32, 16, 8, 4, 2, 1), key=lambda one: one * -(-vectors // one) if vectors <= one * most else 1 << 62)
+            block, tiles, rounds = 256, 1, -(-vectors // lanes)
+            grid = -(-outer * lanes // block)
+        else:
+            block = _cuda.power_of_two(-(-vectors // most), up=True)
+            if block <= _TILE.most_threads:
+                tiles = 1
+            else:
+                block = _TILE.threads
+                few = max(1, min(most, vectors * outer // (_TILE.tiles * block)))
+                tiles = -(-vectors // (block * few))
+            rounds = -(-vectors // (block * tiles))
+            tiles = -(-vectors // (block * rounds))
+            lanes, grid = block, outer * tiles
+        look, sublines = _look(tiles, outer), outer
+        call = f"scan_rows<{block}, {lanes}, {rounds}, {look}>"
+        integers = (outer, low, read, n, tiles)
+
+    numbers: list[int] = []
+
+    def view(at: int, kind: str, name: str) -> str:
+        step = along[at]
+        begin = ((n if inputs <= at < arrays else read) - 1) * step if reverse and at < arrays else 0
+        numbers.extend((begin, upward[at], downward[at], -step if reverse else step, across[at]))
+        terms = ", ".join(f"n{len(numbers) - 4 + one}" for one in range(4))
+        return f"{{({kind}*){name} + n{len(numbers) - 5}, {terms}}}"
+
+    reads = [view(at, f"const {C_TYPES[name]}", f"in{at}") for at, name in enumerate(program.inputs)]
+    writes = [view(inputs + at, C_TYPES[name], f"out{at}") for at, name in enumerate(program.outputs)]
+    starts = [
+        view(arrays + at, f"const {C_TYPES[name]}", f"in{inputs + at}") for at, name in enumerate(program.starts)
+    ]
+    named = ", ".join(f"n{len(numbers) + index}" for index in range(len(integers)))
+    words = 8 + sublines * (tiles + -(-tiles // 32)) * program.state_words
+    return _cuda.Plan(
+        source=program.source(vector, accesses),
+        body=f"  const Inputs in = {{{', '.join(reads)}}};\n  const Outputs out = {{{', '.join(writes)}}};\n"
+        f"  const Starts starts = {{{', '.join(starts)}}};\n"
+        f"  {call}(in, out, starts, (ulonglong2*)status, {named});",
+        inputs=inputs + len(program.starts),
+        outputs=tuple((result, name) for name in program.outputs),
+        integers=(*numbers, *integers),
+        grid=grid,
+        block=block,
+        status_bytes=16 * words if tiles > 1 else 0,
+    )
+
+
+def _look(tiles: int, lines: int) -> str:
+    return "ALONE" if tiles == 1 else "NEIGHBOUR" if lines >= _TILE.many_lines else "GROUPS"
+
+
+def _kernel_refusal(xp: Namespace, r: _Scan) -> str | None:
+    starts = tuple([x.dtype for x in r.starts()])
+    inclusive = not r.exclusive and r.n == r.shape[r.axis]
+    key = (r.operation, xp, _cuda.mode(xp), _dtypes_of(r), r.working, r.dtypes, inclusive, r.identity, starts)
+    return _kernel_refusal_of(xp, r, key if r.operation is not None else None)
+
+
+def _recurrence_kernel_refusal(xp: Namespace, r: _Recurrence) -> str | None:
+    return _kernel_refusal_of(xp, r, (xp, _cuda.mode(xp), _dtypes_of(r), r.dtype, r.initial is None))
+
+
+def _dtypes_of(r: _Scan | _Recurrence) -> tuple[Any, ...]:
+    return tuple([x.dtype for x in r.inputs])
+
+
+def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence, key: Any) -> str | None:
+    """Return why the kernel cannot serve, or None, having left its program with the call."""
+    reason = _cuda.refusal(xp, (*r.inputs, *r.starts()))
+    if reason is not None:
+        return reason
+    program = None if key is None else _programs.get(key)
+    if program is None:
+        try:
+            program = r.make_program()
+        except Untraceable as reason:
+            return str(reason)
+        if key is not None:
+            _cuda.remember(_programs, key, program)
+    r.program = program
+    return None
+
+
+_programs: dict[Any, _Program] = {}
+
+
+def _kernel(xp: Namespace, r: _Scan | _Recurrence) -> Any:
+    """Return the scan, or the solution, by one launch of a CUDA kernel."""
+    if 0 in r.shape:
+        return _array_of(xp, r)
+    given = (*r.inputs, *r.starts())
+    arrays = tuple(_cuda.plain(xp, x) for x in given)
+    runner = _runner(xp, r, arrays)
+    if runner is None:  # no (high, low, n, inner) with one stride each fits: copies have it
+        whole = [xp.broadcast_to(x, r.shape) for x in arrays[: len(r.inputs)]]
+        arrays = tuple(_cuda.contiguous(xp, x) for x in (*whole, *arrays[len(r.inputs) :]))
+        runner = _runner(xp, r, arrays)
+        assert runner is not None
+    ys = runner(*arrays)
+    single = r.single
+    if r.key is not None and all(one is other for one, other in zip(arrays, given, strict=True)):
+        shortcut: Callable[..., Any] = lambda *xs: runner(*xs)[0]  # noqa: E731
+        if len(given) == 1 and single and isinstance(runner, _cuda.Runner):
+            shortcut = runner.one
+        elif not isinstance(r, _Recurrence) and not single:
+            shortcut = lambda xs: runner(*xs)  # noqa: E731
+        _cuda.remember(_shortcuts, r.key, shortcut)
+    return ys[0] if single else ys
+
+
+def _runner(
+    xp: Namespace, r: _Scan | _Recurrence, arrays: tuple[Array, ...]
+) -> Callable[..., tuple[Array, ...]] | None:
+    """Return a function that launches the kernel on inputs and starts of such layouts, or None if it has no plan."""
+    layouts = tuple([_cuda.layout(xp, x) for x in arrays])
+    shapes = tuple([x.shape for x in arrays])
+    gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
+    key = (r.shape, r.axis, r.reverse, r.n, shapes, layouts, gpu)
+    runner = r.program.runners.get(key)
+    if runner is not None:
+        return runner
+    plan = _plan(r.program, r.shape, r.axis, r.reverse, r.n, shapes, layouts)
+    if plan is None:
+        return None
+    if gpu is not None:
+        return _cuda.remember(r.program.runners, key, _cuda.Runner(xp, plan, gpu))
+    axis, remade = r.axis, r.remade
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        shape = _joint_shape(arrays)
+        whole = (xp.broadcast_to(x, (*shape[:axis], x.shape[axis], *shape[axis + 1 :])) for x in arrays)
+        result = _array_of(xp, remade(tuple(whole), axis))
+        return result if isinstance(result, tuple) else (result,)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        result = _kernel(xp, remade(arrays, axis + 1))
+        return result if isinstance(result, tuple) else (result,)
+
+    return _cuda.remember(r.program.runners, key, _cuda.traced(plan, otherwise, batched))
+
+
+def _array_of(xp: Namespace, r: _Scan | _Recurrence) -> Any:
+    return _array(xp, r) if isinstance(r, _Scan) else _array_recurrence(xp, r)
+
+
 _METHODS = {
-    primitive: Methods(primitive, native=Method(_native, _native_refusal), array=Method(_array))
+    primitive: Methods(
+        primitive,
+        kernel=Method(_kernel, _kernel_refusal),
+        native=Method(_native, _native_refusal),
+        array=Method(_array),
+    )
     for primitive in ("scan", "cumulative_sum", "cumulative_prod")
 } | {
     "linear_recurrence": Methods(
         "linear_recurrence",
+        kernel=Method(_kernel, _recurrence_kernel_refusal),
         native=Method(_native_recurrence, _native_recurrence_refusal),
         array=Method(_array_recurrence),
     )

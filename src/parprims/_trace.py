@@ -478,6 +478,50 @@ def trace(name: str, function: Callable[..., Any], *elements: tuple[tuple[str, s
     return Trace(lines, tuple(one._code for one in outputs), tuple(one._dtype for one in outputs), single)
 
 
+def structures(
+    inputs: tuple[str, ...], states: tuple[str, ...], lines: list[str], values: list[str], combined: Trace
+) -> str:
+    """Return the CUDA text of State, Raw, element(raw) and combine(earlier, later), which every kernel here needs.
+
+    ``inputs`` are the dtypes of the arrays, ``states`` those combined; ``lines`` turn the variables x0, x1, ... (the
+    inputs in registers) into the expressions ``values``.
+    """
+    casts = ", ".join(
+        f"ops::cast<{register_type(state)}>({code})" for state, code in zip(states, values, strict=True)
+    )
+    return "\n".join(
+        (
+            "struct State {",
+            *(f"    {register_type(name)} v{index};" for index, name in enumerate(states)),
+            "};",
+            "struct Raw {",
+            *(f"    {C_TYPES[name]} x{index};" for index, name in enumerate(inputs)),
+            "};",
+            "DEVICE State element(const Raw& raw) {",
+            *(f"    const {register_type(name)} x{index} = value(raw.x{index});" for index, name in enumerate(inputs)),
+            *(f"    {line}" for line in lines),
+            f"    return {{{casts}}};",
+            "}",
+            "DEVICE State combine(const State& earlier, const State& later) {",
+            *(f"    {line}" for line in combined.lines),
+            f"    return {{{', '.join(combined.outputs)}}};",
+            "}",
+        )
+    )
+
+
+def trace_combine(op: Any, states: tuple[str, ...]) -> Trace:
+    """Return the trace of an Operator on components of the named dtypes, ``earlier`` and ``later``."""
+    earlier, later = (
+        tuple((name, f"{side}.v{index}") for index, name in enumerate(states)) for side in ("earlier", "later")
+    )
+    packed = len(states) > 1 or op.components is not None
+    combined = trace(f"op {op.name}", op.combine, earlier, later, packed=packed)
+    if combined.dtypes != states:
+        raise Untraceable(f"op {op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
+    return combined
+
+
 def lasting_key(function: Any) -> Any:
     """Return a key under which the trace of a function can be remembered, or None if it may change.
 
