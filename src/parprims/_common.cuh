@@ -484,13 +484,47 @@ struct Input {
     }
 };
 
+template <class T>
+struct Unconst {
+    using Type = T;
+};
+template <class T>
+struct Unconst<const T> {
+    using Type = T;
+};
+
 // How a thread reaches N elements side by side along the axis it moves on: each by its stride, as one aligned vector
 // of ascending or of descending addresses, or as one element that stands for all.
 enum Access { STRIDED, ASCENDING, DESCENDING, CONSTANT };
 
+// Copies to shared memory past the registers, where the architecture can.
+template <class V>
+DEVICE void copy_async(V& to, const V& from) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (sizeof(V) >= 4) {
+        const unsigned address = (unsigned)__cvta_generic_to_shared(&to);
+        if constexpr (sizeof(V) == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(&from) : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(&from), "n"(sizeof(V))
+                         : "memory");
+        return;
+    }
+#endif
+    to = from;
+}
+
+// Waits until what this thread has begun to copy is there, for itself to read.
+DEVICE void wait_for_staged() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // An array seen as (high, low, n, inner), with its strides in elements; the base is that of the first element.
 template <class T, Access ACCESS>
 struct View {
+    using Element = typename Unconst<T>::Type;
     T* base;
     long long high, low, along, inner;
 
@@ -498,21 +532,49 @@ struct View {
         return {base + h * high + l * low + j * inner, high, low, along, inner};
     }
 
-    // Loads elements i, i + 1, ... of the axis n.
+    // Where N elements wait in shared memory.
+    template <int N>
+    using Staged = typename Word<N * sizeof(T)>::Type;
+
+    // Loads elements i, i + 1, ..., the one before `past` in place of those behind it.
     template <class S, int N>
-    DEVICE void load_along(S (&to)[N], long long i) const {
-        if constexpr (ACCESS == ASCENDING || ACCESS == DESCENDING) {
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            const T* from = ACCESS == ASCENDING ? base + i : base - i - (N - 1);
-            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-            S loaded[N];
-            memcpy(loaded, &vector, sizeof(Vector));
-#pragma unroll
-            for (int k = 0; k < N; ++k) to[k] = loaded[ACCESS == ASCENDING ? k : N - 1 - k];
+    DEVICE void load_along(S (&to)[N], long long i, long long past) const {
+        if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {
+            fetch(to, __ldg(reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1))));
         } else {
 #pragma unroll
-            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : base[(i + k) * along];
+            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : base[min(i + k, past - 1) * along];
         }
+    }
+
+    // Stores elements i, i + 1, ..., but for those from `past` on.
+    template <int N>
+    DEVICE void store_along(const T (&from)[N], long long i, long long past) const {
+        Staged<N> vector;
+        put(from, vector);
+        flush<N>(vector, i, past);
+    }
+
+    // Begins to copy elements i, i + 1, ... to shared memory, in the order memory has them, the one before `past` in
+    // place of those behind it; wait_for_staged ends it.
+    template <int N>
+    DEVICE void stage(Staged<N>& to, long long i, long long past) const {
+        if (ACCESS != STRIDED && i + N <= past) {
+            copy_async(to, *reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)));
+        } else {
+            Element loaded[N];
+#pragma unroll
+            for (int k = 0; k < N; ++k) loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];
+            memcpy(&to, loaded, sizeof(to));
+        }
+    }
+
+    template <class S, int N>
+    DEVICE void fetch(S (&to)[N], const Staged<N>& from) const {
+        S loaded[N];
+        if constexpr (ACCESS != CONSTANT) memcpy(loaded, &from, sizeof(from));
+#pragma unroll
+        for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : loaded[ACCESS == DESCENDING ? N - 1 - k : k];
     }
 
     // Loads element i of inner lines side by side.
@@ -529,19 +591,26 @@ struct View {
         }
     }
 
+    // Puts N results into shared memory, in the order memory is to have them.
     template <int N>
-    DEVICE void store_along(const T (&from)[N], long long i) const {
-        if constexpr (ACCESS == ASCENDING || ACCESS == DESCENDING) {
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            T ordered[N];
+    DEVICE void put(const T (&from)[N], Staged<N>& to) const {
+        T ordered[N];
 #pragma unroll
-            for (int k = 0; k < N; ++k) ordered[ACCESS == ASCENDING ? k : N - 1 - k] = from[k];
-            Vector vector;
-            memcpy(&vector, ordered, sizeof(Vector));
-            *reinterpret_cast<Vector*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)) = vector;
+        for (int k = 0; k < N; ++k) ordered[ACCESS == DESCENDING ? N - 1 - k : k] = from[k];
+        memcpy(&to, ordered, sizeof(to));
+    }
+
+    // Stores what `put` put as elements i, i + 1, ..., and leaves out those from `past` on.
+    template <int N>
+    DEVICE void flush(const Staged<N>& from, long long i, long long past) const {
+        if (ACCESS != STRIDED && i + N <= past) {
+            *reinterpret_cast<Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)) = from;
         } else {
+            T ordered[N];
+            memcpy(ordered, &from, sizeof(from));
 #pragma unroll
-            for (int k = 0; k < N; ++k) base[(i + k) * along] = from[k];
+            for (int k = 0; k < N; ++k)
+                if (i + k < past) base[(i + k) * along] = ordered[ACCESS == DESCENDING ? N - 1 - k : k];
         }
     }
 

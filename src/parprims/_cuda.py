@@ -49,6 +49,8 @@ class Plan:
         The values of n0, n1, ...
     grid, block : int
         The number of blocks, and of threads in each.
+    shared_bytes : int
+        The dynamic shared memory of a block.
     zeroed_bytes, status_bytes, scratch_bytes : int
         How much scratch of each kind the kernel needs. Zeroed scratch is zero and the kernel leaves it so. Status
         scratch holds what kernels that use it left there, or zeros at first: they tell by a count of launches in its
@@ -65,6 +67,7 @@ class Plan:
     integers: tuple[int, ...]
     grid: int
     block: int
+    shared_bytes: int = 0
     zeroed_bytes: int = 0
     status_bytes: int = 0
     scratch_bytes: int = 0
@@ -295,11 +298,15 @@ class _Driver:
             digits += str(number.value)
         return f"sm_{digits}"
 
-    def load(self, code: bytes) -> int:
+    def load(self, code: bytes, shared_bytes: int) -> int:
         """Return the handle of the function ``kernel`` in a module of the current context."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), code)
         self.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
+        if shared_bytes:
+            # The most dynamic shared memory a block may have, and the share of the on-chip memory that is to be shared.
+            self.call("cuFuncSetAttribute", function, 8, shared_bytes)
+            self.call("cuFuncSetAttribute", function, 9, 100)
         return function.value or 0
 
     def scratch(self, device: int, stream: int, kind: str, nbytes: int) -> int:
@@ -348,8 +355,8 @@ class _Config(ctypes.Structure):
 class _Packet:
     """What the driver is handed at a launch: made once, filled in at every call. All parameters are 8 bytes wide."""
 
-    def __init__(self, grid: int, block: int, values: Sequence[int]) -> None:
-        self.fields = _Config(grid, 1, 1, block, 1, 1)
+    def __init__(self, grid: int, block: int, shared: int, values: Sequence[int]) -> None:
+        self.fields = _Config(grid, 1, 1, block, 1, 1, shared)
         self.values = (ctypes.c_longlong * len(values))(*values)
         self._size = ctypes.c_size_t(8 * len(values))
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
@@ -561,7 +568,7 @@ class Runner:
         plan = self.plan
         scratch = self._prepare(stream)
         addresses = (0,) * (plan.inputs + len(plan.outputs))
-        packet = _Packet(plan.grid, plan.block, (*addresses, *scratch, *plan.integers))
+        packet = _Packet(plan.grid, plan.block, plan.shared_bytes, (*addresses, *scratch, *plan.integers))
         packet.fields.stream = stream
         return packet
 
@@ -574,7 +581,7 @@ class Runner:
         try:
             if not self._function:
                 code = compiled(plan.text(static=False), driver.architecture(self._device))
-                self._function = _loaded(self._device, code)
+                self._function = _loaded(self._device, code, plan.shared_bytes)
             sizes = {**plan.zeros(), "scratch": plan.scratch_bytes}
             scratch = tuple(driver.scratch(self._device, stream, kind, sizes[kind]) for kind in _SCRATCH)
         finally:
@@ -585,9 +592,9 @@ class Runner:
 
 
 @functools.cache
-def _loaded(device: int, code: bytes) -> int:
+def _loaded(device: int, code: bytes, shared_bytes: int) -> int:
     del device  # it is the current one; modules of two devices are two
-    return _driver().load(code)
+    return _driver().load(code, shared_bytes)
 
 
 def _torch_stream(device: int) -> Callable[[], int]:
@@ -710,7 +717,7 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         block_x=np.int32(plan.block),
         block_y=np.int32(1),
         block_z=np.int32(1),
-        shared_mem_bytes=np.int32(0),
+        shared_mem_bytes=np.int32(plan.shared_bytes),
     )
     return tuple(outputs[: len(plan.outputs)])
 

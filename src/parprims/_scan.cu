@@ -8,11 +8,10 @@
 // arrays whose lines are contiguous or few, scan_columns those whose lines lie side by side.
 //
 // Phases of both kernels:
-//   1. Every thread loads its elements of a tile of the line into registers, all before it uses the first, and folds
-//      them; lanes combine by shuffles, warps through shared memory, so that each thread knows what stands before its
+//   1. Every thread begins to load its elements of a tile of the line, all before it uses the first, and folds them; lanes combine by shuffles, warps through shared memory, so that each thread knows what stands before its
 //      own elements in the tile. Always earlier with later: the operator need not be commutative.
 //   2. Where a line has several tiles, the tile publishes its total and learns what stands before it (look_back).
-//   3. Every thread walks over its elements, still in registers, from what stands before them, and stores the results.
+//   3. Every thread walks over its elements, still in shared memory or registers, from what stands before them, and stores the results.
 // Nothing is fed to the operator but elements of the array: past the end of a line its last element is repeated, which
 // changes no result before it. No identity is needed.
 // Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, groups of 32
@@ -26,6 +25,7 @@
 using Index = long long;
 
 constexpr int WARP = 32;
+constexpr int LOOKERS = 4;
 
 struct Partial {
     State state;
@@ -83,7 +83,7 @@ struct Slots {
     }
 };
 
-// Scratch: a counter, then a slot for every tile of every line, then a slot for every group of 32 tiles.
+// Scratch: a counter, then a slot for every tile of every line, then one for every group of 32 tiles.
 constexpr int COUNTER_WORDS = 8;
 
 // How a tile learns what stands before it. ALONE: it is the only one of its line. NEIGHBOUR: from the tile before it,
@@ -132,22 +132,23 @@ DEVICE Partial ask_neighbour(const Tile& tile, Index line, const State& total, P
 //
 // Tiles are in groups of 32, and every tile publishes its total. Warp w waits for the totals of the w-th group before
 // the tile's own, one a lane, and combines them; warp 0 does so with those of the own group that stand before the
-// tile. The last tile of a group publishes the combination of everything up to there. So what stands before a tile is
-// the last of these that is there already, combined from left to right with the groups since and the tiles since:
-// the same bits, whichever group that was.
+// tile. The last tile of a group publishes the whole: the combination of everything up to there. So what stands before
+// a tile is the last whole that is there already, combined from left to right with the groups since and the tiles
+// since: the same bits, whichever group that was.
 template <int WARPS>
 DEVICE Partial look_back(const Tile& tile, Index line, Index lines, const State& total, Partial start) {
+    constexpr int LOOKING = WARPS < LOOKERS ? WARPS : LOOKERS;
     const int lane = threadIdx.x % WARP, warp = WARPS == 1 ? 0 : threadIdx.x / WARP, place = tile.number % WARP;
     const unsigned group = tile.number / WARP;
-    const bool last = tile.number + 1 == tile.tiles;
+    const bool last = tile.number + 1 == tile.tiles, closes = place == WARP - 1 && !last;
     const Slots totals = tile.slots.at(line * tile.tiles);
     const Slots wholes = tile.slots.at(lines * tile.tiles + line * ((tile.tiles + WARP - 1) / WARP));
     if (warp == 0 && lane == 0 && !last) totals.at(tile.number).publish(total);
 
     State mine = total, whole = total;
-    const bool looks = warp == 0 && lane < WARPS && (unsigned)lane < group;
+    const bool looks = warp == 0 && lane < LOOKING && (unsigned)lane < group;
     bool seen = false;
-    if ((unsigned)warp <= group) {
+    if (warp < LOOKING && (unsigned)warp <= group) {
         bool arrived = warp == 0 && lane >= place;
         do {
             if (!arrived) arrived = totals.at((Index)(group - warp) * WARP + lane).poll(mine);
@@ -155,9 +156,9 @@ DEVICE Partial look_back(const Tile& tile, Index line, Index lines, const State&
         } while (!__all_sync(0xffffffffu, arrived));
         mine = scan_lanes<WARP>(mine, lane);  // in warp 0 lane `place` has the tile's own total in it
     }
-    __shared__ State groups[WARPS];
-    if (WARPS > 1) {
-        if (lane == WARP - 1) groups[warp] = mine;
+    __shared__ State groups[LOOKING];
+    if (LOOKING > 1) {
+        if (warp < LOOKING && lane == WARP - 1) groups[warp] = mine;
         __syncthreads();  // separates the writes of groups from their reads
     }
     if (warp == 0) {
@@ -167,11 +168,10 @@ DEVICE Partial look_back(const Tile& tile, Index line, Index lines, const State&
                 if (looks) seen = wholes.at((Index)group - 1 - lane).poll(whole);
             int since = __ffs(there) - 1;
             start = {shuffle(whole, since), true};
-            if (WARPS > 1)
+            if (LOOKING > 1)
                 for (; since > 0; --since) start.state = combine(start.state, groups[since]);
         }
-        if (place == WARP - 1 && !last && lane == place)
-            wholes.at(group).publish(start.valid ? combine(start.state, mine) : mine);
+        if (closes && lane == place) wholes.at(group).publish(start.valid ? combine(start.state, mine) : mine);
         if (place > 0) {
             const State before = shuffle(mine, place - 1);
             start = {start.valid ? combine(start.state, before) : before, true};
@@ -182,13 +182,15 @@ DEVICE Partial look_back(const Tile& tile, Index line, Index lines, const State&
 
 // ---- Lines along which threads lie side by side ---------------------------------------------------------------
 
-// LANES threads to a tile of a line: less than a warp, a warp, or several, then THREADS of them. A warp takes a
-// contiguous run of ROUNDS x lanes x VEC elements; in every round its lanes load VEC adjacent elements each, side by
-// side. `low` is the length of the axis low of the views, `read` the length of the inputs, `n` that of the outputs.
-template <int THREADS, int LANES, int ROUNDS, Look LOOK>
+// LANES threads to a tile of a line: less than a warp, a warp, or several, then THREADS of them. They load and store
+// ROUNDS vectors of VEC elements each, side by side with their neighbours. With DIRECT these are a thread's own elements
+// and stay in registers; otherwise they wait in shared memory, where a thread takes ROUNDS vectors that follow each
+// other, which spares shuffles and leaves registers, and so blocks, to have more loads in flight. `low` is the length of
+// the axis low of the views, `read` the length of the inputs, `n` that of the outputs.
+template <int THREADS, int LANES, int ROUNDS, Look LOOK, bool DIRECT>
 DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index lines,
                       Index low, Index read, Index n, unsigned tiles) {
-    constexpr int WIDTH = LANES < WARP ? LANES : WARP, WARPS = LANES / WIDTH, STEP = WIDTH * VEC, RUN = ROUNDS * STEP;
+    constexpr int WIDTH = LANES < WARP ? LANES : WARP, WARPS = LANES / WIDTH, RUN = WIDTH * ROUNDS * VEC;
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP;
     const Tile tile = draw<LOOK>(scratch, (unsigned)lines, tiles);
     Index line = tile.line;
@@ -200,37 +202,54 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     }
     const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
     const Inputs from = in.at(h, l, 0);
-    const Index tile_begin = (Index)tile.number * (WARPS * RUN);
-    const Index begin = tile_begin + warp * RUN + lane * VEC;
-    Raw raw[ROUNDS][VEC];
-    if (tile_begin + WARPS * RUN <= read) {
+    const Index begin = ((Index)tile.number * WARPS + warp) * RUN;  // of the run of WIDTH threads
+    // Neighbouring threads read ROUNDS apart: if that is even, a gap after every 8 keeps them out of each other's banks.
+    constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;
+    extern __shared__ uint4 shared[];
+    auto& staged = *reinterpret_cast<Staged<THREADS * ROUNDS + THREADS * ROUNDS / GAP>*>(shared);
+    const auto slot = [&](int at) {
+        at += (threadIdx.x - lane) * ROUNDS;
+        return at + at / GAP;
+    };
+    Raw raw[DIRECT ? ROUNDS : 1][VEC];
+    const auto fetch = [&](int r) -> Raw(&)[VEC] {
+        Raw(&found)[VEC] = raw[DIRECT ? r : 0];
+        if (!DIRECT) from.fetch(found, staged, slot(lane * ROUNDS + r));
+        if (!STARTS && r == 0 && lane == 0 && begin == 0) first(found[0]);
+        return found;
+    };
+    // Of what stands before the thread's elements in the run, in each round or at all; and of the run.
+    State before[DIRECT ? ROUNDS : 1], total;
+    if constexpr (DIRECT) {
 #pragma unroll
-        for (int r = 0; r < ROUNDS; ++r) from.load_along(raw[r], begin + r * STEP);
-    } else {
+        for (int r = 0; r < ROUNDS; ++r) from.load_along(raw[r], begin + (r * WIDTH + lane) * VEC, read);
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) {
-            const Index i = begin + r * STEP;
-            if (i + VEC <= read) {
-                from.load_along(raw[r], i);
-            } else {
+            const Raw(&found)[VEC] = fetch(r);
+            State mine = element(found[0]);
 #pragma unroll
-                for (int k = 0; k < VEC; ++k) raw[r][k] = from.load_one(min(i + k, read - 1));
-            }
+            for (int k = 1; k < VEC; ++k) mine = combine(mine, element(found[k]));
+            mine = scan_lanes<WIDTH>(mine, lane);
+            before[r] = shuffle_up(mine, 1);
+            const State all = shuffle(mine, (threadIdx.x % WARP) | (WIDTH - 1));
+            if (r > 0) before[r] = lane > 0 ? combine(total, before[r]) : total;
+            total = r > 0 ? combine(total, all) : all;
         }
-    }
-    if (!STARTS && begin == 0) first(raw[0][0]);
-
-    State before[ROUNDS], total;  // of what stands before the thread's elements in the warp's run; of the run
+    } else {
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r)
+            from.stage(staged, slot(r * WIDTH + lane), begin + (r * WIDTH + lane) * VEC, read);
+        wait_for_staged();
+        __syncwarp();  // separates the lanes' copies from each other's reads
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r) {
+            const Raw(&found)[VEC] = fetch(r);
 #pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) {
-        State mine = element(raw[r][0]);
-#pragma unroll
-        for (int k = 1; k < VEC; ++k) mine = combine(mine, element(raw[r][k]));
-        mine = scan_lanes<WIDTH>(mine, lane);
-        before[r] = shuffle_up(mine, 1);
-        const State all = shuffle(mine, (threadIdx.x % WARP) | (WIDTH - 1));
-        if (r > 0) before[r] = lane > 0 ? combine(total, before[r]) : total;
-        total = r > 0 ? combine(total, all) : all;
+            for (int k = 0; k < VEC; ++k) total = r + k > 0 ? combine(total, element(found[k])) : element(found[k]);
+        }
+        total = scan_lanes<WIDTH>(total, lane);
+        before[0] = shuffle_up(total, 1);
+        total = shuffle(total, (threadIdx.x % WARP) | (WIDTH - 1));
     }
 
     Partial prefix;  // of what stands before the warp's run
@@ -261,26 +280,41 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     if (start.valid) prefix = {prefix.valid ? combine(start.state, prefix.state) : start.state, true};
 
     const Outputs to = out.at(h, l, 0);
-#pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) {
-        const bool inside = r > 0 || lane > 0;
-        State state = before[r];
-        if (prefix.valid) state = inside ? combine(prefix.state, state) : prefix.state;
-        Result results[VEC];
+    State state;
+    const auto results_of = [&](int r, Result(&results)[VEC]) {
+        const bool alone = !prefix.valid && lane == 0 && r == 0;  // nothing stands before the thread's elements
+        if (DIRECT || r == 0) {
+            state = before[DIRECT ? r : 0];
+            if (prefix.valid) state = lane > 0 || r > 0 ? combine(prefix.state, state) : prefix.state;
+        }
+        const Raw(&found)[VEC] = fetch(r);
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-            const State one = element(raw[r][k]);
-            if (EXCLUSIVE) results[k] = result(state, raw[r][k]);
-            state = k > 0 || inside || prefix.valid ? combine(state, one) : one;
-            if (!EXCLUSIVE) results[k] = result(state, raw[r][k]);
+            const State one = element(found[k]);
+            if (EXCLUSIVE) results[k] = result(state, found[k]);
+            state = k == 0 && alone ? one : combine(state, one);
+            if (!EXCLUSIVE) results[k] = result(state, found[k]);
         }
-        const Index i = begin + r * STEP;
-        if (exists && i + VEC <= n) {
-            to.store_along(results, i);
-        } else if (exists) {
+    };
+    if constexpr (DIRECT) {
 #pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                if (i + k < n) to.store_one(results[k], i + k);
+        for (int r = 0; r < ROUNDS; ++r) {
+            Result results[VEC];
+            results_of(r, results);
+            if (exists) to.store_along(results, begin + (r * WIDTH + lane) * VEC, n);
+        }
+    } else {
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r) {
+            Result results[VEC];
+            results_of(r, results);
+            to.put(results, staged, slot(lane * ROUNDS + r));  // where only this thread has read
+        }
+        __syncwarp();  // separates the lanes' results from each other's stores
+        if (exists) {
+#pragma unroll 4
+            for (int r = 0; r < ROUNDS; ++r)
+                to.flush(staged, slot(r * WIDTH + lane), begin + (r * WIDTH + lane) * VEC, n);
         }
     }
 }

@@ -794,20 +794,22 @@ class _Tile:
     """How the kernels cut their work. Frozen by the runs recorded in benches/results/nvidia-h200.json."""
 
     threads: int = 256
-    """Threads of a block where a line has several tiles."""
-    most_threads: int = 512
-    """Threads of a block that holds a whole line."""
-    thread_bytes: int = 160
-    """What a thread keeps in registers of its elements and of what stands before them."""
-    column_thread_bytes: int = 240
-    """The same for lines that lie side by side."""
+    """Threads of a block; a block that holds a whole line in registers may have twice as many."""
+    line_bytes: int = 320
+    """What a thread keeps in registers, of its elements and of what stands before them, where a tile is a whole line."""
+    tile_bytes: int = 160
+    """The same where a line has several tiles."""
+    shared_bytes: int = 160
+    """What a thread keeps in shared memory."""
+    column_bytes: int = 256
+    """What a thread keeps in registers of its elements, for lines that lie side by side."""
     columns: int = 8
     """Threads side by side across lines that lie side by side: with vectors of 16 bytes, 128 bytes."""
-    column_bytes: int = 32
+    column_state_bytes: int = 32
     """The most bytes of states a thread keeps for the lines it serves side by side."""
-    tiles: int = 528
-    """A single long line is cut finer until it has this many tiles, so that every multiprocessor of a large GPU has
-    four; a constant, so that the bits of a result do not depend on the GPU."""
+    tiles: int = 132
+    """A single line is cut finer until it has this many tiles, so that every multiprocessor of a large GPU has one; a
+    constant, so that the bits of a result do not depend on the GPU."""
     many_lines: int = 128
     """Lines from which on a tile waits for its neighbour alone: tiles are then drawn across the lines."""
 
@@ -902,11 +904,29 @@ class _Program:
     def source(self, vector: int, accesses: tuple[str, ...]) -> str:
         """Return the CUDA text before the kernel, for vectors of so many elements and the access to each array."""
         count = len(self.inputs)
+        places, _ = _shared_buffers(self, accesses)
         return "\n".join(
             (
                 _cuda.device_source("_common.cuh"),
                 f"constexpr int VEC = {vector};",
                 self._text,
+                "template <int COUNT>",
+                "struct Staged {",
+                *(
+                    f"    Word<VEC * sizeof({C_TYPES[name]})>::Type x{at}[COUNT];"
+                    for at, name in enumerate(self.inputs)
+                    if accesses[at] != "CONSTANT"
+                ),
+                *(
+                    f"    Word<VEC * sizeof({C_TYPES[name]})>::Type own{at}[COUNT];"
+                    for at, name in enumerate(self.outputs)
+                    if places[at] is None
+                ),
+                *(
+                    f"    DEVICE auto& y{at}() {{ return {f'own{at}' if place is None else f'x{place}'}; }}"
+                    for at, place in enumerate(places)
+                ),
+                "};",
                 *_views("Inputs", "Raw", "x", [f"const {C_TYPES[name]}" for name in self.inputs], accesses[:count]),
                 *_views("Outputs", "Result", "y", [C_TYPES[name] for name in self.outputs], accesses[count:]),
                 f"DEVICE void before_publishing(long long tile) {{ {_BEFORE_PUBLISHING} }}",
@@ -920,36 +940,69 @@ def _cpp(truth: bool) -> str:
 
 
 def _views(name: str, record: str, letter: str, types: list[str], accesses: tuple[str, ...]) -> list[str]:
-    """Return the lines of a struct of views and of its loads into records (or stores from them)."""
+    """Return the lines of a struct of views, and of what they load into records or store from them."""
     fields = [f"{letter}{index}" for index in range(len(types))]
     loads = letter == "x"
-    text = [f"struct {name} {{"]
-    text += [
-        f"    View<{kind}, {access}> {field};" for kind, access, field in zip(types, accesses, fields, strict=True)
-    ]
+    locals_ = [f"        {kind.removeprefix('const ')} t{index}[VEC];" for index, kind in enumerate(types)]
+    copied = " ".join(f"r[k].{field} = t{at}[k];" if loads else f"t{at}[k] = r[k].{field};" for at, field in enumerate(fields))
+    copies = ["#pragma unroll", f"        for (int k = 0; k < VEC; ++k) {{ {copied} }}"]
+
+    def method(head: str, call: str, *, records: bool = True, fields: list[str] = fields) -> list[str]:
+        """Return the lines of a method that calls every view's; ``%s`` stands for its name."""
+        moves = [f"        {field}.{call.replace('%s', field)};".replace("%t", f"t{field[1:]}") for field in fields]
+        body = [*locals_, *moves, *copies] if records and loads else [*locals_, *copies, *moves] if records else moves
+        return [f"    DEVICE void {head} const {{", *body, "    }"]
+
     moved = ", ".join(f"{field}.at(h, l, j)" for field in fields)
-    text.append(f"    DEVICE {name} at(long long h, long long l, long long j) const {{ return {{{moved}}}; }}")
-    for way in ("along", "across"):
-        const = "" if loads else "const "
-        text.append(f"    DEVICE void {'load' if loads else 'store'}_{way}({const}{record} (&r)[VEC], long long i) const {{")
-        for index, field in enumerate(fields):
-            kind = types[index].removeprefix("const ")
-            text.append(f"        {kind} t{index}[VEC];")
-            copy = ["#pragma unroll", "        for (int k = 0; k < VEC; ++k) "]
-            if loads:
-                text.append(f"        {field}.load_{way}(t{index}, i);")
-                text += [copy[0], f"{copy[1]}r[k].{field} = t{index}[k];"]
-            else:
-                text += [copy[0], f"{copy[1]}t{index}[k] = r[k].{field};"]
-                text.append(f"        {field}.store_{way}(t{index}, i);")
-        text.append("    }")
+    text = [
+        f"struct {name} {{",
+        *(f"    View<{kind}, {access}> {field};" for kind, access, field in zip(types, accesses, fields, strict=True)),
+        f"    DEVICE {name} at(long long h, long long l, long long j) const {{ return {{{moved}}}; }}",
+    ]
+    each = f"{record} (&r)[VEC]" if loads else f"const {record} (&r)[VEC]"
+    way = "load" if loads else "store"
+    text += method(f"{way}_across({each}, long long i)", f"{way}_across(%t, i)")
+    text += method(f"{way}_along({each}, long long i, long long past)", f"{way}_along(%t, i, past)")
+    shared = "S& s, int at"
     if loads:
-        ones = ", ".join(f"{field}.base[i * {field}.along]" for field in fields)
-        text.append(f"    DEVICE {record} load_one(long long i) const {{ return {{{ones}}}; }}")
+        waiting = [field for field, access in zip(fields, accesses, strict=True) if access != "CONSTANT"]
+        text += ["    template <class S>"]
+        text += method(
+            f"stage({shared}, long long i, long long past)",
+            "template stage<VEC>(s.%s[at], i, past)",
+            records=False,
+            fields=waiting,
+        )
+        fetched = method(f"fetch({each}, {shared})", "fetch(%t, s.%s[at])")
+        for field in set(fields) - set(waiting):
+            fetched = [line.replace(f"s.{field}[at]", "{}") for line in fetched]
+        text += ["    template <class S>", *fetched]
     else:
-        ones = " ".join(f"{field}.base[i * {field}.along] = r.{field};" for field in fields)
-        text.append(f"    DEVICE void store_one(const {record}& r, long long i) const {{ {ones} }}")
+        text += ["    template <class S>", *method(f"put({each}, {shared})", "put(%t, s.%s()[at])")]
+        text += ["    template <class S>"]
+        text += method(
+            f"flush({shared}, long long i, long long past)", "template flush<VEC>(s.%s()[at], i, past)", records=False
+        )
     return [*text, "};"]
+
+
+def _shared_buffers(program: _Program, accesses: tuple[str, ...]) -> tuple[list[int | None], list[int]]:
+    """Return, for each output, the input whose place in shared memory it takes, and the itemsizes of all places.
+
+    An output takes the place of an input of its width, and one of its own if there is none.
+    """
+    count = len(program.inputs)
+    waiting = [at for at in range(count) if accesses[at] != "CONSTANT"]
+    sizes = [program.itemsizes[at] for at in waiting]
+    places: list[int | None] = []
+    for size in program.itemsizes[count:]:
+        place = next((at for at in waiting if program.itemsizes[at] == size), None)
+        if place is None:
+            sizes.append(size)
+        else:
+            waiting.remove(place)
+        places.append(place)
+    return places, sizes
 
 
 def _merged(
@@ -1021,26 +1074,22 @@ def _plan(
         if step == 0:
             return "CONSTANT"
         aligned = (addresses[at] + first * itemsize) % (vector * itemsize) == 0
-        if vector > 1 and step in ((1,) if columns else (1, -1)) and aligned and all(o % vector == 0 for o in others):
+        if step in ((1,) if columns else (1, -1)) and aligned and all(one % vector == 0 for one in others):
             return "ASCENDING" if step == 1 else "DESCENDING"
         return "STRIDED"
 
     vector = max(1, 16 // max(program.itemsizes))
     if columns:
-        vector = min(vector, _cuda.power_of_two(max(1, _TILE.column_bytes // program.state_bytes)))
+        vector = min(vector, _cuda.power_of_two(max(1, _TILE.column_state_bytes // program.state_bytes)))
     accesses = tuple(access(at, vector) for at in range(arrays))
     # Stores that are not vectors, or columns that are not, are best where neighbouring threads take neighbours.
     if "STRIDED" in (accesses if columns else accesses[inputs:]):
         vector = 1
-        accesses = tuple("CONSTANT" if one == "CONSTANT" else "STRIDED" for one in accesses)
-    if columns:
-        most = _TILE.column_thread_bytes // (vector * program.raw_bytes)
-    else:
-        most = _TILE.thread_bytes // (vector * program.raw_bytes + program.state_bytes)
-    most = max(1, min(most, 16))
-    outer = high * low
+        accesses = tuple(access(at, vector) for at in range(arrays))
+    outer, shared = high * low, 0
 
     if columns:
+        most = max(1, min(16, _TILE.column_bytes // (vector * program.raw_bytes)))
         groups = _cuda.power_of_two(-(-n // most), up=True)
         width = max(_TILE.columns, 256 // min(groups, 32))
         width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), 256)
@@ -1055,24 +1104,36 @@ def _plan(
         call = f"scan_columns<{width}, {groups}, {rounds}, {look}>"
         integers = (outer, low, read, n, inner, tiles)
     else:
+        _, sizes = _shared_buffers(program, accesses)
         vectors = -(-n // vector)
-        if vectors <= 32 * most:
-            lanes = min((32, 16, 8, 4, 2, 1), key=lambda one: one * -(-vectors // one) if vectors <= one * most else 1 << 62)
-            block, tiles, rounds = 256, 1, -(-vectors // lanes)
+        # What is kept of a vector in registers; narrow elements would be unpacked there, so they wait in shared memory.
+        direct = min(program.itemsizes[:inputs]) >= 4 and "STRIDED" not in accesses
+        kept = vector * program.raw_bytes + program.state_bytes
+        most = max(1, _TILE.line_bytes // kept if direct else _TILE.shared_bytes // (vector * sum(sizes)))
+        tiles, block = 1, _TILE.threads
+        few = max(1, _TILE.tile_bytes // kept) if direct else most
+        if vectors <= 32 * few:
+            enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * few)
+            lanes = min(enough, key=lambda one: one * -(-vectors // one))
+            rounds = -(-vectors // lanes)
             grid = -(-outer * lanes // block)
         else:
-            block = _cuda.power_of_two(-(-vectors // most), up=True)
-            if block <= _TILE.most_threads:
-                tiles = 1
+            if vectors <= (2 if direct else 1) * block * most:
+                block = _cuda.power_of_two(-(-vectors // most), up=True)
+            elif outer >= _TILE.many_lines and direct:
+                most = max(1, _TILE.tile_bytes // kept)
+                tiles = -(-vectors // (block * most))
             else:
-                block = _TILE.threads
-                few = max(1, min(most, vectors * outer // (_TILE.tiles * block)))
-                tiles = -(-vectors // (block * few))
+                direct, most = False, max(1, _TILE.shared_bytes // (vector * sum(sizes)))
+                tiles = -(-vectors // (block * max(1, min(most, vectors * outer // (_TILE.tiles * block)))))
             rounds = -(-vectors // (block * tiles))
             tiles = -(-vectors // (block * rounds))
             lanes, grid = block, outer * tiles
         look, sublines = _look(tiles, outer), outer
-        call = f"scan_rows<{block}, {lanes}, {rounds}, {look}>"
+        call = f"scan_rows<{block}, {lanes}, {rounds}, {look}, {_cpp(direct)}>"
+        places = 0 if direct else block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
+        for size in sizes:  # each begins where its vectors are aligned
+            shared = -(-shared // (vector * size)) * vector * size + places * vector * size
         integers = (outer, low, read, n, tiles)
 
     numbers: list[int] = []
@@ -1101,6 +1162,7 @@ def _plan(
         integers=(*numbers, *integers),
         grid=grid,
         block=block,
+        shared_bytes=-(-shared // 16) * 16,
         status_bytes=16 * words if tiles > 1 else 0,
     )
 
