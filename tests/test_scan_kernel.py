@@ -416,7 +416,7 @@ class TestShapes:
 def stress_shape(rng, most):
     """Return a shape of up to four axes and up to so many elements, often at a power of two, and an axis."""
     ndim = int(rng.integers(1, 5))
-    shares = rng.dirichlet(np.full(ndim, 0.7)) * rng.uniform(0, np.log(most))
+    shares = rng.dirichlet(np.full(ndim, 0.7)) * np.sqrt(rng.random()) * np.log(most)
     shape = []
     for share in shares:
         n = max(1, int(np.exp(share)))
