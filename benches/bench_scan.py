@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import functools
+import math
 
+import array_api_compat
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, library
+from benches.harness import Case, Problem, Scale, installed, library
 
 
 def integers(rng, shape, low=-8, high=8):
     """Return small integers, whose float32 sums in any order are exact, so the gate allows no error."""
     return rng.integers(low, high + 1, shape, dtype=np.int8)
+
+
+def copies(shape):
+    """Return a smaller shape and how often it makes up the shape along axis 0.
+
+    Large problems are made of copies of 2^24 elements or more, too many for a cache to hold, because numbers would
+    take a host longer to draw and sum than to copy.
+    """
+    shape = (shape,) if isinstance(shape, int) else shape
+    times = math.gcd(shape[0], max(1, math.prod(shape) >> 24))
+    return (shape[0] // times, *shape[1:]), times
+
+
+def running_sums(x, axis, times, dtype):
+    """Return the sums along an axis of copies of x that follow each other along axis 0."""
+    y = np.cumsum(x, axis=axis, dtype=dtype)
+    return np.concatenate([y + k * y[-1] if axis == 0 else y for k in range(times)])
+
+
+def floats(x, dtype, times=1):
+    """Return copies of x, one after another along axis 0, of a floating dtype."""
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        dtype = ml_dtypes.bfloat16
+    return np.concatenate([x.astype(dtype)] * times)
+
+
+TIMED_SMALLER = dict.fromkeys(("array", "native", "jax"), "it is timed at smaller sizes")
 
 
 @functools.cache
@@ -39,9 +70,10 @@ def cuda_compute(op, start=0.0, *, inclusive=True):
     return call
 
 
-def sum_problem(rng, shape, dtype="float32"):
+def sum_problem(rng, shape, axis=0, dtype="float32"):
+    shape, times = copies(shape)
     x = integers(rng, shape)
-    return Problem((x.astype(dtype),), np.cumsum(x, axis=-1, dtype=np.int32).astype(dtype))
+    return Problem((floats(x, dtype, times),), running_sums(x, axis, times, np.int32).astype(dtype))
 
 
 def cumulative_maximum(xp, x):
@@ -66,7 +98,68 @@ def b9(rng, n):
     return Problem((x.astype(np.float64),), (total - x).astype(np.float64))
 
 
+def argmax_problem(rng, n):
+    x = maximum_problem(rng, n).inputs[0]
+    top = np.maximum.accumulate(x)
+    # Whatever comes again once it is the largest becomes smaller, for libraries disagree on which of two equals counts.
+    again = np.zeros(n, bool)
+    again[1:] = x[1:] == top[:-1]
+    x = np.where(again, x - 1, x)
+    index = np.arange(n, dtype=np.int32)
+    return Problem((x, index), (top, np.maximum.accumulate(np.where(x == top, index, 0))))
+
+
+def argmax_by_library(torch, x, _):
+    # No index is read here, and those written have 8 bytes.
+    return torch.cummax(x, 0)
+
+
+def welford_problem(rng, n):
+    (length,), times = copies(n)
+    x = rng.random(length, np.float32)
+    count = np.arange(1.0, n + 1)
+    mean = running_sums(x, 0, times, np.float64) / count
+    m2 = running_sums(x.astype(np.float64) ** 2, 0, times, np.float64) - count * mean * mean
+    answer = tuple(one.astype(np.float32) for one in (count, mean, m2))
+    # All terms are positive, and no schedule lets one pass 1024 roundings; m2 is off by the mean's error too.
+    relative = 1024 * 2.0**-24
+    one, zero = np.ones(n, np.float32), np.zeros(n, np.float32)
+    return Problem((one, floats(x, "float32", times), zero), answer, (relative * count, relative, relative * (1 + m2)))
+
+
+@functools.partial(parprims.Operator, identity=(1, 0, 0, 1), components=4)
+def multiply_matrices(earlier, later):
+    (a, b, c, d), (e, f, g, h) = earlier, later
+    return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
+
+
+def matrices_problem(rng, n):
+    # The eight symmetries of a square, R^r F^f of a quarter turn R and a flip F. Products stay among them, so they
+    # are exact, and do not commute: F R = R^-1 F, by which the flips before a turn decide its direction.
+    turns, flips = integers(rng, n, 0, 3), integers(rng, n, 0, 1)
+    flipped = np.cumsum(flips, dtype=np.int8) & 1
+    before = flipped ^ flips
+    turned = np.cumsum(np.where(before, -turns, turns), dtype=np.int8) & 3
+
+    def entries(turns, flips):
+        which = turns + 4 * flips
+        table = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]], [[-1, 0], [0, -1]], [[0, 1], [-1, 0]]], np.float32)
+        table = np.concatenate([table, table * np.array([1, -1], np.float32)])
+        return tuple(table[:, row, column][which] for row in (0, 1) for column in (0, 1))
+
+    return Problem(entries(turns, flips), entries(turned, flipped))
+
+
 def scans(scale: Scale):
+    for k in scale.pick((10,), (10, 16, 20), (16, 20)):
+        yield Case(
+            "cumulative_sum",
+            f"sum call, 2^{k}",
+            functools.partial(sum_problem, shape=2**k),
+            parprims.cumulative_sum,
+            library(lambda xp, x: xp.cumsum(x, 0)),
+            whole_call=True,
+        )
     for k in scale.pick((16,), (16, 20, 24), (16, 20, 24, 26, 28)):
         yield Case(
             "cumulative_sum",
@@ -75,14 +168,17 @@ def scans(scale: Scale):
             parprims.cumulative_sum,
             {**library(lambda xp, x: xp.cumsum(x, 0)), "cuda.compute": cuda_compute("PLUS")},
         )
-    shape = scale.pick((64, 1024), (512, 4096), (16384, 16384))
-    yield Case(
-        "cumulative_sum",
-        f"sum of rows, {shape[0]} x {shape[1]}",
-        functools.partial(sum_problem, shape=shape),
-        functools.partial(parprims.cumulative_sum, axis=-1),
-        library(lambda xp, x: xp.cumsum(x, -1)),
-    )
+    squares = scale.pick((64, 1024), (512, 4096), (16384, 16384))
+    narrow = scale.pick((4096, 16), (2**17, 16), (2**24, 16))
+    for name, axis, shape in (("rows", 1, squares), ("columns", 0, squares), ("narrow columns", 0, narrow)):
+        yield Case(
+            "cumulative_sum",
+            f"sum of {name}, {shape[0]} x {shape[1]}",
+            functools.partial(sum_problem, shape=shape, axis=axis),
+            functools.partial(parprims.cumulative_sum, axis=axis),
+            library(lambda xp, x, axis=axis: xp.cumsum(x, axis)),
+            skip={"array": TIMED_SMALLER["array"]} if scale.gpu and shape == narrow else {},
+        )
     k = scale.pick(16, 22, 26)
     peers = library(cumulative_maximum)
     del peers["cupy"]  # its ufunc.accumulate knows sums and products only
@@ -101,15 +197,71 @@ def scans(scale: Scale):
         functools.partial(parprims.scan, exclusive=True),
         {**library(lambda xp, x: xp.cumsum(x, 0) - x), "cuda.compute": cuda_compute("PLUS", inclusive=False)},
     )
+    k = scale.pick(16, 22, 26)
+    for name, make, op, peers in (
+        ("argmax", argmax_problem, "argmax", {"torch": argmax_by_library}),
+        ("welford", welford_problem, "welford", {}),
+        ("2 x 2 matrices", matrices_problem, multiply_matrices, {}),
+    ):
+        yield Case(
+            "scan",
+            f"{name}, 2^{k}",
+            functools.partial(make, n=2**k),
+            lambda *xs, method, op=op: parprims.scan(xs, op, method=method),
+            peers,
+        )
 
 
-def recurrence_problem(rng, shape):
+def recurrence_problem(rng, shape, dtype="float32"):
     # With factors 1 and -1 the answer is exact: x[n] = p[n] * sum of p[k] b[k], where p is the product of factors.
+    shape, times = copies(shape)
     a = 2 * integers(rng, shape, 0, 1) - 1
     b = integers(rng, shape)
     p = np.cumprod(a, axis=-1, dtype=np.int8)
     x = p * np.cumsum(p * b, axis=-1, dtype=np.int32)
-    return Problem((a.astype(np.float32), b.astype(np.float32)), x.astype(np.float32))
+    parts = [x]
+    while len(parts) < times:  # a sequence goes on from where the copy before ended
+        parts.append(x + p * parts[-1][-1] if x.ndim == 1 else x)
+    return Problem((floats(a, dtype, times), floats(b, dtype, times)), np.concatenate(parts).astype(dtype))
+
+
+RUN = 32
+
+
+def runs_problem(rng, shape, dtype="float32", *, backward=False):
+    """Return a problem of runs of 32 elements, each begun anew by a factor 0, so that 16 bits hold the answer.
+
+    ``backward`` adds the derivatives along g: db[n] = g[n] + a[n+1] db[n+1] and da[n] = db[n] x[n-1].
+    """
+    shape, times = copies(shape)
+    runs = (*shape[:-1], shape[-1] // RUN, RUN)
+    a, b = 2 * integers(rng, runs, 0, 1) - 1, integers(rng, runs, -2, 2)
+    a[..., 0] = 0
+    p = a.copy()
+    p[..., 0] = 1
+    np.cumprod(p, axis=-1, out=p)
+    x = p * np.cumsum(p * b, axis=-1, dtype=np.int8)
+    inputs, answers = [a, b], [x]
+    if backward:
+        g = integers(rng, runs, -2, 2)
+        db = p * np.cumsum((p * g)[..., ::-1], axis=-1, dtype=np.int8)[..., ::-1]
+        x = x.reshape(shape)
+        before = np.concatenate([np.zeros_like(x[..., :1]), x[..., :-1]], axis=-1).reshape(runs)
+        inputs.append(g)
+        answers += [db * before.astype(np.int16), db]
+    inputs, answers = (tuple(floats(one.reshape(shape), dtype, times) for one in ones) for ones in (inputs, answers))
+    return Problem(inputs, answers if backward else answers[0])
+
+
+def fewer_problem(rng, shape, channels):
+    """Return b and factors 1 and -1 that are one for all or one per channel."""
+    a = np.float32(2) * integers(rng, (shape[1], 1) if channels else (), 0, 1) - 1
+    if not channels:
+        a = np.asarray(-1, np.float32)
+    b = integers(rng, shape)
+    p = np.where(np.arange(shape[-1]) % 2, a, 1).astype(np.int8)
+    x = p * np.cumsum(p * b, axis=-1, dtype=np.int32)
+    return Problem((b.astype(np.float32), a), x.astype(np.float32))
 
 
 def b10(rng):
@@ -139,6 +291,67 @@ def by_accelerated_scan(_, a, b):
     return scan(a, b)
 
 
+def gradient(solve, a, b, g):
+    """Return the solution of a recurrence and its derivatives along g."""
+    if array_api_compat.is_torch_array(a):
+        import torch
+
+        a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+        x = solve(a, b)
+        return x.detach(), *torch.autograd.grad(x, (a, b), g)
+    import jax
+
+    x, pull = jax.vjp(solve, a, b)
+    return x, *pull(g)
+
+
+def forward_and_backward(a, b, g, *, method):
+    return gradient(functools.partial(parprims.linear_recurrence, method=method), a, b, g)
+
+
+def backward_by_accelerated_scan(torch, a, b, g):
+    return gradient(functools.partial(by_accelerated_scan, torch), a, b, g)
+
+
+_affine_scans = {}
+
+
+def by_cuda_compute(cupy, a, b):
+    key = (a.data.ptr, b.data.ptr, a.dtype, a.size)
+    if key not in _affine_scans:
+        _affine_scans.clear()
+        _affine_scans[key] = _affine_scan(cupy, a, b)
+    return _affine_scans[key]()
+
+
+def _affine_scan(cupy, a, b):
+    """Return a function that scans affine maps with everything made beforehand, and returns their second halves."""
+    from cuda.compute import TransformOutputIterator, ZipIterator, gpu_struct, make_inclusive_scan
+
+    number = a.dtype.type
+    Map = gpu_struct({"a": number, "b": number}, name="Map")
+
+    def compose(earlier, later):
+        return Map(later.a * earlier.a, later.a * earlier.b + later.b)
+
+    def second(pair):
+        return pair.b
+
+    compose.__annotations__ = {"earlier": Map, "later": Map, "return": Map}
+    second.__annotations__ = {"pair": Map, "return": number}
+    x = cupy.empty_like(b)
+    options = {"d_in": ZipIterator(a, b), "d_out": TransformOutputIterator(x, second), "op": compose}
+    options["init_value"] = Map(number(1), number(0))
+    scanner = make_inclusive_scan(**options)
+    scratch = cupy.empty(max(1, scanner(temp_storage=None, num_items=a.size, **options)), np.uint8)
+
+    def call():
+        scanner(temp_storage=scratch, num_items=a.size, **options)
+        return x
+
+    return call
+
+
 def recurrences(scale: Scale):
     yield Case(
         "linear_recurrence",
@@ -148,13 +361,17 @@ def recurrences(scale: Scale):
         {"numpy": by_loop, "jax": by_associative_scan},
         whole_call=True,
     )
-    for k in scale.pick((16,), (16, 20, 22), (16, 20, 24, 26)):
+    no_numba = {} if installed("numba") else {"cuda.compute": "an operator in Python needs Numba"}
+    longest = scale.pick(16, 22, 28)
+    sizes = [(k, "float32") for k in scale.pick((16,), (16, 20, 22), (16, 20, 24, 26, 28))] + [(longest, "float64")]
+    for k, dtype in sizes:
         yield Case(
             "linear_recurrence",
             f"one sequence, 2^{k}",
-            functools.partial(recurrence_problem, shape=2**k),
+            functools.partial(recurrence_problem, shape=2**k, dtype=dtype),
             parprims.linear_recurrence,
-            {"jax": by_associative_scan},
+            {"jax": by_associative_scan, "cuda.compute": by_cuda_compute},
+            skip={**no_numba, **(TIMED_SMALLER if scale.gpu and dtype == "float64" else {})},
         )
     batches = scale.pick(
         ((1, 64, 1024),),
@@ -164,11 +381,43 @@ def recurrences(scale: Scale):
     for shape in batches:
         yield Case(
             "linear_recurrence",
-            f"batch, {' x '.join(map(str, shape))}",
+            f"batch, {_times(shape)}",
             functools.partial(recurrence_problem, shape=shape),
             parprims.linear_recurrence,
             {"numpy": by_loop, "jax": by_associative_scan, "accelerated-scan": by_accelerated_scan},
         )
+    if scale.gpu:
+        shape = batches[:2][-1]
+        yield Case(
+            "linear_recurrence",
+            f"batch, {_times(shape)}",
+            functools.partial(runs_problem, shape=shape, dtype="bfloat16"),
+            parprims.linear_recurrence,
+            {"accelerated-scan": by_accelerated_scan},
+        )
+    # The rate counts every array once. The backward pass must read a and the solution again: 8 arrays, not 6, move.
+    for shape in batches[:2]:
+        yield Case(
+            "linear_recurrence",
+            f"forward and backward, {_times(shape)}",
+            functools.partial(runs_problem, shape=shape, backward=True),
+            forward_and_backward,
+            {"accelerated-scan": backward_by_accelerated_scan},
+            libraries=("torch", "jax"),
+            skip=TIMED_SMALLER if math.prod(shape) > 2**26 else {},
+        )
+    shape = scale.pick((1, 64, 1024), (1, 256, 4096), (8, 1536, 2048))
+    for name, channels in (("constant a", False), ("a per channel", True)):
+        yield Case(
+            "linear_recurrence",
+            f"{name}, {_times(shape)}",
+            functools.partial(fewer_problem, shape=shape, channels=channels),
+            lambda b, a, method: parprims.linear_recurrence(a, b, method=method),
+        )
+
+
+def _times(shape):
+    return " x ".join(map(str, shape))
 
 
 def cases(scale: Scale) -> list[Case]:

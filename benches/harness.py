@@ -58,6 +58,9 @@ class Problem:
     allowed: Any = 0.0
 
 
+LIBRARIES = ("numpy", "cupy", "torch", "jax")
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One line of the comparison.
@@ -66,7 +69,8 @@ class Case:
     primitive. ``peers`` maps a name of `LIBRARIES` or `OUTSIDE` to a function of the library's module and the
     arrays. ``work`` is counted in ``unit``; for B/s it is the bytes of inputs and outputs. ``ceiling`` names the
     entry of `ceilings` that bounds the case. With ``whole_call`` the time is that of the call as Python sees it,
-    and not only the device's. ``skip`` maps a method or peer to the reason why it is not timed.
+    and not only the device's. ``libraries`` are those whose arrays the case is for. ``skip`` maps a method or peer
+    to the reason why it is not timed.
     """
 
     primitive: str
@@ -78,10 +82,10 @@ class Case:
     work: float | None = None
     ceiling: str | None = "copy"
     whole_call: bool = False
+    libraries: tuple[str, ...] = LIBRARIES
     skip: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-LIBRARIES = ("numpy", "cupy", "torch", "jax")
 OUTSIDE = {  # peer: (backend whose arrays it takes, module)
     "scipy": ("numpy", "scipy"),
     "cuda.compute": ("cupy", "cuda.compute"),
@@ -353,6 +357,8 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
 def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: Outcome) -> Iterator[Contender]:
     dtype = problem.inputs[0].dtype.name
     for backend in present:
+        if backend.name.partition("-")[0] not in case.libraries:
+            continue
         if not all(backend.supports(x.dtype.name) for x in problem.inputs):
             outcome.notes.append(f"{backend.name} computes with no {dtype}")
             continue

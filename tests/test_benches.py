@@ -162,6 +162,11 @@ def test_skipped_and_refused_methods_are_noted(numpy_only):
     assert "native*" in harness.table(outcome)
 
 
+def test_case_for_other_libraries_only(numpy_only):
+    outcome = harness.run_case(case(libraries=("torch",)), numpy_only, {"copy": 1e9}, 0.001)
+    assert (outcome.records, outcome.auto, outcome.errors) == ([], {}, [])
+
+
 def test_median_of_interleaved_rounds(numpy_only):
     turns = []
     contenders = [
@@ -182,6 +187,7 @@ def test_every_case_is_well_formed():
             assert hasattr(parprims, one.primitive)
             assert one.name.count(",") == 1
             assert set(one.peers) <= {*harness.LIBRARIES, *harness.OUTSIDE}
+            assert set(one.libraries) <= set(harness.LIBRARIES)
             assert one.unit in ("B/s", "key/s", "FLOP/s")
             assert (one.work is None) == (one.unit == "B/s")
             assert one.ceiling in (None, "copy", "read") or one.ceiling.startswith("matmul ")

@@ -10,6 +10,7 @@ from array_api_compat import is_jax_array
 import parprims
 from tests.contract import Contract, compare, eps, random
 
+METHODS = ("kernel", "native", "array")
 SIXTEEN = ("float16", "bfloat16")
 # Sizes around the one up to which the array form doubles steps and above which it goes by pairs, even and odd halves.
 EDGES = (8191, 8192, 8193, 16383, 16384, 16385, 16386, 32769, 50001)
@@ -100,6 +101,7 @@ def matrices(earlier, later):
 
 
 class TestCumulativeSum(Contract):
+    methods = METHODS
     dtypes: ClassVar = (
         "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128"
     ).split()
@@ -116,8 +118,8 @@ class TestCumulativeSum(Contract):
         return loop(add, x, axis=axis)[0]
 
     def bound(self, x, axis):
-        # Each of the at most n additions that a library's own sequential sum makes rounds a sum that is at most the
-        # sum of the magnitudes; 16-bit floats are added in float32 and rounded once.
+        # Each of the at most n additions that a sequential sum makes, or a tree over n terms in any order, rounds a
+        # sum that is at most the sum of the magnitudes; 16-bit floats are added in float32 and rounded once.
         name = x.dtype.name
         if x.dtype.kind in "biu":
             return 0
@@ -134,7 +136,7 @@ class TestCumulativeSum(Contract):
 class TestAffineScan(Contract):
     """Pairs under an operator that does not commute."""
 
-    methods: ClassVar = ("array",)  # Only JAX has another, and takes it for auto.
+    methods: ClassVar = ("kernel", "array")  # Only JAX has another, and takes it for auto.
     dtypes: ClassVar = ("int32", "float16", "float64", "complex64")
     lengths: ClassVar = (0, 1, 2, 3, 5, 33, 5000)
 
@@ -152,6 +154,7 @@ class TestAffineScan(Contract):
 
 
 class TestLinearRecurrence(Contract):
+    methods = METHODS
     dtypes: ClassVar = ("int8", "int64", "float16", "bfloat16", "float32", "float64", "complex64")
     lengths: ClassVar = (0, 1, 2, 3, 4, 5, 33, 1000)
 
@@ -191,7 +194,7 @@ def recurrence_bound(a, b, axis=-1, product=False, **options):
 
 
 class TestScan:
-    methods: ClassVar = ("native", "array")
+    methods = METHODS
 
     @pytest.mark.parametrize("reverse", [False, True])
     @pytest.mark.parametrize("exclusive", [False, True])
@@ -286,7 +289,8 @@ class TestScan:
                 arrays = (backend.asarray(a), backend.asarray(b))
                 result = run(scan, arrays[0], method=method, initial=5, dtype=arrays[0].dtype)
                 compare(backend, result, loop(add, a, initial=(np.asarray(5, dtype),))[0], dtype=dtype)
-                result = parprims.linear_recurrence(*arrays, initial=5, method="array")
+                solver = "array" if method == "native" else method
+                result = run(parprims.linear_recurrence, *arrays, initial=5, method=solver)
                 compare(backend, result, recur(a, b, initial=np.asarray(5, dtype)), dtype=dtype)
 
     def test_half_precision_is_rounded_once(self, backend, run, method):
@@ -322,6 +326,20 @@ class TestScan:
             expected[:, index] += np.where(starts[:, index], 0, expected[:, index - 1])
         compare(backend, sums, expected, dtype="int32")
         compare(backend, flags, np.logical_or.accumulate(starts, axis=1))
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("exclusive", [False, True])
+    def test_segments_of_pairs(self, backend, run, method, rng, exclusive, reverse):
+        def combine(earlier, later):
+            a, b = affine(earlier[1:], later[1:])
+            return earlier[0] | later[0], np.where(later[0], later[1], a), np.where(later[0], later[2], b)
+
+        xs = (rng.random((50, 3)) < 0.2, random(rng, (50, 3), "int32"), random(rng, (50, 3), "int32"))
+        options = {"axis": 0, "exclusive": exclusive, "reverse": reverse}
+        op = parprims.segmented("affine")
+        result = run(scan, tuple(backend.asarray(x) for x in xs), op, method=method, **options)
+        nothing = (False, np.int32(1), np.int32(0))
+        compare(backend, result, loop(combine, *xs, initial=nothing, **options))
 
     def test_argmax(self, backend, run, method, rng):
         x = random(rng, (20,), "int32").astype(np.float32)
@@ -362,7 +380,9 @@ class TestScan:
             with parprims.explain() as calls:
                 parprims.scan(x, op)
             native = op in natives or (callable(op) and add in natives)
-            assert (calls[0].primitive, calls[0].method) == ("scan", "native" if native else "array")
+            taken = {"native" if native else "array"} | ({"kernel"} if backend.cuda else set())
+            assert calls[0].primitive == "scan"
+            assert calls[0].method in taken
 
     def test_unknown_library_routine_refused(self, backend):
         if backend.name.startswith("jax"):
@@ -425,7 +445,7 @@ class TestArrayForm:
 
 
 class TestStandard:
-    methods: ClassVar = ("native", "array")
+    methods = METHODS
 
     def test_include_initial(self, backend, run, method, rng):
         x = random(rng, (3, 7), "int32")
@@ -458,7 +478,7 @@ class TestStandard:
 
 
 class TestRecurrence:
-    methods: ClassVar = ("native", "array")
+    methods = METHODS
 
     @pytest.mark.parametrize("reverse", [False, True])
     def test_options(self, backend, run, method, rng, subtests, reverse):
