@@ -11,6 +11,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from parprims import _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -274,6 +275,10 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if _derivatives.compiling((a, b)):
+        from parprims import _derivatives_torch
+
+        return _derivatives_torch.compiled_recurrence(a, b, axis, initial, reverse, method)
     xp = namespace(a=a, b=b)
     dtype = _promoted(xp, a, b)
     try:
@@ -283,7 +288,7 @@ def linear_recurrence(
     index = normalize_axis(axis, wide_b.ndim)
     start = None if initial is None else _start(xp, initial, wide_b, dtype, index)
     recurrence = _Recurrence(wide_a, wide_b, a.ndim == 0, index, start, reverse, dtype)
-    return _METHODS["linear_recurrence"](method, xp, recurrence)
+    return _derivatives.recurrence(_METHODS["linear_recurrence"], method, xp, recurrence)
 
 
 def _only_array(x: Array) -> Array:
@@ -345,6 +350,12 @@ def _scan(
     xs: tuple[Array, ...] = (x,) if single else x
     if not xs:
         raise ValueError("x must hold at least one array")
+    if _derivatives.compiling(xs):
+        from parprims import _derivatives_torch
+
+        if _derivatives_torch.can_compile(xs, operator, initial):
+            options = (primitive, axis, exclusive, reverse, include_initial, method)
+            return _derivatives_torch.compiled_scan(xs, single, operator, initial, dtype, options)
     xp = namespace(**{"x" if single else f"x[{index}]": one for index, one in enumerate(xs)})
     if any(one.shape != xs[0].shape for one in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(one.shape) for one in xs)}")
@@ -363,9 +374,8 @@ def _scan(
         if identity is None:
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + include_initial
-    return _METHODS[primitive](
-        method, xp, _Scan(xs, single, operator, index, exclusive, reverse, start, identity, n, working, dtypes)
-    )
+    r = _Scan(xs, single, operator, index, exclusive, reverse, start, identity, n, working, dtypes)
+    return _derivatives.scan(_METHODS[primitive], method, xp, r)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
