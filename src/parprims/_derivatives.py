@@ -22,8 +22,8 @@ from parprims._operators import BUILT_IN
 Solve = Callable[..., Array]
 """A function with the signature of `linear_recurrence`."""
 
-ABSTRACT = "abstract"
-"""The method that only says what a result looks like, for torch.compile."""
+ABSTRACT: Any = object()
+"""In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
 
 OPERATORS = tuple(BUILT_IN[name] for name in ("add", "multiply", "affine"))
 """The operators whose scans have rules."""
@@ -67,9 +67,7 @@ def compiling(arrays: tuple[Any, ...]) -> bool:
     """Return whether torch.compile is reading the program that called us, and the arrays are its."""
     torch = sys.modules.get("torch")
     return (
-        torch is not None
-        and torch.compiler.is_dynamo_compiling()
-        and all(isinstance(x, torch.Tensor) for x in arrays)
+        torch is not None and torch.compiler.is_dynamo_compiling() and all(isinstance(x, torch.Tensor) for x in arrays)
     )
 
 
@@ -122,6 +120,17 @@ def previous(xp: Namespace, x: Array, start: Array, axis: int, reverse: bool) ->
     return join(xp, start, rest(x, axis, not reverse), axis, reverse)
 
 
+def times_previous(xp: Namespace, c: Array, x: Array, start: Array | None, axis: int, reverse: bool) -> Array:
+    """Return for every element c times the x before it, which for the first is start, and the product 0 without one.
+
+    So a first coefficient that is not read has no derivative, even where others are infinite.
+    """
+    if start is not None:
+        return c * previous(xp, x, start, axis, reverse)
+    products = rest(c, axis, reverse) * rest(x, axis, not reverse)
+    return join(xp, filled(xp, 0, products, axis), products, axis, reverse) if c.shape[axis] else c
+
+
 def following(xp: Namespace, x: Array, axis: int, reverse: bool) -> Array:
     """Return for every element the one after it: for w x y z the elements x y z w."""
     if x.shape[axis] <= 1 or (hasattr(x, "stride") and x.stride(axis) == 0):
@@ -146,6 +155,7 @@ def adjoint(
     axis: int,
     reverse: bool,
     method: str,
+    *,
     solve: Solve,
 ) -> tuple[Array | None, Array, Array | None]:
     """Return the derivatives by a, b and initial of a recurrence with solution x, given g, that by x.
@@ -161,20 +171,15 @@ def adjoint(
     a, g = conj(xp, cast(xp, a, wide)), cast(xp, g, wide)
     by_b = transposed(xp, a, g, axis, reverse, method, solve)
     by_a = by_initial = None
-    if x is not None and initial is not None:
-        by_a = by_b * conj(xp, cast(xp, previous(xp, x, initial, axis, reverse), wide))
-    elif x is not None:
-        # The first coefficient is not read, and has no derivative even where l is infinite.
-        products = rest(by_b, axis, reverse) * conj(xp, cast(xp, rest(x, axis, not reverse), wide))
-        by_a = join(xp, filled(xp, 0, products, axis), products, axis, reverse)
+    if x is not None:
+        wide_x, start = (None if one is None else conj(xp, cast(xp, one, wide)) for one in (x, initial))
+        by_a = times_previous(xp, by_b, wide_x, start, axis, reverse)
     if initial is not None:
         by_initial = cast(xp, first(a, axis, reverse) * first(by_b, axis, reverse), dtype)
     return None if by_a is None else cast(xp, by_a, dtype), cast(xp, by_b, dtype), by_initial
 
 
-def transposed(
-    xp: Namespace, a: Array, g: Array, axis: int, reverse: bool, method: str, solve: Solve
-) -> Array:
+def transposed(xp: Namespace, a: Array, g: Array, axis: int, reverse: bool, method: str, solve: Solve) -> Array:
     """Return l[n] = g[n] + a[n+1] l[n+1]."""
     return solve(following(xp, a, axis, reverse), g, axis=axis, reverse=not reverse, method=method)
 
@@ -191,6 +196,7 @@ def scan_adjoint(
     reverse: bool,
     include_initial: bool,
     method: str,
+    *,
     solve: Solve,
     sums: Solve,
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -218,7 +224,7 @@ def scan_adjoint(
         )
     starts = initial or (filled(xp, 1, ys[0], axis), None)[: len(ys)]
     parts = [
-        adjoint(xp, xs[0], y, g, start, axis, reverse, method, solve)
+        adjoint(xp, xs[0], y, g, start, axis, reverse, method, solve=solve)
         for y, g, start in zip(ys, gs, starts, strict=True)
     ]
     by_a = functools.reduce(operator.add, (part[0] for part in parts))

@@ -39,7 +39,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return ys[0] if r.single else ys
 
 
-class _Recurrence(torch.autograd.Function):
+class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, a: Array, _b: Array, initial: Array | None
@@ -52,23 +52,24 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         a, x, initial = ctx.saved_tensors
-        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, _solve)
+        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, solve=_solve)
         return None, None, None, None, *parts
 
 
-class _Scan(torch.autograd.Function):
+class _Scan(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, *arrays: Array) -> tuple[Array, ...]:
         ys = methods(method, xp, r)
         ys = (ys,) if r.single else ys
         _save(ctx, r.op.name, r.xs, ys, r.initial or ())
         ctx.dtypes = [x.dtype for x in arrays]
-        ctx.options = r.axis, r.exclusive, r.reverse, r.n > r.xs[0].shape[r.axis], method
+        ctx.xp, ctx.options = xp, (r.axis, r.exclusive, r.reverse, r.n > r.xs[0].shape[r.axis], method)
         return ys
 
     @staticmethod
     def backward(ctx: Any, *gs: Array) -> tuple[Array | None, ...]:
-        by_xs, by_initial = _derivatives.scan_adjoint(namespace(g=gs[0]), *_saved(ctx), gs, *ctx.options, _solve, _sum)
+        saved = _saved(ctx)
+        by_xs, by_initial = _derivatives.scan_adjoint(ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum)
         parts = zip((*by_xs, *by_initial), ctx.dtypes, strict=True)
         return None, None, None, None, *(one.to(dtype) for one, dtype in parts)
 
@@ -114,7 +115,9 @@ def can_compile(xs: tuple[Array, ...], op: Operator, initial: Any) -> bool:
     arrays = [isinstance(one, torch.Tensor) for one in given]
     if BUILT_IN.get(op.name) is not op or any(arrays) != all(arrays):
         return False
-    return op in _derivatives.OPERATORS or not (torch.is_grad_enabled() and any(x.requires_grad for x in xs))
+    if op in _derivatives.OPERATORS or not torch.is_grad_enabled():
+        return True
+    return not any(x.requires_grad for x in (*xs, *(given if all(arrays) else ())))
 
 
 def compiled_scan(
@@ -180,20 +183,24 @@ def _recurrence_adjoint(ctx: Any, g: Array) -> tuple[Array | None, ...]:
     axis %= g.ndim
     start = _start(xp, initial, number, g, axis)
     wide = a.to(g.dtype).expand(g.shape)
-    by_a, by_b, by_start = _derivatives.adjoint(xp, wide, x, g, start, axis, reverse, method, _solve_node)
+    by_a, by_b, by_start = _derivatives.adjoint(xp, wide, x, g, start, axis, reverse, method, solve=_solve_node)
     return (
         None if x is None else _as_given(by_a, a.shape, a.dtype),
         _as_given(by_b, *ctx.b),
-        None if initial is None else _as_given(by_start.squeeze(axis), initial.shape, initial.dtype),
+        _as_given(by_start.squeeze(axis), initial.shape, initial.dtype)
+        if by_start is not None and initial is not None
+        else None,
         *(None for _ in ctx.options),
     )
 
 
 def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
-    xs, op, initial, ctx.numbers, _, _, *ctx.options = inputs
+    xs, op, initial, ctx.numbers, dtypes, _, *ctx.options = inputs
     _save(ctx, op, xs, output, initial)
     ctx.dtypes = [x.dtype for x in xs]
     ctx.shapes = [one.shape for one in initial]
+    # Autograd takes an empty list for one of arrays, and asks for a list of their derivatives.
+    ctx.none = [[] if one == [] else None for one in (ctx.numbers, dtypes, None, *ctx.options)]
 
 
 def _scan_adjoint(ctx: Any, gs: Sequence[Array]) -> tuple[Any, ...]:
@@ -207,13 +214,13 @@ def _scan_adjoint(ctx: Any, gs: Sequence[Array]) -> tuple[Any, ...]:
     numbers = tuple(_start(xp, None, one, g, axis) for one, g in zip(ctx.numbers, gs, strict=False))
     xs = tuple(x.to(compute_dtype(xp, g.dtype)) for x, g in zip(xs, gs, strict=False))
     by_xs, by_initial = _derivatives.scan_adjoint(
-        xp, op, xs, ys, starts + numbers, tuple(gs), axis, *options, _solve_node, _sum_node
+        xp, op, xs, ys, starts + numbers, tuple(gs), axis, *options, solve=_solve_node, sums=_sum_node
     )
     return (
         [_as_given(by_x, by_x.shape, dtype) for by_x, dtype in zip(by_xs, ctx.dtypes, strict=True)],
         None,
         [_as_given(one.squeeze(axis), shape, one.dtype) for one, shape in zip(by_initial, ctx.shapes, strict=False)],
-        *(None,) * (3 + len(ctx.options)),
+        *ctx.none,
     )
 
 
