@@ -106,6 +106,10 @@ def scan(
     adds one after another; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by array.
     Methods: native (operators the library can scan with; any operator on JAX), array.
+    Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
+    backward, of any order) by every method, without a division, so also where factors are zero: a derivative is
+    computed by scans and linear recurrences, with the same method where it can. Other operators are differentiated
+    by the library where native or array computes. torch.compile keeps built-in operators as one node of its graph.
     Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
     Applications, CMU-CS-90-190, 1990.
 
@@ -263,6 +267,10 @@ def linear_recurrence(
     nothing is promised.
     Reproducibility: the same input gives the same bits, run after run, by array.
     Methods: native (JAX; a constant ``a`` on NumPy with SciPy), array.
+    Derivatives: by a, b and initial on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
+    by every method. With g the derivative by x, that by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1], by the
+    same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. 16-bit floats are
+    computed in float32 and rounded once. torch.compile keeps the call as one node of its graph.
     Reference: Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
     Equations, IEEE Trans. Comput. C-22(8), 1973; Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
