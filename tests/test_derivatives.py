@@ -223,6 +223,15 @@ class TestTorch:
             assert not plain.requires_grad
             assert (plain == x).all()
 
+    def test_one_result_of_two(self, backend, run, method, rng):
+        arrays = self.arrays(backend, rng, (2, 4), (2, 4), (2,), (2,))
+        for index in range(2):
+
+            def combine(a, b, *initial, index=index):
+                return run(parprims.scan, (a, b), "affine", initial=initial, method=method)[index]
+
+            self.check(combine, arrays)
+
     def test_transformations(self, backend, run, method, rng):
         import torch
 
@@ -294,6 +303,7 @@ class TestTorchCompile:
         self.check(backend, lambda x, s: parprims.scan(x, exclusive=True, reverse=True, initial=s), x, initial)
         self.check(backend, lambda x, y: parprims.scan((x, y), "affine", initial=(1.0, 2.0)), x, y)
         self.check(backend, lambda x, y, s: parprims.scan((x, y), "affine", initial=(s, s)), x, y, initial)
+        self.check(backend, lambda x, y: parprims.scan((x, y), "affine", exclusive=True)[1], x, y)
         self.check(backend, lambda x: parprims.scan(x, "maximum", initial=3), random(rng, (3, 20), "int64"))
 
     def test_registered_right(self, backend, rng):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import array_api_compat
 
+from parprims import _cuda
 from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind
 from parprims._dispatch import Methods
 from parprims._operators import BUILT_IN
@@ -53,6 +53,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         or not rules.wanted((*r.xs, *(r.initial or ())))
         or r.op not in OPERATORS
         or not all(_has_derivative(dtype) for dtype in r.dtypes)
+        or (r.op is BUILT_IN["multiply"] and _by_library(xp, method, r.xs[0]))
     ):
         return methods(method, xp, r)
     # Where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps.
@@ -61,6 +62,13 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         for x, dtype, working in zip(r.xs, r.dtypes, r.working, strict=True)
     )
     return rules.scan(methods, method, xp, changed(r, xs=xs))
+
+
+def _by_library(xp: Namespace, method: str, x: Array) -> bool:
+    """Return whether a product is left to the library, whose own derivative of it is faster than two recurrences."""
+    if method == "auto":
+        return _cuda.refusal(xp, (x.detach() if hasattr(x, "detach") else x,)) is not None
+    return method == "native"
 
 
 def compiling(arrays: tuple[Any, ...]) -> bool:
@@ -190,7 +198,7 @@ def scan_adjoint(
     xs: tuple[Array, ...],
     ys: tuple[Array, ...],
     initial: tuple[Array, ...],
-    gs: tuple[Array, ...],
+    gs: tuple[Any, ...],
     axis: int,
     exclusive: bool,
     reverse: bool,
@@ -199,41 +207,41 @@ def scan_adjoint(
     *,
     solve: Solve,
     sums: Solve,
-) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...]]:
     """Return the derivatives by the elements and by initial of a scan with results ys, given gs, those by ys.
 
-    A sum has no need of xs and ys, and a scan without initial has an empty one.
+    A sum has no need of xs and ys. A scan without initial has an empty one, and a g that is zero may be None.
     """
-    if include_initial:
-        ys, gs = (tuple(rest(one, axis, reverse) for one in ones) for ones in (ys, gs))
-    if gs[0].shape[axis] == 0:
-        return gs, tuple(xp.zeros_like(start) for start in initial)
-    dtypes = tuple(g.dtype for g in gs)
     if op == "add":
-        by_xs = (sums(gs[0], axis=axis, exclusive=exclusive, reverse=not reverse, method=method),)
-        wide = cast(xp, gs[0], compute_dtype(xp, dtypes[0]))
-        return by_xs, tuple(cast(xp, xp.sum(wide, axis=axis, keepdims=True), dtypes[0]) for _ in initial)
-    xs, ys, gs = (tuple(cast(xp, one, compute_dtype(xp, one.dtype)) for one in ones) for ones in (xs, ys, gs))
-    firsts = tuple(first(g, axis, reverse) for g in gs)
-    if exclusive:
-        # As the derivative of the inclusive scan, whose last result does not count and whose others are here too.
-        ys = tuple(following(xp, y, axis, reverse) for y in ys)
-        gs = tuple(
-            join(xp, xp.zeros_like(one), rest(g, axis, reverse), axis, not reverse)
-            for one, g in zip(firsts, gs, strict=True)
-        )
-    starts = initial or (filled(xp, 1, ys[0], axis), None)[: len(ys)]
-    parts = [
-        adjoint(xp, xs[0], y, g, start, axis, reverse, method, solve=solve)
-        for y, g, start in zip(ys, gs, starts, strict=True)
-    ]
-    by_a = functools.reduce(operator.add, (part[0] for part in parts))
-    by_xs = (by_a, *(part[1] for part in parts[1:]))
-    by_initial = tuple(part[2] for part in parts) if initial else ()
-    if exclusive and initial:
-        by_initial = tuple(map(operator.add, firsts, by_initial))
-    as_given = functools.partial(cast, xp)
-    return tuple(map(as_given, by_xs, dtypes)), tuple(map(as_given, by_initial, dtypes))
+        (g,) = gs
+        g = rest(g, axis, reverse) if include_initial else g
+        by_x = sums(g, axis=axis, exclusive=exclusive, reverse=not reverse, method=method)
+        wide = cast(xp, g, compute_dtype(xp, g.dtype))
+        return (by_x,), tuple(cast(xp, xp.sum(wide, axis=axis, keepdims=True), g.dtype) for _ in initial)
+    by_a, by_xs, by_initial = None, [], []
+    for index, (y, g) in enumerate(zip(ys, gs, strict=True)):
+        by_b = by_start = None
+        if g is not None:
+            wide = compute_dtype(xp, g.dtype)
+            y, cotangent = cast(xp, y, wide), cast(xp, g, wide)
+            head = first(cotangent, axis, reverse)
+            if include_initial:
+                y, cotangent = rest(y, axis, reverse), rest(cotangent, axis, reverse)
+            elif exclusive and xs[0].shape[axis]:
+                # As for the inclusive scan: its results are those that follow, and its last one does not count.
+                y = following(xp, y, axis, reverse)
+                cotangent = join(xp, xp.zeros_like(head), rest(cotangent, axis, reverse), axis, not reverse)
+            start = initial[index] if initial else None if index else filled(xp, 1, y, axis)
+            part, by_b, by_start = adjoint(
+                xp, cast(xp, xs[0], wide), y, cotangent, start, axis, reverse, method, solve=solve
+            )
+            by_a = part if by_a is None or part is None else by_a + part
+            by_b = cast(xp, by_b, g.dtype)
+            if exclusive and by_start is not None and xs[0].shape[axis]:
+                by_start = head + by_start
+        by_xs.append(by_b)
+        by_initial.append(None if g is None or by_start is None else cast(xp, by_start, g.dtype))
+    return (by_a, *by_xs[1:]), tuple(by_initial) if initial else ()
 
 
 def conj(xp: Namespace, x: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from parprims import _derivatives, _scan
-from parprims._arrays import Array, Namespace, compute_dtype, namespace
+from parprims._arrays import Array, Namespace, namespace
 from parprims._dispatch import Methods
 from parprims._operators import BUILT_IN, Operator
 
@@ -62,16 +62,17 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
         ys = methods(method, xp, r)
         ys = (ys,) if r.single else ys
         _save(ctx, r.op.name, r.xs, ys, r.initial or ())
+        ctx.set_materialize_grads(r.single)  # of several results some may go unused
         ctx.dtypes = [x.dtype for x in arrays]
         ctx.xp, ctx.options = xp, (r.axis, r.exclusive, r.reverse, r.n > r.xs[0].shape[r.axis], method)
         return ys
 
     @staticmethod
-    def backward(ctx: Any, *gs: Array) -> tuple[Array | None, ...]:
+    def backward(ctx: Any, *gs: Array | None) -> tuple[Array | None, ...]:
         saved = _saved(ctx)
         by_xs, by_initial = _derivatives.scan_adjoint(ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum)
         parts = zip((*by_xs, *by_initial), ctx.dtypes, strict=True)
-        return None, None, None, None, *(one.to(dtype) for one, dtype in parts)
+        return None, None, None, None, *(None if one is None else one.to(dtype) for one, dtype in parts)
 
 
 def _save(ctx: Any, op: str, xs: Sequence[Array], ys: Sequence[Array], initial: Sequence[Array]) -> None:
@@ -208,18 +209,24 @@ def _scan_adjoint(ctx: Any, gs: Sequence[Array]) -> tuple[Any, ...]:
     if BUILT_IN[op] not in _derivatives.OPERATORS:
         raise NotImplementedError(f"the operator of torch.compile for scans has no derivative for op {op}")
     axis, *options = ctx.options
-    xp = namespace(g=gs[0])
-    axis = (-1 if axis is None else axis) % gs[0].ndim
-    starts = tuple(_start(xp, one, None, g, axis) for one, g in zip(initial, gs, strict=False))
-    numbers = tuple(_start(xp, None, one, g, axis) for one, g in zip(ctx.numbers, gs, strict=False))
-    xs = tuple(x.to(compute_dtype(xp, g.dtype)) for x, g in zip(xs, gs, strict=False))
+    like = next(g for g in gs if g is not None)
+    xp = namespace(g=like)
+    axis = (-1 if axis is None else axis) % like.ndim
+    starts = tuple(_start(xp, one, None, like, axis) for one in initial)
+    numbers = tuple(_start(xp, None, one, like, axis) for one in ctx.numbers)
     by_xs, by_initial = _derivatives.scan_adjoint(
         xp, op, xs, ys, starts + numbers, tuple(gs), axis, *options, solve=_solve_node, sums=_sum_node
     )
     return (
-        [_as_given(by_x, by_x.shape, dtype) for by_x, dtype in zip(by_xs, ctx.dtypes, strict=True)],
+        [
+            None if one is None else _as_given(one, one.shape, dtype)
+            for one, dtype in zip(by_xs, ctx.dtypes, strict=True)
+        ],
         None,
-        [_as_given(one.squeeze(axis), shape, one.dtype) for one, shape in zip(by_initial, ctx.shapes, strict=False)],
+        [
+            None if one is None else _as_given(one.squeeze(axis), shape, one.dtype)
+            for one, shape in zip(by_initial, ctx.shapes, strict=False)
+        ],
         *ctx.none,
     )
 
