@@ -223,12 +223,12 @@ class TestTorch:
             assert not plain.requires_grad
             assert (plain == x).all()
 
-    def test_one_result_of_two(self, backend, run, method, rng):
+    def test_one_result_and_both(self, backend, run, method, rng):
         arrays = self.arrays(backend, rng, (2, 4), (2, 4), (2,), (2,))
-        for index in range(2):
+        for used in (lambda a, _: a, lambda _, x: x, lambda a, x: a * x):
 
-            def combine(a, b, *initial, index=index):
-                return run(parprims.scan, (a, b), "affine", initial=initial, method=method)[index]
+            def combine(a, b, *initial, used=used):
+                return used(*run(parprims.scan, (a, b), "affine", initial=initial, method=method))
 
             self.check(combine, arrays)
 

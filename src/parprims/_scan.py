@@ -107,9 +107,10 @@ def scan(
     Reproducibility: the same input gives the same bits, run after run, by array.
     Methods: native (operators the library can scan with; any operator on JAX), array.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
-    backward, of any order) by every method, without a division, so also where factors are zero: a derivative is
-    computed by scans and linear recurrences, with the same method where it can. Other operators are differentiated
-    by the library where native or array computes. torch.compile keeps built-in operators as one node of its graph.
+    backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
+    division, so zeros are factors like others. A product by the library's own routine has the library's own
+    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile keeps a
+    built-in operator as one node of its graph.
     Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
     Applications, CMU-CS-90-190, 1990.
 
