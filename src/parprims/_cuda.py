@@ -104,7 +104,6 @@ class Plan:
             )
         )
 
-
     def zeros(self) -> dict[str, int]:
         """Return the bytes of each kind of scratch that starts at zero."""
         return {"zeroed": self.zeroed_bytes, "status": self.status_bytes}
@@ -381,14 +380,17 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
     """Return the sentence why no kernel can take these arrays, or None."""
     kind = _library(xp)
     if kind == "torch":
-        import torch
-
+        torch = _torch()
         if arrays[0].device.type != "cuda":
             return "the arrays are not on a CUDA device"
         if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
             return "a gradient is asked for, which the kernel does not carry"
         if torch.compiler.is_compiling():
             return "the call is being compiled"
+        if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+            return (
+                "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
+            )
     elif kind == "jax":
         reason = _jax_refusal(arrays)
         if reason:

@@ -12,7 +12,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims import _cuda
+from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -109,6 +109,11 @@ def scan(
     adds one after another; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by array.
     Methods: native (operators the library can scan with; any operator on JAX), array.
+    Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
+    backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
+    division, so zeros are factors like others. A product by the library's own routine has the library's own
+    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile keeps a
+    built-in operator as one node of its graph.
     Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
     Applications, CMU-CS-90-190, 1990.
 
@@ -266,6 +271,10 @@ def linear_recurrence(
     nothing is promised.
     Reproducibility: the same input gives the same bits, run after run, by array.
     Methods: native (JAX; a constant ``a`` on NumPy with SciPy), array.
+    Derivatives: by a, b and initial on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
+    by every method. With g the derivative by x, that by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1], by the
+    same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. 16-bit floats are
+    computed in float32 and rounded once. torch.compile keeps the call as one node of its graph.
     Reference: Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
     Equations, IEEE Trans. Comput. C-22(8), 1973; Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
@@ -278,6 +287,10 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if _derivatives.compiling((a, b)):
+        from parprims import _derivatives_torch
+
+        return _derivatives_torch.compiled_recurrence(a, b, axis, initial, reverse, method)
     key = None
     if initial is None and not watched():
         signature = _cuda.signature((a, b))
@@ -299,7 +312,7 @@ def linear_recurrence(
     start = None if initial is None else _start(xp, initial, b, shape, dtype, index)
     recurrence = _Recurrence((a, b), shape, constant, index, start, reverse, dtype)
     recurrence.key = key
-    return _METHODS["linear_recurrence"](method, xp, recurrence)
+    return _derivatives.recurrence(_METHODS["linear_recurrence"], method, xp, recurrence)
 
 
 _shortcuts: dict[Any, Callable[..., Any]] = {}
@@ -420,8 +433,17 @@ def _scan(
     method: str,
 ) -> Any:
     """Check a call of any public scan and hand it to a method."""
-    key = None
-    operation = lasting_key(op)
+    single = not isinstance(x, tuple)
+    xs: tuple[Array, ...] = (x,) if single else x
+    key = operation = None
+    if _derivatives.compiling(xs):
+        from parprims import _derivatives_torch
+
+        if _derivatives_torch.can_compile(xs, as_operator(op), initial):
+            nodes = (primitive, axis, exclusive, reverse, include_initial, method)
+            return _derivatives_torch.compiled_scan(xs, single, as_operator(op), initial, dtype, nodes)
+    else:
+        operation = lasting_key(op)
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:
@@ -431,8 +453,6 @@ def _scan(
             if shortcut is not None:
                 return shortcut(x)
     operator = as_operator(op)
-    single = not isinstance(x, tuple)
-    xs: tuple[Array, ...] = (x,) if single else x
     if not xs:
         raise ValueError("x must hold at least one array")
     xp = namespace(**{"x" if single else f"x[{index}]": one for index, one in enumerate(xs)})
@@ -457,7 +477,7 @@ def _scan(
     n = xs[0].shape[index] + include_initial
     call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
     call.key = key
-    return _METHODS[primitive](method, xp, call)
+    return _derivatives.scan(_METHODS[primitive], method, xp, call)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
@@ -663,7 +683,7 @@ class _Recurrence:
         whole = dtype_kind(self.dtype) in ("int", "uint")
         state = dtype_name(ring_dtype(array_api_compat.array_namespace(b), self.dtype))
         return _Program(
-            BUILT_IN["affine"] if whole else _COMPOSE,
+            BUILT_IN["affine"] if whole else _SELECT,
             (dtype_name(a.dtype), dtype_name(b.dtype)),
             (state, state),
             ((1, dtype_name(self.dtype)),),
@@ -718,8 +738,20 @@ def _solution(xp: Namespace, r: _Recurrence, solve: Callable[[Array, Array, int]
     return cast(xp, x, r.dtype)
 
 
+def _product(c: Array, x: Array, zero: Array) -> Array:
+    """Return c x, where an overflowed c times a zero is zero."""
+    xp = array_api_compat.array_namespace(c)
+    product = c * x
+    return xp.where((product != product) & zero, xp.zeros_like(product), product)
+
+
 def _compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Return the map x -> a x + b followed by x -> c x + d; a coefficient that overflowed leaves a zero as it is."""
+    (a, b), (c, d) = earlier, later
+    return _product(c, a, (c == 0) | (a == 0)), _product(c, b, b == 0) + d
+
+
+def _select(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Do what _compose does with fewer operations, for a kernel, which nobody differentiates."""
     (a, b), (c, d) = earlier, later
     xp = array_api_compat.array_namespace(a)
     product = c * a
@@ -727,6 +759,7 @@ def _compose(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[
 
 
 _COMPOSE = Operator(_compose, name="recurrence", components=2)
+_SELECT = Operator(_select, name="recurrence", components=2)
 
 
 def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int) -> Array:
@@ -796,7 +829,7 @@ class _Tile:
     threads: int = 256
     """Threads of a block; a block that holds a whole line in registers may have twice as many."""
     line_bytes: int = 320
-    """What a thread keeps in registers, of its elements and of what stands before them, where a tile is a whole line."""
+    """What a thread keeps in registers, of its elements and what stands before them, where a tile is a whole line."""
     tile_bytes: int = 160
     """The same where a line has several tiles."""
     shared_bytes: int = 160
@@ -875,7 +908,8 @@ class _Program:
             start = [literal(value, name) for value, name in zip(starts, states, strict=True)]
         elif len(self.starts) == len(states):
             start = [
-                f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))" for at, state in enumerate(states)
+                f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
+                for at, state in enumerate(states)
             ]
         elif self.starts:  # a state before a recurrence: x with a coefficient that nothing reads
             start = [literal(1, states[0]), f"ops::cast<{register_type(states[1])}>(value(s0.at(h, l, j).base[0]))"]
@@ -944,7 +978,9 @@ def _views(name: str, record: str, letter: str, types: list[str], accesses: tupl
     fields = [f"{letter}{index}" for index in range(len(types))]
     loads = letter == "x"
     locals_ = [f"        {kind.removeprefix('const ')} t{index}[VEC];" for index, kind in enumerate(types)]
-    copied = " ".join(f"r[k].{field} = t{at}[k];" if loads else f"t{at}[k] = r[k].{field};" for at, field in enumerate(fields))
+    copied = " ".join(
+        f"r[k].{field} = t{at}[k];" if loads else f"t{at}[k] = r[k].{field};" for at, field in enumerate(fields)
+    )
     copies = ["#pragma unroll", f"        for (int k = 0; k < VEC; ++k) {{ {copied} }}"]
 
     def method(head: str, call: str, *, records: bool = True, fields: list[str] = fields) -> list[str]:
@@ -1147,9 +1183,7 @@ def _plan(
 
     reads = [view(at, f"const {C_TYPES[name]}", f"in{at}") for at, name in enumerate(program.inputs)]
     writes = [view(inputs + at, C_TYPES[name], f"out{at}") for at, name in enumerate(program.outputs)]
-    starts = [
-        view(arrays + at, f"const {C_TYPES[name]}", f"in{inputs + at}") for at, name in enumerate(program.starts)
-    ]
+    starts = [view(arrays + at, f"const {C_TYPES[name]}", f"in{inputs + at}") for at, name in enumerate(program.starts)]
     named = ", ".join(f"n{len(numbers) + index}" for index in range(len(integers)))
     words = 8 + sublines * (tiles + -(-tiles // 32)) * program.state_words
     return _cuda.Plan(

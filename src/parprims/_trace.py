@@ -486,9 +486,7 @@ def structures(
     ``inputs`` are the dtypes of the arrays, ``states`` those combined; ``lines`` turn the variables x0, x1, ... (the
     inputs in registers) into the expressions ``values``.
     """
-    casts = ", ".join(
-        f"ops::cast<{register_type(state)}>({code})" for state, code in zip(states, values, strict=True)
-    )
+    casts = ", ".join(f"ops::cast<{register_type(state)}>({code})" for state, code in zip(states, values, strict=True))
     return "\n".join(
         (
             "struct State {",

@@ -1,0 +1,251 @@
+"""Derivatives of the scans by sum, product and affine map, and of the linear recurrence, whoever computes them.
+
+A derivative of any of these is itself a linear recurrence, so a method need not know of derivatives. PyTorch's rules
+are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+
+from parprims import _cuda
+from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind
+from parprims._dispatch import Methods
+from parprims._operators import BUILT_IN
+
+Solve = Callable[..., Array]
+"""A function with the signature of `linear_recurrence`."""
+
+ABSTRACT: Any = object()
+"""In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
+
+OPERATORS = tuple(BUILT_IN[name] for name in ("add", "multiply", "affine"))
+"""The operators whose scans have rules."""
+
+
+def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
+    """Return the solution by a method, with its derivative where one may be asked for."""
+    if method is ABSTRACT:
+        return xp.empty(r.shape, dtype=r.dtype, device=device(r.inputs[1]))
+    rules = _rules(xp)
+    if rules is None or not rules.wanted((*r.inputs, r.initial)) or not _has_derivative(r.dtype):
+        return methods(method, xp, r)
+    return rules.recurrence(methods, method, xp, changed(r, inputs=tuple(cast(xp, x, r.dtype) for x in r.inputs)))
+
+
+def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
+    """Return the scan by a method, with its derivative where one may be asked for."""
+    if method is ABSTRACT:
+        x = r.inputs[0]
+        shape = (*x.shape[: r.axis], r.n, *x.shape[r.axis + 1 :])
+        ys = tuple(xp.empty(shape, dtype=dtype, device=device(x)) for dtype in r.dtypes)
+        return ys[0] if r.single else ys
+    rules = _rules(xp)
+    if (
+        rules is None
+        or not rules.wanted((*r.inputs, *r.starts()))
+        or r.op not in OPERATORS
+        or not all(_has_derivative(dtype) for dtype in r.dtypes)
+        or (r.op is BUILT_IN["multiply"] and _by_library(xp, method, r.inputs[0]))
+    ):
+        return methods(method, xp, r)
+    # Where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps.
+    xs = tuple(
+        x if x.dtype == dtype else cast(xp, x, working)
+        for x, dtype, working in zip(r.inputs, r.dtypes, r.working, strict=True)
+    )
+    return rules.scan(methods, method, xp, changed(r, inputs=xs))
+
+
+def _by_library(xp: Namespace, method: str, x: Array) -> bool:
+    """Return whether a product is left to the library, whose own derivative of it is faster than two recurrences."""
+    if method == "auto":
+        return _cuda.refusal(xp, (x.detach() if hasattr(x, "detach") else x,)) is not None
+    return method == "native"
+
+
+def compiling(arrays: tuple[Any, ...]) -> bool:
+    """Return whether torch.compile is reading the program that called us, and the arrays are its."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and torch.compiler.is_dynamo_compiling()
+        and len(arrays) > 0
+        and all(isinstance(x, torch.Tensor) for x in arrays)
+    )
+
+
+@functools.cache
+def _rules(xp: Namespace) -> Any:
+    """Return the module with the rules of a library, or None if it has no derivatives."""
+    if array_api_compat.is_torch_namespace(xp):
+        from parprims import _derivatives_torch
+
+        return _derivatives_torch
+    if array_api_compat.is_jax_namespace(xp):
+        from parprims import _derivatives_jax
+
+        return _derivatives_jax
+    return None
+
+
+def _has_derivative(dtype: Any) -> bool:
+    return dtype_kind(dtype) in ("float", "complex")
+
+
+def changed(r: Any, **fields: Any) -> Any:
+    """Return a copy of the record of a call with other fields."""
+    r = copy.copy(r)
+    for name, value in fields.items():
+        setattr(r, name, value)
+    return r
+
+
+# ---- Elements in the order of a scan, which starts at the end if reverse ----------------------------------------
+
+
+def first(x: Array, axis: int, reverse: bool) -> Array:
+    """Return the first element, or nothing of an empty array."""
+    return x[along(axis, max(x.shape[axis] - 1, 0), None) if reverse else along(axis, 0, 1)]
+
+
+def rest(x: Array, axis: int, reverse: bool) -> Array:
+    """Return all elements but the first."""
+    return x[along(axis, 0, max(x.shape[axis] - 1, 0)) if reverse else along(axis, 1, None)]
+
+
+def join(xp: Namespace, one: Array, others: Array, axis: int, reverse: bool) -> Array:
+    """Return the elements with one more before them."""
+    return xp.concat([others, one] if reverse else [one, others], axis=axis)
+
+
+def previous(xp: Namespace, x: Array, start: Array, axis: int, reverse: bool) -> Array:
+    """Return for every element the one before it: for w x y z the elements start w x y."""
+    return join(xp, start, rest(x, axis, not reverse), axis, reverse)
+
+
+def times_previous(xp: Namespace, c: Array, x: Array, start: Array | None, axis: int, reverse: bool) -> Array:
+    """Return for every element c times the x before it, which for the first is start, and the product 0 without one.
+
+    So a first coefficient that is not read has no derivative, even where others are infinite.
+    """
+    if start is not None:
+        return c * previous(xp, x, start, axis, reverse)
+    products = rest(c, axis, reverse) * rest(x, axis, not reverse)
+    return join(xp, filled(xp, 0, products, axis), products, axis, reverse) if c.shape[axis] else c
+
+
+def following(xp: Namespace, x: Array, axis: int, reverse: bool) -> Array:
+    """Return for every element the one after it: for w x y z the elements x y z w."""
+    if x.shape[axis] <= 1 or (hasattr(x, "stride") and x.stride(axis) == 0):
+        return x
+    return join(xp, first(x, axis, reverse), rest(x, axis, reverse), axis, not reverse)
+
+
+def filled(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
+    """Return an array like another, but of length 1 along the axis, filled with a value."""
+    return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=device(like))
+
+
+# ---- Adjoints: derivatives by what went in, given those by what came out ----------------------------------------
+
+
+def adjoint(
+    xp: Namespace,
+    a: Array,
+    x: Array | None,
+    g: Array,
+    initial: Array | None,
+    axis: int,
+    reverse: bool,
+    method: str,
+    *,
+    solve: Solve,
+) -> tuple[Array | None, Array, Array | None]:
+    """Return the derivatives by a, b and initial of a recurrence with solution x, given g, that by x.
+
+    That by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] from the other end, that by a is l[n] conj(x[n-1])
+    and that by initial conj(a[0]) l[0]. Without x there is none by a, without initial none by initial. 16-bit floats
+    are computed in float32 and rounded once.
+    """
+    if g.shape[axis] == 0:
+        return a, g, None if initial is None else xp.zeros_like(initial)
+    dtype = g.dtype
+    wide = compute_dtype(xp, dtype)
+    a, g = conj(xp, cast(xp, a, wide)), cast(xp, g, wide)
+    by_b = transposed(xp, a, g, axis, reverse, method, solve)
+    by_a = by_initial = None
+    if x is not None:
+        wide_x, start = (None if one is None else conj(xp, cast(xp, one, wide)) for one in (x, initial))
+        by_a = times_previous(xp, by_b, wide_x, start, axis, reverse)
+    if initial is not None:
+        by_initial = cast(xp, first(a, axis, reverse) * first(by_b, axis, reverse), dtype)
+    return None if by_a is None else cast(xp, by_a, dtype), cast(xp, by_b, dtype), by_initial
+
+
+def transposed(xp: Namespace, a: Array, g: Array, axis: int, reverse: bool, method: str, solve: Solve) -> Array:
+    """Return l[n] = g[n] + a[n+1] l[n+1]."""
+    return solve(following(xp, a, axis, reverse), g, axis=axis, reverse=not reverse, method=method)
+
+
+def scan_adjoint(
+    xp: Namespace,
+    op: str,
+    xs: tuple[Array, ...],
+    ys: tuple[Array, ...],
+    initial: tuple[Array, ...],
+    gs: tuple[Any, ...],
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    include_initial: bool,
+    method: str,
+    *,
+    solve: Solve,
+    sums: Solve,
+) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...]]:
+    """Return the derivatives by the elements and by initial of a scan with results ys, given gs, those by ys.
+
+    A sum has no need of xs and ys. A scan without initial has an empty one, and a g that is zero may be None.
+    """
+    if op == "add":
+        (g,) = gs
+        g = rest(g, axis, reverse) if include_initial else g
+        by_x = sums(g, axis=axis, exclusive=exclusive, reverse=not reverse, method=method)
+        wide = cast(xp, g, compute_dtype(xp, g.dtype))
+        return (by_x,), tuple(cast(xp, xp.sum(wide, axis=axis, keepdims=True), g.dtype) for _ in initial)
+    by_a, by_xs, by_initial = None, [], []
+    for index, (y, g) in enumerate(zip(ys, gs, strict=True)):
+        by_b = by_start = None
+        if g is not None:
+            wide = compute_dtype(xp, g.dtype)
+            y, cotangent = cast(xp, y, wide), cast(xp, g, wide)
+            head = first(cotangent, axis, reverse)
+            if include_initial:
+                y, cotangent = rest(y, axis, reverse), rest(cotangent, axis, reverse)
+            elif exclusive and xs[0].shape[axis]:
+                # As for the inclusive scan: its results are those that follow, and its last one does not count.
+                y = following(xp, y, axis, reverse)
+                cotangent = join(xp, xp.zeros_like(head), rest(cotangent, axis, reverse), axis, not reverse)
+            start = initial[index] if initial else None if index else filled(xp, 1, y, axis)
+            part, by_b, by_start = adjoint(
+                xp, cast(xp, xs[0], wide), y, cotangent, start, axis, reverse, method, solve=solve
+            )
+            by_a = part if by_a is None or part is None else by_a + part
+            by_b = cast(xp, by_b, g.dtype)
+            if exclusive and by_start is not None and xs[0].shape[axis]:
+                by_start = head + by_start
+        by_xs.append(by_b)
+        by_initial.append(None if g is None or by_start is None else cast(xp, by_start, g.dtype))
+    return (by_a, *by_xs[1:]), tuple(by_initial) if initial else ()
+
+
+def conj(xp: Namespace, x: Array) -> Array:
+    """Return the complex conjugate; a real array itself."""
+    return xp.conj(x) if dtype_kind(x.dtype) == "complex" else x

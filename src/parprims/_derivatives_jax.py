@@ -1,0 +1,151 @@
+"""Derivatives on JAX, forward and backward and of any order: the tangent of a scan is a linear recurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from parprims import _derivatives, _scan
+from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced
+from parprims._derivatives import filled, first, join, previous, rest
+from parprims._dispatch import Methods
+
+
+def wanted(arrays: tuple[Array | None, ...]) -> bool:
+    """Return whether a derivative by one of the arrays may be asked for: whether one has no value yet."""
+    return any(x is not None and is_traced(x) for x in arrays)
+
+
+def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
+    """Return the solution of a linear recurrence, with its derivative: dx[n] = a[n] dx[n-1] + da[n] x[n-1] + db[n]."""
+    axis, reverse = r.axis, r.reverse
+    wide = compute_dtype(xp, r.dtype)
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def compute(a: Array, b: Array, initial: Array | None) -> Array:
+        return methods(method, xp, _derivatives.changed(r, inputs=(a, b), initial=initial))
+
+    def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+        x = compute(*primals)
+        a, _, start = (_known(xp, one, wide) for one in primals)
+        da, db, dstart = (_known(xp, one, wide) for one in tangents)
+        a, da, db = (None if one is None else xp.broadcast_to(one, r.shape) for one in (a, da, db))
+        by_a = None
+        if da is not None:
+            by_a = _derivatives.times_previous(xp, da, cast(xp, x, wide), start, axis, reverse)
+        dx = _solution(xp, a, _sum(by_a, db), dstart, x, axis, reverse, method)
+        return x, cast(xp, dx, x.dtype)
+
+    compute.defjvp(tangent, symbolic_zeros=True)
+    solution: Array = compute(*r.inputs, r.initial)
+    return solution
+
+
+def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
+    """Return the scan by sum, product or affine map, with its derivative.
+
+    The derivatives of x[0] ... x[i] and of the second component of an affine map are those of recurrences with the
+    coefficients x.
+    """
+    axis, exclusive, reverse = r.axis, r.exclusive, r.reverse
+    include_initial = r.n > r.shape[axis]
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def compute(xs: tuple[Array, ...], initial: tuple[Array, ...]) -> tuple[Array, ...]:
+        y = methods(method, xp, _derivatives.changed(r, inputs=xs, initial=initial or None))
+        return (y,) if r.single else y
+
+    def elements_before(y: Array, initial: Array) -> Array:
+        if exclusive:
+            return y
+        return rest(y, axis, not reverse) if include_initial else previous(xp, y, initial, axis, reverse)
+
+    def arranged(dy: Array, dstart: Array | None) -> Array:
+        """Return the derivative of the scan asked for, given that of the inclusive one."""
+        if not exclusive and not include_initial:
+            return dy
+        if dstart is None:
+            dstart = filled(xp, 0, dy, axis)
+        return previous(xp, dy, dstart, axis, reverse) if exclusive else join(xp, dstart, dy, axis, reverse)
+
+    def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        ys = compute(*primals)
+        if r.shape[axis] == 0:
+            return ys, tuple(xp.zeros_like(y) for y in ys)
+        wide = tuple(compute_dtype(xp, y.dtype) for y in ys)
+        xs, initial, dxs, dinitial = (
+            tuple(_known(xp, one, dtype) for one, dtype in zip(ones, wide, strict=False))
+            for ones in (*primals, *tangents)
+        )
+        dys = []
+        for index, (y, dtype) in enumerate(zip(ys, wide, strict=True)):
+            dstart = dinitial[index] if initial else None
+            if r.op.name == "add":
+                rhs, a = dxs[0], None
+            else:
+                start = initial[index] if initial else filled(xp, 1 - index, xs[index], axis)
+                before = None if dxs[0] is None else elements_before(cast(xp, y, dtype), start)
+                rhs = _sum(None if before is None else dxs[0] * before, dxs[1] if index else None)
+                a = xs[0]
+            dy = _solution(xp, a, rhs, dstart, xs[index], axis, reverse, method)
+            dys.append(cast(xp, arranged(dy, dstart), y.dtype))
+        return ys, tuple(dys)
+
+    compute.defjvp(tangent, symbolic_zeros=True)
+    ys = compute(r.inputs, r.starts())
+    return ys[0] if r.single else ys
+
+
+def _known(xp: Namespace, x: Any, dtype: Any) -> Array | None:
+    """Return an array in a dtype, or None for a derivative known to be zero."""
+    if x is None or isinstance(x, jax.custom_derivatives.SymbolicZero):
+        return None
+    return cast(xp, x, dtype)
+
+
+def _sum(one: Array | None, other: Array | None) -> Array | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+def _solution(
+    xp: Namespace,
+    a: Array | None,
+    b: Array | None,
+    start: Array | None,
+    like: Array,
+    axis: int,
+    reverse: bool,
+    method: str,
+) -> Array:
+    """Return the solution x of x[n] = a[n] x[n-1] + b[n], a linear system whose transpose runs from the other end.
+
+    Without a, which then is 1 everywhere, it is a sum. Without b that is zero, and then shaped as another array.
+    """
+    if b is None:
+        b = xp.zeros_like(like, dtype=compute_dtype(xp, like.dtype))
+    if b.shape[axis] == 0:
+        return b
+    if start is not None:
+        start = start if a is None else first(a, axis, reverse) * start
+        b = join(xp, first(b, axis, reverse) + start, rest(b, axis, reverse), axis, reverse)
+
+    def equations(x: Array) -> Array:
+        before = rest(x, axis, not reverse)
+        before = before if a is None else rest(a, axis, reverse) * before
+        return join(xp, first(x, axis, reverse), rest(x, axis, reverse) - before, axis, reverse)
+
+    def solve(_: Any, b: Array) -> Array:
+        if a is None:
+            return _scan.scan(b, axis=axis, reverse=reverse, method=method)
+        return _scan.linear_recurrence(a, b, axis=axis, reverse=reverse, method=method)
+
+    def solve_transposed(_: Any, g: Array) -> Array:
+        if a is None:
+            return _scan.scan(g, axis=axis, reverse=not reverse, method=method)
+        return _derivatives.transposed(xp, a, g, axis, reverse, method, _scan.linear_recurrence)
+
+    x: Array = jax.lax.custom_linear_solve(equations, b, solve, solve_transposed)
+    return x
