@@ -155,6 +155,10 @@ class TestTorch:
     def test_other_operators(self, backend, run, method, rng):
         arrays = self.arrays(backend, rng, (2, 5))
         for op in ("maximum", "logaddexp"):
+            if method == "kernel":
+                with pytest.raises(parprims.MethodRefused, match="gradient"):
+                    parprims.scan(arrays[0].requires_grad_(), op, method=method)
+                continue
             self.check(lambda x, op=op: run(parprims.scan, x, op, method=method), arrays, twice=False)
 
     def test_broadcast(self, backend, run, method, rng, subtests):
@@ -238,9 +242,15 @@ class TestTorch:
         (a, b, g, initial), expected, allowed = long_case(rng, False)
 
         def total(a, b, initial, g):
+            if method == "kernel":
+                return (parprims.linear_recurrence(a, b, initial=initial, method=method) * g).sum()
             return (run(parprims.linear_recurrence, a, b, initial=initial, method=method) * g).sum()
 
         function = torch.func.vmap(torch.func.grad(total, argnums=(0, 1, 2)))
+        if method == "kernel":
+            with pytest.raises(parprims.MethodRefused, match=r"torch\.func"):
+                function(*map(backend.asarray, (a, b, initial, g)))
+            return
         compare(backend, function(*map(backend.asarray, (a, b, initial, g))), expected, allowed, "float64")
 
 

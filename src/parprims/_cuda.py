@@ -19,7 +19,7 @@ import pathlib
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import array_api_compat
 import numpy as np
@@ -368,6 +368,9 @@ _LEAST_SCRATCH = 1 << 19
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 
 
+Found = TypeVar("Found")
+
+
 @functools.cache
 def _driver() -> _Driver:
     return _Driver()
@@ -383,14 +386,14 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
         torch = _torch()
         if arrays[0].device.type != "cuda":
             return "the arrays are not on a CUDA device"
-        if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
-            return "a gradient is asked for, which the kernel does not carry"
-        if torch.compiler.is_compiling():
-            return "the call is being compiled"
         if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
             return (
                 "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
             )
+        if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
+            return "a gradient is asked for, which the kernel does not carry"
+        if torch.compiler.is_compiling():
+            return "the call is being compiled"
     elif kind == "jax":
         reason = _jax_refusal(arrays)
         if reason:
@@ -629,7 +632,7 @@ def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
     return min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
 
 
-def remember(memory: dict[Any, Any], key: Any, found: Any) -> Any:
+def remember(memory: dict[Any, Any], key: Any, found: Found) -> Found:
     """Keep what was found, for at most 4096 keys, and return it."""
     if len(memory) >= 4096:
         memory.clear()

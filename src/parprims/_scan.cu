@@ -3,7 +3,7 @@
 //
 // The text before this one defines, for the call at hand: State (a partial result), Raw (one element of every input
 // as memory holds it), Result (one element of every output), element(raw), combine(earlier, later), result(state,
-// raw), begin(raw) (what the first element of a line without a start is read as), EXCLUSIVE, STARTS (whether
+// raw), first(raw) (what the first element of a line without a start is read as), EXCLUSIVE, STARTS (whether
 // something stands before the first element), Inputs, Outputs and Starts. A "line" is one (o, j); scan_rows serves
 // arrays whose lines are contiguous or few, scan_columns those whose lines lie side by side.
 //
@@ -362,6 +362,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
         State mine = element(raw[0][k]);
 #pragma unroll
         for (int u = 1; u < ROWS; ++u) mine = combine(mine, element(raw[u][k]));
+        before[k] = mine;
         if (IN_WARP > 1) {
             mine = scan_lanes<IN_WARP>(mine, place, COLUMNS);
             before[k] = shuffle_up(mine, COLUMNS);
@@ -395,12 +396,13 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     bool valid = STARTS || tile.number > 0;
 #pragma unroll
     for (int k = 0; k < VEC; ++k) {
-        if (valid) state[k] = LOOK == ALONE ? starts.load(h, l, j + k) : states_before[slot + k];
-        for (int c = 0; c < chunk; ++c) {
-            const State& later = totals[c][slot + k];
-            state[k] = valid || c > 0 ? combine(state[k], later) : later;
+        State all = totals[0][slot + k];  // of what stands before the chunk, if anything does
+        if (valid) {
+            const State start = LOOK == ALONE ? starts.load(h, l, j + k) : states_before[slot + k];
+            all = chunk > 0 ? combine(start, all) : start;
         }
-        if (place > 0) state[k] = valid || chunk > 0 ? combine(state[k], before[k]) : before[k];
+        for (int c = 1; c < chunk; ++c) all = combine(all, totals[c][slot + k]);
+        state[k] = place == 0 ? all : valid || chunk > 0 ? combine(all, before[k]) : before[k];
     }
     valid = valid || group > 0;
 #pragma unroll

@@ -1087,7 +1087,7 @@ def _plan(
     ]
     strides[inputs:inputs] = [_row_major(result)] * len(program.outputs)
     before, behind = _merged(shape, axis, strides)
-    nothing = (1, (0,) * len(strides))
+    nothing: tuple[int, tuple[int, ...]] = (1, (0,) * len(strides))
     inner, across = behind.pop() if behind else nothing
     kept = before + behind
     if len(kept) > 2:
@@ -1099,11 +1099,10 @@ def _plan(
 
     def access(at: int, vector: int) -> str:
         itemsize, step, begin = program.itemsizes[at], along[at], 0
+        others, first = [upward[at], downward[at]], 0
         if columns:
-            others, step = (upward[at], downward[at], along[at]), across[at]
-            first = 0
+            others, step = [*others, along[at]], across[at]
         else:
-            others = (upward[at], downward[at])
             if reverse:
                 step, begin = -step, ((n if at >= inputs else read) - 1) * step
             first = begin - (vector - 1 if step == -1 else 0)
@@ -1122,55 +1121,58 @@ def _plan(
     if "STRIDED" in (accesses if columns else accesses[inputs:]):
         vector = 1
         accesses = tuple(access(at, vector) for at in range(arrays))
-    outer, shared = high * low, 0
-
+    lines, shared = high * low, 0
     if columns:
         most = max(1, min(16, _TILE.column_bytes // (vector * program.raw_bytes)))
         groups = _cuda.power_of_two(-(-n // most), up=True)
         width = max(_TILE.columns, 256 // min(groups, 32))
         width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), 256)
         groups = min(groups, 256 // width)
-        tiles = -(-n // (groups * most))
-        if tiles > 1:
+        if n > groups * most:
             groups = 256 // width
-            tiles = -(-n // (groups * most))
+        tiles = -(-n // (groups * most))
         rounds = -(-n // (tiles * groups))
-        lines = -(-outer // (256 // (width * groups))) * -(-inner // (width * vector))
-        look, sublines, block, grid = _look(tiles, lines), lines * width * vector, 256, lines * tiles
+        blocks = -(-lines // (256 // (width * groups))) * -(-inner // (width * vector))
+        look, slots, block, grid = _look(tiles, blocks), blocks * width * vector, 256, blocks * tiles
         call = f"scan_columns<{width}, {groups}, {rounds}, {look}>"
-        integers = (outer, low, read, n, inner, tiles)
+        integers: tuple[int, ...] = (lines, low, read, n, inner, tiles)
     else:
         _, sizes = _shared_buffers(program, accesses)
         vectors = -(-n // vector)
-        # What is kept of a vector in registers; narrow elements would be unpacked there, so they wait in shared memory.
+        # Narrow elements would be unpacked in registers, and those of strided arrays come one by one.
         direct = min(program.itemsizes[:inputs]) >= 4 and "STRIDED" not in accesses
-        kept = vector * program.raw_bytes + program.state_bytes
-        most = max(1, _TILE.line_bytes // kept if direct else _TILE.shared_bytes // (vector * sum(sizes)))
+        kept_bytes = vector * program.raw_bytes + program.state_bytes
+        waiting = _rounds(_TILE.shared_bytes, vector * sum(sizes))
+        by_tile = max(1, _TILE.tile_bytes // kept_bytes) if direct else waiting
+        by_line = max(1, _TILE.line_bytes // kept_bytes) if direct else waiting
         tiles, block = 1, _TILE.threads
-        few = max(1, _TILE.tile_bytes // kept) if direct else most
-        if vectors <= 32 * few:
-            enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * few)
+        if vectors <= 32 * by_tile:
+            enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * by_tile)
             lanes = min(enough, key=lambda one: one * -(-vectors // one))
             rounds = -(-vectors // lanes)
-            grid = -(-outer * lanes // block)
+            grid = -(-lines * lanes // block)
         else:
-            if vectors <= (2 if direct else 1) * block * most:
-                block = _cuda.power_of_two(-(-vectors // most), up=True)
-            elif outer >= _TILE.many_lines and direct:
-                most = max(1, _TILE.tile_bytes // kept)
-                tiles = -(-vectors // (block * most))
+            if vectors <= (2 if direct else 1) * block * by_line:
+                block = _cuda.power_of_two(-(-vectors // by_line), up=True)
+            elif lines >= _TILE.many_lines:
+                tiles = -(-vectors // (block * by_tile))
             else:
-                direct, most = False, max(1, _TILE.shared_bytes // (vector * sum(sizes)))
-                tiles = -(-vectors // (block * max(1, min(most, vectors * outer // (_TILE.tiles * block)))))
+                direct = False
+                rounds = max(1, min(waiting, vectors * lines // (_TILE.tiles * block)))
+                tiles = -(-vectors // (block * rounds))
             rounds = -(-vectors // (block * tiles))
             tiles = -(-vectors // (block * rounds))
-            lanes, grid = block, outer * tiles
-        look, sublines = _look(tiles, outer), outer
+            lanes, grid = block, lines * tiles
+            if lanes <= 32:
+                lanes, block, grid = 32, _TILE.threads, -(-lines * 32 // _TILE.threads)
+                rounds = -(-vectors // 32)
+        look, slots = _look(tiles, lines), lines
         call = f"scan_rows<{block}, {lanes}, {rounds}, {look}, {_cpp(direct)}>"
-        places = 0 if direct else block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
-        for size in sizes:  # each begins where its vectors are aligned
-            shared = -(-shared // (vector * size)) * vector * size + places * vector * size
-        integers = (outer, low, read, n, tiles)
+        if not direct:
+            places = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
+            for size in sizes:  # each begins where its vectors are aligned
+                shared = -(-shared // (vector * size)) * vector * size + places * vector * size
+        integers = (lines, low, read, n, tiles)
 
     numbers: list[int] = []
 
@@ -1185,7 +1187,7 @@ def _plan(
     writes = [view(inputs + at, C_TYPES[name], f"out{at}") for at, name in enumerate(program.outputs)]
     starts = [view(arrays + at, f"const {C_TYPES[name]}", f"in{inputs + at}") for at, name in enumerate(program.starts)]
     named = ", ".join(f"n{len(numbers) + index}" for index in range(len(integers)))
-    words = 8 + sublines * (tiles + -(-tiles // 32)) * program.state_words
+    words = 8 + slots * (tiles + -(-tiles // 32)) * program.state_words
     return _cuda.Plan(
         source=program.source(vector, accesses),
         body=f"  const Inputs in = {{{', '.join(reads)}}};\n  const Outputs out = {{{', '.join(writes)}}};\n"
@@ -1199,6 +1201,12 @@ def _plan(
         shared_bytes=-(-shared // 16) * 16,
         status_bytes=16 * words if tiles > 1 else 0,
     )
+
+
+def _rounds(nbytes: int, vector_bytes: int) -> int:
+    """Return how many vectors a thread may have in shared memory: if even, an eighth of the memory is left empty."""
+    most = max(1, nbytes // vector_bytes)
+    return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
 
 
 def _look(tiles: int, lines: int) -> str:
@@ -1272,7 +1280,7 @@ def _runner(
     shapes = tuple([x.shape for x in arrays])
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
     key = (r.shape, r.axis, r.reverse, r.n, shapes, layouts, gpu)
-    runner = r.program.runners.get(key)
+    runner: Callable[..., tuple[Array, ...]] | None = r.program.runners.get(key)
     if runner is not None:
         return runner
     plan = _plan(r.program, r.shape, r.axis, r.reverse, r.n, shapes, layouts)
