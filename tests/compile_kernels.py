@@ -1,11 +1,13 @@
 """Compile every kind of kernel the library can ask for, for every supported architecture, without a GPU.
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
-compile error or on a spill that is not in `SPILLS`.
+compile error or on a spill that is not in `SPILLS`. One architecture, or the one in `WHOLE`, compiles the whole list;
+beside it the others compile every third kernel, and the first of each way of each template with each dtype.
 """
 
 import argparse
 import concurrent.futures
+import itertools
 import math
 import os
 import re
@@ -14,11 +16,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parprims import _cuda, _reduce
+from parprims import _cuda, _reduce, _scan
+from parprims._arrays import compute_dtype, ring_dtype
 from parprims._operators import BUILT_IN, as_operator, segmented
 from parprims._trace import C_TYPES
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+WHOLE = "sm_90"
 
 # Kernels that may spill, by the beginning of their name, with the reason.
 _OCCUPANCY = "up to 32 bytes, the price the compiler pays to fit one more block on a multiprocessor"
@@ -85,12 +89,107 @@ def _reduction(op, dtypes, shape, axis, fn=None, *, unaligned=False) -> tuple[st
     return name, plan
 
 
+# The same for scans: threads that have a row each, a few to a row, a warp or a block; rows in tiles that wait for their
+# neighbour or look back in groups; columns alone, narrow and wide, and in tiles.
+SCAN_LAYOUTS = (
+    ((1 << 16, 3), 1),
+    ((1 << 16, 40), 1),
+    ((1 << 16, 500), 1),
+    ((64, 4000), 1),
+    ((512, 20_000), 1),
+    ((1 << 24,), 0),
+    ((4096, 9, 7), 1),
+    ((4096, 2, 64), 1),
+    ((4096, 100, 30), 1),
+    ((1 << 14, 1 << 14), 0),
+    ((1 << 14, 128), 0),
+)
+
+
+def scans() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of scans and linear recurrences that reach every way of the two templates."""
+    for shape, axis in SCAN_LAYOUTS:
+        for dtype in ("int8", "float32"):
+            yield _scan_kernel("add", (dtype,), shape, axis)
+        for dtype in ("float32", "bfloat16", "complex128"):
+            yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+    for shape, axis in (SCAN_LAYOUTS[5], SCAN_LAYOUTS[9]):
+        for dtype in C_TYPES:
+            yield _scan_kernel("add", (dtype,), shape, axis)
+        for dtype in ("float16", "float64", "complex64", "int32"):
+            yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        for op, dtypes in (
+            ("maximum", ("float16",)),
+            ("multiply", ("complex64",)),
+            ("affine", ("float32",) * 2),
+            ("argmax", ("float32", "int64")),
+            ("welford", ("float64",) * 3),
+            (segmented("add"), ("bool", "float32")),
+        ):
+            yield _scan_kernel(op, dtypes, shape, axis)
+    for shape, axis in (SCAN_LAYOUTS[2], SCAN_LAYOUTS[4], SCAN_LAYOUTS[5], SCAN_LAYOUTS[9]):
+        yield _scan_kernel("add", ("float32",), shape, axis, exclusive=True)
+        yield _scan_kernel("add", ("float32",), shape, axis, reverse=True)
+        yield _scan_kernel("add", ("float32",), shape, axis, unaligned=True)
+        yield _scan_kernel("affine", ("int32",) * 2, shape, axis, exclusive=True, reverse=True, start=True)
+        yield _scan_kernel("recurrence", ("float32",) * 2, shape, axis, constant=True)
+        yield _scan_kernel("recurrence", ("float32",) * 2, shape, axis, reverse=True, start=True)
+
+
+def _scan_kernel(
+    op, dtypes, shape, axis, *, exclusive=False, reverse=False, start=False, constant=False, unaligned=False
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    arrays = tuple(np.broadcast_to(np.zeros((), _numpy_dtype(dtype)), shape) for dtype in dtypes)
+    starts = tuple(x[(slice(None),) * axis + (slice(1),)] for x in arrays) if start else None
+    r: _scan._Scan | _scan._Recurrence
+    if op == "recurrence":
+        name = op
+        if constant:
+            arrays = (np.zeros((1,) * len(shape), arrays[0].dtype), arrays[1])
+        r = _scan._Recurrence(arrays, shape, constant, axis, starts and starts[1], reverse, arrays[1].dtype)
+    else:
+        operator = BUILT_IN[op] if isinstance(op, str) else op
+        name = operator.name
+        results = _scan._dtypes(xp, operator, tuple(x.dtype for x in arrays), None)
+        working = tuple((ring_dtype if operator in _scan._SUMS else compute_dtype)(xp, dtype) for dtype in results)
+        identity = operator.identity(*working) if exclusive and not start else None
+        r = _scan._Scan(
+            arrays,
+            len(arrays) == 1,
+            operator,
+            None,
+            axis,
+            exclusive,
+            reverse,
+            starts,
+            identity,
+            shape[axis],
+            working,
+            results,
+        )
+    shapes = tuple(x.shape for x in (*r.inputs, *r.starts()))
+    layouts = tuple((_scan._row_major(one), 4 if unaligned else 0) for one in shapes)
+    plan = _scan._plan(r.make_program(), shape, axis, reverse, r.n, shapes, layouts)
+    assert plan is not None
+    call = re.search(r"scan_\w+<[^>]+>", plan.body).group()
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "constant": constant, "unaligned": unaligned}
+    return " ".join((call, name, ",".join(dtypes), *(option for option, set_ in options.items() if set_))), plan
+
+
 def _numpy_dtype(name: str):
     if name == "bfloat16":
         import ml_dtypes
 
         return ml_dtypes.bfloat16
     return name
+
+
+def _way(name: str) -> str:
+    """Return the template, those of its arguments that are words, and the dtypes."""
+    call, rest = name.split("> ", 1)
+    return " ".join((re.sub(r"\d+(, )?", "", call), rest.split(" ")[1]))
 
 
 def _compile(job: tuple[str, str, str]) -> tuple[str, str, str, str]:
@@ -108,11 +207,17 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
     sources = {}
-    for name, plan in reductions():
+    for name, plan in itertools.chain(reductions(), scans()):
         if options.match in name:
             sources.setdefault(plan.text(static=False), name)
     architectures = options.arch or ARCHITECTURES
-    jobs = [(name, text, arch) for text, name in sources.items() for arch in architectures]
+    ways = {_way(name): name for name in reversed(sources.values())}
+    jobs = [
+        (name, text, arch)
+        for at, (text, name) in enumerate(sources.items())
+        for arch in architectures
+        if arch == WHOLE or len(architectures) == 1 or at % 3 == 0 or ways[_way(name)] == name
+    ]
     print(f"{len(sources)} kernels for {', '.join(architectures)}")
     failures = 0
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:

@@ -156,7 +156,7 @@ class TestTorch:
         arrays = self.arrays(backend, rng, (2, 5))
         for op in ("maximum", "logaddexp"):
             if method == "kernel":
-                with pytest.raises(parprims.MethodRefused, match="gradient"):
+                with pytest.raises(parprims.MethodRefused, match="gradient" if backend.cuda else "CUDA"):
                     parprims.scan(arrays[0].requires_grad_(), op, method=method)
                 continue
             self.check(lambda x, op=op: run(parprims.scan, x, op, method=method), arrays, twice=False)
@@ -248,7 +248,7 @@ class TestTorch:
 
         function = torch.func.vmap(torch.func.grad(total, argnums=(0, 1, 2)))
         if method == "kernel":
-            with pytest.raises(parprims.MethodRefused, match=r"torch\.func"):
+            with pytest.raises(parprims.MethodRefused, match=r"torch\.func" if backend.cuda else "CUDA"):
                 function(*map(backend.asarray, (a, b, initial, g)))
             return
         compare(backend, function(*map(backend.asarray, (a, b, initial, g))), expected, allowed, "float64")

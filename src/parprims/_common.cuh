@@ -564,7 +564,8 @@ struct View {
         } else {
             Element loaded[N];
 #pragma unroll
-            for (int k = 0; k < N; ++k) loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];
+            for (int k = 0; k < N; ++k)
+                loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];
             memcpy(&to, loaded, sizeof(to));
         }
     }

@@ -1001,7 +1001,7 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
     layouts = tuple(_cuda.layout(xp, x) for x in arrays)
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
     key = (r.shape, r.axes, r.keepdims, layouts, gpu)
-    runner = program.runners.get(key)
+    runner: Any = program.runners.get(key)
     if runner is None:
         plan = _plan(program, r, layouts)
         if plan is None:

@@ -80,7 +80,7 @@ def scan(
     dtype : dtype or tuple of dtype, optional
         What elements are cast to before they are combined, one for each component. By default add and multiply
         widen integers as the standard's ``cumulative_sum`` does and every other operator keeps the dtype.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
@@ -103,19 +103,27 @@ def scan(
     Notes
     -----
     Work and depth: array combines about 2n times in 2 log2 n steps; arrays of at most 8192 elements are combined
-    n log2 n times in log2 n steps.
-    Traffic and launches: array reads and writes about 12n elements.
-    Error: within 4 log2 n units in the last place of sum |x[0..i]| for a sum by array, n units by a library that
-    adds one after another; 16-bit floats are combined in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by array.
-    Methods: native (operators the library can scan with; any operator on JAX), array.
+    n log2 n times in log2 n steps. Kernel combines about 2n times.
+    Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
+    writes about 12n elements.
+    Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
+    associative gives results that depend on how a method groups elements: `check_associative` tells.
+    Error: a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another,
+    and n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the
+    last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array: what is grouped with what
+    depends on the shape and layout alone, not on which block of the GPU came first. Kernels on one stream share their
+    scratch, which stays theirs and takes up to 3 % of the largest result: CUDA graphs captured from one stream are
+    to be replayed one after another.
+    Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
     division, so zeros are factors like others. A product by the library's own routine has the library's own
     derivative, and so have the other operators, which the kernel does not differentiate. torch.compile keeps a
     built-in operator as one node of its graph.
     Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
-    Applications, CMU-CS-90-190, 1990.
+    Applications, CMU-CS-90-190, 1990; Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back,
+    NVR-2016-002, 2016.
 
     Examples
     --------
@@ -153,7 +161,7 @@ def cumulative_sum(
         What terms are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
 
     Returns
@@ -192,7 +200,7 @@ def cumulative_prod(
         What factors are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
 
     Returns
@@ -238,7 +246,7 @@ def linear_recurrence(
     reverse : bool
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
         the last.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
@@ -260,7 +268,10 @@ def linear_recurrence(
     Notes
     -----
     Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array).
-    Traffic and launches: array reads and writes about 50n elements, far fewer where the library fuses operations.
+    Traffic and launches: kernel reads a and b as they are given, each element once (a constant, or one coefficient for
+    each channel, costs next to nothing), and writes x once, in one launch; array reads and writes about 50n elements,
+    far fewer where the library fuses operations.
+    State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers
     are exact, modulo the range of their dtype.
@@ -269,8 +280,8 @@ def linear_recurrence(
     where the next coefficient, or the element it applies to, is zero; applied to an element too small to overflow
     itself it gives an infinity or NaN where the loop stays finite. Behind an element that overflows in the loop
     nothing is promised.
-    Reproducibility: the same input gives the same bits, run after run, by array.
-    Methods: native (JAX; a constant ``a`` on NumPy with SciPy), array.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array, as for `scan`.
+    Methods: kernel (CUDA arrays), native (JAX; a constant ``a`` on NumPy with SciPy), array.
     Derivatives: by a, b and initial on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
     by every method. With g the derivative by x, that by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1], by the
     same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. 16-bit floats are
@@ -1152,8 +1163,10 @@ def _plan(
             rounds = -(-vectors // lanes)
             grid = -(-lines * lanes // block)
         else:
-            if vectors <= (2 if direct else 1) * block * by_line:
-                block = _cuda.power_of_two(-(-vectors // by_line), up=True)
+            widest = (2 if direct else 1) * block
+            if vectors <= widest * by_line:
+                each = by_tile if vectors <= widest * by_tile else by_line
+                block = _cuda.power_of_two(-(-vectors // each), up=True)
             elif lines >= _TILE.many_lines:
                 tiles = -(-vectors // (block * by_tile))
             else:
