@@ -25,12 +25,18 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 WHOLE = "sm_90"
 
 # Kernels that may spill, by the beginning of their name, with the reason.
-_OCCUPANCY = "up to 32 bytes, the price the compiler pays to fit one more block on a multiprocessor"
+_OCCUPANCY = "up to 40 bytes, the price the compiler pays to fit one more block on a multiprocessor"
 SPILLS = {
     "reduce_rows<256, 4> multiply int8": _OCCUPANCY,
     "reduce_rows<512, 4> maximum int8": _OCCUPANCY,
     "reduce_rows<512, 4> maximum uint8": _OCCUPANCY,
     "reduce_short_rows<256, 1, 4> add uint32": _OCCUPANCY,
+    "scan_columns<8, 32, 16, GROUPS> add float32": _OCCUPANCY,
+    "scan_columns<8, 32, 16, GROUPS> add int8": _OCCUPANCY,
+    "scan_columns<8, 32, 16, NEIGHBOUR> add float64": _OCCUPANCY,
+    "scan_columns<8, 32, 8, NEIGHBOUR> recurrence complex128": _OCCUPANCY,
+    "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
+    "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
 }
 
 # Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in

@@ -6,6 +6,7 @@
 import concurrent.futures
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from array_api_compat import device
 
 import parprims
 from parprims import _scan
+from parprims._arrays import sum_dtype
+from parprims._operators import BUILT_IN
 from tests.contract import compare, eps, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -986,3 +989,82 @@ class TestSanitized:
         x = np.round(8 * x.real) + 1j * np.round(8 * x.imag)
         result = run(parprims.scan, gpu.asarray(x), axis=axis, method="kernel")
         compare(gpu, result, np.cumsum(x, axis=axis), 0, "complex128")
+
+
+class TestPlan:
+    """How the kernel cuts its work, checked without a GPU."""
+
+    SHAPES = (
+        (1 << 33,),
+        (1 << 20, 1 << 12),
+        (1 << 12, 1 << 20),
+        (3, 1 << 31),
+        (1 << 31, 3),
+        (7, 5, 1 << 26),
+        (5, 1 << 20, 33),
+    )
+
+    @pytest.mark.parametrize("recurrence", [False, True])
+    @pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+    def test_bounds_of_every_plan(self, subtests, dtype, recurrence):
+        # A state of int8 takes as many registers as one of int32: tiles of its recurrence are no longer, 256 elements
+        # of a column for every 16 bytes published, and its results are a quarter of the bytes.
+        share = 0.07 if dtype == "int8" and recurrence else 0.03
+        for shape in self.SHAPES:
+            for axis in range(len(shape)):
+                for reverse in (False, True):
+                    with subtests.test(shape=shape, axis=axis, reverse=reverse):
+                        x = np.broadcast_to(np.zeros((), dtype), shape)
+                        plan = self.plan(x, axis, *(x,) * recurrence, reverse=reverse, strides=_scan._row_major(shape))
+                        assert 0 < plan.grid < 2**31
+                        assert plan.block <= 1024
+                        assert plan.shared_bytes <= 48 << 10
+                        result = sum(math.prod(out) * np.dtype(name).itemsize for out, name in plan.outputs)
+                        assert plan.status_bytes <= max(share * result, 1 << 20)
+
+    def test_copies_only_where_unavoidable(self, subtests):
+        whole = np.zeros((4, 6, 8), np.float32)
+        for axis in range(3):
+            for a in (
+                np.zeros((1, 6, 1), np.float32),
+                np.zeros((1, 1, 1), np.float32),
+                np.broadcast_to(whole[:1], whole.shape),
+            ):
+                with subtests.test(shape=a.shape, axis=axis):
+                    assert self.plan(whole, axis, a) is not None
+            assert self.plan(np.zeros((4, 6, 9), np.float32)[:, :, 1:], axis) is not None
+            assert self.plan(whole[::2, ::-1, ::3], axis) is not None
+            assert self.plan(whole.transpose(2, 0, 1), axis) is not None
+        for axis in (0, 1):
+            assert self.plan(np.zeros((30, 50), np.float32).T, axis) is not None
+            assert self.plan(np.zeros((30, 50), np.float32)[:, 3:20], axis) is not None
+        assert self.plan(np.zeros((2, 3, 4, 5, 6), np.float32), 2) is not None
+        assert self.plan(np.zeros((3, 4, 5, 8), np.float32)[:, ::2, ::2, ::2], 0) is not None
+        assert self.plan(np.zeros((3, 4, 5, 6, 8), np.float32)[:, ::2, ::2, ::2, ::2], 0) is None
+
+    def test_depends_on_nothing_but_shape_and_layout(self, rng):
+        for shape, axis in (
+            ((300, 5000), 1),
+            ((40, 900, 60), 1),
+            ((1 << 20,), 0),
+            ((1, 9000, 1), 1),
+            ((1, 900, 60), 1),
+        ):
+            a, b, c = (rng.standard_normal(shape, np.float32) for _ in range(3))
+            assert self.plan(a, axis, b) == self.plan(c, axis, c)
+            steps = tuple(7 if n == 1 else step for n, step in zip(shape, _scan._row_major(shape), strict=True))
+            assert self.plan(a, axis) == self.plan(a, axis, strides=steps)  # nobody steps along a length of 1
+
+    def plan(self, b, axis, a=None, *, reverse=False, strides=None):
+        """Return the plan of a sum, or of a recurrence if there are coefficients; every address is aligned."""
+        from array_api_compat import numpy as xp
+
+        arrays = (b,) if a is None else (a, b)
+        if a is None:
+            add, to = BUILT_IN["add"], (sum_dtype(xp, b.dtype),)
+            r = _scan._Scan((b,), True, add, None, axis, False, reverse, None, None, b.shape[axis], to, to)
+        else:
+            r = _scan._Recurrence(arrays, b.shape, a.ndim == 0, axis, None, reverse, b.dtype)
+        layouts = tuple((strides or tuple(step // x.itemsize for step in x.strides), 0) for x in arrays)
+        shapes = tuple(x.shape for x in arrays)
+        return _scan._plan(r.make_program(), b.shape, axis, reverse, r.n, shapes, layouts)
