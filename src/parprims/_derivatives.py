@@ -63,6 +63,14 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return rules.scan(methods, method, xp, changed(r, inputs=xs))
 
 
+def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
+    """Return the solution of tridiagonal systems by a method, with its derivative where one may be asked for."""
+    rules = _rules(xp)
+    if rules is None or not rules.wanted((s.lower, s.diag, s.upper, s.rhs)):
+        return methods(method, xp, s)
+    return rules.tridiagonal(methods, method, xp, s.for_rhs(xp.broadcast_to(s.rhs, s.shape)))
+
+
 def _by_library(xp: Namespace, method: str, x: Array) -> bool:
     """Return whether a product is left to the library, whose own derivative of it is faster than two recurrences."""
     if method == "auto":

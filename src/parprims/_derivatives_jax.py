@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 
-from parprims import _derivatives, _scan
+from parprims import _derivatives, _scan, _tridiagonal
 from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced
 from parprims._derivatives import filled, first, join, previous, rest
 from parprims._dispatch import Methods
@@ -95,6 +96,17 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     compute.defjvp(tangent, symbolic_zeros=True)
     ys = compute(r.inputs, r.starts())
     return ys[0] if r.single else ys
+
+
+def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
+    """Return the solution of tridiagonal systems, whose transposed systems give the derivatives."""
+    x: Array = jax.lax.custom_linear_solve(
+        functools.partial(_tridiagonal.product, xp, s),
+        s.rhs,
+        lambda _, b: methods(method, xp, s.for_rhs(b)),
+        lambda _, g: methods(method, xp, s.transposed(xp, g)),
+    )
+    return x
 
 
 def _known(xp: Namespace, x: Any, dtype: Any) -> Array | None:

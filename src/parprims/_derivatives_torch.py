@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from parprims import _derivatives, _scan
+from parprims import _derivatives, _scan, _tridiagonal
 from parprims._arrays import Array, Namespace, namespace
 from parprims._dispatch import Methods
 from parprims._operators import BUILT_IN, Operator
@@ -74,6 +74,33 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
         by_xs, by_initial = _derivatives.scan_adjoint(ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum)
         parts = zip((*by_xs, *by_initial), ctx.dtypes, strict=True)
         return None, None, None, None, *(None if one is None else one.to(dtype) for one, dtype in parts)
+
+
+def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
+    """Return the solution of tridiagonal systems, with its derivative."""
+    return _Tridiagonal.apply(methods, method, xp, s, s.lower, s.diag, s.upper, s.rhs)
+
+
+class _Tridiagonal(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, s: Any, *arrays: Array) -> Array:
+        x = methods(method, xp, s)
+        ctx.save_for_backward(*arrays[:3], x)
+        ctx.call = methods, method, xp, (s.shape, s.axis, s.periodic, s.pivot)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
+        lower, diag, upper, x = ctx.saved_tensors
+        methods, method, xp, (shape, axis, periodic, pivot) = ctx.call
+        conjugate = (one.conj() for one in (lower, diag, upper))
+        s = _tridiagonal._System(*conjugate, g, shape, axis, periodic, pivot)
+        by_rhs = _derivatives.tridiagonal(methods, method, xp, s.transposed(xp, g))
+        by_lower, by_upper = (-by_rhs * x.roll(step, axis).conj() for step in (1, -1))
+        if not periodic and g.shape[axis]:
+            by_lower, by_upper = _tridiagonal.ends_cleared(xp, by_lower, by_upper, axis)
+        by_diag = -by_rhs * x.conj()
+        return None, None, None, None, *(by.sum_to_size(diag.shape) for by in (by_lower, by_diag, by_upper)), by_rhs
 
 
 def _save(ctx: Any, op: str, xs: Sequence[Array], ys: Sequence[Array], initial: Sequence[Array]) -> None:

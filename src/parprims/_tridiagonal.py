@@ -11,11 +11,14 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from parprims import _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    as_array,
     check_kind,
     compute_dtype,
+    device,
     dtype_kind,
     dtype_name,
     is_traced,
@@ -28,40 +31,57 @@ Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]
 """Takes lower, diag and upper of one shape and right-hand sides that broadcast against them; returns the solution
 for each. It never reads lower[0] and upper[n-1]."""
 
+_PIVOTS = ("auto", "partial", "none")
+
 
 def solve_tridiagonal(
-    lower: Array,
-    diag: Array,
-    upper: Array,
+    lower: Array | complex,
+    diag: Array | complex,
+    upper: Array | complex,
     rhs: Array,
     /,
     *,
     axis: int = -1,
+    pivot: str = "auto",
     periodic: bool = False,
+    transpose: bool = False,
     return_residual: bool = False,
+    return_status: bool = False,
     method: str = "auto",
 ) -> Any:
     """Solve tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 
     Parameters
     ----------
-    lower, diag, upper : array
-        The coefficients, of real or complex floating dtypes that promote together, of equal length n along the
-        axis and otherwise of shapes that broadcast: every other axis counts independent systems. lower[0] and
+    lower, diag, upper : array or number
+        The coefficients, of real or complex floating dtypes that promote together, of length n or 1 along the axis
+        and otherwise of shapes that broadcast: every other axis counts independent systems. An array of length 1
+        holds one coefficient for every row, a number or an array of no dimension one for all systems. lower[0] and
         upper[n-1] are not read, unless periodic.
     rhs : array
         The right-hand sides, of length n along the axis. With at most as many dimensions as the coefficients
         broadcast to, it holds one right-hand side per system and broadcasts against them. With exactly one
         dimension more, its last axis counts several right-hand sides of the same system, and its other axes
         are matched with those of the coefficients; so coefficients of shape (n,) take rhs of shape (n,) or
-        (n, k). To solve one system for rhs of shape (k, n), give the coefficients shape (1, n).
+        (n, k). To solve one system for rhs of shape (k, n), give the coefficients shape (1, n). If all coefficients
+        are numbers, rhs holds one right-hand side per system.
     axis : int
-        The axis along which the unknowns are numbered, in the shape the coefficients broadcast to.
+        The axis along which the unknowns are numbered, in the shape the coefficients broadcast to (that of rhs if
+        all are numbers).
+    pivot : {"auto", "partial", "none"}
+        Which systems must come out right. ``partial`` exchanges rows, which every regular matrix allows. ``none``
+        may leave them in their order: for diagonally dominant, definite and M-matrices. ``auto`` exchanges rows
+        unless a matrix is seen to be diagonally dominant, so it is right wherever ``partial`` is.
     periodic : bool
         Whether the first and the last unknown are neighbours: lower[0] multiplies x[n-1] and upper[n-1]
         multiplies x[0].
+    transpose : bool
+        Whether to solve with the transposed matrix: upper[i-1] x[i-1] + diag[i] x[i] + lower[i+1] x[i+1] = rhs[i].
+        Nothing is conjugated.
     return_residual : bool
         Whether to return the backward error too.
+    return_status : bool
+        Whether to return the status too.
     method : {"auto", "native", "array"}
         Who computes.
 
@@ -74,6 +94,10 @@ def solve_tridiagonal(
         Only with return_residual: for every solution max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, the
         relative change of the system's numbers that makes x exact; inf where x is not finite. Real, of the
         precision computed in, of the shape of x without the axis.
+    status : array
+        Only with return_status: for every solution 0 if it is one; 1 if there is none that is finite, because a pivot
+        was zero or a number was not finite or overflowed, and x is NaN; 2 if the backward error is above the square
+        root of eps, which only ``none`` or a matrix singular to the precision gives. Of dtype int32.
 
     Raises
     ------
@@ -88,22 +112,36 @@ def solve_tridiagonal(
 
     Notes
     -----
-    Work and depth: O(n log n) in ceil(log2 n) steps (array), O(n) in n steps (native).
-    Traffic and launches: array passes about 40 times over its n rows at each step unless a compiler fuses them.
-    Error: array exchanges no rows. If |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
+    Work and depth: O(n) in 2 ceil(log2 n) steps, twice (array; with ``none`` O(n log n) in ceil(log2 n) steps), O(n)
+    in n steps (native).
+    Traffic and launches: array passes about 150 times over its n rows in all (with ``none`` 40 times at each step)
+    unless a compiler fuses them. Coefficients of length 1 along the axis are read as they are.
+    Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
+    tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
+    solution is refined once by its residual, and the better of both returned. The backward error is commonly below
+    eps, and at most ten times that of LAPACK's gtsv in the classes of matrices that studies of stability use
+    (tests/test_tridiagonal.py has them). This holds for periodic and transposed systems too.
+    Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
     as the condition number has. Elsewhere a pivot may be small, which loses digits, or zero, which gives NaN,
-    though the matrix is regular. Ask for the residual there, or for native, whose row exchanges keep the backward
-    error small on every regular matrix. A singular matrix gives NaN or, where rounding hides that it is, large
-    numbers. Nothing is raised for either. Periodic systems add a correction of rank one (Sherman and Morrison) to a
+    though the matrix is regular. Periodic systems add a correction of rank one (Sherman and Morrison) to a
     system that is dominant, definite or an M-matrix if theirs is, and lose digits where it is much better
-    conditioned than theirs. 16-bit floats are solved in float32 and rounded once; XLA may take their residual before.
-    Reproducibility: the same input gives the same bits, run after run.
+    conditioned than theirs; so do native's, which auto takes for them only with ``none``.
+    Singular systems: the solution is NaN or, where rounding hides that the matrix is singular, large numbers. Nothing
+    is raised; the status tells. 16-bit floats are solved in float32 and rounded once; XLA may take their residual
+    before.
+    Reproducibility: the same input gives the same bits, run after run, and with row exchanges a system gives the same
+    bits alone and in a batch where the library's elementwise operations do (NumPy's do).
     Methods: native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a
-    time), array. The native methods are for float32, float64, complex64 and complex128.
-    Reference: Hockney and Jesshope, Parallel Computers, 1981; Higham, Accuracy and Stability of Numerical
-    Algorithms, 2002, chapters 7 and 9.
+    time), array. The native methods are for float32, float64, complex64 and complex128, and always exchange rows.
+    Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
+    order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
+    g, by the same method, and that by diag is -l x; on PyTorch the matrix and x are conjugated.
+    Reference: Hockney and Jesshope, Parallel Computers, 1981; Wright, Stable Parallel Algorithms for Two-Point
+    Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992; Skeel, Iterative Refinement Implies Numerical
+    Stability for Gaussian Elimination, Math. Comp. 35, 1980; Higham, Accuracy and Stability of Numerical Algorithms,
+    2002, chapters 7, 9 and 12.
 
     Examples
     --------
@@ -112,18 +150,30 @@ def solve_tridiagonal(
     >>> ones = np.ones(4)
     >>> parprims.solve_tridiagonal(-ones, 3 * ones, -ones, np.array([2.0, 1.0, 1.0, 2.0]))
     array([1., 1., 1., 1.])
-    >>> x, error = parprims.solve_tridiagonal(ones, 4 * ones, ones, ones, return_residual=True, method="array")
-    >>> bool(error < 1e-15)
-    True
+    >>> parprims.solve_tridiagonal(-1.0, 3.0, -1.0, np.array([2.0, 1.0, 1.0, 2.0]))
+    array([1., 1., 1., 1.])
+    >>> x, error = parprims.solve_tridiagonal(ones, 0 * ones, ones, ones, return_residual=True, method="array")
+    >>> x, bool(error < 1e-15)
+    (array([0., 1., 1., 0.]), True)
+    >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
+    (array([nan, nan]), array(1, dtype=int32))
     """
-    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, periodic)
-    x = _METHODS(method, xp, s)
+    if pivot not in _PIVOTS:
+        raise ValueError(f"pivot must be one of {', '.join(_PIVOTS)}, got {pivot!r}")
+    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, bool(periodic), bool(transpose), pivot)
+    x = _derivatives.tridiagonal(_METHODS, method, xp, s)
     rounded = x if x.dtype == dtype else xp.astype(x, dtype)
-    solution = xp.moveaxis(rounded, 0, -1) if columns else rounded
-    if not return_residual:
-        return solution
-    error = _backward_error(xp, s, x if rounded is x else xp.astype(rounded, x.dtype))
-    return solution, xp.moveaxis(error, 0, -1) if columns else error
+    results = [rounded]
+    if return_residual or return_status:
+        working = x if rounded is x else xp.astype(rounded, x.dtype)
+        error = _backward_error(xp, s, working)
+        if return_residual:
+            results.append(error)
+        if return_status:
+            results.append(_status(xp, s, working, error))
+    if columns:
+        results = [xp.moveaxis(one, 0, -1) for one in results]
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 class _System:
@@ -135,46 +185,63 @@ class _System:
     system only.
     """
 
-    __slots__ = ("axis", "diag", "lower", "n", "periodic", "rhs", "shape", "single", "upper")
+    __slots__ = ("axis", "diag", "lower", "n", "periodic", "pivot", "rhs", "shape", "single", "upper")
 
     def __init__(
-        self, lower: Array, diag: Array, upper: Array, rhs: Array, shape: tuple[int, ...], axis: int, periodic: bool
+        self,
+        lower: Array,
+        diag: Array,
+        upper: Array,
+        rhs: Array,
+        shape: tuple[int, ...],
+        axis: int,
+        periodic: bool,
+        pivot: str,
     ) -> None:
         self.lower, self.diag, self.upper, self.rhs = lower, diag, upper, rhs
-        self.shape, self.axis, self.periodic = shape, axis, periodic
+        self.shape, self.axis, self.periodic, self.pivot = shape, axis, periodic, pivot
         self.n = shape[axis]
         self.single = math.prod(diag.shape) == self.n
 
+    def for_rhs(self, rhs: Array) -> _System:
+        """Return the system for right-hand sides of the full shape."""
+        return _System(self.lower, self.diag, self.upper, rhs, self.shape, self.axis, self.periodic, self.pivot)
+
+    def transposed(self, xp: Namespace, rhs: Array) -> _System:
+        """Return the system of the transposed matrix for right-hand sides of the full shape."""
+        lower, upper = _transposed(xp, self.lower, self.upper, self.axis)
+        return _System(lower, self.diag, upper, rhs, self.shape, self.axis, self.periodic, self.pivot)
+
 
 def _checked(
-    lower: Array, diag: Array, upper: Array, rhs: Array, axis: Any, periodic: bool
+    lower: Any, diag: Any, upper: Any, rhs: Array, axis: Any, periodic: bool, transpose: bool, pivot: str
 ) -> tuple[Namespace, _System, Any, bool]:
     """Return the namespace, the system, the dtype of the solution and whether rhs has an axis of its own."""
-    xp = namespace(lower=lower, diag=diag, upper=upper, rhs=rhs)
     arrays = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
-    for name, x in arrays.items():
-        check_kind(name, x, ("float", "complex"))
-        if x.ndim == 0:
-            raise ValueError(f"{name} must have at least one dimension")
-    ndim = max(lower.ndim, diag.ndim, upper.ndim)
+    xp = namespace(**{name: x for name, x in arrays.items() if name == "rhs" or type(x) not in (int, float, complex)})
+    check_kind("rhs", rhs, ("float", "complex"))
+    if rhs.ndim == 0:
+        raise ValueError("rhs must have at least one dimension")
+    for name in ("lower", "diag", "upper"):
+        if type(arrays[name]) in (int, float, complex):
+            arrays[name] = as_array(name, arrays[name], xp, rhs.dtype, device(rhs), ())
+        check_kind(name, arrays[name], ("float", "complex"))
+    lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
+    ndim = max(x.ndim for x in coefficients) or rhs.ndim
     trailing = normalize_axis(axis, ndim) - ndim
     columns = rhs.ndim > ndim
     if rhs.ndim > ndim + 1:
         raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
-    for name, x in arrays.items():
-        own = columns and name == "rhs"
-        shape = x.shape[:-1] if own else x.shape
-        if diag.ndim < -trailing or len(shape) < -trailing or shape[trailing] != diag.shape[trailing]:
-            raise ValueError(
-                f"{name} must have the length of diag along axis {axis} of the coefficients, got shapes {x.shape} and "
-                f"{diag.shape}{' (the last axis of rhs counts right-hand sides)' if own else ''}"
-            )
+    _check_lengths(arrays, axis, trailing, columns)
     if columns:
         rhs = xp.moveaxis(rhs, -1, 0)
-    if not lower.shape == diag.shape == upper.shape:
-        shape = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
+    if transpose:
+        lower, upper = _transposed(xp, lower, upper, trailing)
+    n = rhs.shape[trailing]
+    shape = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
+    if not lower.shape == diag.shape == upper.shape or len(shape) < -trailing or shape[trailing] != n:
+        shape = _broadcast_shape("coefficients and rhs", shape, (n, *(1,) * (-1 - trailing)))
         lower, diag, upper = (xp.broadcast_to(x, shape) for x in (lower, diag, upper))
-    shape = diag.shape
     if rhs.shape != shape:
         shape = _broadcast_shape("rhs and the coefficients", rhs.shape, shape)
     dtype = diag.dtype
@@ -183,7 +250,32 @@ def _checked(
     working = compute_dtype(xp, dtype)
     if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
         lower, diag, upper, rhs = (xp.astype(x, working, copy=False) for x in (lower, diag, upper, rhs))
-    return xp, _System(lower, diag, upper, rhs, shape, trailing, bool(periodic)), dtype, columns
+    return xp, _System(lower, diag, upper, rhs, shape, trailing, periodic, pivot), dtype, columns
+
+
+def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: bool) -> None:
+    """Raise ValueError unless the lengths along the axis are one n, or 1 for coefficients."""
+    shapes = {name: x.shape[:-1] if columns and name == "rhs" else x.shape for name, x in arrays.items()}
+    lengths = {name: shape[trailing] if len(shape) >= -trailing else None for name, shape in shapes.items()}
+    # The length that others are held against: that of diag, if it says anything.
+    first = next((name for name in ("diag", "lower", "upper") if lengths[name] not in (1, None)), "rhs")
+    for name, length in lengths.items():
+        constant = name != "rhs" and (length == 1 or not shapes[name])
+        if not constant and (length is None or length != lengths[first]):
+            raise ValueError(
+                f"{name} must have the length of {first} along axis {axis} of the coefficients, got shapes "
+                f"{arrays[name].shape} and {arrays[first].shape}"
+                f"{' (the last axis of rhs counts right-hand sides)' if columns and name == 'rhs' else ''}"
+            )
+
+
+def _transposed(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
+    """Return lower and upper of the transposed matrix; of a matrix that is not periodic the corners are not read."""
+
+    def moved(x: Array, distance: int) -> Array:
+        return x if x.ndim == 0 or x.shape[axis] == 1 else xp.roll(x, distance, axis=axis)
+
+    return moved(upper, 1), moved(lower, -1)
 
 
 def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -199,8 +291,130 @@ def _rows(axis: int, start: int, stop: int) -> tuple[Any, ...]:
 
 
 def _array(xp: Namespace, s: _System) -> Array:
-    """Return the solutions by parallel cyclic reduction."""
-    return _whole(xp, _solve(xp, s, functools.partial(_cyclic_reduction, xp, s.axis)), s.axis)
+    """Return the solutions by parallel cyclic reduction, or by an elimination that exchanges rows."""
+    if s.pivot == "none":
+        return _whole(xp, _solve(xp, s, functools.partial(_cyclic_reduction, xp, s.axis)), s.axis)
+    if math.prod(s.shape) == 0:
+        return s.rhs / s.diag
+    lower, diag, upper = (x if s.axis == -1 else xp.moveaxis(x, s.axis, -1) for x in (s.lower, s.diag, s.upper))
+    rhs = s.rhs if s.axis == -1 or s.rhs.ndim < -s.axis else xp.moveaxis(s.rhs, s.axis, -1)
+    if not s.periodic:
+        lower, upper = ends_cleared(xp, lower, upper, -1)
+    solve = _tree_elimination(xp, lower, diag, upper)
+    shape = _broadcast_shape("all", diag.shape, rhs.shape)
+    moved = _System(lower, diag, upper, rhs, shape, -1, True, s.pivot)
+    x = solve(rhs)
+    better = x + solve(_residual(xp, moved, x)[0])
+    # Where x is so large that its residual says nothing, refining may harm. An error of inf is not less than inf.
+    improved = _backward_error(xp, moved, better) < _backward_error(xp, moved, x)
+    x = _whole(xp, xp.where(xp.expand_dims(improved, axis=-1), better, x), -1)
+    return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
+
+
+def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
+    """Return a function that solves periodic systems along the last axis for right-hand sides.
+
+    Two rows i and i+1 are two equations between y[i] = (x[i-1], x[i]) and y[i+2] = (x[i+1], x[i+2]). Two neighbours
+    of such segments make four equations between three ys; elimination of the y they share leaves a segment of double
+    length, and two equations that give this y, once the others are known. After ceil(log2(n / 2)) steps there is one
+    segment, whose ends are the same y. A column holds nonzeros in two neighbouring segments only, so the four
+    equations hold all that is known of their y: no regular matrix lacks a pivot there.
+
+    A segment is two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis, all segments
+    of a system along the last.
+    """
+    n = diag.shape[-1]
+    scale = xp.maximum(xp.maximum(_size(xp, lower), _size(xp, diag)), _size(xp, upper))
+    scale = xp.where(scale > 0, scale, xp.ones_like(scale))
+    lower, diag, upper = lower / scale, diag / scale, upper / scale
+    zero, one = xp.zeros_like(diag[..., :1]), xp.ones_like(diag[..., :1])
+    zeros = xp.zeros_like(diag[..., ::2])
+    far = zeros
+    if n % 2:
+        # The last segment is one row, and the equation that the x it shares with the next y is one.
+        far = xp.concat([zeros[..., 1:], upper[..., -1:]], axis=-1)
+        lower, diag = xp.concat([lower, one], axis=-1), xp.concat([diag, -one], axis=-1)
+        upper = xp.concat([upper[..., :-1], zero, zero], axis=-1)
+    even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
+    segments = (
+        xp.stack([lower[even], diag[even], upper[even], far]),
+        xp.stack([zeros, lower[odd], diag[odd], upper[odd]]),
+    )
+    # y[i] = y[j]: behind the last segment it changes nothing, and makes their number even.
+    neutral = (xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one]))
+    steps = []
+    while (count := segments[0].shape[-1]) > 1:
+        if count % 2:
+            segments = tuple(xp.concat(pair, axis=-1) for pair in zip(segments, neutral, strict=True))
+        nothing = xp.zeros_like(segments[0][:2, ...][even])
+        # Columns: the shared y, the y before it, the y behind it.
+        rows = [xp.concat([x[2:, ...][even], x[:2, ...][even], nothing]) for x in segments]
+        rows += [xp.concat([x[:2, ...][odd], nothing, x[2:, ...][odd]]) for x in segments]
+        first, rows, exchange = _pivoted(xp, rows, 0)
+        second, rows, exchange_again = _pivoted(xp, rows, 1)
+        steps.append((count, first, second, exchange, exchange_again))
+        segments = tuple(row[2:, ...] for row in rows)
+    rows = [xp.stack([x[0, ...] + x[2, ...], x[1, ...] + x[3, ...]]) for x in segments]
+    first, (last,), closing = _pivoted(xp, rows, 0)
+
+    def solve(rhs: Array) -> Array:
+        rhs = rhs / scale
+        if n % 2:
+            rhs = xp.concat([rhs, xp.zeros_like(rhs[..., :1])], axis=-1)
+        pair = [rhs[even], rhs[odd]]
+        known = []
+        for count, *_, exchange, exchange_again in steps:
+            if count % 2:
+                pair = [xp.concat([x, xp.zeros_like(x[..., :1])], axis=-1) for x in pair]
+            top, others = exchange([x[at] for at in (even, odd) for x in pair])
+            middle, pair = exchange_again(others)
+            known.append((top, middle))
+        top, (bottom,) = closing(pair)
+        y1 = bottom / last[1, ...]
+        y0 = (top - first[1, ...] * y1) / first[0, ...]
+        y0, y1 = xp.concat([y0, y0], axis=-1), xp.concat([y1, y1], axis=-1)
+        for (count, p, q, *_), (top, middle) in zip(reversed(steps), reversed(known), strict=True):
+            ends = (y0[..., :-1], y1[..., :-1], y0[..., 1:], y1[..., 1:])
+            for k, end in enumerate(ends):
+                top, middle = top - p[2 + k, ...] * end, middle - q[2 + k, ...] * end
+            shared1 = middle / q[1, ...]
+            shared0 = (top - p[1, ...] * shared1) / p[0, ...]
+            y0 = xp.concat([_interleaved(xp, y0[..., :-1], shared0), y0[..., -1:]], axis=-1)[..., : count + 1]
+            y1 = xp.concat([_interleaved(xp, y1[..., :-1], shared1), y1[..., -1:]], axis=-1)[..., : count + 1]
+        return _interleaved(xp, y1[..., :-1], y0[..., 1:])[..., :n]
+
+    return solve
+
+
+def _pivoted(
+    xp: Namespace, rows: list[Array], column: int
+) -> tuple[Array, list[Array], Callable[[list[Array]], tuple[Array, list[Array]]]]:
+    """Return the row with the largest number in the column, the others without it, and what does so to their rhs."""
+    exchanges = []
+    first, *others = rows
+    for k, row in enumerate(others):
+        larger = _size(xp, row[column, ...]) > _size(xp, first[column, ...])
+        first, others[k] = xp.where(larger, row, first), xp.where(larger, first, row)
+        exchanges.append(larger)
+    factors = [row[column, ...] / first[column, ...] for row in others]
+
+    def eliminate(rhs: list[Array]) -> tuple[Array, list[Array]]:
+        first, *others = rhs
+        for k, larger in enumerate(exchanges):
+            first, others[k] = xp.where(larger, others[k], first), xp.where(larger, first, others[k])
+        return first, [other - factor * first for other, factor in zip(others, factors, strict=True)]
+
+    return first, [row - factor * first for row, factor in zip(others, factors, strict=True)], eliminate
+
+
+def _size(xp: Namespace, x: Array) -> Array:
+    """Return the absolute values; of complex numbers the sum of those of their parts, which no elimination minds."""
+    return xp.abs(xp.real(x)) + xp.abs(xp.imag(x)) if dtype_kind(x.dtype) == "complex" else xp.abs(x)
+
+
+def _interleaved(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return x[0], y[0], x[1], y[1], ... along the last axis."""
+    return xp.reshape(xp.stack([x, y], axis=-1), (*x.shape[:-1], 2 * x.shape[-1]))
 
 
 def _cyclic_reduction(
@@ -274,20 +488,37 @@ def _whole(xp: Namespace, x: Array, axis: int) -> Array:
     return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, math.nan)
 
 
+def _residual(xp: Namespace, s: _System, x: Array) -> tuple[Array, Array]:
+    """Return rhs - A x and |A| |x| + |rhs|."""
+    lower, upper = s.lower, s.upper
+    if not s.periodic and s.n > 0:
+        lower, upper = ends_cleared(xp, lower, upper, s.axis)
+    terms = (lower * xp.roll(x, 1, axis=s.axis), s.diag * x, upper * xp.roll(x, -1, axis=s.axis))
+    size = xp.abs(s.rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
+    return s.rhs - terms[0] - terms[1] - terms[2], size
+
+
+def product(xp: Namespace, s: _System, x: Array) -> Array:
+    """Return A x."""
+    return -_residual(xp, s.for_rhs(xp.zeros_like(x)), x)[0]
+
+
 def _backward_error(xp: Namespace, s: _System, x: Array) -> Array:
     """Return max |rhs - A x| / (|A| |x| + |rhs|) over the axis: 0 for 0/0, inf where anything is not finite."""
-    lower, upper, axis = s.lower, s.upper, s.axis
-    if not s.periodic and s.n > 0:
-        lower, upper = _ends_cleared(xp, lower, upper, axis)
-    terms = (lower * xp.roll(x, 1, axis=axis), s.diag * x, upper * xp.roll(x, -1, axis=axis))
-    residual = xp.abs(s.rhs - terms[0] - terms[1] - terms[2])
-    size = xp.abs(s.rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
-    error = residual / xp.where(size == 0, 1.0, size)
+    residual, size = _residual(xp, s, x)
+    error = xp.abs(residual) / xp.where(size == 0, 1.0, size)
     error = xp.where(xp.isfinite(size) & xp.isfinite(error), error, math.inf)
-    return xp.max(error, axis=axis) if s.n > 0 else xp.sum(error, axis=axis)
+    return xp.max(error, axis=s.axis) if s.n > 0 else xp.sum(error, axis=s.axis)
 
 
-def _ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
+def _status(xp: Namespace, s: _System, x: Array, error: Array) -> Array:
+    """Return 0 for each solution, 1 where there is none and 2 where its backward error is large."""
+    finite = xp.all(xp.isfinite(x), axis=s.axis)
+    lost = xp.astype(error > math.sqrt(xp.finfo(error.dtype).eps), xp.int32)
+    return xp.where(finite, 2 * lost, xp.ones_like(lost))
+
+
+def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
     """Return lower and upper with zeros for lower[0] and upper[n-1]."""
     n = lower.shape[axis]
     zero = xp.zeros_like(lower[_rows(axis, 0, 1)])
@@ -313,7 +544,7 @@ def _native(xp: Namespace, s: _System) -> Array:
     rhs = _axis_last(xp, s.rhs, s.shape, s.axis)
     shape = rhs.shape
     rhs = rhs.reshape(-1, *diag.shape)
-    flat = _System(lower, diag, upper, rhs, rhs.shape, -1, s.periodic)
+    flat = _System(lower, diag, upper, rhs, rhs.shape, -1, s.periodic, s.pivot)
     x = _solve(xp, flat, functools.partial(_exchange_rows, xp))
     if not (array_api_compat.is_numpy_namespace(xp) and np.isfinite(x).all()):
         x = _whole(xp, x, -1)
@@ -346,7 +577,7 @@ def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: A
     if n == 1:
         return rhs / diag
     if systems > 1:
-        lower, upper = _ends_cleared(xp, lower, upper, -1)
+        lower, upper = ends_cleared(xp, lower, upper, -1)
     gtsv = _gtsv(dtype_name(diag.dtype))
     *_, x, info = gtsv(lower.reshape(-1)[1:], diag.reshape(-1), upper.reshape(-1)[:-1], rhs.reshape(columns, -1).T)
     if info == 0 and (systems == 1 or np.isfinite(x).all()):
@@ -370,7 +601,7 @@ def _gtsv(dtype: str) -> Callable[..., Any]:
 def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
     from jax.lax.linalg import tridiagonal_solve
 
-    lower, upper = _ends_cleared(xp, lower, upper, -1)
+    lower, upper = ends_cleared(xp, lower, upper, -1)
     columns, systems, n = rhs.shape
     if systems > 1:
         return xp.moveaxis(tridiagonal_solve(lower, diag, upper, xp.moveaxis(rhs, 0, -1)), -1, 0)
@@ -413,4 +644,10 @@ def _jax_platform(s: _System) -> tuple[str, bool]:
     return next(iter(s.rhs.devices())).platform, False
 
 
-_METHODS = Methods("solve_tridiagonal", native=Method(_native, _native_refusal), array=Method(_array))
+def _native_slower(_: Namespace, s: _System) -> str | None:
+    if s.periodic and s.pivot != "none":
+        return "a correction of rank one may lose digits that exchanges of rows keep"
+    return None
+
+
+_METHODS = Methods("solve_tridiagonal", native=Method(_native, _native_refusal, _native_slower), array=Method(_array))
