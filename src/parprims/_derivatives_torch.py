@@ -93,8 +93,8 @@ class _Tridiagonal(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         lower, diag, upper, x = ctx.saved_tensors
         methods, method, xp, (shape, axis, periodic, pivot) = ctx.call
-        conjugate = (one.conj() for one in (lower, diag, upper))
-        s = _tridiagonal._System(*conjugate, g, shape, axis, periodic, pivot)
+        lower, diag, upper = (one.conj() for one in (lower, diag, upper))
+        s = _tridiagonal._System(lower, diag, upper, g, shape, axis, periodic, pivot)
         by_rhs = _derivatives.tridiagonal(methods, method, xp, s.transposed(xp, g))
         by_lower, by_upper = (-by_rhs * x.roll(step, axis).conj() for step in (1, -1))
         if not periodic and g.shape[axis]:
