@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
 import numpy as np
 
-from parprims import _derivatives
+from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -26,6 +27,8 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._dispatch import Method, Methods
+from parprims._scan import _merged, _row_major
+from parprims._trace import C_TYPES
 
 Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]]
 """Takes lower, diag and upper of one shape and right-hand sides that broadcast against them; returns the solution
@@ -82,7 +85,7 @@ def solve_tridiagonal(
         Whether to return the backward error too.
     return_status : bool
         Whether to return the status too.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
@@ -182,10 +185,10 @@ class _System:
     ``lower``, ``diag`` and ``upper`` have one shape and, like ``rhs``, the dtype computed in. ``rhs`` broadcasts
     against them, to ``shape``; several right-hand sides of a system stand along an axis before all of theirs.
     ``axis`` counts from the end and ``n`` is the length along it; ``single`` tells that the coefficients hold one
-    system only.
+    system only. ``given`` are the coefficients before they were broadcast.
     """
 
-    __slots__ = ("axis", "diag", "lower", "n", "periodic", "pivot", "rhs", "shape", "single", "upper")
+    __slots__ = ("axis", "diag", "given", "lower", "n", "periodic", "pivot", "rhs", "shape", "single", "upper")
 
     def __init__(
         self,
@@ -197,7 +200,9 @@ class _System:
         axis: int,
         periodic: bool,
         pivot: str,
+        given: tuple[Array, Array, Array] | None = None,
     ) -> None:
+        self.given = (lower, diag, upper) if given is None else given
         self.lower, self.diag, self.upper, self.rhs = lower, diag, upper, rhs
         self.shape, self.axis, self.periodic, self.pivot = shape, axis, periodic, pivot
         self.n = shape[axis]
@@ -205,7 +210,9 @@ class _System:
 
     def for_rhs(self, rhs: Array) -> _System:
         """Return the system for right-hand sides of the full shape."""
-        return _System(self.lower, self.diag, self.upper, rhs, self.shape, self.axis, self.periodic, self.pivot)
+        return _System(
+            self.lower, self.diag, self.upper, rhs, self.shape, self.axis, self.periodic, self.pivot, self.given
+        )
 
     def transposed(self, xp: Namespace, rhs: Array) -> _System:
         """Return the system of the transposed matrix for right-hand sides of the full shape."""
@@ -238,6 +245,7 @@ def _checked(
     if transpose:
         lower, upper = _transposed(xp, lower, upper, trailing)
     n = rhs.shape[trailing]
+    given = lower, diag, upper
     shape = _broadcast_shape("lower, diag and upper", lower.shape, diag.shape, upper.shape)
     if not lower.shape == diag.shape == upper.shape or len(shape) < -trailing or shape[trailing] != n:
         shape = _broadcast_shape("coefficients and rhs", shape, (n, *(1,) * (-1 - trailing)))
@@ -249,8 +257,9 @@ def _checked(
         dtype = xp.result_type(lower, diag, upper, rhs)
     working = compute_dtype(xp, dtype)
     if not lower.dtype == diag.dtype == upper.dtype == rhs.dtype == working:
-        lower, diag, upper, rhs = (xp.astype(x, working, copy=False) for x in (lower, diag, upper, rhs))
-    return xp, _System(lower, diag, upper, rhs, shape, trailing, periodic, pivot), dtype, columns
+        arrays_cast = tuple(xp.astype(x, working, copy=False) for x in (lower, diag, upper, rhs, *given))
+        (lower, diag, upper, rhs), given = arrays_cast[:4], arrays_cast[4:]
+    return xp, _System(lower, diag, upper, rhs, shape, trailing, periodic, pivot, given), dtype, columns
 
 
 def _check_lengths(arrays: dict[str, Array], axis: Any, trailing: int, columns: bool) -> None:
@@ -642,6 +651,183 @@ def _jax_platform(s: _System) -> tuple[str, bool]:
     if any(is_traced(x) for x in arrays):
         return jax.default_backend(), True
     return next(iter(s.rhs.devices())).platform, False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tile:
+    """How the kernel cuts its work. Chosen by reckoning, not measured yet.
+
+    ``rows`` are those of a thread, by the bytes of a number; ``threads`` the most in a block of short systems;
+    ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most``;
+    ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one.
+    """
+
+    rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
+    threads: int = 128
+    across: int = 32
+    most: int = 512
+    shared_bytes: int = 227 << 10
+    blocks: int = 1056
+
+
+_TILE = _Tile()
+_KEPT = 13  # as in _tridiagonal.cu
+_TIDINGS = 24
+
+
+def _plan(
+    shape: tuple[int, ...],
+    axis: int,
+    periodic: bool,
+    pivot: str,
+    dtype: str,
+    columns: int,
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[tuple[tuple[int, ...], int]],
+) -> _cuda.Plan | None:
+    """Return the launch for coefficients and rhs of these shapes and layouts, or None if they have too many axes.
+
+    ``shape`` is that of the solution. ``columns`` right-hand sides of each system stand along an axis before it, which
+    the coefficients do not have.
+    """
+    whole = (columns, *shape) if columns else shape
+    strides = []
+    for one, (steps, _) in zip(shapes, layouts, strict=True):
+        known = tuple(0 if length == 1 else step for length, step in zip(one, steps, strict=True))
+        strides.append((0,) * (len(whole) - len(known)) + known)
+    strides.append(_row_major(whole))
+    aside = [stride[0] for stride in strides] if columns else [0] * 5
+    if columns:
+        strides = [stride[1:] for stride in strides]
+    before, behind = _merged(shape, axis % len(shape), strides)
+    groups = before + behind
+    if len(groups) > 3:
+        return None
+    (_, high), (middles, middle), (lows, low) = [(1, (0,) * 5)] * (3 - len(groups)) + groups
+    along = [stride[axis] for stride in strides]
+    n, systems = shape[axis], math.prod(shape) // shape[axis]
+    across = bool(behind) and low[3] == 1 and along[3] != 1
+    rows, units, together, shared = _block(dtype, n, across)
+    numbers: list[int] = []
+    views = []
+    for at, name in enumerate(("in0", "in1", "in2", "in3", "out0")):
+        numbers += (high[at], middle[at], low[at], along[at])
+        kind = C_TYPES[dtype] if at == 4 else f"const {C_TYPES[dtype]}"
+        views.append(f"{{({kind}*){name}, {', '.join(f'n{k}' for k in range(4 * at, 4 * at + 4))}}}")
+    blocks = -(-systems // together)
+    count = max(columns, 1)
+    each = max(1, min(count, blocks * count // _TILE.blocks))
+    numbers += (systems, middles, lows, n, count, each, aside[3], aside[4])
+    call = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), pivot.upper(), _cpp(periodic)))
+    return _cuda.Plan(
+        source=_cuda.device_source("_common.cuh", "_tridiagonal.cu"),
+        body=f"  solve_systems<{call}>({', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 28))});",
+        inputs=4,
+        outputs=((whole, dtype),),
+        integers=tuple(numbers),
+        grid=blocks * -(-count // each),
+        block=units * together,
+        shared_bytes=shared,
+    )
+
+
+def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
+    """Return the rows of a thread, the threads of a system, the systems of a block and its shared memory."""
+    nbytes = np.dtype(dtype).itemsize
+    rows = dict(_TILE.rows)[nbytes]
+    units = _cuda.power_of_two(-(-n // rows), up=True)
+    # A block has whole warps; systems side by side are 32 bytes at least, as memory is read, where they fit.
+    together = max(32 // units, (min(_TILE.across, _TILE.most // units) if across else _TILE.threads // units), 1)
+    while True:
+        places = 4 * (rows if across else rows + 1) + _KEPT
+        shared = together * (units * places * nbytes + _TIDINGS)
+        if shared <= _TILE.shared_bytes or units * together <= 32 or together == 1:
+            return rows, units, together, shared
+        together //= 2
+
+
+def _cpp(truth: bool) -> str:
+    return "true" if truth else "false"
+
+
+def _kernel_refusal(xp: Namespace, s: _System) -> str | None:
+    reason = _cuda.refusal(xp, (*s.given, s.rhs))
+    if reason is not None:
+        return reason
+    dtype = dtype_name(s.diag.dtype)
+    if dtype not in _LAPACK:
+        return f"the kernel does not compute in {dtype}"
+    _, units, _, shared = _block(dtype, max(s.n, 1), across=False)
+    if units > 1024 or shared > _TILE.shared_bytes:
+        return f"a system of {s.n} unknowns of {dtype} does not fit the shared memory of a block"
+    return None
+
+
+def _kernel(xp: Namespace, s: _System) -> Array:
+    """Return the solutions by one launch of a CUDA kernel."""
+    if 0 in s.shape:
+        return s.rhs / s.diag
+    return _launched(xp, s, (*s.given, s.rhs))[0]
+
+
+def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    # More axes than the coefficients have: the first counts right-hand sides.
+    columns = s.shape[0] if len(s.shape) > s.diag.ndim else 0
+    shape = s.shape[1:] if columns else s.shape
+    arrays = tuple(_cuda.plain(xp, x) for x in arrays)
+    options = (shape, s.axis, s.periodic, s.pivot, dtype_name(s.diag.dtype), columns)
+    gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[3])
+
+    def runner() -> Callable[..., tuple[Array, ...]] | None:
+        shapes, layouts = tuple([tuple(x.shape) for x in arrays]), tuple([_cuda.layout(xp, x) for x in arrays])
+        key = (xp, gpu, options, shapes, layouts)
+        found = _runners.get(key)
+        if found is None:
+            plan = _plan(*options, shapes, layouts)
+            if plan is None:
+                return None
+            found = _cuda.remember(_runners, key, _traced(xp, s, plan) if gpu is None else _cuda.Runner(xp, plan, gpu))
+        return found
+
+    run = runner()
+    if run is None:  # no three axes beside that of the unknowns: copies have at most two
+        arrays = (
+            *(_cuda.contiguous(xp, xp.broadcast_to(x, s.diag.shape)) for x in arrays[:3]),
+            _cuda.contiguous(xp, xp.broadcast_to(arrays[3], s.shape)),
+        )
+        run = runner()
+        assert run is not None
+    return run(*arrays)
+
+
+_runners: dict[Any, Any] = {}
+
+
+def _traced(xp: Namespace, s: _System, plan: _cuda.Plan) -> Callable[..., tuple[Array, ...]]:
+    """Return the plan as a function for JAX."""
+    axis, periodic, pivot = s.axis, s.periodic, s.pivot
+
+    def system(arrays: tuple[Array, ...]) -> _System:
+        *given, rhs = arrays
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        rows = np.broadcast_shapes(*(x.shape for x in given), (shape[axis], *(1,) * (-1 - axis)))
+        lower, diag, upper = (xp.broadcast_to(x, rows) for x in given)
+        return _System(lower, diag, upper, rhs, shape, axis, periodic, pivot, (given[0], given[1], given[2]))
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        return (_array(xp, system(arrays)),)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        # The new axis leads: every array gets as many axes as the solution has, before those that it has.
+        ndim = max(x.ndim for x in arrays)
+        aligned = (xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
+        return (_kernel(xp, system(tuple(aligned))),)
+
+    return _cuda.traced(plan, otherwise, batched)
+
+
+def _kernel_slower(_xp: Namespace, _s: _System) -> str | None:
+    return "it has not been measured on a GPU yet"
 
 
 def _native_slower(_: Namespace, s: _System) -> str | None:
