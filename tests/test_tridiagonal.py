@@ -72,7 +72,7 @@ def dominant_bound(lower, diag, upper, x, axis):
 class Systems(Contract):
     """The laws, on diagonally dominant systems."""
 
-    methods: ClassVar = ("native", "array")
+    methods: ClassVar = ("kernel", "native", "array")
     dtypes: ClassVar = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
     compiled_lengths: ClassVar = (0, 1, 2, 3, 33)
 
@@ -156,7 +156,7 @@ class TestSolveTridiagonal(Systems):
             (lower[:, :1], diag[:, :1], upper[:, :1], rhs),
             (lower, diag, upper, rhs[0]),
             (lower, diag, upper, rhs[0, 0]),
-        ):
+        )[:: 2 if backend.name.startswith("jax") else 1]:
             with subtests.test(shapes=[x.shape for x in one]):
                 inputs = dominate(*one)
                 x = run(self.function, *(backend.asarray(y) for y in inputs), method=method)
@@ -173,7 +173,7 @@ class TestSolveTridiagonal(Systems):
             ((3, 6), -1, (3, 6, 2)),
             ((3, 6), 1, (1, 6, 2)),
             ((1, 6), -1, (3, 6, 2)),
-        ):
+        )[:: 3 if backend.name.startswith("jax") else 1]:
             with subtests.test(shape=shape, axis=axis, rhs=rhs_shape):
                 lower, diag, upper, _ = self.make(rng, shape, "float64")
                 rhs = random(rng, rhs_shape, "float64")
@@ -194,7 +194,7 @@ class TestSolveTridiagonal(Systems):
             ((9,), 0, ((), (9,), ())),
             ((2, 5, 9), 1, ((), (), ())),
             ((5, 1), 1, ((5, 1), (5, 1), ())),
-        ):
+        )[:: 3 if backend.name.startswith("jax") else 1]:
             for transpose in (False, True):
                 with subtests.test(shape=shape, axis=axis, shapes=shapes, transpose=transpose):
                     lower, diag, upper = (random(rng, one, "float64") for one in shapes)
@@ -266,9 +266,7 @@ class TestSolveTridiagonal(Systems):
                     if backend.name == "torch" and dtype.startswith("complex"):
                         pytest.skip("PyTorch's complex products depend on where in an array they stand")
                     inputs = tuple(random(rng, (7, n), dtype) for _ in range(4))
-                    whole = backend.to_numpy(
-                        run(self.function, *(backend.asarray(x) for x in inputs), method=method, pivot="partial")
-                    )
+                    whole = backend.to_numpy(run(self.function, *(backend.asarray(x) for x in inputs), method=method))
                     columns = (backend.asarray(np.ascontiguousarray(x.T)) for x in inputs)
                     across = backend.to_numpy(run(self.function, *columns, axis=0, method=method)).T
                     assert np.ascontiguousarray(across).tobytes() == whole.tobytes()
@@ -279,7 +277,8 @@ class TestSolveTridiagonal(Systems):
 
     def test_backward_euler(self, backend, run, method, rng, subtests):
         """M systems of N unknowns in any number of steps, with constant coefficients, by the loop and one call."""
-        for m, n, steps, size in ((1, 128, 2, 1.0), (3, 100, 5, 0.25), (4, 7, 3, 10.0)):
+        cases = ((1, 128, 2, 1.0), (3, 100, 5, 0.25), (4, 7, 3, 10.0))
+        for m, n, steps, size in cases[:1] if backend.name.startswith("jax") else cases:
             with subtests.test(m=m, n=n, steps=steps):
                 start = np.ones((m, n)) if m == 1 else random(rng, (m, n), "float64")
                 x, expected = backend.asarray(start), start
@@ -388,7 +387,9 @@ class TestSolveTridiagonal(Systems):
         assert backward_error(*inputs, backend.to_numpy(x)) < allowed
         assert float(error) < allowed
         if method == "auto":
-            assert calls[0].method == ("native" if backend.name in ("numpy", "jax", "jax-cuda") else "array")
+            assert calls[0].method == (
+                "native" if backend.name in ("numpy", "emulated", "jax", "jax-cuda") else "array"
+            )
 
     def test_definite_and_m_matrices(self, backend, run, method, rng, subtests):
         """Matrices of the stable classes that are not diagonally dominant by rows."""
@@ -460,13 +461,13 @@ class TestSolveTridiagonal(Systems):
     def test_native_refusals(self, backend, monkeypatch):
         x = backend.asarray(np.ones(4, np.float32))
         offered = parprims.methods(solve_tridiagonal, x, 3 * x, x, x)
-        assert list(offered) == ["native", "array"]
+        assert list(offered) == ["kernel", "native", "array"]
         assert offered["array"] is None
-        if backend.name in ("numpy", "jax", "jax-cuda"):
+        if backend.name in ("numpy", "emulated", "jax", "jax-cuda"):
             assert offered["native"] is None
         else:
             assert "no tridiagonal solve" in offered["native"]
-        if backend.name == "numpy":
+        if backend.name in ("numpy", "emulated"):
             wide = x.astype(np.longdouble)
             assert "LAPACK" in parprims.methods(solve_tridiagonal, wide, 3 * wide, wide, wide)["native"]
             monkeypatch.setattr(_tridiagonal, "_has_scipy", lambda: False)
@@ -476,7 +477,7 @@ class TestSolveTridiagonal(Systems):
 class TestUnpivoted(TestSolveTridiagonal):
     """Parallel cyclic reduction, the textbook form."""
 
-    methods: ClassVar = ("array",)
+    methods: ClassVar = ("kernel", "array")
     options: ClassVar = {"pivot": "none"}
     test_pivot_of_zero = test_residual_tells_what_was_lost = test_status = test_every_length = None
     test_batch_equals_single = test_unknown_pivot_named = test_shapes_named = test_native_refusals = None
@@ -618,30 +619,31 @@ def stability_classes(rng, n, worst):
 class TestStability:
     """The backward error is within ten times that of LAPACK's elimination with partial pivoting, or of one eps."""
 
-    methods: ClassVar = ("native", "array")
+    methods: ClassVar = ("kernel", "native", "array")
 
     @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
     def test_classes(self, backend, run, method, dtype, subtests):
         if backend.name == "jax-cuda" and method == "native":
             pytest.skip("cuSPARSE exchanges rows less carefully than LAPACK")
         rng = np.random.default_rng(3)
-        worst = 1e15 if dtype != "float32" else 1e7
+        worst = 1e7 if dtype == "float32" else 1e15
         for n in (6, 126) if backend.name.startswith("jax") else (6, 126, 510):
             trials = [stability_classes(rng, n, worst) for _ in range(3)]
-            for name in trials[0]:
-                with subtests.test(matrix=name, n=n):
-                    coefficients = [np.stack([trial[name][k] for trial in trials]) for k in range(3)]
-                    if dtype.startswith("complex"):
-                        phase = np.exp(2j * np.pi * rng.random((3, 1, 3 * n)))
-                        coefficients = [x * y[..., :n] for x, y in zip(coefficients, phase, strict=True)]
-                    lower, diag, upper = (x.astype(dtype) for x in coefficients)
-                    lower[:, 0] = upper[:, -1] = 0
-                    for rhs in (random(rng, (3, n), dtype), times(lower, diag, upper, random(rng, (3, n), dtype))):
-                        arrays = (backend.asarray(x) for x in (lower, diag, upper, rhs))
-                        x = backend.to_numpy(run(solve_tridiagonal, *arrays, method=method))
-                        allowed = backward_error(lower, diag, upper, rhs, gtsv(lower, diag, upper, rhs))
-                        error = backward_error(lower, diag, upper, rhs, x)
-                        assert np.all(error <= 10 * np.maximum(allowed, eps(dtype))), (error, allowed)
+            names = [name for trial in trials for name in trial]
+            coefficients = [np.stack([m[k] for trial in trials for m in trial.values()]) for k in range(3)]
+            if dtype.startswith("complex"):
+                coefficients = [x * np.exp(2j * np.pi * rng.random(x.shape)) for x in coefficients]
+            lower, diag, upper = (x.astype(dtype) for x in coefficients)
+            lower[:, 0] = upper[:, -1] = 0
+            right = random(rng, lower.shape, dtype)
+            for rhs in (right, times(lower, diag, upper, right)):
+                arrays = (backend.asarray(x) for x in (lower, diag, upper, rhs))
+                x = backend.to_numpy(run(solve_tridiagonal, *arrays, method=method))
+                allowed = backward_error(lower, diag, upper, rhs, gtsv(lower, diag, upper, rhs))
+                error = backward_error(lower, diag, upper, rhs, x)
+                for name, one, other in zip(names, error, allowed, strict=True):
+                    with subtests.test(matrix=name, n=n):
+                        assert one <= 10 * max(other, eps(dtype))
 
     @pytest.mark.parametrize("name", ["zero diagonal", "Toeplitz -1, 1, -1", "1e-8 on the diagonal", "random"])
     def test_periodic(self, backend, run, name):

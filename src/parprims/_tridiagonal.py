@@ -836,4 +836,9 @@ def _native_slower(_: Namespace, s: _System) -> str | None:
     return None
 
 
-_METHODS = Methods("solve_tridiagonal", native=Method(_native, _native_refusal, _native_slower), array=Method(_array))
+_METHODS = Methods(
+    "solve_tridiagonal",
+    kernel=Method(_kernel, _kernel_refusal, _kernel_slower),
+    native=Method(_native, _native_refusal, _native_slower),
+    array=Method(_array),
+)

@@ -1,0 +1,272 @@
+"""The kernel of tridiagonal systems: every way it cuts its work, and what a GPU brings; only machines with one run it,
+and ``pytest --backend emulated`` on a CPU.
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims import _cuda, _tridiagonal, solve_tridiagonal
+from tests.contract import eps, random, reversed_view, strided, transposed, unaligned
+from tests.test_tridiagonal import backward_error, dominant, gtsv, thomas
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@pytest.fixture
+def gpu(backend):
+    """Return the array library, where it is one on a GPU."""
+    if not backend.cuda:
+        pytest.skip("needs a CUDA device")
+    return backend
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Return a function that changes how the kernel cuts its work."""
+    monkeypatch.setattr(_tridiagonal, "_runners", {})
+    return lambda **fields: monkeypatch.setattr(
+        _tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._TILE, **fields)
+    )
+
+
+def solved(backend, inputs, **options):
+    arrays = (backend.asarray(x) for x in inputs)
+    return backend.to_numpy(solve_tridiagonal(*arrays, method="kernel", **options))
+
+
+def check(backend, inputs, axis=-1, **options):
+    """Solve random systems, which need exchanges; hold the backward error against LAPACK's."""
+    x = np.moveaxis(solved(backend, inputs, axis=axis, **options), axis, -1)
+    rows = tuple(np.ascontiguousarray(np.moveaxis(np.broadcast_to(y, np.shape(inputs[3])), axis, -1)) for y in inputs)
+    allowed = 10 * np.maximum(backward_error(*rows, gtsv(*rows)), eps(rows[1].dtype.name))
+    assert np.all(backward_error(*rows, x) <= allowed)
+
+
+def normal(rng, shape, dtype="float64"):
+    return tuple(random(rng, shape, dtype) for _ in range(4))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tile_edges(gpu, rng, dtype, subtests):
+    """Lengths around a thread's rows, and around the rows of 1, 2, 4, ... threads, along and across."""
+    rows = dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]
+    most = 256 if gpu.name == "emulated" else 2048
+    edges = [rows * units for units in itertools.takewhile(lambda k: k <= most // rows, (2**k for k in range(12)))]
+    for n in sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)} | {1, 2, 3}):
+        with subtests.test(n=n):
+            check(gpu, normal(rng, (3, n), dtype))
+            check(gpu, normal(rng, (n, 3), dtype), axis=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_longest(gpu, rng, dtype):
+    """The most unknowns that fit; one more is refused, with the number."""
+    n = next(n for n in range(1 << 15, 0, -4) if fits(n, dtype))
+    assert fits(n, dtype)
+    check(gpu, normal(rng, (1, n), dtype))
+    x = gpu.asarray(np.ones(n + 4, dtype))
+    with pytest.raises(parprims.MethodRefused, match=f"{n + 4} unknowns of {dtype}"):
+        solve_tridiagonal(x, x, x, x, method="kernel")
+
+
+def fits(n, dtype):
+    _, units, _, shared = _tridiagonal._block(dtype, n, across=False)
+    return units <= 1024 and shared <= _tridiagonal._TILE.shared_bytes
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("pivot", ["auto", "partial", "none"])
+@pytest.mark.parametrize("periodic", [False, True])
+def test_small(gpu, rng, pivot, periodic, subtests):
+    """Every way of the template, on systems that fill neither a thread nor a block."""
+    for shape, axis in (((3, 21), -1), ((21, 3), 0), ((2, 300), -1), ((300, 2), 0)):
+        with subtests.test(shape=shape, axis=axis):
+            inputs = dominant(rng, shape if axis else shape[::-1], "float32")
+            inputs = tuple(np.moveaxis(x, -1, axis) for x in inputs)
+            arrays = [gpu.asarray(x) for x in inputs]
+            x, error = solve_tridiagonal(
+                *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
+            )
+            assert np.all(gpu.to_numpy(error) < 16 * eps("float32"))
+            if not periodic:
+                expected = np.moveaxis(thomas(*(np.moveaxis(y, axis, 0) for y in inputs)), 0, axis)
+                np.testing.assert_allclose(gpu.to_numpy(x), expected.astype(np.float64), rtol=0, atol=1e-4)
+
+
+def test_layouts(gpu, rng, subtests):
+    """Axes that merge and axes that do not, strides of every kind, coefficients that broadcast."""
+    for view in (strided, reversed_view, transposed, unaligned):
+        for shape, axis in (((4, 9), 1), ((9, 4), 0), ((2, 9, 3), 1), ((3, 2, 9), 2), ((9, 2, 3), 0)):
+            with subtests.test(view=view.__name__, shape=shape, axis=axis):
+                inputs = normal(rng, shape)
+                arrays = [view(gpu, x) for x in inputs]
+                x = gpu.to_numpy(solve_tridiagonal(*arrays, axis=axis, method="kernel"))
+                np.testing.assert_array_equal(x, solved(gpu, inputs, axis=axis))
+                check(gpu, inputs, axis=axis)
+    for shapes in (
+        ((9,), (1, 1, 9), (5, 1, 9), (5, 3, 9)),
+        ((1,), (3, 1), (5, 3, 9), (5, 3, 9)),
+        ((5, 1, 2, 1, 9), (1, 3, 1, 2, 9), (9,), (5, 3, 2, 2, 9)),
+    ):
+        with subtests.test(shapes=shapes):
+            check(gpu, tuple(random(rng, shape, "float64") for shape in shapes))
+
+
+def test_right_hand_sides_share_a_matrix(gpu, rng, cut, subtests):
+    """However many of them a block takes in turn, the bits are the same."""
+    lower, diag, upper = (random(rng, (3, 50), "float64") for _ in range(3))
+    rhs = random(rng, (3, 50, 7), "float64")
+    results = []
+    for blocks in (1, 4, 1056):
+        cut(blocks=blocks)
+        _tridiagonal._runners.clear()
+        results.append(solved(gpu, (lower, diag, upper, rhs)))
+    for x in results[1:]:
+        assert x.tobytes() == results[0].tobytes()
+    for k in range(7):
+        assert solved(gpu, (lower, diag, upper, rhs[..., k])).tobytes() == results[0][..., k].tobytes()
+
+
+def test_cut_changes_no_bits(gpu, rng, cut):
+    """Systems in a block, and where their rows lie."""
+    inputs = normal(rng, (13, 70), "float32")
+    expected = solved(gpu, inputs)
+    columns = tuple(np.ascontiguousarray(x.T) for x in inputs)
+    for fields in ({"threads": 16}, {"threads": 256}, {"across": 2}, {"across": 8, "most": 64}):
+        cut(**fields)
+        _tridiagonal._runners.clear()
+        assert solved(gpu, inputs).tobytes() == expected.tobytes()
+        assert np.ascontiguousarray(solved(gpu, columns, axis=0).T).tobytes() == expected.tobytes()
+
+
+def test_dominance_is_seen_system_by_system(gpu, rng, subtests):
+    """A dominant system gives the bits of pivot none, any other those of partial, whatever its neighbours are."""
+    for n in (5, 64, 300):
+        for dtype in ("float32", "complex128"):
+            with subtests.test(n=n, dtype=dtype):
+                stable, other = dominant(rng, (6, n), dtype), normal(rng, (6, n), dtype)
+                for x in other:
+                    x[:, n // 2] = 1  # a row that is not dominant
+                mixed = tuple(
+                    np.where(np.arange(6)[:, None] % 2 == 0, x, y) for x, y in zip(stable, other, strict=True)
+                )
+                x = solved(gpu, mixed, pivot="auto")
+                none, partial = solved(gpu, mixed, pivot="none"), solved(gpu, mixed, pivot="partial")
+                assert x[::2].tobytes() == none[::2].tobytes()
+                assert x[1::2].tobytes() == partial[1::2].tobytes()
+
+
+def test_one_row_that_is_not_dominant(gpu, rng):
+    """Wherever it stands it is found: without exchanges the zero on the diagonal would give NaN."""
+    n = 100
+    lower, diag, upper, rhs = (np.repeat(x, n, axis=0) for x in dominant(rng, (1, n), "float64"))
+    np.fill_diagonal(diag, 0)
+    check(gpu, (lower, diag, upper, rhs))
+    assert np.all(np.isnan(solved(gpu, (lower, diag, upper, rhs), pivot="none")[0]))
+
+
+def test_scaling(gpu, subtests):
+    """Rows near the ends of the range of exponents, and subnormal ones, are solved as if they were not."""
+    rng = np.random.default_rng(2)
+    for dtype, exponents in (("float32", (-140, -126, -60, 60, 126, 127)), ("float64", (-1060, -1022, 1000, 1023))):
+        lower, diag, upper, _ = (np.round(64 * x) / 64 for x in dominant(rng, (1, 20), "float64"))
+        x = rng.integers(1, 8, (1, 20)).astype(float)
+        for exponent in exponents:
+            with subtests.test(dtype=dtype, exponent=exponent):
+                largest = np.max(abs(diag)) * 16
+                scale = 2.0 ** (exponent - (np.ceil(np.log2(largest)) if exponent > 0 else 0))
+                rows = tuple((y * scale).astype(dtype) for y in (lower, diag, upper))
+                wide = tuple(y.astype(np.longdouble) for y in rows)
+                rhs = wide[1] * x
+                rhs[:, 1:] += wide[0][:, 1:] * x[:, :-1]
+                rhs[:, :-1] += wide[2][:, :-1] * x[:, 1:]
+                for pivot in ("partial", "none"):
+                    y = solved(gpu, (*rows, rhs.astype(dtype)), pivot=pivot)
+                    error = backward_error(*rows, rhs.astype(dtype), y)
+                    # A residual of subnormal numbers is known to one of them.
+                    allowed = 16 * eps(dtype) if exponent > -1000 and (dtype != "float32" or exponent > -120) else 0.05
+                    assert np.all(error < allowed)
+
+
+def test_every_thread_sees_the_loss(gpu, rng):
+    """A system that is singular at one place is NaN throughout, and its neighbours are not."""
+    for n in (40, 300):
+        lower, diag, upper, rhs = normal(rng, (4, n))
+        lower[2, n // 3] = diag[2, n // 3] = upper[2, n // 3] = 0
+        x = solved(gpu, (lower, diag, upper, rhs))
+        assert np.all(np.isnan(x[2]))
+        assert np.all(np.isfinite(x[[0, 1, 3]]))
+
+
+def test_refusals(gpu):
+    x = gpu.asarray(np.ones((2, 4), np.float16))
+    assert "does not compute in float16" not in str(parprims.methods(solve_tridiagonal, x, x, x, x)["kernel"])
+    wide = gpu.asarray(np.ones((2, 4)))
+    assert "has not been measured" in parprims.methods(solve_tridiagonal, wide, wide, wide, wide)["kernel"]
+
+
+# ---- Plans, which need no GPU -----------------------------------------------------------------------------------
+
+
+def plan(shape, axis, dtype="float32", shapes=None, **options):
+    options = {"periodic": False, "pivot": "auto", "columns": 0, **options}
+    shapes = shapes or (shape,) * 4
+    layouts = tuple((_tridiagonal._row_major(one), 0) for one in shapes)
+    return _tridiagonal._plan(
+        shape, axis, options["periodic"], options["pivot"], dtype, options["columns"], shapes, layouts
+    )
+
+
+def test_plans_fit(subtests):
+    """Blocks are whole warps of at most 1024 threads, with no more shared memory than there is."""
+    for dtype in DTYPES:
+        for n in (1, 2, 31, 32, 33, 128, 512, 1000, 2000):
+            for axis in (-1, -2):
+                with subtests.test(dtype=dtype, n=n, axis=axis):
+                    one = plan((1000, n) if axis == -1 else (n, 1000), axis, dtype)
+                    assert one.block % 32 == 0
+                    assert one.block <= 1024
+                    assert one.shared_bytes <= 227 << 10
+                    assert one.grid * one.block * dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize] >= 1000 * n
+
+
+def test_plans_of_too_many_axes():
+    """Four axes that do not merge have no plan; copies of them have."""
+    shapes = ((5, 1, 2, 1, 9), (1, 3, 1, 2, 9), (9,), (5, 3, 2, 2, 9))
+    assert plan((5, 3, 2, 2, 9), -1, shapes=shapes) is None
+    assert plan((5, 3, 2, 2, 9), -1) is not None
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_jax_plumbing(monkeypatch, axis):
+    """Away from a GPU the traced kernel is the array form: jit, vmap and derivatives go through it."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
+    monkeypatch.setattr(
+        _cuda, "_embedded", lambda plan, _: tuple(jax.numpy.zeros(shape, name) for shape, name in plan.outputs)
+    )
+    monkeypatch.setattr(_tridiagonal, "_runners", {})
+    rng = np.random.default_rng(1)
+    lower, diag, upper, rhs = (np.moveaxis(x, -1, axis) for x in dominant(rng, (2, 3, 9), "float64"))
+    expected = solve_tridiagonal(lower, diag, upper, rhs, axis=axis, method="array")
+    solve = functools.partial(solve_tridiagonal, axis=axis, method="kernel")
+    arrays = tuple(map(jax.numpy.asarray, (lower, diag, upper, rhs)))
+    np.testing.assert_allclose(solve(*arrays), expected, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(solve)(*arrays), expected, rtol=1e-12)
+    np.testing.assert_allclose(jax.vmap(solve)(*arrays), expected, rtol=1e-12)
+    same = solve_tridiagonal(lower[0], diag, upper[0], rhs, axis=axis, method="array")
+    mapped = jax.vmap(solve, in_axes=(None, 0, None, 0))(arrays[0][0], arrays[1], arrays[2][0], arrays[3])
+    np.testing.assert_allclose(mapped, same, rtol=1e-12)
+    several = jax.vmap(lambda *a: solve(*a, jax.numpy.stack([arrays[3][0]] * 4, axis=-1)))(*arrays[:3])
+    again = [solve_tridiagonal(lower[k], diag[k], upper[k], rhs[0], axis=axis, method="array") for k in range(2)]
+    np.testing.assert_allclose(several[..., 3], np.stack(again), rtol=1e-12)
+    slopes = jax.grad(lambda *a: solve(*a).sum(), argnums=(0, 1, 2, 3))(*arrays)
+    others = jax.grad(lambda *a: solve_tridiagonal(*a, axis=axis, method="array").sum(), argnums=(0, 1, 2, 3))(*arrays)
+    for one, other in zip(slopes, others, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
