@@ -81,12 +81,30 @@ def by_cusparse(cupy, lower, diag, upper, rhs):
 PEERS = {"jax": by_jax, "cusparse": by_cusparse}
 
 
+def interleaved(rng, shape):
+    """Return dominant systems that lie side by side: the axis of the unknowns is the first."""
+    problem = random_problem(rng, shape)
+    inputs = tuple(np.ascontiguousarray(x.T) for x in problem.inputs)
+    return Problem(inputs, np.ascontiguousarray(problem.expected.T), problem.bound)
+
+
+def diffusion(rng, shape):
+    """Return a step of diffusion, whose coefficients are numbers; one read and one write."""
+    rhs = rng.random(shape, np.float32)
+    rows = (np.broadcast_to(np.float32(value), shape) for value in (-1, 3, -1))
+    return Problem((rhs,), thomas(*(x.astype(np.float64) for x in rows), rhs).astype(np.float32), 64 * 2.0**-23)
+
+
+def diffuse(rhs, *, method):
+    return parprims.solve_tridiagonal(-1.0, 3.0, -1.0, rhs, method=method)
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
 
-    def add(name, make, peers, **options):
-        found.append(Case("solve_tridiagonal", name, make, parprims.solve_tridiagonal, peers, **options))
+    def add(name, make, peers, run=parprims.solve_tridiagonal, **options):
+        found.append(Case("solve_tridiagonal", name, make, run, peers, **options))
 
     one, many = {**PEERS, "scipy": by_scipy}, {**PEERS, "numpy": lambda _, *arrays: thomas(*arrays)}
     add("B8, 128", functools.partial(b8, shape=128, dtype="float64"), one, whole_call=True)
@@ -100,4 +118,14 @@ def cases(scale: Scale) -> list[Case]:
     for shape in shapes:
         peers = many if shape[1] <= 4096 else PEERS
         add(f"batch, {shape[0]} x {shape[1]}", functools.partial(random_problem, shape=shape), peers)
+        if shape[1] > 4096:
+            continue
+        # The systems are dominant, which auto may see; partial exchanges rows all the same.
+        for pivot in ("partial", "none"):
+            run = functools.partial(parprims.solve_tridiagonal, pivot=pivot)
+            add(f"batch by {pivot}, {shape[0]} x {shape[1]}", functools.partial(random_problem, shape=shape), {}, run)
+    m, n = shapes[0]
+    run = functools.partial(parprims.solve_tridiagonal, axis=0)
+    add(f"interleaved batch, {m} x {n}", functools.partial(interleaved, shape=(m, n)), {}, run)
+    add(f"diffusion, {m} x {n}", functools.partial(diffusion, shape=(m, n)), {}, diffuse)
     return found

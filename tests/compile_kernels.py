@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parprims import _cuda, _reduce, _scan
+from parprims import _cuda, _reduce, _scan, _tridiagonal
 from parprims._arrays import compute_dtype, ring_dtype
 from parprims._operators import BUILT_IN, as_operator, segmented
 from parprims._trace import C_TYPES
@@ -31,6 +31,12 @@ SPILLS = {
     "reduce_rows<512, 4> maximum int8": _OCCUPANCY,
     "reduce_rows<512, 4> maximum uint8": _OCCUPANCY,
     "reduce_short_rows<256, 1, 4> add uint32": _OCCUPANCY,
+    # What the threads of a long system keep of its rows takes more registers than so many threads may have.
+    **{f"solve_systems<{kind}, 8, 512, 1,": "up to 2 KB each way" for kind in ("float", "double", "Complex<float>")},
+    "solve_systems<float, 8, 1024, 1,": "up to 2 KB each way",
+    "solve_systems<float, 8, 16, 32, true": _OCCUPANCY,
+    "solve_systems<float, 8, 128, 4, true": _OCCUPANCY,
+    "solve_systems<Complex<double>, 4,": "up to 400 bytes each way",
     "scan_columns<8, 32, 16, GROUPS> add float32": _OCCUPANCY,
     "scan_columns<8, 32, 16, GROUPS> add int8": _OCCUPANCY,
     "scan_columns<8, 32, 16, NEIGHBOUR> add float64": _OCCUPANCY,
@@ -184,6 +190,37 @@ def _scan_kernel(
     return " ".join((call, name, ",".join(dtypes), *(option for option, set_ in options.items() if set_))), plan
 
 
+# Systems of a thread, a warp and a block; systems side by side; the most unknowns that fit; right-hand sides.
+TRIDIAGONAL_LAYOUTS = (
+    ((1 << 16, 5), -1),
+    ((1 << 16, 128), -1),
+    ((1 << 14, 512), -1),
+    ((1 << 12, 2000), -1),
+    ((1 << 12, 4096), -1),
+    ((1 << 8, 8000), -1),
+    ((128, 1 << 16), -2),
+    ((1000, 1 << 12), -2),
+)
+
+
+def solves() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of tridiagonal solves that reach every way of the template."""
+    for shape, axis in TRIDIAGONAL_LAYOUTS:
+        for dtype in ("float32", "float64", "complex64", "complex128"):
+            for pivot in ("auto", "partial", "none"):
+                if pivot == "auto" or dtype == "float32":
+                    yield from _solve_kernel(shape, axis, dtype, pivot)
+            yield from _solve_kernel(shape, axis, dtype, "auto", periodic=True)
+
+
+def _solve_kernel(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tuple[str, _cuda.Plan]]:
+    layouts = ((_tridiagonal._row_major(shape), 0),) * 4
+    plan = _tridiagonal._plan(shape, axis, periodic, pivot, dtype, 0, (shape,) * 4, layouts)
+    assert plan is not None
+    if plan.block <= 1024 and plan.shared_bytes <= _tridiagonal._TILE.shared_bytes:
+        yield f"{re.search(r'solve_systems<.+>(?=[(])', plan.body).group()} solve {dtype}", plan
+
+
 def _numpy_dtype(name: str):
     if name == "bfloat16":
         import ml_dtypes
@@ -213,7 +250,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
     sources = {}
-    for name, plan in itertools.chain(reductions(), scans()):
+    for name, plan in itertools.chain(reductions(), scans(), solves()):
         if options.match in name:
             sources.setdefault(plan.text(static=False), name)
     architectures = options.arch or ARCHITECTURES

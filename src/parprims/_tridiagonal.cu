@@ -237,16 +237,16 @@ struct Tidings {
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Pivot PIVOT, bool PERIODIC>
 struct Block {
     static constexpr int THREADS = UNITS * SYSTEMS;
-    static constexpr int PLACES = SYSTEMS * UNITS * (ACROSS ? ROWS : ROWS + 1);
 
     T *lower, *diag, *upper, *rhs;  // in shared memory
     Slots<T, THREADS> slots;
     Tidings* tidings;
-    int n, system, unit, count;  // the rows of a system, and where in the block this thread is, with how many rows
+    // The rows of a system and its places in an array; where in the block this thread is, how many rows it has and where.
+    int n, pitch, system, unit, count, own;
 
     // Where a row of this thread's system is. Along a system one place in ROWS + 1 is left out, against bank conflicts.
     DEVICE int place(int row) const {
-        return ACROSS ? row * SYSTEMS + system : system * (UNITS * (ROWS + 1)) + row + row / ROWS;
+        return ACROSS ? row * SYSTEMS + system : system * pitch + row + row / ROWS;
     }
     DEVICE int slot(int other) const { return ACROSS ? other * SYSTEMS + system : system * UNITS + other; }
 
@@ -262,7 +262,7 @@ struct Block {
         T lower, diag, upper;
     };
     DEVICE Row row(int k) const {
-        const int at = place(unit * ROWS + k);
+        const int at = own + (ACROSS ? k * SYSTEMS : k);
         return {lower[at], diag[at], upper[at]};
     }
     static DEVICE Real<T> scaling(const Row& r) {
@@ -279,8 +279,9 @@ struct Block {
         return all;
     }
 
-    // Solves for the right-hand sides b of this thread's rows; before and behind are x[i-1] and x[j].
-    DEVICE void solve(bool exchange, const T (&b)[ROWS], T (&x)[ROWS], T& before, T& behind) const {
+    // Solves for the right-hand sides b(k, row) of this thread's rows; before and behind are x[i-1] and x[j].
+    template <class Rhs>
+    DEVICE void solve(bool exchange, Rhs b, T (&x)[ROWS], T& before, T& behind) const {
         Segment<T> s = {};
         Equation<T, 5> kept[ROWS];
 #pragma unroll
@@ -289,7 +290,7 @@ struct Block {
                 const Row r = row(k);
                 const Real<T> scale = scaling(r);
                 const T l = times(r.lower, scale), d = times(r.diag, scale), u = times(r.upper, scale);
-                const T f = times(b[k], scale);
+                const T f = times(b(k, r), scale);
                 if (k == 0) {
                     // A row alone shares x[i] with the next y, which its second equation says.
                     s.p = {{l, d, T(), u}, f};
@@ -347,27 +348,24 @@ struct Block {
         sync();  // all have read their ys before the slots are written again
     }
 
-    // Returns the largest backward error of this thread's rows, infinity where it is none, and the residuals.
-    DEVICE Real<T> residual(const T (&x)[ROWS], T before, T behind, T (&r)[ROWS]) const {
+    // Returns the residual of a row of this thread; `largest` becomes its backward error if that is larger, infinity
+    // where it is none.
+    DEVICE T residual(int k, const Row& c, const T (&x)[ROWS], T before, T behind, Real<T>& largest) const {
         using R = Real<T>;
-        R largest = 0;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            if (k < count) {
-                const Row c = row(k);
-                const T f = rhs[place(unit * ROWS + k)];
-                const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
-                const T own = ops::multiply(c.diag, x[k]);
-                const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
-                r[k] = ops::subtract(ops::subtract(ops::subtract(f, below), own), above);
-                const R all = size(f) + size(below) + size(own) + size(above);
-                const R error = all == (R)0 ? (R)0 : size(r[k]) / all;
-                largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
-            }
-        return largest;
+        const T f = rhs[own + (ACROSS ? k * SYSTEMS : k)];
+        const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
+        const T own = ops::multiply(c.diag, x[k]);
+        const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
+        const T r = ops::subtract(ops::subtract(ops::subtract(f, below), own), above);
+        const R all = size(f) + size(below) + size(own) + size(above);
+        const R error = all == (R)0 ? (R)0 : size(r) / all;
+        largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
+        return r;
     }
-    DEVICE void tell_error(int which, Real<T> error) const {
-        if (count > 0) atomicMax(&tidings[system].errors[which], (unsigned long long)__double_as_longlong((double)error));
+    DEVICE void tell_errors(const Real<T> (&errors)[2]) const {
+        if (count == 0) return;
+        for (int k = 0; k < 2; ++k)
+            atomicMax(&tidings[system].errors[k], (unsigned long long)__double_as_longlong((double)errors[k]));
     }
 };
 
@@ -378,16 +376,19 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     using B = Block<T, ROWS, UNITS, SYSTEMS, ACROSS, PIVOT, PERIODIC>;
     extern __shared__ uint4 shared[];
     B block;
+    const int n = block.n = (int)rows;
+    block.pitch = (n + ROWS - 1) / ROWS * (ACROSS ? ROWS : ROWS + 1);
+    const int places = SYSTEMS * block.pitch;
     block.lower = reinterpret_cast<T*>(shared);
-    block.diag = block.lower + B::PLACES;
-    block.upper = block.diag + B::PLACES;
-    block.rhs = block.upper + B::PLACES;
-    block.slots.first = block.rhs + B::PLACES;
+    block.diag = block.lower + places;
+    block.upper = block.diag + places;
+    block.rhs = block.upper + places;
+    block.slots.first = block.rhs + places;
     block.tidings = reinterpret_cast<Tidings*>(block.slots.first + KEPT * B::THREADS);
     const int thread = threadIdx.x;
     const int system = block.system = ACROSS ? thread % SYSTEMS : thread / UNITS;
     const int unit = block.unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
-    const int n = block.n = (int)rows;
+    block.own = block.place(unit * ROWS);
     block.count = max(0, min(ROWS, n - unit * ROWS));
     // Threads beyond the last system do as it does, but store nothing.
     const Index blocks = (systems + SYSTEMS - 1) / SYSTEMS;
@@ -435,18 +436,24 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
         if (column > begin) load_rhs(column);
         if (unit == 0) tidings.errors[0] = tidings.errors[1] = 0, tidings.lost = 0;
         B::sync();  // the right-hand sides are there, and the tidings are new
-        T x[ROWS], b[ROWS], before, behind;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) b[k] = k < block.count ? block.rhs[block.place(unit * ROWS + k)] : T();
-        block.solve(exchange, b, x, before, behind);
+        T x[ROWS], before, behind;
+        block.solve(
+            exchange, [&](int k, typename B::Row) { return block.rhs[block.own + (ACROSS ? k * SYSTEMS : k)]; }, x, before, behind);
         if (again) {
             T better[ROWS], more_before, more_behind;
-            block.tell_error(0, block.residual(x, before, behind, b));
-            block.solve(exchange, b, better, more_before, more_behind);
+            Real<T> errors[2] = {};
+            block.solve(
+                exchange,
+                [&](int k, typename B::Row row) { return block.residual(k, row, x, before, behind, errors[0]); },
+                better, more_before, more_behind);
+            more_before = ops::add(before, more_before), more_behind = ops::add(behind, more_behind);
 #pragma unroll
-            for (int k = 0; k < ROWS; ++k) better[k] = k < block.count ? ops::add(x[k], better[k]) : T();
-            block.tell_error(
-                1, block.residual(better, ops::add(before, more_before), ops::add(behind, more_behind), b));
+            for (int k = 0; k < ROWS; ++k)
+                if (k < block.count) better[k] = ops::add(x[k], better[k]);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < block.count) block.residual(k, block.row(k), better, more_before, more_behind, errors[1]);
+            block.tell_errors(errors);
             B::sync();  // all have told their errors
             if (exchange && tidings.errors[1] < tidings.errors[0]) {
 #pragma unroll
@@ -457,7 +464,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
             if (k < block.count) {
-                block.rhs[block.place(unit * ROWS + k)] = x[k];
+                block.rhs[block.own + (ACROSS ? k * SYSTEMS : k)] = x[k];
                 finite = finite && ops::isfinite(x[k]);
             }
         if (!finite) atomicOr(&tidings.lost, 1u);

@@ -116,14 +116,18 @@ def solve_tridiagonal(
     Notes
     -----
     Work and depth: O(n) in 2 ceil(log2 n) steps, twice (array; with ``none`` O(n log n) in ceil(log2 n) steps), O(n)
-    in n steps (native).
-    Traffic and launches: array passes about 150 times over its n rows in all (with ``none`` 40 times at each step)
-    unless a compiler fuses them. Coefficients of length 1 along the axis are read as they are.
+    in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where rows are exchanged.
+    Traffic and launches: kernel reads every number once and writes every unknown once, in one launch, in whatever order
+    the axes lie; coefficients that broadcast are read as they are, those of several right-hand sides once for a few of
+    them. A block holds a whole system, which bounds n: 8192 for float32, 4096 for float64 and complex64, 1572 for
+    complex128, on GPUs with 227 KB of shared memory to a block. Array passes about 150 times over its n rows in all
+    (with ``none`` 40 times at each step) unless a compiler fuses them. Coefficients of length 1 along the axis are read
+    as they are.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, and the better of both returned. The backward error is commonly below
     eps, and at most ten times that of LAPACK's gtsv in the classes of matrices that studies of stability use
-    (tests/test_tridiagonal.py has them). This holds for periodic and transposed systems too.
+    (tests/test_tridiagonal.py has them), by array and kernel. This holds for periodic and transposed systems too.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
@@ -135,9 +139,10 @@ def solve_tridiagonal(
     is raised; the status tells. 16-bit floats are solved in float32 and rounded once; XLA may take their residual
     before.
     Reproducibility: the same input gives the same bits, run after run, and with row exchanges a system gives the same
-    bits alone and in a batch where the library's elementwise operations do (NumPy's do).
-    Methods: native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a
-    time), array. The native methods are for float32, float64, complex64 and complex128, and always exchange rows.
+    bits alone and in a batch: by kernel, and by array where the library's elementwise operations do (NumPy's do).
+    Methods: kernel (CUDA arrays; asked for by name, until it is measured), native (NumPy with SciPy installed: LAPACK's
+    gtsv; JAX on a CPU, and on a GPU for one system at a time), array. Kernel and native are for float32, float64,
+    complex64 and complex128; native always exchanges rows.
     Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
     order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
     g, by the same method, and that by diag is -l x; on PyTorch the matrix and x are conjugated.
@@ -658,7 +663,8 @@ class _Tile:
     """How the kernel cuts its work. Chosen by reckoning, not measured yet.
 
     ``rows`` are those of a thread, by the bytes of a number; ``threads`` the most in a block of short systems;
-    ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most``;
+    ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
+    by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one.
     """
 
@@ -737,10 +743,12 @@ def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
     rows = dict(_TILE.rows)[nbytes]
     units = _cuda.power_of_two(-(-n // rows), up=True)
     # A block has whole warps; systems side by side are 32 bytes at least, as memory is read, where they fit.
-    together = max(32 // units, (min(_TILE.across, _TILE.most // units) if across else _TILE.threads // units), 1)
+    together = max(
+        32 // units, (min(_TILE.across, 4 * _TILE.most // nbytes // units) if across else _TILE.threads // units), 1
+    )
     while True:
-        places = 4 * (rows if across else rows + 1) + _KEPT
-        shared = together * (units * places * nbytes + _TIDINGS)
+        places = 4 * -(-n // rows) * (rows if across else rows + 1) + _KEPT * units
+        shared = together * (places * nbytes + _TIDINGS)
         if shared <= _TILE.shared_bytes or units * together <= 32 or together == 1:
             return rows, units, together, shared
         together //= 2
