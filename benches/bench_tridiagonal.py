@@ -85,7 +85,7 @@ def interleaved(rng, shape):
     """Return dominant systems that lie side by side: the axis of the unknowns is the first."""
     problem = random_problem(rng, shape)
     inputs = tuple(np.ascontiguousarray(x.T) for x in problem.inputs)
-    return Problem(inputs, np.ascontiguousarray(problem.expected.T), problem.bound)
+    return Problem(inputs, np.ascontiguousarray(problem.expected.T), problem.allowed)
 
 
 def diffusion(rng, shape):
