@@ -211,6 +211,15 @@ def solves() -> Iterator[tuple[str, _cuda.Plan]]:
                 if pivot == "auto" or dtype == "float32":
                     yield from _solve_kernel(shape, axis, dtype, pivot)
             yield from _solve_kernel(shape, axis, dtype, "auto", periodic=True)
+    shape = (4, 1 << 20)
+    layouts = ((_tridiagonal._row_major(shape), 0),) * 4
+    for dtype, pivot, periodic in itertools.product(
+        ("float32", "float64", "complex64", "complex128"), ("partial", "none"), (False, True)
+    ):
+        plans = _tridiagonal._long_plans(shape, -1, periodic, pivot, dtype, (shape,) * 4, layouts)
+        assert plans is not None
+        for plan in plans:
+            yield f"{re.search(r'(reduce|solve)_chunks<.+>(?=[(])', plan.body).group()} solve {dtype}", plan
 
 
 def _solve_kernel(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tuple[str, _cuda.Plan]]:

@@ -12,7 +12,7 @@ import pytest
 import parprims
 from parprims import _cuda, _tridiagonal, solve_tridiagonal
 from tests.contract import eps, random, reversed_view, strided, transposed, unaligned
-from tests.test_tridiagonal import backward_error, dominant, gtsv, thomas
+from tests.test_tridiagonal import backward_error, dominant, gtsv, stability_classes, thomas
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -65,13 +65,12 @@ def test_tile_edges(gpu, rng, dtype, subtests):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_longest(gpu, rng, dtype):
-    """The most unknowns that fit; one more is refused, with the number."""
+    """The most unknowns that fit a block, and a few more, which are cut in chunks."""
     n = next(n for n in range(1 << 15, 0, -4) if fits(n, dtype))
-    assert fits(n, dtype)
     check(gpu, normal(rng, (1, n), dtype))
-    x = gpu.asarray(np.ones(n + 4, dtype))
-    with pytest.raises(parprims.MethodRefused, match=f"{n + 4} unknowns of {dtype}"):
-        solve_tridiagonal(x, x, x, x, method="kernel")
+    assert not fits(n + 4, dtype)
+    if gpu.name != "jax-cuda":
+        check(gpu, normal(rng, (1, n + 4), dtype))
 
 
 def fits(n, dtype):
@@ -96,6 +95,87 @@ def test_small(gpu, rng, pivot, periodic, subtests):
             if not periodic:
                 expected = np.moveaxis(thomas(*(np.moveaxis(y, axis, 0) for y in inputs)), 0, axis)
                 np.testing.assert_allclose(gpu.to_numpy(x), expected.astype(np.float64), rtol=0, atol=1e-4)
+
+
+@pytest.fixture
+def long_ones(gpu, cut):
+    """Return the array library; all systems but the shortest are long, and their chunks short: 32 threads each."""
+    if gpu.name == "jax-cuda":
+        pytest.skip("JAX does not get two launches")
+    cut(shared_bytes=2000, chunk=32)
+    return gpu
+
+
+@pytest.mark.sanitize
+def test_small_chunks(long_ones, rng, subtests):
+    for pivot in ("partial", "none"):
+        for periodic in (False, True):
+            for shape, axis in (((2, 300), -1), ((700, 2), 0)):
+                with subtests.test(pivot=pivot, periodic=periodic, shape=shape):
+                    inputs = tuple(
+                        np.moveaxis(x, -1, axis) for x in dominant(rng, shape if axis else shape[::-1], "float32")
+                    )
+                    arrays = [long_ones.asarray(x) for x in inputs]
+                    _, error = solve_tridiagonal(
+                        *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
+                    )
+                    assert np.all(long_ones.to_numpy(error) < 16 * eps("float32"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_chunk_edges(long_ones, rng, dtype, subtests):
+    """One chunk and many, whole ones and parts of one row, numbers of them around powers of two."""
+    rows = 32 * dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]
+    lengths = {rows * chunks + more for chunks in (1, 2, 3, 4, 5, 8, 33) for more in (-1, 0, 1)}
+    for n in sorted(lengths):
+        with subtests.test(n=n):
+            check(long_ones, normal(rng, (2, n), dtype))
+            if dtype == "float32":
+                check(long_ones, normal(rng, (n, 2), dtype), axis=0)
+
+
+def test_chunks_of_long_systems(long_ones, rng, subtests):
+    """Periodic, broadcast, with several right-hand sides and axes; batch as single; losses stay in their system."""
+    n = 900
+    lower, diag, upper, rhs = normal(rng, (4, n))
+    arrays = [long_ones.asarray(x) for x in (lower, diag, upper, rhs)]
+    options = {"method": "kernel", "return_residual": True}
+    with subtests.test("periodic"):
+        x, error = solve_tridiagonal(*arrays, periodic=True, **options)
+        assert np.all(long_ones.to_numpy(error) < 1e-14)
+    with subtests.test("batch"):
+        whole = solved(long_ones, (lower, diag, upper, rhs))
+        for i in range(4):
+            one = solved(long_ones, (lower[i], diag[i], upper[i], rhs[i]))
+            assert one.tobytes() == whole[i].tobytes()
+    with subtests.test("right-hand sides"):
+        several = solved(long_ones, (lower, diag, upper, np.stack([rhs, rhs[::-1]], axis=-1)))
+        assert np.ascontiguousarray(several[..., 0]).tobytes() == whole.tobytes()
+    with subtests.test("constant"):
+        x = solved(long_ones, (np.asarray(-1.0), np.asarray(2.5), np.ones((4, 1)), rhs), pivot="none")
+        rows = tuple(np.full((4, n), value) for value in (-1, 2.5, 1))
+        assert np.all(backward_error(*rows, rhs, x) < 1e-14)
+    with subtests.test("axes"):
+        check(
+            long_ones,
+            tuple(random(rng, one, "float64") for one in ((3, 1, 1, 1, n), (1, 2, 1, 2, n), (n,), (3, 2, 2, 2, n))),
+        )
+    with subtests.test("singular"):
+        lower[2, n // 3] = diag[2, n // 3] = upper[2, n // 3] = 0
+        x = solved(long_ones, (lower, diag, upper, rhs))
+        assert np.all(np.isnan(x[2]))
+        assert np.all(np.isfinite(x[[0, 1, 3]]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_systems_are_stable(long_ones, dtype, subtests):
+    """On the matrices of studies of stability, as in test_tridiagonal.py."""
+    rng = np.random.default_rng(5)
+    for name, matrix in stability_classes(rng, 510, 1e7 if dtype == "float32" else 1e15).items():
+        with subtests.test(matrix=name):
+            lower, diag, upper = (x[None].astype(dtype) for x in matrix)
+            lower[:, 0] = upper[:, -1] = 0
+            check(long_ones, (lower, diag, upper, random(rng, (1, 510), dtype)))
 
 
 def test_layouts(gpu, rng, subtests):
@@ -273,3 +353,6 @@ def test_jax_plumbing(monkeypatch, axis):
     others = jax.grad(lambda *a: solve_tridiagonal(*a, axis=axis, method="array").sum(), argnums=(0, 1, 2, 3))(*arrays)
     for one, other in zip(slopes, others, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+    x = jax.numpy.ones(10_000)
+    with pytest.raises(parprims.MethodRefused, match="10000 unknowns of float64 does not fit a block"):
+        solve_tridiagonal(x, x, x, x, method="kernel")

@@ -147,21 +147,28 @@ DEVICE Equation<T, 5> append(Segment<T>& s, bool exchange, T lower, T diag, T up
     return first;
 }
 
-// What a thread keeps in shared memory: a segment, then the two equations of a join, then a y; COUNT places apart.
+// What is kept of a segment: itself, then the two equations of a join, then a y. COUNT places, or as many as `count` if
+// that is 0, lie between one of its numbers and the next.
 constexpr int KEPT = 13;
 
 template <class T, int COUNT>
 struct Slots {
     T* first;
+    Index count;
 
-    DEVICE T& at(int slot, int k) const { return first[k * COUNT + slot]; }
+    DEVICE T& at(Index slot, int k) const {
+        if constexpr (COUNT > 0)
+            return first[k * COUNT + (int)slot];
+        else
+            return first[k * count + slot];
+    }
 
-    DEVICE void put(int slot, const Segment<T>& s) const {
+    DEVICE void put(Index slot, const Segment<T>& s) const {
 #pragma unroll
         for (int k = 0; k < 4; ++k) at(slot, k) = s.p.a[k], at(slot, 4 + k) = s.q.a[k];
         at(slot, 8) = s.p.rhs, at(slot, 9) = s.q.rhs;
     }
-    DEVICE Segment<T> get(int slot) const {
+    DEVICE Segment<T> get(Index slot) const {
         Segment<T> s;
 #pragma unroll
         for (int k = 0; k < 4; ++k) s.p.a[k] = at(slot, k), s.q.a[k] = at(slot, 4 + k);
@@ -170,7 +177,7 @@ struct Slots {
     }
 
     // Joins two segments, in the place of the left one; what is to give the y they share takes that of the right one.
-    DEVICE void join(int left_slot, int right_slot, bool exchange) const {
+    DEVICE void join(Index left_slot, Index right_slot, bool exchange) const {
         const Segment<T> left = get(left_slot), right = get(right_slot);
         // Unknowns: the y shared, the one before it, the one behind it.
         const auto of_left = [](const Equation<T, 4>& e) -> Equation<T, 6> {
@@ -200,7 +207,7 @@ struct Slots {
     }
 
     // Puts the y that a join eliminated in the join's place, given those before and behind.
-    DEVICE void resolve(int before, int slot, int behind) const {
+    DEVICE void resolve(Index before, Index slot, Index behind) const {
         const T ends[4] = {at(before, 0), at(before, 1), at(behind, 0), at(behind, 1)};
         T shared0 = at(slot, 6), shared1 = at(slot, 12);
 #pragma unroll
@@ -214,7 +221,7 @@ struct Slots {
     }
 
     // Puts the y with which a whole system begins and ends in the place of its segment.
-    DEVICE void close(int slot) const {
+    DEVICE void close(Index slot) const {
         const Segment<T> s = get(slot);
         Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
         Equation<T, 2> second = {{ops::add(s.p.a[0], s.p.a[2]), ops::add(s.p.a[1], s.p.a[3])}, s.p.rhs};
@@ -225,6 +232,35 @@ struct Slots {
         at(slot, 1) = y1;
     }
 };
+
+// Joins the segments 0 ... count-1 in pairs until the first is all of them; slot(i) is where segment i is kept.
+template <class N, class Kept, class Slot, class Sync>
+DEVICE void join_all(const Kept& slots, N count, int thread, int threads, bool exchange, Slot slot, Sync sync) {
+#pragma unroll 1
+    for (N apart = 1; apart < count; apart *= 2) {
+#pragma unroll 1
+        for (N left = 2 * apart * thread; left + apart < count; left += 2 * apart * threads)
+            slots.join(slot(left), slot(left + apart), exchange);
+        sync();
+    }
+}
+
+// Goes the way back: puts the y with which every segment begins in its place, that of the first and the last being
+// there, in slot(0) and `end`.
+template <class N, class Kept, class Slot, class Sync>
+DEVICE void resolve_all(const Kept& slots, N count, int thread, int threads, Index end, Slot slot, Sync sync) {
+    N apart = 1;
+    while (2 * apart < count) apart *= 2;
+#pragma unroll 1
+    for (; apart > 0; apart /= 2) {
+#pragma unroll 1
+        for (N left = 2 * apart * thread; left + apart < count; left += 2 * apart * threads) {
+            const N middle = left + apart;
+            slots.resolve(slot(left), slot(middle), middle + apart < count ? (Index)slot(middle + apart) : end);
+        }
+        sync();
+    }
+}
 
 // ---- A block --------------------------------------------------------------------------------------------------
 
@@ -239,10 +275,10 @@ struct Block {
     static constexpr int THREADS = UNITS * SYSTEMS;
 
     T *lower, *diag, *upper, *rhs;  // in shared memory
-    Slots<T, THREADS> slots;
+    Slots<T, THREADS + 2> slots;  // one for the y behind the last of a chunk, one so that what follows is aligned
     Tidings* tidings;
-    // The rows of a system and its places in an array; where in the block this thread is, how many rows it has and where.
-    int n, pitch, system, unit, count, own;
+    // The rows of a system, the threads that have some and its places in an array; where in the block this thread is, how many rows it has and where.
+    int n, segments, pitch, system, unit, count, own;
 
     // Where a row of this thread's system is. Along a system one place in ROWS + 1 is left out, against bank conflicts.
     DEVICE int place(int row) const {
@@ -279,11 +315,10 @@ struct Block {
         return all;
     }
 
-    // Solves for the right-hand sides b(k, row) of this thread's rows; before and behind are x[i-1] and x[j].
+    // Makes one segment of all rows of the system with right-hand sides b(k, row), and puts it in slot 0.
     template <class Rhs>
-    DEVICE void solve(bool exchange, Rhs b, T (&x)[ROWS], T& before, T& behind) const {
+    DEVICE void reduce(bool exchange, Rhs b, Equation<T, 5> (&kept)[ROWS]) const {
         Segment<T> s = {};
-        Equation<T, 5> kept[ROWS];
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
             if (k < count) {
@@ -304,31 +339,15 @@ struct Block {
             }
         slots.put(slot(unit), s);
         sync();
-#pragma unroll 1
-        for (int apart = 1; apart < UNITS; apart *= 2) {
-            const int left = 2 * apart * unit, right = left + apart;
-            if (right < UNITS && right * ROWS < n) slots.join(slot(left), slot(right), exchange);
-            sync();
-        }
-        if (unit == 0) slots.close(slot(0));
-        sync();
-#pragma unroll 1
-        for (int apart = UNITS / 2; apart > 0; apart /= 2) {
-            const int left = 2 * apart * unit, middle = left + apart;
-            if (middle < UNITS) {
-                const int behind = slot((middle + apart) & (UNITS - 1));
-                if (middle * ROWS < n) {
-                    slots.resolve(slot(left), slot(middle), behind);
-                } else {  // no rows follow
-                    slots.at(slot(middle), 0) = slots.at(behind, 0);
-                    slots.at(slot(middle), 1) = slots.at(behind, 1);
-                }
-            }
-            sync();
-        }
+        join_all(slots, segments, unit, UNITS, exchange, [&](int i) { return slot(i); }, sync);
+    }
+
+    // Returns the unknowns, and x[i-1] and x[j], once slot 0 and `end` hold the first and the last y.
+    DEVICE void expand(const Equation<T, 5> (&kept)[ROWS], int end, T (&x)[ROWS], T& before, T& behind) const {
+        resolve_all(slots, segments, unit, UNITS, end, [&](int i) { return slot(i); }, sync);
         before = slots.at(slot(unit), 0);
         const T start = slots.at(slot(unit), 1);
-        const int next = slot((unit + 1) & (UNITS - 1));
+        const int next = unit + 1 < segments ? slot(unit + 1) : end;
         T near = slots.at(next, 0), far = slots.at(next, 1);
         behind = far;
 #pragma unroll
@@ -346,6 +365,15 @@ struct Block {
             }
         x[0] = start;
         sync();  // all have read their ys before the slots are written again
+    }
+
+    template <class Rhs>
+    DEVICE void solve(bool exchange, Rhs b, T (&x)[ROWS], T& before, T& behind) const {
+        Equation<T, 5> kept[ROWS];
+        reduce(exchange, b, kept);
+        if (unit == 0) slots.close(slot(0));
+        sync();
+        expand(kept, slot(0), x, before, behind);
     }
 
     // Returns the residual of a row of this thread; `largest` becomes its backward error if that is larger, infinity
@@ -377,14 +405,15 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     extern __shared__ uint4 shared[];
     B block;
     const int n = block.n = (int)rows;
-    block.pitch = (n + ROWS - 1) / ROWS * (ACROSS ? ROWS : ROWS + 1);
+    block.segments = (n + ROWS - 1) / ROWS;
+    block.pitch = block.segments * (ACROSS ? ROWS : ROWS + 1);
     const int places = SYSTEMS * block.pitch;
     block.lower = reinterpret_cast<T*>(shared);
     block.diag = block.lower + places;
     block.upper = block.diag + places;
     block.rhs = block.upper + places;
     block.slots.first = block.rhs + places;
-    block.tidings = reinterpret_cast<Tidings*>(block.slots.first + KEPT * B::THREADS);
+    block.tidings = reinterpret_cast<Tidings*>(block.slots.first + KEPT * (B::THREADS + 2));
     const int thread = threadIdx.x;
     const int system = block.system = ACROSS ? thread % SYSTEMS : thread / UNITS;
     const int unit = block.unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
@@ -478,5 +507,110 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
                 if (loaded(k) < n) to[loaded(k) * out.along] = lost ? nan : block.rhs[block.place(loaded(k))];
         }
         B::sync();  // all have read the solution before the next right-hand sides come
+    }
+}
+
+// ---- Long systems ---------------------------------------------------------------------------------------------
+
+// A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each, and takes two launches:
+// reduce_chunks makes one segment of every chunk, and the block that is the last to do so for a system joins them all,
+// closes the system and goes the way back, so that `kept` holds the y with which every chunk begins. solve_chunks
+// repeats the elimination of its rows and computes the unknowns between two of these ys.
+
+template <class T, int ROWS, int UNITS, bool PERIODIC>
+struct Chunk : Block<T, ROWS, UNITS, 1, false, PARTIAL, PERIODIC> {
+    Index at, chunk, chunks;  // the system, the chunk of it that this block has, of how many
+
+    // Loads the chunk's rows to shared memory.
+    DEVICE void load(Batch<const T> from_lower, Batch<const T> from_diag, Batch<const T> from_upper,
+                     Batch<const T> from_rhs, Index middles, Index lows, Index rows) {
+        extern __shared__ uint4 shared[];
+        constexpr int LENGTH = ROWS * UNITS, PLACES = (ROWS + 1) * UNITS;
+        chunks = (rows + LENGTH - 1) / LENGTH;
+        at = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
+        const Index begin = chunk * LENGTH, l = at % lows, m = at / lows % middles, h = at / lows / middles;
+        this->n = (int)min((Index)LENGTH, rows - begin);
+        this->segments = (this->n + ROWS - 1) / ROWS;
+        this->pitch = PLACES;
+        this->system = 0, this->unit = threadIdx.x;
+        this->own = this->place(this->unit * ROWS);
+        this->count = max(0, min(ROWS, this->n - this->unit * ROWS));
+        this->lower = reinterpret_cast<T*>(shared);
+        this->diag = this->lower + PLACES;
+        this->upper = this->diag + PLACES;
+        this->rhs = this->upper + PLACES;
+        this->slots.first = this->rhs + PLACES;
+        const T *a = from_lower.system(h, m, l), *b = from_diag.system(h, m, l), *c = from_upper.system(h, m, l);
+        const T* d = from_rhs.system(h, m, l);
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = this->unit + k * UNITS, place = this->place(row);
+            const Index i = begin + row;
+            if (row < this->n) {
+                this->lower[place] = i > 0 || PERIODIC ? a[i * from_lower.along] : T();
+                this->diag[place] = b[i * from_diag.along];
+                this->upper[place] = i < rows - 1 || PERIODIC ? c[i * from_upper.along] : T();
+                this->rhs[place] = d[i * from_rhs.along];
+            }
+        }
+        __syncthreads();  // rows are there for all
+    }
+    DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS]) const {
+        this->reduce(exchange, [&](int k, typename Chunk::Row) { return this->rhs[this->own + k]; }, equations);
+    }
+};
+
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC>
+DEVICE void reduce_chunks(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs, T* kept,
+                          unsigned* arrived, Index middles, Index lows, Index rows) {
+    Chunk<T, ROWS, UNITS, PERIODIC> chunk;
+    chunk.load(lower, diag, upper, rhs, middles, lows, rows);
+    Equation<T, 5> equations[ROWS];
+    chunk.reduce_all(EXCHANGE, equations);
+    const Index chunks = chunk.chunks;
+    const Slots<T, 0> all = {kept + chunk.at * KEPT * chunks, chunks};
+    bool last = false;
+    if (threadIdx.x == 0) {
+        all.put(chunk.chunk, chunk.slots.get(0));
+        __threadfence();  // the segment is there before its arrival is counted
+        last = atomicAdd(&arrived[chunk.at], 1u) == (unsigned)(chunks - 1);
+        if (last) arrived[chunk.at] = 0;
+    }
+    if (!__syncthreads_or(last)) return;
+    __threadfence();  // the segments that were counted are read after the count
+    const auto slot = [](Index i) { return i; };
+    const auto sync = [] { __syncthreads(); };
+    join_all(all, chunks, threadIdx.x, UNITS, EXCHANGE, slot, sync);
+    if (threadIdx.x == 0) all.close(0);
+    __syncthreads();
+    resolve_all(all, chunks, threadIdx.x, UNITS, 0, slot, sync);
+}
+
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC>
+DEVICE void solve_chunks(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                         const T* kept, Batch<T> out, Index middles, Index lows, Index rows) {
+    Chunk<T, ROWS, UNITS, PERIODIC> chunk;
+    chunk.load(lower, diag, upper, rhs, middles, lows, rows);
+    Equation<T, 5> equations[ROWS];
+    chunk.reduce_all(EXCHANGE, equations);
+    const Index chunks = chunk.chunks, next = chunk.chunk + 1 < chunks ? chunk.chunk + 1 : 0;
+    if (threadIdx.x < 2) {
+        const T* y = kept + (chunk.at * KEPT + threadIdx.x) * chunks;
+        chunk.slots.at(0, threadIdx.x) = y[chunk.chunk];
+        chunk.slots.at(UNITS, threadIdx.x) = y[next];
+    }
+    __syncthreads();  // both ends are known to all
+    T x[ROWS], before, behind;
+    chunk.expand(equations, UNITS, x, before, behind);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k)
+        if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
+    __syncthreads();  // the solution is there for all
+    const Index l = chunk.at % lows, m = chunk.at / lows % middles, h = chunk.at / lows / middles;
+    T* to = out.system(h, m, l) + chunk.chunk * (ROWS * UNITS) * out.along;
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        const int row = threadIdx.x + k * UNITS;
+        if (row < chunk.n) to[row * out.along] = chunk.rhs[chunk.place(row)];
     }
 }

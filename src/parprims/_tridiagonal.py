@@ -118,11 +118,11 @@ def solve_tridiagonal(
     Work and depth: O(n) in 2 ceil(log2 n) steps, twice (array; with ``none`` O(n log n) in ceil(log2 n) steps), O(n)
     in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where rows are exchanged.
     Traffic and launches: kernel reads every number once and writes every unknown once, in one launch, in whatever order
-    the axes lie; coefficients that broadcast are read as they are, those of several right-hand sides once for a few of
-    them. A block holds a whole system, which bounds n: 8192 for float32, 4096 for float64 and complex64, 1572 for
-    complex128, on GPUs with 227 KB of shared memory to a block. Array passes about 150 times over its n rows in all
-    (with ``none`` 40 times at each step) unless a compiler fuses them. Coefficients of length 1 along the axis are read
-    as they are.
+    the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1572 of
+    complex128 (on GPUs with 227 KB of shared memory to a block). Longer ones take two launches, which read the data
+    once each; with row exchanges both run twice, and array operations find the residual between. Coefficients that
+    broadcast are read as they are, those of several right-hand sides once for a few of them. Array passes about 150
+    times over its n rows in all (with ``none`` 40 times at each step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, and the better of both returned. The backward error is commonly below
@@ -140,9 +140,9 @@ def solve_tridiagonal(
     before.
     Reproducibility: the same input gives the same bits, run after run, and with row exchanges a system gives the same
     bits alone and in a batch: by kernel, and by array where the library's elementwise operations do (NumPy's do).
-    Methods: kernel (CUDA arrays; asked for by name, until it is measured), native (NumPy with SciPy installed: LAPACK's
-    gtsv; JAX on a CPU, and on a GPU for one system at a time), array. Kernel and native are for float32, float64,
-    complex64 and complex128; native always exchanges rows.
+    Methods: kernel (CUDA arrays, those of JAX for systems that a block holds; asked for by name, until it is measured),
+    native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a time), array.
+    Kernel and native are for float32, float64, complex64 and complex128; native always exchanges rows.
     Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
     order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
     g, by the same method, and that by diag is -l x; on PyTorch the matrix and x are conjugated.
@@ -317,12 +317,17 @@ def _array(xp: Namespace, s: _System) -> Array:
     solve = _tree_elimination(xp, lower, diag, upper)
     shape = _broadcast_shape("all", diag.shape, rhs.shape)
     moved = _System(lower, diag, upper, rhs, shape, -1, True, s.pivot)
-    x = solve(rhs)
-    better = x + solve(_residual(xp, moved, x)[0])
-    # Where x is so large that its residual says nothing, refining may harm. An error of inf is not less than inf.
-    improved = _backward_error(xp, moved, better) < _backward_error(xp, moved, x)
-    x = _whole(xp, xp.where(xp.expand_dims(improved, axis=-1), better, x), -1)
+    x = _whole(xp, _refined(xp, moved, solve), -1)
     return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
+
+
+def _refined(xp: Namespace, s: _System, solve: Callable[[Array], Array]) -> Array:
+    """Return the solutions by a function of rhs, or these and those for their residuals, whichever are better."""
+    x = solve(s.rhs)
+    better = x + solve(_residual(xp, s, x)[0])
+    # Where x is so large that its residual says nothing, refining may harm. An error of inf is not less than inf.
+    improved = _backward_error(xp, s, better) < _backward_error(xp, s, x)
+    return xp.where(xp.expand_dims(improved, axis=s.axis), better, x)
 
 
 def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
@@ -665,7 +670,8 @@ class _Tile:
     ``rows`` are those of a thread, by the bytes of a number; ``threads`` the most in a block of short systems;
     ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
     by the words of a number, so that their registers suffice;
-    ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one.
+    ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one;
+    ``chunk`` the threads of a block that has a part of a long system.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -674,6 +680,7 @@ class _Tile:
     most: int = 512
     shared_bytes: int = 227 << 10
     blocks: int = 1056
+    chunk: int = 256
 
 
 _TILE = _Tile()
@@ -697,29 +704,14 @@ def _plan(
     the coefficients do not have.
     """
     whole = (columns, *shape) if columns else shape
-    strides = []
-    for one, (steps, _) in zip(shapes, layouts, strict=True):
-        known = tuple(0 if length == 1 else step for length, step in zip(one, steps, strict=True))
-        strides.append((0,) * (len(whole) - len(known)) + known)
-    strides.append(_row_major(whole))
-    aside = [stride[0] for stride in strides] if columns else [0] * 5
-    if columns:
-        strides = [stride[1:] for stride in strides]
-    before, behind = _merged(shape, axis % len(shape), strides)
-    groups = before + behind
-    if len(groups) > 3:
+    seen = _seen(shape, axis, dtype, whole, shapes, layouts)
+    if seen is None:
         return None
-    (_, high), (middles, middle), (lows, low) = [(1, (0,) * 5)] * (3 - len(groups)) + groups
-    along = [stride[axis] for stride in strides]
+    groups, aside, numbers, views = seen
+    (_, _), (middles, _), (lows, low) = groups
     n, systems = shape[axis], math.prod(shape) // shape[axis]
-    across = bool(behind) and low[3] == 1 and along[3] != 1
+    across = low[3] == 1 and numbers[15] != 1
     rows, units, together, shared = _block(dtype, n, across)
-    numbers: list[int] = []
-    views = []
-    for at, name in enumerate(("in0", "in1", "in2", "in3", "out0")):
-        numbers += (high[at], middle[at], low[at], along[at])
-        kind = C_TYPES[dtype] if at == 4 else f"const {C_TYPES[dtype]}"
-        views.append(f"{{({kind}*){name}, {', '.join(f'n{k}' for k in range(4 * at, 4 * at + 4))}}}")
     blocks = -(-systems // together)
     count = max(columns, 1)
     each = max(1, min(count, blocks * count // _TILE.blocks))
@@ -737,6 +729,86 @@ def _plan(
     )
 
 
+def _seen(
+    shape: tuple[int, ...],
+    axis: int,
+    dtype: str,
+    whole: tuple[int, ...],
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[tuple[tuple[int, ...], int]],
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[int], list[int], list[str]] | None:
+    """Return how the kernel sees the coefficients, rhs and the solution, or None if that takes more than three axes.
+
+    These are the axes beside that of the unknowns, merged; the strides of an axis that ``whole`` has before ``shape``;
+    the integers that the kernel is given first; and the arguments they make, one for each array.
+    """
+    strides = []
+    for one, (steps, _) in zip(shapes, layouts, strict=True):
+        known = tuple(0 if length == 1 else step for length, step in zip(one, steps, strict=True))
+        strides.append((0,) * (len(whole) - len(known)) + known)
+    strides.append(_row_major(whole))
+    extra = len(whole) - len(shape)
+    aside = [stride[0] if extra else 0 for stride in strides]
+    strides = [stride[extra:] for stride in strides]
+    before, behind = _merged(shape, axis % len(shape), strides)
+    groups = before + behind
+    if len(groups) > 3:
+        return None
+    groups = [(1, (0,) * 5)] * (3 - len(groups)) + groups
+    numbers, views = [], []
+    for at, name in enumerate(("in0", "in1", "in2", "in3", "out0")):
+        numbers += [*(steps[at] for _, steps in groups), strides[at][axis]]
+        kind = C_TYPES[dtype] if at == 4 else f"const {C_TYPES[dtype]}"
+        views.append(f"{{({kind}*){name}, {', '.join(f'n{k}' for k in range(4 * at, 4 * at + 4))}}}")
+    return groups, aside, numbers, views
+
+
+def _long_plans(
+    shape: tuple[int, ...],
+    axis: int,
+    periodic: bool,
+    pivot: str,
+    dtype: str,
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[tuple[tuple[int, ...], int]],
+) -> tuple[_cuda.Plan, _cuda.Plan] | None:
+    """Return the two launches for systems that no block can hold, or None if the arrays have too many axes."""
+    seen = _seen(shape, axis, dtype, shape, shapes, layouts)
+    if seen is None:
+        return None
+    ((_, _), (middles, _), (lows, _)), _, numbers, views = seen
+    n, systems = shape[axis], math.prod(shape) // shape[axis]
+    nbytes = np.dtype(dtype).itemsize
+    rows, units = dict(_TILE.rows)[nbytes], _TILE.chunk
+    chunks = -(-n // (rows * units))
+    call = ", ".join((C_TYPES[dtype], str(rows), str(units), _cpp(pivot != "none"), _cpp(periodic)))
+    kept = f"({C_TYPES[dtype]}*)"
+    source = _cuda.device_source("_common.cuh", "_tridiagonal.cu")
+    inputs = ", ".join(views[:4])
+
+    def launch(body: str, count: int, output: tuple[int, ...], zeroed_bytes: int = 0) -> _cuda.Plan:
+        return _cuda.Plan(
+            source=source,
+            body=body,
+            inputs=count,
+            outputs=((output, dtype),),
+            integers=(*numbers, middles, lows, n),
+            grid=systems * chunks,
+            block=units,
+            shared_bytes=nbytes * (4 * units * (rows + 1) + _KEPT * (units + 2)),
+            zeroed_bytes=zeroed_bytes,
+        )
+
+    reduce = launch(
+        f"  reduce_chunks<{call}>({inputs}, {kept}out0, (unsigned*)zeroed, n20, n21, n22);",
+        4,
+        (systems * _KEPT * chunks,),
+        zeroed_bytes=4 * systems,
+    )
+    expand = launch(f"  solve_chunks<{call}>({inputs}, (const {kept[1:]}in4, {views[4]}, n20, n21, n22);", 5, shape)
+    return reduce, expand
+
+
 def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
     """Return the rows of a thread, the threads of a system, the systems of a block and its shared memory."""
     nbytes = np.dtype(dtype).itemsize
@@ -748,7 +820,7 @@ def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
     )
     while True:
         places = 4 * -(-n // rows) * (rows if across else rows + 1) + _KEPT * units
-        shared = together * (places * nbytes + _TIDINGS)
+        shared = together * (places * nbytes + _TIDINGS) + 2 * _KEPT * nbytes
         if shared <= _TILE.shared_bytes or units * together <= 32 or together == 1:
             return rows, units, together, shared
         together //= 2
@@ -765,16 +837,24 @@ def _kernel_refusal(xp: Namespace, s: _System) -> str | None:
     dtype = dtype_name(s.diag.dtype)
     if dtype not in _LAPACK:
         return f"the kernel does not compute in {dtype}"
-    _, units, _, shared = _block(dtype, max(s.n, 1), across=False)
-    if units > 1024 or shared > _TILE.shared_bytes:
-        return f"a system of {s.n} unknowns of {dtype} does not fit the shared memory of a block"
+    if _is_long(s) and _cuda.is_jax(xp):
+        return f"a system of {s.n} unknowns of {dtype} does not fit a block, and two launches JAX does not get yet"
     return None
 
 
+def _is_long(s: _System) -> bool:
+    """Return whether a system is more than a block can hold."""
+    _, units, _, shared = _block(dtype_name(s.diag.dtype), max(s.n, 1), across=False)
+    return units > 1024 or shared > _TILE.shared_bytes
+
+
 def _kernel(xp: Namespace, s: _System) -> Array:
-    """Return the solutions by one launch of a CUDA kernel."""
+    """Return the solutions by one launch of a CUDA kernel, or those of long systems by several."""
     if 0 in s.shape:
         return s.rhs / s.diag
+    if _is_long(s):
+        solve = functools.partial(_launched_long, xp, s)
+        return _whole(xp, solve(s.rhs) if s.pivot == "none" else _refined(xp, s, solve), s.axis)
     return _launched(xp, s, (*s.given, s.rhs))[0]
 
 
@@ -806,6 +886,24 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         run = runner()
         assert run is not None
     return run(*arrays)
+
+
+def _launched_long(xp: Namespace, s: _System, rhs: Array) -> Array:
+    arrays = tuple(_cuda.plain(xp, x) for x in (*s.given, rhs))
+    options = (s.shape, s.axis, s.periodic, s.pivot, dtype_name(s.diag.dtype))
+    gpu = _cuda.device_index(xp, rhs)
+    while True:
+        layouts = tuple([_cuda.layout(xp, x) for x in arrays])
+        key = (xp, gpu, options, tuple([tuple(x.shape) for x in arrays]), layouts)
+        runners = _runners.get(key)
+        if runners is None:
+            plans = _long_plans(*options, key[3], layouts)
+            if plans is None:
+                arrays = tuple(_cuda.contiguous(xp, xp.broadcast_to(x, s.shape)) for x in arrays)
+                continue
+            runners = _cuda.remember(_runners, key, tuple(_cuda.Runner(xp, plan, gpu) for plan in plans))
+        reduce, expand = runners
+        return expand(*arrays, *reduce(*arrays))[0]
 
 
 _runners: dict[Any, Any] = {}
