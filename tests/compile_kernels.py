@@ -33,6 +33,8 @@ SPILLS = {
     "reduce_short_rows<256, 1, 4> add uint32": _OCCUPANCY,
     # What the threads of a long system keep of its rows takes more registers than so many threads may have.
     **{f"solve_systems<{kind}, 8, 512, 1,": "up to 2 KB each way" for kind in ("float", "double", "Complex<float>")},
+    "solve_systems<float, 8, 256, 1,": "up to 120 bytes each way, which let two blocks fit a multiprocessor",
+    "solve_chunks<float, 8, 256, false": _OCCUPANCY,
     "solve_systems<float, 8, 1024, 1,": "up to 2 KB each way",
     "solve_systems<float, 8, 16, 32, true": _OCCUPANCY,
     "solve_systems<float, 8, 128, 4, true": _OCCUPANCY,

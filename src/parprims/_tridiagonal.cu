@@ -465,28 +465,35 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
         if (column > begin) load_rhs(column);
         if (unit == 0) tidings.errors[0] = tidings.errors[1] = 0, tidings.lost = 0;
         B::sync();  // the right-hand sides are there, and the tidings are new
-        T x[ROWS], before, behind;
-        block.solve(
-            exchange, [&](int k, typename B::Row) { return block.rhs[block.own + (ACROSS ? k * SYSTEMS : k)]; }, x, before, behind);
-        if (again) {
-            T better[ROWS], more_before, more_behind;
-            Real<T> errors[2] = {};
+        // The solution of one pass is what the next one refines; both are there at the end.
+        T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
+        Real<T> errors[2] = {};
+#pragma unroll 1
+        for (int pass = 0; pass <= again; ++pass) {
+            T more_before, more_behind;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) last[k] = x[k];
             block.solve(
                 exchange,
-                [&](int k, typename B::Row row) { return block.residual(k, row, x, before, behind, errors[0]); },
-                better, more_before, more_behind);
-            more_before = ops::add(before, more_before), more_behind = ops::add(behind, more_behind);
+                [&](int k, typename B::Row row) {
+                    if (pass == 0) return block.rhs[block.own + (ACROSS ? k * SYSTEMS : k)];
+                    return block.residual(k, row, last, before, behind, errors[0]);
+                },
+                x, more_before, more_behind);
+            before = ops::add(before, more_before), behind = ops::add(behind, more_behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
-                if (k < block.count) better[k] = ops::add(x[k], better[k]);
+                if (k < block.count) x[k] = ops::add(last[k], x[k]);
+        }
+        if (again) {
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
-                if (k < block.count) block.residual(k, block.row(k), better, more_before, more_behind, errors[1]);
+                if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
             block.tell_errors(errors);
             B::sync();  // all have told their errors
-            if (exchange && tidings.errors[1] < tidings.errors[0]) {
+            if (!exchange || !(tidings.errors[1] < tidings.errors[0])) {
 #pragma unroll
-                for (int k = 0; k < ROWS; ++k) x[k] = better[k];
+                for (int k = 0; k < ROWS; ++k) x[k] = last[k];
             }
         }
         bool finite = true;
