@@ -247,8 +247,8 @@ class TestSolveTridiagonal(Systems):
         np.testing.assert_array_equal(np.isnan(backend.to_numpy(x))[..., 0, :], backend.to_numpy(status) == 1)
 
     def test_every_length(self, backend, run, method, rng):
-        """From 1 to 600, the systems without a single large diagonal."""
-        if backend.name.startswith("jax") or backend.name == "array-api-strict":
+        """From 1 to 600, random systems, which need exchanges of rows."""
+        if backend.name.startswith("jax") or (method != "kernel" and backend.name not in ("numpy", "emulated")):
             pytest.skip("would compile 600 programs, or run the same operations as NumPy")
         for n in range(1, 601):
             inputs = tuple(random(rng, (2, n), "float64") for _ in range(4))

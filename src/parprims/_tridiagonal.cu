@@ -1,6 +1,8 @@
-// Tridiagonal systems, many at once: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i], every number read once
-// and every unknown written once, in one launch. A system is held by the UNITS threads of a unit's length each:
-// thread `unit` has the ROWS rows from unit * ROWS on, in shared memory.
+// Tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i]. Of those that a block can hold every
+// number is read once and every unknown written once, in one launch (solve_systems); longer ones take two launches that
+// read the data once each (reduce_chunks and solve_chunks, see there). A block has SYSTEMS systems, UNITS threads to
+// each: thread `unit` has the ROWS rows from unit * ROWS on, in shared memory. ACROSS says that the systems, and not
+// their rows, lie side by side in memory.
 //
 // A segment of rows i ... j-1 is known by two equations between y[i] = (x[i-1], x[i]) and y[j] = (x[j-1], x[j]).
 // Phases, of which 3 to 6 run twice where rows are exchanged, the second time for the residual of the first solution:
@@ -270,14 +272,15 @@ struct Tidings {
     unsigned exchange, lost;
 };
 
-template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Pivot PIVOT, bool PERIODIC>
+template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS>
 struct Block {
     static constexpr int THREADS = UNITS * SYSTEMS;
 
     T *lower, *diag, *upper, *rhs;  // in shared memory
     Slots<T, THREADS + 2> slots;  // one for the y behind the last of a chunk, one so that what follows is aligned
     Tidings* tidings;
-    // The rows of a system, the threads that have some and its places in an array; where in the block this thread is, how many rows it has and where.
+    // The rows of a system, the threads that have some and its places in an array; where in the block this thread is,
+    // how many rows it has and where.
     int n, segments, pitch, system, unit, count, own;
 
     // Where a row of this thread's system is. Along a system one place in ROWS + 1 is left out, against bank conflicts.
@@ -398,10 +401,10 @@ struct Block {
 };
 
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Pivot PIVOT, bool PERIODIC>
-DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs, Batch<T> out,
-                          Index systems, Index middles, Index lows, Index rows, Index columns, Index columns_each,
-                          Index rhs_column, Index out_column) {
-    using B = Block<T, ROWS, UNITS, SYSTEMS, ACROSS, PIVOT, PERIODIC>;
+DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                          Batch<T> out, Index systems, Index middles, Index lows, Index rows, Index columns,
+                          Index columns_each, Index rhs_column, Index out_column) {
+    using B = Block<T, ROWS, UNITS, SYSTEMS, ACROSS>;
     extern __shared__ uint4 shared[];
     B block;
     const int n = block.n = (int)rows;
@@ -454,7 +457,8 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
         B::sync();  // all have looked at their rows
     }
     const bool exchange = PIVOT != NONE && tidings.exchange != 0;
-    bool again = exchange;
+    // Systems whose rows are not exchanged go along where others of the block are solved again, and keep the first.
+    bool again;
     if constexpr (ACROSS || UNITS > 32)
         again = __syncthreads_or(exchange);
     else
@@ -525,7 +529,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 // repeats the elimination of its rows and computes the unknowns between two of these ys.
 
 template <class T, int ROWS, int UNITS, bool PERIODIC>
-struct Chunk : Block<T, ROWS, UNITS, 1, false, PARTIAL, PERIODIC> {
+struct Chunk : Block<T, ROWS, UNITS, 1, false> {
     Index at, chunk, chunks;  // the system, the chunk of it that this block has, of how many
 
     // Loads the chunk's rows to shared memory.
