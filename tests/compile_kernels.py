@@ -37,6 +37,7 @@ SPILLS = {
     "solve_systems<float, 8, ": "up to 120 bytes each way, which let another block fit a multiprocessor",
     "solve_systems<Complex<double>, 4,": "up to 400 bytes each way",
     "solve_chunks<float, 8, 256, false": _OCCUPANCY,
+    "solve_chunks<double, 8, 256,": "up to 120 bytes each way, which let another block fit a multiprocessor",
     "scan_columns<8, 32, 16, GROUPS> add float32": _OCCUPANCY,
     "scan_columns<8, 32, 16, GROUPS> add int8": _OCCUPANCY,
     "scan_columns<8, 32, 16, NEIGHBOUR> add float64": _OCCUPANCY,
