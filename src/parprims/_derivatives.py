@@ -1,7 +1,7 @@
-"""Derivatives of the scans by sum, product and affine map, and of the linear recurrence, whoever computes them.
+"""Derivatives of the scans by sum, product and affine map, the linear recurrence, and sorts, whoever computes them.
 
-A derivative of any of these is itself a linear recurrence, so a method need not know of derivatives. PyTorch's rules
-are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
+A derivative of any of these is itself a linear recurrence, or of a sort its permutation, so a method need not know of
+derivatives. PyTorch's rules are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,19 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return rules.scan(methods, method, xp, changed(r, inputs=xs))
 
 
+def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+    """Return what a sort asks for by a method, with its derivative where one may be asked for."""
+    rules = _rules(xp)
+    if rules is not None and s.values is None:
+        s = changed(s, keys=rules.constant(s.keys))  # indices have no derivative
+    elif rules is not None and rules.wanted((s.keys, *s.values)) and not _by_library(xp, method, s.keys):
+        return rules.sorting(methods, method, xp, s)
+    result: tuple[Array, ...] = methods(method, xp, s)
+    return result
+
+
 def _by_library(xp: Namespace, method: str, x: Array) -> bool:
-    """Return whether a product is left to the library, whose own derivative of it is faster than two recurrences."""
+    """Return whether a product or a sort is left to the library, whose own derivative of it is the faster there."""
     if method == "auto":
         return _cuda.refusal(xp, (x.detach() if hasattr(x, "detach") else x,)) is not None
     return method == "native"

@@ -8,6 +8,7 @@ from typing import Any
 
 import array_api_compat
 
+from parprims import _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -165,15 +166,17 @@ def sort_by_key(
 class _Sorting:
     """One call, checked: what every method is given, and answers with (keys, *values) in order.
 
-    Without values (None) the answer is (indices,). ``axis`` counts from the front.
+    If ``indices`` they follow, and without values (None) the answer is they alone. ``axis`` counts from the front.
     """
 
-    __slots__ = ("axis", "descending", "keys", "stable", "values")
+    __slots__ = ("axis", "descending", "indices", "key", "keys", "stable", "values")
 
     def __init__(
         self, keys: Array, values: tuple[Array, ...] | None, axis: int, descending: bool, stable: bool
     ) -> None:
         self.keys, self.values, self.axis, self.descending, self.stable = keys, values, axis, descending, stable
+        self.indices = values is None
+        self.key: Any = None
 
 
 def _sort(
@@ -194,8 +197,7 @@ def _sort(
             f"got {dtype_name(keys.dtype)}"
         )
     sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), bool(descending), bool(stable))
-    result: tuple[Array, ...] = _METHODS[primitive](method, xp, sorting)
-    return result
+    return _derivatives.sorting(_METHODS[primitive], method, xp, sorting)
 
 
 _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
@@ -265,13 +267,12 @@ def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     x = xp.moveaxis(s.keys, s.axis, -1)
     n = x.shape[-1]
     source = _source(xp, "keys" if s.values else "x", xp.reshape(x, (-1,)), n, s.descending)
-    if s.values is None:
-        flat = [source % n if n else source]
-    else:
-        flat = [
-            _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
-            for one in (s.keys, *s.values)
-        ]
+    flat = [
+        _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
+        for one in (() if s.values is None else (s.keys, *s.values))
+    ]
+    if s.indices:
+        flat.append(source % n if n else source)
     return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
 
 
@@ -346,11 +347,11 @@ def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
 def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     """Return what is asked for by the library's own sort, of integers where its order of the keys is not ours."""
     if array_api_compat.is_jax_namespace(xp):
-        result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.axis, s.descending, s.stable)
+        result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.indices, s.axis, s.descending, s.stable)
         return result
     ours = _keeps_order(xp, s.keys)
     stable = _stable_in_numpy(xp, s) if array_api_compat.is_numpy_namespace(xp) else s.stable
-    if ours and s.values == ():
+    if ours and s.values == () and not s.indices:
         if array_api_compat.is_torch_namespace(xp):
             return (xp.sort(s.keys, axis=s.axis, descending=s.descending, stable=stable),)
         # Elsewhere descending order is ascending order flipped: flipped twice, equal elements keep their order.
@@ -362,11 +363,11 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
         keys = bits(xp, keys)  # PyTorch compares only signed integers on GPUs
         keys = keys ^ xp.iinfo(keys.dtype).min
     order = xp.argsort(keys, axis=s.axis, descending=s.descending, stable=stable)
-    if s.values is None:
-        return (order,)
-    return tuple(
-        _moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=s.axis)) for one in (s.keys, *s.values)
+    moved = (
+        _moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=s.axis))
+        for one in (() if s.values is None else (s.keys, *s.values))
     )
+    return (*moved, order) if s.indices else tuple(moved)
 
 
 def _moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
@@ -400,7 +401,7 @@ def _stable_in_numpy(xp: Namespace, s: _Sorting) -> bool:
     kind = dtype_kind(s.keys.dtype)
     if kind != "float" and dtype_bits(s.keys.dtype) <= 16:
         return True
-    if not s.stable or s.values != ():
+    if not s.stable or s.values != () or s.indices:
         return s.stable
     if kind != "float":
         return False
@@ -416,23 +417,22 @@ def _jax_sort() -> Callable[..., Any]:
     import jax
 
     def run(
-        keys: Array, values: tuple[Array, ...] | None, axis: int, descending: bool, stable: bool
+        keys: Array, values: tuple[Array, ...] | None, indices: bool, axis: int, descending: bool, stable: bool
     ) -> tuple[Array, ...]:
         ordered = _integers(jax.numpy, keys)
         if descending:
             ordered = ~ordered
         exact = ordered.dtype == keys.dtype
-        if values is None:
+        operands: tuple[Array, ...] = () if values is None else values if exact else (keys, *values)
+        if indices:
             index = jax.numpy.__array_namespace_info__().default_dtypes()["indexing"]
-            operands: tuple[Array, ...] = (jax.lax.broadcasted_iota(index, keys.shape, axis),)
-        else:
-            operands = values if exact else (keys, *values)
+            operands += (jax.lax.broadcasted_iota(index, keys.shape, axis),)
         first, *rest = jax.lax.sort((ordered, *operands), dimension=axis, is_stable=stable, num_keys=1)
         if values is not None and exact:
             rest = [~first if descending else first, *rest]
         return tuple(rest)
 
-    compiled: Callable[..., Any] = jax.jit(run, static_argnums=(2, 3, 4))
+    compiled: Callable[..., Any] = jax.jit(run, static_argnums=(2, 3, 4, 5))
     return compiled
 
 
