@@ -294,12 +294,12 @@ constexpr int NEEDED = 56;
 // wait for each other.
 template <int THREADS, int COPIES, int VECTOR>
 DEVICE void count_digits(const void* in, void* zeroed, void* words, Index n, Index chunk, Index chunks, Index total) {
-    __shared__ unsigned counts[PASSES][RADIX][COPIES];
+    __shared__ unsigned counts[PASSES * RADIX][COPIES];
     __shared__ unsigned needed;
     Control& control = *static_cast<Control*>(zeroed);
     for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < total; at += (Index)gridDim.x * THREADS)
         static_cast<uint4*>(words)[at] = uint4{};
-    for (int at = threadIdx.x; at < PASSES * RADIX * COPIES; at += THREADS) counts[0][0][at] = 0;
+    for (int at = threadIdx.x; at < PASSES * RADIX * COPIES; at += THREADS) counts[at / COPIES][at % COPIES] = 0;
     if (threadIdx.x == 0) needed = 0;
     __syncthreads();  // separates the zeros from what is added to them
 
@@ -314,7 +314,7 @@ DEVICE void count_digits(const void* in, void* zeroed, void* words, Index n, Ind
         differing |= key ^ first;
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass)
-            atomicAdd(&counts[pass][(unsigned)(key >> 8 * pass) & (RADIX - 1)][copy], 1u);
+            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], 1u);
     };
     constexpr int AHEAD = 4;  // loads of a thread under way
     Index at = begin + (Index)threadIdx.x * VECTOR;
@@ -344,7 +344,7 @@ DEVICE void count_digits(const void* in, void* zeroed, void* words, Index n, Ind
     for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {
         Count sum = 0;
 #pragma unroll
-        for (int one = 0; one < COPIES; ++one) sum += counts[0][at][one];
+        for (int one = 0; one < COPIES; ++one) sum += counts[at][one];
         if (sum) atomicAdd(control.of(row, 0) + at, sum);
     }
 }
