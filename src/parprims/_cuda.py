@@ -58,6 +58,8 @@ class Plan:
     unbound_registers : bool
         Whether a thread may have all the registers it can use; otherwise the compiler weighs them against the
         number of blocks that fit a multiprocessor.
+    resident_blocks : int
+        The number of blocks that are to fit a multiprocessor, where the device has the threads; 0 leaves it open.
     temporary_bytes : int
         How much memory, ``temporary`` in the kernel, the call has for itself, from the allocator of its library.
     then : tuple of Plan
@@ -76,6 +78,7 @@ class Plan:
     status_bytes: int = 0
     scratch_bytes: int = 0
     unbound_registers: bool = False
+    resident_blocks: int = 0
     temporary_bytes: int = 0
     then: tuple[Plan, ...] = ()
 
@@ -101,7 +104,8 @@ class Plan:
             scratch = (f"void* {name}" for name in _SCRATCH)
             parameters = [*ins, *outs, *scratch, *(f"long long n{index}" for index in range(len(self.integers)))]
             locals_ = []
-        bounds = f"{self.block}, 1" if self.unbound_registers else self.block
+        resident = 1 if self.unbound_registers else self.resident_blocks
+        bounds = f"{self.block}, {resident}" if resident else self.block
         return "\n".join(
             (
                 self.source,

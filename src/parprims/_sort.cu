@@ -83,6 +83,7 @@ DEVICE void rank_in_warp(unsigned (&digits)[ITEMS], unsigned* counts) {
         if ((equal & before) == 0) counts[digit] = count + __popc(equal);
         __syncwarp();  // separates the writes of counts from the reads for the next row
         digits[i] = (count + __popc(equal & before)) << BITS | digit;
+        asm volatile("" : "+r"(digits[i]));  // else the compiler sees two numbers, and keeps each in a register
     }
 }
 
@@ -119,12 +120,12 @@ DEVICE Bin place_digits(unsigned (*counts)[SIZE], int thread, unsigned* sums) {
     wait_for_group<THREADS>();  // separates the warps' counts from their reads
     Bin bin = {};
     if (thread < SIZE)
-#pragma unroll
+#pragma unroll 4
         for (int warp = 0; warp < THREADS / WARP; ++warp) bin.count += counts[warp][thread];
     bin.start = scan_digits<THREADS, SIZE>(bin.count, thread, sums);
     if (thread < SIZE) {
         unsigned place = bin.start;
-#pragma unroll
+#pragma unroll 4
         for (int warp = 0; warp < THREADS / WARP; ++warp) {
             const unsigned count = counts[warp][thread];
             counts[warp][thread] = place;
@@ -375,60 +376,54 @@ struct SortedTile {
     static_assert(RADIX <= THREADS, "a thread for each digit");
 
     struct Drawn {
-        Index row, tile;
-        int shift;
+        Index row, tile, begin;  // the row's number, the tile's in it, and of its first element in the array
+        int length, shift;
         bool first, last, into_out, odd;
     };
 
     unsigned places[ITEMS];          // in the tile, of what this thread has read
     unsigned bins[(ITEMS + 3) / 4];  // the digits of what it writes, 4 to a word
-    const Index* bases;              // for each digit, what is to be added to a place in the tile
-    Index begin, row;                // the tile's first element, and the row's
-    int length;
-    bool first, last, into_out, left;
+    const Count* bases;              // for each digit, what is to be added to a place in the tile
+    const Drawn* drawn;              // these two in shared memory
+    Index n;
+    bool left;
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
     // without keys where only indices are asked for.
-    DEVICE SortedTile(const void* in, void* temporary, void* out, void* zeroed, void* words, Index rows, Index n,
-                      unsigned tiles, bool keyless) {
-        __shared__ Drawn drawn;
+    DEVICE SortedTile(const void* in, void* temporary, void* out, void* zeroed, void* words, Index rows, Index length,
+                      unsigned tiles, bool keyless)
+        : n(length) {
+        __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
-        __shared__ Index offsets[RADIX];
-        __shared__ Count sums[RADIX / WARP + 1];
+        __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
         extern __shared__ uint4 dynamic[];
         Control& control = *static_cast<Control*>(zeroed);
-        if (threadIdx.x == 0) drawn = draw(control, rows * tiles, tiles);
-        __syncthreads();  // separates the write of drawn from its reads
-        left = drawn.shift >= 0;
+        if (threadIdx.x == 0) shared = draw(control, rows * tiles, tiles, n);
+        __syncthreads();  // separates the write of what is drawn from its reads
+        bases = offsets, drawn = &shared;
+        left = shared.shift >= 0;
         if (!left) return;
-        const Index tile = drawn.tile;
-        const int shift = drawn.shift;
-        first = drawn.first, last = drawn.last, into_out = drawn.into_out;
-        row = drawn.row * n, begin = row + tile * SIZE;
-        length = (int)min(n - tile * SIZE, (Index)SIZE);
-        bases = offsets;
 
-        const Key* from = static_cast<const Key*>(first ? in : into_out ? temporary : out) + begin;
         Key keys[ITEMS];
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) keys[i] = place_of(i) < length ? from[place_of(i)] : (Key)0;
+        load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
         // Elements past the end have the largest digit and stand behind all others.
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) places[i] = place_of(i) < length ? digit_of<DIGIT>(keys[i], shift) : RADIX - 1;
+        for (int i = 0; i < ITEMS; ++i)
+            places[i] = place_of(i) < shared.length ? digit_of<DIGIT>(keys[i], shared.shift) : RADIX - 1;
         unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
         rank_in_warp<DIGIT>(places, own);
         Bin bin = place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums);
-        if (threadIdx.x == RADIX - 1) bin.count -= SIZE - length;
+        if (threadIdx.x == RADIX - 1) bin.count -= SIZE - shared.length;
 
         // What a word means in launches of odd number differs by its highest bit.
-        const Count flip = drawn.odd ? WHOLE : 0;
-        Count* mine = static_cast<Count*>(words) + (drawn.row * tiles + tile) * RADIX + threadIdx.x;
+        const Count flip = shared.odd ? WHOLE : 0;
+        Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
-        if (tile == 0) {
-            const Count all = threadIdx.x < RADIX ? take(control, drawn.row, shift / 8) : 0;
+        if (shared.tile == 0) {
+            const Count all = threadIdx.x < RADIX ? take(control) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
         }
-        if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (tile == 0 ? WHOLE : PARTIAL)) ^ flip);
+        if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (shared.tile == 0 ? WHOLE : PARTIAL)) ^ flip);
 
         Key* exchange = reinterpret_cast<Key*>(dynamic);
 #pragma unroll
@@ -437,30 +432,41 @@ struct SortedTile {
             exchange[places[i]] = keys[i];
         }
         if (threadIdx.x < RADIX) {
-            if (tile > 0) {
-                before = look_back(mine - RADIX, tile, flip);
+            if (shared.tile > 0) {
+                before = look_back(mine - RADIX, shared.tile, flip);
                 publish(mine, ((before + bin.count) | WHOLE) ^ flip);
             }
-            offsets[threadIdx.x] = (Index)before - bin.start;
+            offsets[threadIdx.x] = before - bin.start;  // modulo the range of Count
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
 
-        Key* to = static_cast<Key*>(into_out ? out : temporary) + row;
+        Key* to = static_cast<Key*>(shared.into_out ? out : temporary) + shared.row * n;
+        const bool writes = !(keyless && shared.last);
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
             const Key key = exchange[k * THREADS + threadIdx.x];
-            const unsigned digit = digit_of<DIGIT>(key, shift);
+            const unsigned digit = digit_of<DIGIT>(key, shared.shift);
             bins[k / 4] = (k % 4 ? bins[k / 4] : 0) | digit << k % 4 * 8;
-            if (k * THREADS + threadIdx.x < length && !(keyless && last)) to[target(k)] = key;
+            if (k * THREADS + threadIdx.x < shared.length && writes) to[target(k)] = key;
         }
     }
 
     DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
 
     // Returns where in the row the k-th element this thread writes goes.
-    DEVICE Index target(int k) const { return bases[bins[k / 4] >> k % 4 * 8 & 255] + k * THREADS + threadIdx.x; }
+    DEVICE Count target(int k) const {
+        return bases[bins[k / 4] >> k % 4 * 8 & 255] + (Count)(k * THREADS + threadIdx.x);
+    }
 
-    DEVICE static Drawn draw(Control& control, Index blocks, unsigned tiles) {
+    template <class V>
+    DEVICE void load(V (&to)[ITEMS], const V* from) const {
+        from += drawn->begin + place_of(0);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            if (place_of(i) < drawn->length) to[i] = from[i * WARP];
+    }
+
+    DEVICE static Drawn draw(Control& control, Index blocks, unsigned tiles, Index n) {
         const unsigned long long word = atomicAdd(&control.word, 1ull);
         const Index ticket = word & ((1ull << NEEDED) - 1);
         if (ticket == blocks * PASSES - 1) control.word = 0;  // nobody will draw any more
@@ -470,6 +476,8 @@ struct SortedTile {
         const int wanted = __popc(needed);
         Drawn drawn;
         drawn.row = block / tiles, drawn.tile = block - drawn.row * tiles;
+        drawn.begin = drawn.row * n + drawn.tile * SIZE;
+        drawn.length = (int)min(n - drawn.tile * SIZE, (Index)SIZE);
         drawn.first = launch == 0, drawn.last = launch == wanted - 1, drawn.odd = launch % 2;
         drawn.into_out = (wanted - 1 - launch) % 2 == 0;
         unsigned rest = needed;
@@ -480,12 +488,12 @@ struct SortedTile {
 
     // Returns how many of a row's keys have this thread's digit, and leaves zero in its place, in the last launch also
     // in those of digits that were not sorted by.
-    DEVICE Count take(Control& control, Index row, int pass) const {
-        Count* counts = control.of(row, pass) + threadIdx.x;
+    DEVICE Count take(Control& control) const {
+        Count* counts = control.of(drawn->row, drawn->shift / 8) + threadIdx.x;
         const Count count = *counts;
         *counts = 0;
-        if (last)
-            for (int other = 0; other < PASSES; ++other) control.of(row, other)[threadIdx.x] = 0;
+        if (drawn->last)
+            for (int pass = 0; pass < PASSES; ++pass) control.of(drawn->row, pass)[threadIdx.x] = 0;
         return count;
     }
 
@@ -512,26 +520,25 @@ struct SortedTile {
     }
 
     template <class V>
-    DEVICE void move(const void* in, void* temporary, void* out) {
-        const V* from = static_cast<const V*>(first ? in : into_out ? temporary : out) + begin;
+    DEVICE void move(const void* in, void* temporary, void* out) const {
         V held[ITEMS];
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (place_of(i) < length) held[i] = from[place_of(i)];
-        write(held, static_cast<V*>(into_out ? out : temporary));
+        load(held, static_cast<const V*>(drawn->first ? in : drawn->into_out ? temporary : out));
+        write(held, static_cast<V*>(drawn->into_out ? out : temporary));
     }
 
     // Indices begin as what they are and wait as Place; `aside` is where they wait on the out side.
-    DEVICE void indices(void* temporary, void* aside, void* out) {
+    DEVICE void indices(void* temporary, void* aside, void* out) const {
         Place held[ITEMS];
-        const Place* from = static_cast<const Place*>(into_out ? temporary : aside) + begin;
+        if (drawn->first) {
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (place_of(i) < length) held[i] = first ? (Place)(begin - row + place_of(i)) : from[place_of(i)];
-        if (last)
+            for (int i = 0; i < ITEMS; ++i) held[i] = (Place)(drawn->tile * SIZE + place_of(i));
+        } else {
+            load(held, static_cast<const Place*>(drawn->into_out ? temporary : aside));
+        }
+        if (drawn->last)
             write(held, static_cast<INDEX*>(out));
         else
-            write(held, static_cast<Place*>(into_out ? aside : temporary));
+            write(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
     }
 
     template <class V, class To>
@@ -540,11 +547,11 @@ struct SortedTile {
         V* exchange = reinterpret_cast<V*>(dynamic);
         __syncthreads();  // separates the reads of what was exchanged before from these writes
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (place_of(i) < length) exchange[places[i]] = held[i];
+        for (int i = 0; i < ITEMS; ++i) exchange[places[i]] = held[i];
         __syncthreads();  // separates the writes from the reads
+        to += drawn->row * n;
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k)
-            if (k * THREADS + threadIdx.x < length) to[row + target(k)] = (To)exchange[k * THREADS + threadIdx.x];
+            if (k * THREADS + threadIdx.x < drawn->length) to[target(k)] = (To)exchange[k * THREADS + threadIdx.x];
     }
 };

@@ -464,19 +464,19 @@ class _Tile:
     """The sizes of the kernels' work, chosen by registers and shared memory: no GPU has measured them yet.
 
     ``rows`` are the ways to sort a short row: its greatest length, the threads to it, those to a block, and the bits of
-    a digit. ``items`` are the threads, and the elements to a thread, of a tile of a longer row, by the bytes of the
-    widest of key and values. Fewer blocks than ``blocks`` get smaller tiles, and no more count digits in a row.
+    a digit. ``items`` are the tiles of longer rows by the bytes of the widest of key and values: the threads, elements to
+    a thread of keys alone and of keys with values, and blocks on a multiprocessor, for which registers are enough
+    without spills. Fewer blocks than ``blocks`` get smaller tiles, and no more count digits in a row.
     ``counts`` of a row have words of 32 bits up to this length.
     """
 
     lanes: int = 32
     rows: tuple[tuple[int, int, int, int], ...] = ((256, 32, 128, 5), (1024, 128, 128, 7), (4096, 256, 256, 8))
-    items: tuple[tuple[int, int, int], ...] = (
-        (1, 512, 24),
-        (2, 512, 24),
-        (4, 384, 18),
-        (8, 384, 10),
-        (16, 384, 6),
+    items: tuple[tuple[int, int, int, int, int], ...] = (
+        (2, 512, 20, 16, 2),
+        (4, 384, 18, 15, 3),
+        (8, 384, 10, 10, 3),
+        (16, 384, 5, 5, 3),
     )
     blocks: int = 264
     counters: int = 1056
@@ -593,7 +593,8 @@ def _plan_tiles(
     radix, passes = 2 ** min(8, spec.bits), -(-spec.bits // 8)
     place_bytes = (4 if n <= _TILE.places else 8) if spec.index else 0
     widest = max(key_bytes, *spec.values, place_bytes)
-    threads, items = next(one[1:] for one in _TILE.items if widest <= one[0])
+    threads, alone, together, resident = next(one[1:] for one in _TILE.items if widest <= one[0])
+    items = together if spec.values or spec.index else alone
     while items > 4 and rows * -(-n // (threads * items)) < _TILE.blocks:
         items = (items + 1) // 2
     tiles = -(-n // (threads * items))
@@ -656,6 +657,7 @@ def _plan_tiles(
         grid=rows * tiles,
         block=threads,
         shared_bytes=-(-threads * items * widest // 16) * 16,
+        resident_blocks=resident,
     )
     return plan(body=f"  {counting}", grid=rows * integers[4], block=256, then=(one,) * passes)
 
