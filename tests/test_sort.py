@@ -47,6 +47,7 @@ def raw(x):
 
 
 class Sorting(Contract):
+    methods: ClassVar = ("kernel", "native", "array")
     dtypes: ClassVar = REAL
     lengths: ClassVar = (0, 1, 2, 128, 129, 300)
 

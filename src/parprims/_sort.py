@@ -631,7 +631,7 @@ def _plan_tiles(
             if key_bytes + place_bytes <= index_bytes:
                 integers.append(total * place_bytes)
                 key_out = f"(char*){last} + n{len(integers) - 1}"
-            elif key_bytes <= index_bytes:
+            elif place_bytes <= key_bytes <= index_bytes:
                 key_out, aside = last, reserved(total * place_bytes)
             else:
                 key_out = reserved(total * key_bytes)
