@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parprims import _cuda, _reduce, _scan
+from parprims import _cuda, _reduce, _scan, _sort
 from parprims._arrays import compute_dtype, ring_dtype
 from parprims._operators import BUILT_IN, as_operator, segmented
 from parprims._trace import C_TYPES
@@ -184,6 +184,42 @@ def _scan_kernel(
     return " ".join((call, name, ",".join(dtypes), *(option for option, set_ in options.items() if set_))), plan
 
 
+# And for sorts: rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.
+SORT_LAYOUTS = ((1 << 16, 20), (1 << 16, 200), (1 << 16, 1024), (1 << 16, 4000), (1 << 14,), (1 << 28,))
+SORT_DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"  # every order of keys
+).split()
+
+
+def sorts() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plans of every way to sort, and the plans of large sorts of every dtype."""
+    wide = 1 << 33  # words of 64 bits
+    for shape in SORT_LAYOUTS:
+        for dtype in SORT_DTYPES if shape == (1 << 28,) else ("uint8", "float16", "float32", "int64"):
+            for descending in (False, True) if dtype == "float32" else (False,):
+                yield from _sort_kernels(dtype, shape, descending=descending)
+                yield from _sort_kernels(dtype, shape, (), "int64", descending=descending)
+                yield from _sort_kernels(dtype, shape, (4,), descending=descending)
+        yield from _sort_kernels("float32", shape, (1, 2, 8), "int32")
+        yield from _sort_kernels("float64", shape, (8,))
+        yield from _sort_kernels("float64", shape, (16,))
+    yield from _sort_kernels("float32", (wide,))
+    yield from _sort_kernels("int64", (wide,), (), "int64")
+    yield from _sort_kernels("float32", (1 << 28,), unaligned=True)
+
+
+def _sort_kernels(
+    dtype, shape, values=(), index=None, *, descending=False, unaligned=False
+) -> Iterator[tuple[str, _cuda.Plan]]:
+    keyed = bool(values) or index is None
+    spec = _sort._Spec(dtype, descending, keyed, values, index)
+    outputs = [(shape, dtype)] * keyed + [(shape, "int8")] * len(values) + [(shape, index)] * bool(index)
+    for plan in dict.fromkeys(_sort._plan(spec, outputs, shape, 4 if unaligned else 0).launches()):
+        call = re.search(r"(count_digits|Sorted\w+)<[^>]+>", plan.body).group()
+        words = {f"values {values}": values, "indices": index, "descending": descending, "wide": shape[-1] > 1 << 31}
+        yield " ".join((call, "sort", dtype, *(word for word, set_ in words.items() if set_))), plan
+
+
 def _numpy_dtype(name: str):
     if name == "bfloat16":
         import ml_dtypes
@@ -213,7 +249,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
     sources = {}
-    for name, plan in itertools.chain(reductions(), scans()):
+    for name, plan in itertools.chain(reductions(), scans(), sorts()):
         if options.match in name:
             sources.setdefault(plan.text(static=False), name)
     architectures = options.arch or ARCHITECTURES

@@ -21,8 +21,8 @@ from tests.test_sort import REAL, extremes, order, raw
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
 EDGES = sorted(
-    {32, *(one[0] for one in _sort._TILE.rows), 64, 128, 512, 2048}
-    | {tile * threads * items for _, threads, *both, _ in _sort._TILE.items for items in both for tile in (1, 2)}
+    {32, *(one[0] for one in _sort._SIZES.rows), 64, 128, 512, 2048}
+    | {tile * threads * items for _, threads, *both, _ in _sort._SIZES.items for items in both for tile in (1, 2)}
 )
 VALUES = ("bool", "int16", "float32", "int64", "complex128")  # of every size that is moved
 
@@ -50,7 +50,7 @@ def sizes(monkeypatch):
     def change(**sizes):
         for name in ("_runners", "_shortcuts"):
             monkeypatch.setattr(_sort, name, {})
-        monkeypatch.setattr(_sort, "_TILE", dataclasses.replace(_sort._TILE, **sizes))
+        monkeypatch.setattr(_sort, "_SIZES", dataclasses.replace(_sort._SIZES, **sizes))
 
     return change
 

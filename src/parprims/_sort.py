@@ -460,7 +460,7 @@ def _jax_sort() -> Callable[..., Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tile:
+class _Sizes:
     """The sizes of the kernels' work, chosen by registers and shared memory: no GPU has measured them yet.
 
     ``rows`` are the ways to sort a short row: its greatest length, the threads to it, those to a block, and the bits of
@@ -485,7 +485,7 @@ class _Tile:
     places: int = 2**32
 
 
-_TILE = _Tile()
+_SIZES = _Sizes()
 
 _WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 _INDICES = {"int32": "int", "int64": "long long"}
@@ -542,14 +542,14 @@ def _plan(spec: _Spec, outputs: Sequence[tuple[tuple[int, ...], str]], shape: tu
     """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
     n = shape[-1]
     rows = math.prod(shape[:-1])
-    wide = 4 if n <= _TILE.counts else 8
+    wide = 4 if n <= _SIZES.counts else 8
     plan = functools.partial(
         _cuda.Plan,
-        source=spec.source(wide, 4 if n <= _TILE.places else 8),
+        source=spec.source(wide, 4 if n <= _SIZES.places else 8),
         inputs=1 + len(spec.values),
         outputs=tuple(outputs),
     )
-    if n <= _TILE.rows[-1][0]:
+    if n <= _SIZES.rows[-1][0]:
         return _plan_rows(spec, plan, rows, n)
     return _plan_tiles(spec, plan, rows, n, address, wide)
 
@@ -565,12 +565,12 @@ def _answers(spec: _Spec) -> Iterator[str]:
 def _plan_rows(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int) -> _cuda.Plan:
     """Return the launch that sorts rows which a warp or a block holds."""
     shared, checks = 0, []
-    if n <= _TILE.lanes:
+    if n <= _SIZES.lanes:
         block, lanes = 256, _cuda.power_of_two(n, up=True)
         grid = -(-rows * lanes // block)
         made, keys = f"SortedLanes<{block}, {lanes}>", "sorted.move<Key>(in0, out0)"
     else:
-        _, group, block, digit = next(one for one in _TILE.rows if n <= one[0])
+        _, group, block, digit = next(one for one in _SIZES.rows if n <= one[0])
         items, digit = -(-n // group), min(digit, spec.bits)
         sources = bool(spec.values or spec.index)
         grid = -(-rows * group // block)
@@ -591,11 +591,14 @@ def _plan_tiles(
     """Return the launch that counts digits and one for each digit."""
     total, key_bytes = rows * n, spec.key_bytes
     radix, passes = 2 ** min(8, spec.bits), -(-spec.bits // 8)
-    place_bytes = (4 if n <= _TILE.places else 8) if spec.index else 0
+    place_bytes = (4 if n <= _SIZES.places else 8) if spec.index else 0
     widest = max(key_bytes, *spec.values, place_bytes)
-    threads, alone, together, resident = next(one[1:] for one in _TILE.items if widest <= one[0])
-    items = together if spec.values or spec.index else alone
-    while items > 4 and rows * -(-n // (threads * items)) < _TILE.blocks:
+    threads, alone, together, resident = next(one[1:] for one in _SIZES.items if widest <= one[0])
+    moved = len(spec.values) + bool(spec.index)
+    items = together if moved else alone
+    if moved > 1 or count_bytes > 4:
+        resident = min(resident, 2)
+    while items > 4 and rows * -(-n // (threads * items)) < _SIZES.blocks:
         items = (items + 1) // 2
     tiles = -(-n // (threads * items))
 
@@ -612,7 +615,7 @@ def _plan_tiles(
     if (address if rows == 1 else address + n * key_bytes) % 16 or (rows > 1 and address % 16):
         vector = 1
     step = 4 * 256 * vector
-    chunks = max(1, min(n // _TILE.chunk, _TILE.counters // rows))
+    chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // rows))
     chunk = -(-n // (chunks * step)) * step
     words_bytes = rows * tiles * radix * count_bytes
     integers = [rows, n, tiles, chunk, -(-n // chunk), -(-words_bytes // 16)]
