@@ -6,16 +6,19 @@ of random cases, ``PARPRIMS_STRESS_SEED`` repeats those of a failed run.
 
 import concurrent.futures
 import dataclasses
+import itertools
 import math
 import os
+import re
+import types
 
 import numpy as np
 import pytest
 
 import parprims
-from parprims import _sort
+from parprims import _cuda, _sort
 from tests import emulator
-from tests.contract import random, reversed_view, strided, transposed, unaligned
+from tests.contract import reversed_view, strided, transposed, unaligned
 from tests.test_sort import REAL, extremes, order, raw
 
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
@@ -486,6 +489,31 @@ class TestPlan:
         assert not self.plan("float32", (65536, 1024), (), None, True).then
         assert len(self.plan("float32", (1 << 20,), (), None, True).then) == 4
         assert len(self.plan("bool", (1 << 20,), (), None, True).then) == 1
+
+    def test_launches_in_a_jax_program(self, monkeypatch):
+        # Every launch updates what the one before gave it, in place.
+        jax = pytest.importorskip("jax")
+        monkeypatch.setattr(_cuda, "_jax_cuda_devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
+        monkeypatch.setattr(_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
+        monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
+        monkeypatch.setattr(_sort, "_runners", {})
+        x = jax.ShapeDtypeStruct((9000,), np.float32)
+        for function in (
+            lambda x: parprims.sort(x, method="kernel"),
+            jax.grad(lambda x: parprims.sort(x, method="kernel")[7]),
+        ):
+            text = jax.jit(function).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+            calls = re.findall(r"(%\d+):\d = stablehlo.custom_call @__gpu\$xla\.gpu\.ptx\(([^)]*)\)(.*)", text)
+            assert len(calls) == 5
+            results = len(re.findall(r"dense<0>", calls[0][2].split("result_layouts")[1]))
+            for (before, _, _), (_, operands, rest) in itertools.pairwise(calls):
+                given = [before + "#" + at for at in operands.replace(" ", "").split(before + "#")[1:]]
+                given = [one.rstrip(",") for one in given]
+                aliases = re.findall(r"output_tuple_indices = \[(\d)\], operand_index = (\d)", rest)
+                assert {f"{before}#{out}" for out in range(results)} == set(given)
+                assert {(given[int(operand) - 1], int(out)) for out, operand in aliases} == {
+                    (f"{before}#{out}", out) for out in range(results)
+                }
 
     @staticmethod
     def key_bytes(dtype):

@@ -69,7 +69,8 @@ def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array
     if rules is not None and s.values is None:
         s = changed(s, keys=rules.constant(s.keys))  # indices have no derivative
     elif rules is not None and rules.wanted((s.keys, *s.values)) and not _by_library(xp, method, s.keys):
-        return rules.sorting(methods, method, xp, s)
+        moved: tuple[Array, ...] = rules.sorting(methods, method, xp, s)
+        return moved
     result: tuple[Array, ...] = methods(method, xp, s)
     return result
 

@@ -47,7 +47,8 @@ def constant(x: Array) -> Array:
 
 def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
     """Return sorted keys and values, with their derivatives."""
-    return _Sorting.apply(methods, method, xp, s, s.keys, *s.values)
+    result: tuple[Array, ...] = _Sorting.apply(methods, method, xp, s, s.keys, *s.values)
+    return result
 
 
 class _Sorting(torch.autograd.Function):  # type: ignore[misc]

@@ -42,7 +42,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         Whether the largest elements come first.
     stable : bool
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
@@ -58,17 +58,27 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         If an argument has an unknown value, or x by array has more elements than its library's indices can count.
     IndexError
         If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
 
     Notes
     -----
     Work and depth: w / 4 passes for keys of w bits (one for bool), each a scan of 16 n counts and n binary searches,
-    in O(log n) steps (array).
-    Traffic and launches: array holds about 50 bytes of counts and 50 of indices for every element, and reads n of
-    the counts log2(16 n) times a pass.
+    in O(log n) steps (array); w / 8 passes (kernel).
+    Traffic and launches: kernel sorts rows of at most 4096 in one launch that reads and writes them once. Longer ones
+    take w / 8 + 1: one reads the keys and counts their digits, then each reads and writes keys and values, but for
+    digits that are the same in every row. It has memory for one more copy of keys and values and at most 5 % besides
+    (10 % for rows of 2^30 and more, 55 % for indices of rows above 2^32, a third for many rows of little more than
+    4096), and copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for
+    every element, and reads n of the counts log2(16 n) times a pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
-    Reproducibility: the same input gives the same bits if stable; by array always.
-    Methods: native (the library's own sort, of integer keys in our order where its own order is another), array.
-    Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009.
+    Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
+    Methods: kernel (CUDA arrays; auto leaves it until it has been measured), native (the library's own sort, of
+    integer keys in our order where its own order is another), array.
+    Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
+    by every method: what belongs to an element moves with it. Indices have none.
+    Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009;
+    Adinets and Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
     Examples
     --------
@@ -98,7 +108,7 @@ def argsort(
         Whether the indices of the largest elements come first.
     stable : bool
         Whether the indices of equal elements ascend, in both directions.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
 
     Returns
@@ -133,14 +143,14 @@ def sort_by_key(
     keys : array
         The keys, of at least one dimension and of bool, integer or real floating dtype.
     *values : array
-        What belongs to the keys: arrays of the shape of keys and any dtype.
+        What belongs to the keys: arrays of the shape of keys and any dtype; by kernel any of at most 16 bytes.
     axis : int
         The axis to sort along.
     descending : bool
         Whether the largest keys come first.
     stable : bool
         Whether equal keys stay in the order they have in the input, in both directions.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
 
     Returns
@@ -463,11 +473,12 @@ def _jax_sort() -> Callable[..., Any]:
 class _Sizes:
     """The sizes of the kernels' work, chosen by registers and shared memory: no GPU has measured them yet.
 
-    ``rows`` are the ways to sort a short row: its greatest length, the threads to it, those to a block, and the bits of
-    a digit. ``items`` are the tiles of longer rows by the bytes of the widest of key and values: the threads, elements to
-    a thread of keys alone and of keys with values, and blocks on a multiprocessor, for which registers are enough
-    without spills. Fewer blocks than ``blocks`` get smaller tiles, and no more count digits in a row.
-    ``counts`` of a row have words of 32 bits up to this length.
+    ``rows`` are the ways to sort a short row: its greatest length, the threads to it, those to a block, the bits of a
+    digit. ``items`` are the tiles of longer rows by the bytes of the widest of key and values: the threads, the
+    elements to a thread of keys alone and of keys with values, and the blocks on a multiprocessor, for which registers
+    are enough without spills. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count digits,
+    ``chunk`` keys at least in each. Words of 32 bits count the keys of rows up to ``counts``, and indices on their way
+    of rows up to ``places``.
     """
 
     lanes: int = 32
@@ -538,7 +549,9 @@ class _Spec:
         )
 
 
-def _plan(spec: _Spec, outputs: Sequence[tuple[tuple[int, ...], str]], shape: tuple[int, ...], address: int) -> _cuda.Plan:
+def _plan(
+    spec: _Spec, outputs: Sequence[tuple[tuple[int, ...], str]], shape: tuple[int, ...], address: int
+) -> _cuda.Plan:
     """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
     n = shape[-1]
     rows = math.prod(shape[:-1])
@@ -685,7 +698,7 @@ def _kernel(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     moved = (x if s.axis == last else xp.moveaxis(x, s.axis, -1) for x in given)
     arrays = tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
     runner = _runner(xp, s, arrays)
-    ys = runner(*arrays)
+    ys: tuple[Array, ...] = runner(*arrays)
     if s.axis != last:
         return tuple(xp.moveaxis(y, -1, s.axis) for y in ys)
     if s.key is not None and all(one is other for one, other in zip(arrays, given, strict=True)):
