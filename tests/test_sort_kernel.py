@@ -18,6 +18,7 @@ import pytest
 import parprims
 from parprims import _cuda, _sort
 from tests import emulator
+from tests.conftest import _backend
 from tests.contract import reversed_view, strided, transposed, unaligned
 from tests.test_sort import REAL, extremes, order, raw
 
@@ -425,11 +426,35 @@ class TestJax:
             np.testing.assert_array_equal(jax.jit(jax.grad(loss))(gpu.asarray(keys)), expected)
 
 
-class TestTorchGradient:
-    @pytest.mark.parametrize("shape", [(5, 29), (3, 1500), (2, 9000)])
-    def test_backward(self, gpu, rng, shape):
+class TestTorch:
+    @pytest.fixture
+    def tensors(self, gpu, monkeypatch):
+        """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
+        if gpu.name == "emulated":
+            torch = pytest.importorskip("torch")
+
+            class Runner(emulator.Runner):
+                def __call__(self, *xs):
+                    return tuple(torch.from_numpy(y) for y in super().__call__(*(x.detach().numpy() for x in xs)))
+
+            monkeypatch.setattr(_cuda, "Runner", Runner)
+            monkeypatch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
+            monkeypatch.setattr(_cuda, "contiguous", lambda _, x: x.contiguous())
+            return _backend("torch")
         if gpu.name != "torch-cuda":
-            pytest.skip("needs autograd")
+            pytest.skip("needs PyTorch")
+        return gpu
+
+    def test_results(self, tensors, run, rng, subtests):
+        for shape in ((5, 29), (3, 300), (2, 4500)):
+            for dtype in ("bool", "int32", "float64"):
+                with subtests.test(shape=shape, dtype=dtype):
+                    check(tensors, make(rng, shape, dtype), run, values=("float32", "complex128"), axis=len(shape) - 1)
+                    check(tensors, make(rng, shape, dtype), run, True, axis=0)
+
+    @pytest.mark.parametrize("shape", [(5, 29), (3, 1500), (2, 9000)])
+    def test_backward(self, tensors, rng, shape):
+        gpu = tensors
         keys, weights = make(rng, shape, "int32").astype(np.float64), rng.standard_normal(shape)
         expected = np.empty(shape)
         np.put_along_axis(expected, indices(keys, False), weights, -1)
@@ -496,15 +521,22 @@ class TestPlan:
         monkeypatch.setattr(_cuda, "_jax_cuda_devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
         monkeypatch.setattr(_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
         monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
+        monkeypatch.setattr(_cuda, "layout", lambda *_: ((), 0))
+        monkeypatch.setattr(_cuda, "plain", lambda _, x: x)
+        monkeypatch.setattr(_cuda, "contiguous", lambda _, x: x)
         monkeypatch.setattr(_sort, "_runners", {})
+        keys = np.random.default_rng(1).standard_normal(9000, np.float32)
         x = jax.ShapeDtypeStruct((9000,), np.float32)
-        for function in (
-            lambda x: parprims.sort(x, method="kernel"),
-            jax.grad(lambda x: parprims.sort(x, method="kernel")[7]),
-        ):
+
+        def sort(x):
+            return parprims.sort(x, method="kernel")
+
+        for function in (sort, jax.grad(lambda x: sort(x)[7])):
             text = jax.jit(function).trace(x).lower(lowering_platforms=("cuda",)).as_text()
             calls = re.findall(r"(%\d+):\d = stablehlo.custom_call @__gpu\$xla\.gpu\.ptx\(([^)]*)\)(.*)", text)
             assert len(calls) == 5
+            found = np.sort(keys) if function is sort else np.eye(1, 9000, np.argsort(keys)[7])[0]
+            np.testing.assert_array_equal(jax.jit(function)(keys), found)  # on a CPU the library's own sort
             results = len(re.findall(r"dense<0>", calls[0][2].split("result_layouts")[1]))
             for (before, _, _), (_, operands, rest) in itertools.pairwise(calls):
                 given = [before + "#" + at for at in operands.replace(" ", "").split(before + "#")[1:]]

@@ -100,7 +100,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
 
 def constant(x: Array) -> Array:
     """Return an array by which no derivative can be asked for."""
-    return jax.lax.stop_gradient(x)
+    return jax.lax.stop_gradient(x) if is_traced(x) else x
 
 
 def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
