@@ -1,18 +1,19 @@
 // Stable sort along the last axis of an array of rows, by the least significant digit first.
 //
 // The text before this one defines, for the call at hand: Key (an unsigned integer as wide as a key), KIND, INFINITE
-// (the bits of infinity), FALLING, WIDTH (how many bits of ordered(key) can differ), Place (an integer that counts
-// the elements of a row), Count (the same, with 2 bits to spare) and INDEX (the dtype of indices).
+// (the bits of infinity), FALLING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
+// differ), Place (an integer that counts the elements of a row), Count (the same, with 2 bits to spare) and INDEX (the
+// dtype of indices).
 // Keys and values are moved as the bits they are; `ordered` says where they go.
 //
 // Three ways, by the length n of a row:
-//   sort_lanes   n <= 32: a lane to a key; ballots from the highest bit on tell each lane which keys are below its own
+//   SortedLanes  n <= 32: a lane to a key; ballots from the highest bit on tell each lane which keys are below its own
 //                and which are equal, so that two population counts are its place. Nothing moves before the end.
-//   sort_rows    n <= 4096: a warp or a block to a row, which stays in registers and shared memory for all digits.
+//   SortedRows   n <= 4096: a warp or a block to a row, which stays in registers and shared memory for all digits.
 //                Values wait until their places are known and move once.
-//   sort_tiles   One launch for each digit, with one read and one write, after one that counts the digits of all keys
+//   SortedTile   One launch for each digit, with one read and one write, after one that counts the digits of all keys
 //                (count_digits). Keys go from the input to the output by way of a temporary array, in turn.
-// Phases of sort_tiles:
+// Phases of SortedTile:
 //   1. A block draws a ticket, which gives the launch (tickets are counted through all launches) and the tile, so that a
 //      tile only ever waits for tiles that have been begun. The launch gives the digit: of all digits those that are
 //      not the same in a whole row are sorted by, and launches that are left over end here. Nobody asks the host.
@@ -304,7 +305,8 @@ DEVICE void count_digits(const void* in, void* zeroed, void* words, Index n, Ind
     if (threadIdx.x == 0) needed = 0;
     __syncthreads();  // separates the zeros from what is added to them
 
-    const Index row = blockIdx.x / chunks, begin = (blockIdx.x - row * chunks) * chunk;
+    const unsigned row = blockIdx.x / (unsigned)chunks;
+    const Index begin = (blockIdx.x - row * chunks) * chunk;
     const Index end = min(begin + chunk, n);
     const Key* keys = static_cast<const Key*>(in) + row * n;
     const Key first = ordered(keys[0]);
@@ -468,14 +470,15 @@ struct SortedTile {
 
     DEVICE static Drawn draw(Control& control, Index blocks, unsigned tiles, Index n) {
         const unsigned long long word = atomicAdd(&control.word, 1ull);
-        const Index ticket = word & ((1ull << NEEDED) - 1);
+        Index ticket = word & ((1ull << NEEDED) - 1);
         if (ticket == blocks * PASSES - 1) control.word = 0;  // nobody will draw any more
-        const int launch = (int)(ticket / blocks);
-        const Index block = ticket - launch * blocks;
+        int launch = 0;
+        for (; ticket >= blocks; ticket -= blocks) ++launch;
+        const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
         const unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves what is in order already
         const int wanted = __popc(needed);
         Drawn drawn;
-        drawn.row = block / tiles, drawn.tile = block - drawn.row * tiles;
+        drawn.row = row, drawn.tile = block - row * tiles;
         drawn.begin = drawn.row * n + drawn.tile * SIZE;
         drawn.length = (int)min(n - drawn.tile * SIZE, (Index)SIZE);
         drawn.first = launch == 0, drawn.last = launch == wanted - 1, drawn.odd = launch % 2;
