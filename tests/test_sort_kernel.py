@@ -294,6 +294,7 @@ class TestTiles:
         sizes(chunk=1000)
         for dtype in ("int8", "int32", "float64"):
             check(gpu, make(rng, (20_001,), dtype), run)
+            check(gpu, make(rng, (3, 6001), dtype), run, True)
 
 
 class TestStress:
@@ -504,6 +505,7 @@ class TestPlan:
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
                         assert launch.shared_bytes <= 50 << 10
+                    assert plan.zeroed_bytes <= 1 << 23
                     own = plan.temporary_bytes + plan.zeroed_bytes
                     copy = n * (self.key_bytes(dtype) + sum(values) + (8 if index else 0))
                     # From 2**30 on words have 64 bits, and from 2**32 on indices on their way.

@@ -32,8 +32,8 @@ class Plan:
     """What one launch does, as data; or several, one after another.
 
     The kernel is ``extern "C" void kernel(...)`` with the body given. In it, inputs are ``in0``, ``in1``, ...,
-    outputs ``out0``, ..., scratch ``zeroed``, ``status`` and ``scratch``, all of type ``void*``, and the integers
-    ``n0``, ``n1``, ... of type ``long long``.
+    outputs ``out0``, ..., scratch ``temporary``, ``zeroed``, ``status`` and ``scratch``, all of type ``void*``, and the
+    integers ``n0``, ``n1``, ... of type ``long long``.
 
     Parameters
     ----------

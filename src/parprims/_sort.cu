@@ -280,25 +280,24 @@ struct SortedRows {
 
 // ---- Long rows ------------------------------------------------------------------------------------------------
 
-// The scratch that is zero between calls: one word with the tickets drawn in its low bits and above them the digits
-// that are not the same in a whole row, and for each row, digit and value of the digit how many keys have it.
-struct Control {
-    unsigned long long word, unused;
-    Count counts[1];
-
-    DEVICE Count* of(Index row, int pass) { return counts + (row * PASSES + pass) * RADIX; }
-};
-
+// The scratch that is zero between calls begins with a word that has the tickets drawn in its low bits, and above them
+// the digits that are not the same in a whole row.
 constexpr int NEEDED = 56;
+
+// Returns where it stands how many keys of a row have each value of a digit. Where several blocks count a row, these
+// numbers are zero between calls too.
+DEVICE Count* counts_of(void* counts, Index row, int pass) {
+    return static_cast<Count*>(counts) + (row * PASSES + pass) * RADIX;
+}
 
 // Counts the digits of all keys, `chunk` of a row in each block, and zeroes the words of the tiles. Keys are loaded
 // VECTOR at a time. Threads beside each other count in COPIES of the counts, so that keys with the same digit do not all
 // wait for each other.
 template <int THREADS, int COPIES, int VECTOR>
-DEVICE void count_digits(const void* in, void* zeroed, void* words, Index n, Index chunk, Index chunks, Index total) {
+DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index n, Index chunk, Index chunks,
+                         Index total) {
     __shared__ unsigned counts[PASSES * RADIX][COPIES];
     __shared__ unsigned needed;
-    Control& control = *static_cast<Control*>(zeroed);
     for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < total; at += (Index)gridDim.x * THREADS)
         static_cast<uint4*>(words)[at] = uint4{};
     for (int at = threadIdx.x; at < PASSES * RADIX * COPIES; at += THREADS) counts[at / COPIES][at % COPIES] = 0;
@@ -343,12 +342,16 @@ DEVICE void count_digits(const void* in, void* zeroed, void* words, Index n, Ind
         if (__any_sync(ALL, (differing >> 8 * pass & (RADIX - 1)) != 0) && threadIdx.x % WARP == 0)
             atomicOr(&needed, 1u << pass);
     __syncthreads();  // separates the additions from the reads
-    if (threadIdx.x == 0 && needed) atomicOr(&control.word, (unsigned long long)needed << NEEDED);
+    if (threadIdx.x == 0 && needed)
+        atomicOr(static_cast<unsigned long long*>(control), (unsigned long long)needed << NEEDED);
     for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {
         Count sum = 0;
 #pragma unroll
         for (int one = 0; one < COPIES; ++one) sum += counts[at][one];
-        if (sum) atomicAdd(control.of(row, 0) + at, sum);
+        if (chunks == 1)
+            counts_of(totals, row, 0)[at] = sum;
+        else if (sum)
+            atomicAdd(counts_of(totals, row, 0) + at, sum);
     }
 }
 
@@ -392,15 +395,14 @@ struct SortedTile {
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
     // without keys where only indices are asked for.
-    DEVICE SortedTile(const void* in, void* temporary, void* out, void* zeroed, void* words, Index rows, Index length,
-                      unsigned tiles, bool keyless)
+    DEVICE SortedTile(const void* in, void* temporary, void* out, void* control, void* totals, void* words, Index rows,
+                      Index length, unsigned tiles, bool keyless)
         : n(length) {
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
         __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
         extern __shared__ uint4 dynamic[];
-        Control& control = *static_cast<Control*>(zeroed);
-        if (threadIdx.x == 0) shared = draw(control, rows * tiles, tiles, n);
+        if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows * tiles, tiles, n);
         __syncthreads();  // separates the write of what is drawn from its reads
         bases = offsets, drawn = &shared;
         left = shared.shift >= 0;
@@ -422,7 +424,7 @@ struct SortedTile {
         Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
         if (shared.tile == 0) {
-            const Count all = threadIdx.x < RADIX ? take(control) : 0;
+            const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
         }
         if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (shared.tile == 0 ? WHOLE : PARTIAL)) ^ flip);
@@ -468,10 +470,10 @@ struct SortedTile {
             if (place_of(i) < drawn->length) to[i] = from[i * WARP];
     }
 
-    DEVICE static Drawn draw(Control& control, Index blocks, unsigned tiles, Index n) {
-        const unsigned long long word = atomicAdd(&control.word, 1ull);
+    DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
+        const unsigned long long word = atomicAdd(&control, 1ull);
         Index ticket = word & ((1ull << NEEDED) - 1);
-        if (ticket == blocks * PASSES - 1) control.word = 0;  // nobody will draw any more
+        if (ticket == blocks * PASSES - 1) control = 0;  // nobody will draw any more
         int launch = 0;
         for (; ticket >= blocks; ticket -= blocks) ++launch;
         const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
@@ -491,12 +493,12 @@ struct SortedTile {
 
     // Returns how many of a row's keys have this thread's digit, and leaves zero in its place, in the last launch also
     // in those of digits that were not sorted by.
-    DEVICE Count take(Control& control) const {
-        Count* counts = control.of(drawn->row, drawn->shift / 8) + threadIdx.x;
+    DEVICE Count take(void* totals) const {
+        Count* counts = counts_of(totals, drawn->row, drawn->shift / 8) + threadIdx.x;
         const Count count = *counts;
         *counts = 0;
         if (drawn->last)
-            for (int pass = 0; pass < PASSES; ++pass) control.of(drawn->row, pass)[threadIdx.x] = 0;
+            for (int pass = 0; pass < PASSES; ++pass) counts_of(totals, drawn->row, pass)[threadIdx.x] = 0;
         return count;
     }
 

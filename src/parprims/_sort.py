@@ -73,6 +73,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     every element, and reads n of the counts log2(16 n) times a pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
+    Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
     Methods: kernel (CUDA arrays; auto leaves it until it has been measured), native (the library's own sort, of
     integer keys in our order where its own order is another), array.
     Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
@@ -634,6 +635,9 @@ def _plan_tiles(
     words_bytes = rows * tiles * radix * count_bytes
     integers = [rows, n, tiles, chunk, -(-n // chunk), -(-words_bytes // 16)]
     words = reserved(words_bytes)
+    counts_bytes = rows * passes * radix * count_bytes
+    alone = integers[4] == 1  # one block counts a row, and need not find zeros
+    counts = reserved(counts_bytes) if alone else "(char*)zeroed + 16"
     several = passes > 1  # keys and values go by way of temporary memory
     body = []
     key_temporary = reserved(total * key_bytes) if several else "nullptr"
@@ -658,15 +662,15 @@ def _plan_tiles(
     if spec.index:
         body.append(f"  sorted.indices({place_temporary}, {aside}, {last});")
     copies = max(1, min(8, 32768 // (passes * radix * 4)))
-    counting = f"count_digits<256, {copies}, {vector}>(in0, zeroed, {words}, n1, n3, n4, n5);"
+    counting = f"count_digits<256, {copies}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
     moving = (
-        f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {words}, n0, n1, "
-        f"(unsigned)n2, {str(not spec.keyed).lower()});\n  if (!sorted.left) return;"
+        f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, "
+        f"n0, n1, (unsigned)n2, {str(not spec.keyed).lower()});\n  if (!sorted.left) return;"
     )
     plan = functools.partial(
         plan,
         integers=tuple(integers),
-        zeroed_bytes=16 + rows * passes * radix * count_bytes,
+        zeroed_bytes=16 + (0 if alone else counts_bytes),
         temporary_bytes=temporary,
     )
     one = plan(
