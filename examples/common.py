@@ -145,18 +145,17 @@ class Run:
         *,
         reported: str = "",
         vendor: Callable[..., Any] | None = None,
-        compiled: bool = True,
+        skip: tuple[str, ...] = (),
     ) -> None:
-        """Report ``call(*arrays, method=...)`` by every method that serves.
+        """Report ``call(*arrays, method=...)`` by every method that serves and is not to be skipped.
 
         ``check(result, method)`` returns what to print of a result, its difference and what is allowed. Without a
         ``vendor`` of the same arrays the method native, the library's own routine, takes its part.
         """
         listed = parprims.methods(functools.partial(call, method="auto"), *arrays)
         calls, found = {}, {}
-        for method in listed:
-            one = functools.partial(call, method=method)
-            one = functools.partial(self.compile(one) if compiled else one, *arrays)
+        for method in [name for name in listed if name not in skip]:
+            one = functools.partial(self.compile(functools.partial(call, method=method)), *arrays)
             try:
                 found[method], calls[method] = one(), one
             except parprims.MethodRefused as refusal:
@@ -164,7 +163,7 @@ class Run:
                     print(f"{row}: {refusal}")
                 self._refusals.add(str(refusal))
         if vendor is not None:
-            calls["vendor"] = functools.partial(self.compile(vendor) if compiled else vendor, *arrays)
+            calls["vendor"] = functools.partial(self.compile(vendor), *arrays)
         seconds = dict(zip(calls, self.times(*calls.values()), strict=True))
         rival = seconds.get("vendor", seconds.get("native"))
         for method, result in found.items():
@@ -205,11 +204,6 @@ class Run:
             draw(figure.add_subplot())
             figure.savefig(self._plot)
             print(f"plot: {self._plot}")
-
-
-def relative(x: np.ndarray, expected: np.ndarray) -> float:
-    """Return max |x - expected| / max |expected|."""
-    return np.max(abs(x - expected)) / np.max(abs(expected))
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ of 2, here of integers and as exact.
 
 import sys
 
+import common
 import numpy as np
 
-import common
 import parprims
 
 SIZES = common.Sizes(small=10_000, cpu=10_000_000, cuda=90_000_000)

@@ -13,9 +13,9 @@ import functools
 import math
 import sys
 
+import common
 import numpy as np
 
-import common
 import parprims
 
 SIZES = common.Sizes(small=60_000, cpu=4_000_000, cuda=100_000_000)

@@ -7,9 +7,9 @@ stable sort exactly, equal keys in their order included; NaN goes last whatever 
 
 import sys
 
+import common
 import numpy as np
 
-import common
 import parprims
 
 SIZES = common.Sizes(small=3000, cpu=300_000, cuda=2**26)

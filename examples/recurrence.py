@@ -10,9 +10,9 @@ most one unit in the last place, 2^-52. The reference loop runs in extended prec
 
 import sys
 
+import common
 import numpy as np
 
-import common
 import parprims
 
 SIZES = common.Sizes(small=3000, cpu=1_000_000, cuda=10_000_000)

@@ -8,9 +8,9 @@ gave no times.
 
 import sys
 
+import common
 import numpy as np
 
-import common
 import parprims
 
 SIZES = common.Sizes(small=2000, cpu=260_817, cuda=260_817)

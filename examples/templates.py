@@ -10,10 +10,10 @@ Numbers are moved and compared, never changed: the difference must be 0.
 import functools
 import sys
 
+import common
 import numpy as np
 from array_api_compat import array_namespace
 
-import common
 import parprims
 
 SIZES = common.Sizes(small=2000, cpu=300_000, cuda=2**26)
@@ -50,7 +50,7 @@ def example(run: common.Run) -> None:
     for dtype in ("float32", "float64", "int32"):
         x = numbers.astype(dtype)
         ascending = np.sort(x)
-        for count in (1, 2, 4, 8):
+        for count in (1, 2, 4, 8) if dtype == "int32" else (4,):
 
             def check(result, _, expected=ascending[:count]):
                 found = np.array([run.to_numpy(one) for one in result])
