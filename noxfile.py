@@ -65,6 +65,15 @@ def kernels(session: nox.Session) -> None:
     session.run("python", "-m", "tests.compile_kernels", *session.posargs)
 
 
+@nox.session
+def emulate(session: nox.Session) -> None:
+    """Run the CUDA kernels on the CPU, by the tests marked sanitize; options pick others. Needs a C++ compiler."""
+    session.install("-e", ".", *_group("test"))
+    promises = ["--promise", "emulated", "--promise", "kernel"]
+    suite = session.posargs or ["-m", "sanitize"]
+    session.run("pytest", "-q", "-n", "auto", "--backend", "emulated", *promises, *suite)
+
+
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Run the suite with the packages this GPU machine has: a missing backend or a refusing kernel is a failure."""

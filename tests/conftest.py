@@ -1,6 +1,7 @@
 """The backends and methods every test runs over, and what a skipped one means.
 
-``--backend numpy --backend jax`` runs only those (default: every one that can be imported). ``--promise jax`` or
+``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
+NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
 and not a skip.
 """
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import parprims
+from tests import emulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +98,10 @@ def _cupy() -> Backend:
     return Backend("cupy", xp, cupy.asarray, cupy.asnumpy, cuda=True)
 
 
+def _emulated() -> Backend:
+    return dataclasses.replace(_numpy(), name="emulated", cuda=True)
+
+
 def _bfloat16() -> Any:
     import ml_dtypes
 
@@ -110,6 +116,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], Backend]]] = {
     "cupy": ("cupy", _cupy),
     "torch-cuda": ("torch", lambda: _torch("cuda", "torch-cuda")),
     "jax-cuda": ("jax", lambda: _jax("cuda", "jax-cuda")),
+    "emulated": ("numpy", _emulated),
 }
 
 
@@ -136,6 +143,8 @@ def _has_gpu(name: str) -> bool:
 def _available(name: str) -> bool:
     if importlib.util.find_spec(_MAKERS[name][0]) is None:
         return False
+    if name == "emulated":
+        return emulator.compiler() is not None
     return name not in ("cupy", "torch-cuda", "jax-cuda") or _has_gpu(name)
 
 
@@ -162,16 +171,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         missing = [name for name in promised if not _available(name)]
         if missing:
             pytest.exit(f"promised backends are missing: {', '.join(missing)}", returncode=1)
-        names = config.getoption("--backend") or [name for name in _MAKERS if _available(name)]
+        usual = (name for name in _MAKERS if name != "emulated")
+        names = config.getoption("--backend") or [name for name in usual if _available(name)]
         metafunc.parametrize("backend", names, indirect=True, scope="session")
     if "method" in metafunc.fixturenames:
         metafunc.parametrize("method", ("auto", *metafunc.cls.methods))
 
 
 @pytest.fixture(scope="session")
-def backend(request: pytest.FixtureRequest) -> Backend:
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """The array library under test."""
-    return _backend(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "emulated":
+            emulator.install(patch)
+        yield _backend(request.param)
 
 
 @pytest.fixture
@@ -190,7 +203,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
             try:
                 result = function(*args, method=method, **options)
             except parprims.MethodRefused as refusal:
-                on_gpu = "cuda" in request.node.name or "cupy" in request.node.name
+                on_gpu = any(word in request.node.name for word in ("cuda", "cupy", "emulated"))
                 if promised and method == "kernel" and on_gpu:
                     pytest.fail(f"a promised kernel refused: {refusal}")
                 pytest.skip(str(refusal))

@@ -1,0 +1,570 @@
+// What a CUDA kernel's text needs to run on a CPU: the threads of a block are fibers, each block in flight is a thread
+// of the operating system. Fibers run in random order until they wait for each other, so that a barrier that is missing
+// shows; blocks start in random order. Asynchronous copies arrive when they are waited for, not before.
+//
+// Not emulated: the weak order of memory operations, bank conflicts, timing.
+
+#include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define __CUDA_ARCH__ 900
+#define __device__
+#define __global__
+#define __host__
+#define __constant__ const
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static thread_local
+#define __align__(bytes) alignas(bytes)
+
+// ---- Vector types ---------------------------------------------------------------------------------------------
+
+#define VECTORS(name, type)                                                                           \
+    struct alignas(2 * sizeof(type)) name##2 { type x, y; };                                          \
+    struct name##3 { type x, y, z; };                                                                 \
+    struct alignas(4 * sizeof(type) < 16 ? 4 * sizeof(type) : 16) name##4 { type x, y, z, w; };       \
+    inline name##2 make_##name##2(type x, type y) { return {x, y}; }                                  \
+    inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }                       \
+    inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+VECTORS(char, signed char)
+VECTORS(uchar, unsigned char)
+VECTORS(short, short)
+VECTORS(ushort, unsigned short)
+VECTORS(int, int)
+VECTORS(uint, unsigned)
+VECTORS(longlong, long long)
+VECTORS(ulonglong, unsigned long long)
+VECTORS(float, float)
+VECTORS(double, double)
+#undef VECTORS
+using dim3 = uint3;
+
+namespace emulated {
+
+// ---- Fibers ---------------------------------------------------------------------------------------------------
+
+constexpr int WARP = 32;
+constexpr size_t STACK = 256 << 10;
+
+struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+};
+
+enum Wait { READY, AT_BLOCK, AT_WARP, DONE };
+
+struct Fiber {
+    ucontext_t begin;       // where it starts
+    jmp_buf at;             // where it goes on
+    bool begun;
+    std::unique_ptr<char[]> stack{new char[STACK]};
+    Wait wait;
+    unsigned mask, named;   // the lanes it waits for, the barrier of the block it waits at
+    bool vote;
+    uint64_t given;         // to the other lanes of its warp
+    int width;              // of the barrier it waits at, in threads
+    std::vector<Copy> copies;
+};
+
+struct Shared {  // by the blocks of a launch
+    std::atomic<bool> stop{false};
+    std::string message;
+    std::atomic_flag once = ATOMIC_FLAG_INIT;
+    std::chrono::steady_clock::time_point deadline;
+    void fail(const std::string& text) {
+        if (!once.test_and_set()) {
+            message = text;
+            stop = true;
+        }
+    }
+};
+
+struct Stopped {};
+
+struct Block {
+    std::vector<Fiber>* fibers;
+    jmp_buf scheduler;
+    int now = 0;
+    std::mt19937 random;
+    Shared* shared;
+    char* dynamic;
+    void (*start)(void*);
+    void* arguments;
+};
+
+inline thread_local Block* block = nullptr;
+
+inline Fiber& self() { return (*block->fibers)[block->now]; }
+
+}  // namespace emulated
+
+inline thread_local uint3 threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;
+
+namespace emulated {
+
+// A jump costs a fraction of what swapcontext does, which asks the operating system about signals.
+inline void to_scheduler() {
+    if (!_setjmp(self().at)) _longjmp(block->scheduler, 1);
+    if (block->shared->stop) throw Stopped{};
+}
+
+__attribute__((noinline)) inline void to_fiber(Fiber& fiber) {
+    if (_setjmp(block->scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.at, 1);
+    fiber.begun = true;
+    setcontext(&fiber.begin);
+}
+
+// Lets other fibers and blocks go on; every wait for memory to change passes here.
+inline void pause() { to_scheduler(); }
+
+inline void wait_block(unsigned named = 0, int width = 0) {
+    Fiber& me = self();
+    me.wait = AT_BLOCK;
+    me.named = named;
+    me.width = width ? width : (int)block->fibers->size();
+    to_scheduler();
+}
+
+inline void wait_warp(unsigned mask) {
+    Fiber& me = self();
+    if (!(mask >> (threadIdx.x % WARP) & 1)) {
+        block->shared->fail("a lane calls a warp intrinsic whose mask leaves it out");
+        throw Stopped{};
+    }
+    me.wait = AT_WARP;
+    me.mask = mask;
+    to_scheduler();
+}
+
+// Gives a value to the other lanes and calls `take` with all lanes' values before any of them can give the next.
+template <class T, class Take>
+auto exchange(unsigned mask, T value, Take take) {
+    static_assert(sizeof(T) <= 8);
+    memcpy(&self().given, &value, sizeof(T));
+    wait_warp(mask);
+    const int warp = block->now / WARP * WARP;
+    const auto lane = [&](int at) {
+        T theirs{};
+        if (warp + at >= (int)block->fibers->size()) return theirs;
+        memcpy(&theirs, &(*block->fibers)[warp + at].given, sizeof(T));
+        return theirs;
+    };
+    auto result = take(lane);
+    wait_warp(mask);
+    return result;
+}
+
+inline void fiber_main() {
+    try {
+        block->start(block->arguments);
+    } catch (const Stopped&) {
+    } catch (const std::exception& error) {
+        block->shared->fail(error.what());
+    }
+    Fiber& me = self();
+    if (!me.copies.empty()) block->shared->fail("a thread ends without waiting for its asynchronous copies");
+    me.wait = DONE;
+    _longjmp(block->scheduler, 1);
+}
+
+// Lets fibers pass whose companions have all arrived.
+inline void release(std::vector<Fiber>& fibers) {
+    const int threads = (int)fibers.size();
+    for (int warp = 0; warp < threads; warp += WARP) {
+        const int lanes = std::min(WARP, threads - warp);
+        for (int lane = 0; lane < lanes; ++lane) {
+            if (fibers[warp + lane].wait != AT_WARP) continue;
+            const unsigned mask = fibers[warp + lane].mask & (lanes == WARP ? ~0u : (1u << lanes) - 1);
+            bool all = true;
+            for (int other = 0; other < lanes; ++other) {
+                const Fiber& one = fibers[warp + other];
+                if (mask >> other & 1)
+                    all = all && (one.wait == DONE || (one.wait == AT_WARP && one.mask == fibers[warp + lane].mask));
+            }
+            for (int other = 0; all && other < lanes; ++other)
+                if (mask >> other & 1 && fibers[warp + other].wait != DONE) fibers[warp + other].wait = READY;
+        }
+    }
+    int arrived[16] = {}, gone = 0;
+    for (auto& one : fibers) {
+        if (one.wait == AT_BLOCK) ++arrived[one.named];
+        gone += one.wait == DONE;
+    }
+    for (auto& one : fibers)
+        if (one.wait == AT_BLOCK && arrived[one.named] >= std::min(one.width, threads - gone)) one.wait = READY;
+}
+
+inline void run_block(Block& mine) {
+    block = &mine;
+    auto& fibers = *mine.fibers;
+    const int threads = (int)fibers.size();
+    for (auto& fiber : fibers) {
+        getcontext(&fiber.begin);
+        fiber.begin.uc_stack.ss_sp = fiber.stack.get();
+        fiber.begin.uc_stack.ss_size = STACK;
+        fiber.begin.uc_link = nullptr;
+        makecontext(&fiber.begin, fiber_main, 0);
+        fiber.begun = false;
+        fiber.wait = READY;
+        fiber.copies.clear();
+    }
+    std::vector<int> order(threads);
+    for (int at = 0; at < threads; ++at) order[at] = at;
+    for (int done = 0; done < threads;) {
+        std::shuffle(order.begin(), order.end(), mine.random);
+        bool ran = false, spins = true;
+        for (int at : order) {
+            if (fibers[at].wait != READY) continue;
+            ran = true;
+            mine.now = at;
+            threadIdx = {(unsigned)at, 0, 0};
+            to_fiber(fibers[at]);
+            spins = spins && fibers[at].wait == READY;
+            done += fibers[at].wait == DONE;
+        }
+        release(fibers);
+        if (!ran && done < threads) {
+            bool any = false;
+            for (auto& fiber : fibers) any = any || fiber.wait == READY;
+            if (!any) {
+                if (!mine.shared->stop)
+                    mine.shared->fail("deadlock: threads of a block wait at different barriers, or for lanes that are gone");
+                for (auto& fiber : fibers)
+                    if (fiber.wait != DONE) fiber.wait = READY;  // to be told to stop
+            }
+        }
+        if (std::chrono::steady_clock::now() > mine.shared->deadline) mine.shared->fail("no progress in the time allowed");
+        if (spins) sched_yield();  // other blocks have to go on first
+    }
+}
+
+struct Launch {
+    long long grid, threads, dynamic_bytes, in_flight, seed;
+    double seconds;
+};
+
+// Runs a launch; returns an empty message, or why it failed.
+inline std::string run(const Launch& launch, void (*start)(void*), void* arguments) {
+    Shared shared;
+    shared.deadline = std::chrono::steady_clock::now() + std::chrono::microseconds((long long)(launch.seconds * 1e6));
+    std::mt19937 random(launch.seed);
+    std::vector<long long> order(launch.grid);
+    for (long long at = 0; at < launch.grid; ++at) order[at] = at;
+    // The device may start blocks in any order, though it starts those of low numbers early.
+    for (long long at = 0; at < launch.grid; at += 8)
+        std::shuffle(order.begin() + at, order.begin() + std::min(at + 8, launch.grid), random);
+    std::atomic<long long> next{0};
+    const auto worker = [&](int number) {
+        std::vector<Fiber> fibers(launch.threads);
+        std::vector<char> memory(launch.dynamic_bytes + 1024);
+        Block mine;
+        mine.fibers = &fibers;
+        mine.random.seed(launch.seed * 1000 + number);
+        mine.shared = &shared;
+        mine.dynamic = (char*)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023);
+        mine.start = start;
+        mine.arguments = arguments;
+        blockDim = {(unsigned)launch.threads, 1, 1};
+        gridDim = {(unsigned)launch.grid, 1, 1};
+        for (long long at; !shared.stop && (at = next++) < launch.grid;) {
+            blockIdx = {(unsigned)order[at], 0, 0};
+            for (auto& byte : memory) byte = (char)0xcb;
+            run_block(mine);
+        }
+    };
+    std::vector<std::thread> workers;
+    for (int number = 0; number < std::min(launch.in_flight, launch.grid); ++number) workers.emplace_back(worker, number);
+    for (auto& one : workers) one.join();
+    return shared.message;
+}
+
+// ---- Numbers --------------------------------------------------------------------------------------------------
+
+template <class To, class From>
+To bits(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+inline float from_half(unsigned short half) {
+    const unsigned sign = (unsigned)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 31) return bits<float>(sign | 0x7f800000u | fraction << 13);
+    const float magnitude = exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
+    return sign ? -magnitude : magnitude;
+}
+
+inline unsigned short to_half(float x) {
+    const unsigned word = bits<unsigned>(x), sign = word >> 16 & 0x8000;
+    if (x != x) return 0x7fff;
+    const double magnitude = fabs((double)x);
+    if (magnitude >= 65520.) return (unsigned short)(sign | 0x7c00);
+    if (magnitude == 0) return (unsigned short)sign;
+    int exponent;
+    frexp(magnitude, &exponent);
+    const int last = std::max(exponent - 11, -24);  // the exponent of the last place kept
+    const unsigned units = (unsigned)nearbyint(ldexp(magnitude, -last));
+    if (last == -24) return (unsigned short)(sign | units);  // subnormal, or the smallest normal numbers
+    return (unsigned short)(sign | (((unsigned)(last + 24) << 10) + units));
+}
+
+// ---- Shared memory by 32-bit addresses ------------------------------------------------------------------------
+
+// An address is the number of a stretch of 1 MiB that has been asked for before, and the place in it.
+inline thread_local std::vector<uintptr_t> stretches;
+
+inline size_t to_shared(const void* pointer) {
+    const uintptr_t stretch = (uintptr_t)pointer >> 20;
+    auto found = std::find(stretches.begin(), stretches.end(), stretch);
+    const size_t number = found - stretches.begin();
+    if (found == stretches.end()) stretches.push_back(stretch);
+    return number << 20 | ((uintptr_t)pointer & 0xfffff);
+}
+
+inline void* from_shared(unsigned address) {
+    return (void*)(stretches.at(address >> 20) << 20 | (address & 0xfffff));
+}
+
+// ---- What PTX does --------------------------------------------------------------------------------------------
+
+inline void copy_async(unsigned to, const void* from, size_t bytes) {
+    if ((uintptr_t)from % bytes || to % bytes) throw std::runtime_error("an asynchronous copy is not aligned");
+    self().copies.push_back({from_shared(to), from, bytes});
+}
+
+inline void wait_copies() {
+    for (const auto& copy : self().copies) memcpy(copy.to, copy.from, copy.bytes);
+    self().copies.clear();
+}
+
+using Word16 = unsigned __int128;
+
+inline void store16(void* to, unsigned long long low, unsigned long long high) {
+    // One store that is seen whole: SSE's aligned stores are, on every processor with AVX.
+    typedef long long Vector __attribute__((vector_size(16)));
+    *(volatile Vector*)to = Vector{(long long)low, (long long)high};
+}
+
+inline void load16(const void* from, unsigned long long& low, unsigned long long& high) {
+    typedef long long Vector __attribute__((vector_size(16)));
+    const Vector word = *(const volatile Vector*)from;
+    low = (unsigned long long)word[0];
+    high = (unsigned long long)word[1];
+    pause();
+}
+
+template <class T>
+T load(const void* from) {
+    const T value = __atomic_load_n((const T*)from, __ATOMIC_ACQUIRE);
+    pause();
+    return value;
+}
+
+}  // namespace emulated
+
+// ---- CUDA's functions -----------------------------------------------------------------------------------------
+
+inline void __syncthreads() { emulated::wait_block(); }
+inline void __syncwarp(unsigned mask = ~0u) { emulated::wait_warp(mask); }
+inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __threadfence_block() { __threadfence(); }
+inline void __nanosleep(unsigned) { emulated::pause(); }
+inline void __trap() { throw std::runtime_error("the kernel trapped"); }
+inline size_t __cvta_generic_to_shared(const void* pointer) { return emulated::to_shared(pointer); }
+inline long long clock64() { return std::chrono::steady_clock::now().time_since_epoch().count() + (emulated::pause(), 0); }
+
+inline int __syncthreads_count(int predicate) {
+    emulated::self().vote = predicate != 0;
+    __syncthreads();
+    int count = 0;
+    for (auto& fiber : *emulated::block->fibers) count += fiber.vote;
+    __syncthreads();
+    return count;
+}
+inline int __syncthreads_or(int predicate) { return __syncthreads_count(predicate) > 0; }
+inline int __syncthreads_and(int predicate) { return __syncthreads_count(predicate) == (int)blockDim.x; }
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+    const int mine = threadIdx.x % 32;
+    return emulated::exchange(mask, value, [&](auto of) { return of((mine & ~(width - 1)) | (lane & (width - 1))); });
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32) {
+    const int mine = threadIdx.x % 32, from = mine - (int)distance;
+    return emulated::exchange(mask, value, [&](auto of) { return from < (mine & ~(width - 1)) ? value : of(from); });
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32) {
+    const int mine = threadIdx.x % 32, from = mine + (int)distance;
+    return emulated::exchange(mask, value, [&](auto of) { return from > (mine | (width - 1)) ? value : of(from); });
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
+    const int mine = threadIdx.x % 32, from = mine ^ lanes;
+    return emulated::exchange(mask, value, [&](auto of) { return from > (mine | (width - 1)) ? value : of(from); });
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    return emulated::exchange(mask, predicate != 0, [&](auto of) {
+        unsigned votes = 0;
+        for (int lane = 0; lane < 32; ++lane)
+            if (mask >> lane & 1 && of(lane)) votes |= 1u << lane;
+        return votes;
+    });
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == mask; }
+template <class T>
+unsigned __match_any_sync(unsigned mask, T value) {
+    return emulated::exchange(mask, value, [&](auto of) {
+        unsigned same = 0;
+        for (int lane = 0; lane < 32; ++lane)
+            if (mask >> lane & 1 && of(lane) == value) same |= 1u << lane;
+        return same;
+    });
+}
+#define REDUCE(name, type, expression)                                        \
+    inline type __reduce_##name##_sync(unsigned mask, type value) {           \
+        return emulated::exchange(mask, value, [&](auto of) {                 \
+            type a = value;                                                   \
+            for (int lane = 0; lane < 32; ++lane)                             \
+                if (mask >> lane & 1 && lane != (int)(threadIdx.x % 32)) {    \
+                    const type b = of(lane);                                  \
+                    a = expression;                                           \
+                }                                                             \
+            return a;                                                         \
+        });                                                                   \
+    }
+REDUCE(add, unsigned, a + b)
+REDUCE(add, int, a + b)
+REDUCE(min, unsigned, std::min(a, b))
+REDUCE(min, int, std::min(a, b))
+REDUCE(max, unsigned, std::max(a, b))
+REDUCE(max, int, std::max(a, b))
+REDUCE(and, unsigned, a& b)
+REDUCE(or, unsigned, a | b)
+REDUCE(xor, unsigned, a ^ b)
+#undef REDUCE
+
+namespace emulated {
+template <class T, class Change>
+T atomic(T* at, Change change) {
+    T before, after;
+    __atomic_load(at, &before, __ATOMIC_SEQ_CST);
+    do {
+        after = change(before);
+    } while (!__atomic_compare_exchange(at, &before, &after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    if (block->random() % 8 == 0) pause();
+    return before;
+}
+template <class T>
+struct Same {
+    using Type = T;
+};
+}  // namespace emulated
+#define ATOMIC(name, expression)                                                              \
+    template <class T>                                                                        \
+    T atomic##name(T* at, typename emulated::Same<T>::Type b) {                               \
+        return emulated::atomic(at, [&](T a) { return (T)(expression); });                    \
+    }                                                                                         \
+    template <class T>                                                                        \
+    T atomic##name##_block(T* at, typename emulated::Same<T>::Type b) {                       \
+        return atomic##name(at, b);                                                           \
+    }
+ATOMIC(Add, a + b)
+ATOMIC(Sub, a - b)
+ATOMIC(Min, std::min(a, b))
+ATOMIC(Max, std::max(a, b))
+ATOMIC(And, a& b)
+ATOMIC(Or, a | b)
+ATOMIC(Xor, a ^ b)
+ATOMIC(Exch, ((void)a, b))
+ATOMIC(Inc, a >= b ? 0 : a + 1)
+ATOMIC(Dec, a == 0 || a > b ? b : a - 1)
+#undef ATOMIC
+template <class T>
+T atomicCAS(T* at, typename emulated::Same<T>::Type compare, typename emulated::Same<T>::Type b) {
+    return emulated::atomic(at, [&](T a) { return a == compare ? b : a; });
+}
+
+template <class T>
+T __ldg(const T* from) {
+    if ((uintptr_t)from % alignof(T)) throw std::runtime_error("a load is not aligned");
+    return *from;
+}
+template <class T>
+T __ldcs(const T* from) { return __ldg(from); }
+template <class T>
+T __ldcg(const T* from) { return __ldg(from); }
+template <class T>
+void __stcs(T* to, T value) { *to = value; }
+template <class T>
+void __stcg(T* to, T value) { *to = value; }
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned __brev(unsigned x) {
+    unsigned y = 0;
+    for (int bit = 0; bit < 32; ++bit) y |= (x >> bit & 1) << (31 - bit);
+    return y;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) {
+    return (unsigned)(((unsigned long long)high << 32 | low) << (n & 31) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) {
+    return (unsigned)(((unsigned long long)high << 32 | low) >> (n & 31));
+}
+inline unsigned __float_as_uint(float x) { return emulated::bits<unsigned>(x); }
+inline int __float_as_int(float x) { return emulated::bits<int>(x); }
+inline float __uint_as_float(unsigned x) { return emulated::bits<float>(x); }
+inline float __int_as_float(int x) { return emulated::bits<float>(x); }
+inline long long __double_as_longlong(double x) { return emulated::bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return emulated::bits<double>(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.f / a; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return ::fma(a, b, c); }
+inline float rsqrtf(float a) { return 1.f / sqrtf(a); }
+
+// CUDA's min and max take mixed integers.
+template <class A, class B>
+inline std::common_type_t<A, B> min(A a, B b) {
+    using T = std::common_type_t<A, B>;
+    return (T)b < (T)a ? (T)b : (T)a;
+}
+template <class A, class B>
+inline std::common_type_t<A, B> max(A a, B b) {
+    using T = std::common_type_t<A, B>;
+    return (T)a < (T)b ? (T)b : (T)a;
+}

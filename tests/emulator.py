@@ -1,0 +1,242 @@
+"""Run the CUDA kernels on a CPU: the very text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
+
+`Runner` takes the place of `_cuda.Runner` for NumPy arrays, so that the tests of the kernels run where no GPU is
+(``pytest --backend emulated``). It shows wrong indices, missing barriers, deadlocks, writes out of bounds and scratch
+that is not left as promised; not the weak order of a GPU's memory, and no time.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parprims import _cuda
+
+# What each PTX text does, as C++ with the same operands.
+PTX = {
+    "cvt.f32.f16 %0, %1;": "%0 = emulated::from_half(%1);",
+    "cvt.rn.f16.f32 %0, %1;": "%0 = emulated::to_half(%1);",
+    "{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.gpu.b128 [%0], w; }": "emulated::store16(%0, %1, %2);",
+    "{ .reg .b128 w; ld.relaxed.gpu.b128 w, [%2]; mov.b128 {%0, %1}, w; }": "emulated::load16(%2, %0, %1);",
+    "cp.async.cg.shared.global [%0], [%1], 16;": "emulated::copy_async(%0, %1, 16);",
+    "cp.async.ca.shared.global [%0], [%1], %2;": "emulated::copy_async(%0, %1, %2);",
+    "cp.async.wait_all;": "emulated::wait_copies();",
+}
+
+_POISON = 0xCB
+_GUARD = 256
+_FOLDER = pathlib.Path(__file__).parent
+
+
+def compiler() -> str | None:
+    """Return the path of a C++ compiler, or None."""
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+
+
+def host_text(plan: _cuda.Plan) -> str:
+    """Return a plan's text as C++ for a CPU, with a function ``emulate`` that launches it."""
+    text = "".join(_without_asm(plan.text(static=False)))
+    text = re.sub(
+        r"extern __shared__ (\w+) (\w+)\[\];", r"\1* const \2 = reinterpret_cast<\1*>(emulated::block->dynamic);", text
+    )
+    text = text.replace('extern "C"', "static")
+    pointers = plan.inputs + len(plan.outputs) + len(_cuda._SCRATCH)
+    values = [f"(void*)v[{at}]" for at in range(pointers)]
+    values += [f"v[{pointers + at}]" for at in range(len(plan.integers))]
+    return f"""#include "emulator.hpp"
+namespace text {{
+{text}
+void start(void* values) {{
+    const long long* v = static_cast<const long long*>(values);
+    kernel({", ".join(values)});
+}}
+}}
+extern "C" __attribute__((visibility("default")))
+int emulate(const emulated::Launch* launch, long long* values, char* message, size_t size) {{
+    const std::string found = emulated::run(*launch, text::start, values);
+    snprintf(message, size, "%s", found.c_str());
+    return !found.empty();
+}}
+"""
+
+
+def _without_asm(text: str) -> Iterator[str]:
+    """Yield the pieces of a text in which C++ stands for every asm statement; KeyError names an unknown one."""
+    at = 0
+    for found in re.finditer(r"\basm(?:\s+volatile)?\s*\(", text):
+        yield text[at : found.start()]
+        depth, at = 1, found.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            at += 1
+        inside = text[found.end() : at - 1]
+        code = "".join(re.findall(r'^\s*((?:"[^"]*"\s*)+)', inside)).strip()
+        ptx = " ".join("".join(re.findall(r'"([^"]*)"', code)).replace("\\n", " ").replace("\\t", " ").split())
+        operands = list(_operands(inside[inside.index(code) + len(code) :]))
+        yield re.sub(r"%(\d)", r"({\1})", PTX[ptx]).rstrip(";").format(*operands)
+    yield text[at:]
+
+
+def _operands(text: str) -> Iterator[str]:
+    """Yield the expressions of constraints like "=r"(expression)."""
+    for found in re.finditer(r'"[=+]?[a-zA-Z]"\s*\(', text):
+        depth, at = 1, found.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            at += 1
+        yield text[found.end() : at - 1]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_longlong) for name in ("grid", "threads", "dynamic_bytes", "in_flight", "seed")),
+        ("seconds", ctypes.c_double),
+    )
+
+
+# Hidden symbols: static variables of equal templates in two libraries would otherwise be one.
+_OPTIONS = (
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+)
+
+
+@functools.cache
+def _compiled(text: str) -> Any:
+    """Return the function ``emulate`` of a text, kept on disk."""
+    header = _built(("-x", "c++-header"), (_FOLDER / "emulator.hpp").read_text(), "emulator.hpp", "emulator.hpp.gch")
+    include = ("-shared", "-I", str(header.parent))
+    return ctypes.CDLL(str(_built(include, text, "kernel.cpp", "kernel.so"))).emulate
+
+
+def _built(options: Sequence[str], text: str, source: str, result: str) -> pathlib.Path:
+    """Compile a text unless it has been; return the result, which lies beside its source."""
+    path = compiler()
+    assert path is not None
+    key = hashlib.sha256("\0".join((text, path, *_OPTIONS, *options)).encode()).hexdigest()[:32]
+    folder = _FOLDER.parent / ".pytest_cache" / "emulator" / key
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
+        (made / source).write_text(text)
+        subprocess.run([path, *_OPTIONS, *options, str(made / source), "-o", str(made / result)], check=True)
+        try:
+            made.rename(folder)  # whole or not at all, also for processes that compile the same
+        except OSError:
+            shutil.rmtree(made)
+    return folder / result
+
+
+class _Memory:
+    """Poisoned memory between guards, aligned as a GPU's allocations are."""
+
+    def __init__(self, nbytes: int, fill: int = _POISON) -> None:
+        self._all = np.full(nbytes + 3 * _GUARD, _POISON, np.uint8)
+        start = _GUARD + -self._all.ctypes.data % _GUARD
+        self.bytes = self._all[start : start + nbytes]
+        self.bytes[:] = fill
+        self._guards = self._all[:start], self._all[start + nbytes :]
+        self.address = self.bytes.ctypes.data
+
+    def check(self, what: str) -> None:
+        for guard in self._guards:
+            if (guard != _POISON).any():
+                raise AssertionError(f"the kernel wrote outside {what}")
+
+
+_kept: dict[str, _Memory] = {}  # the scratch that is kept between launches, by kind
+
+
+def _scratch(kind: str, nbytes: int) -> _Memory | None:
+    if not nbytes:
+        return None
+    if kind == "scratch":
+        return _Memory(nbytes)
+    if kind not in _kept or _kept[kind].bytes.size < nbytes:
+        _kept[kind] = _Memory(nbytes, fill=0)
+    return _kept[kind]
+
+
+class Runner:
+    """What `_cuda.Runner` is on a GPU, for NumPy arrays. Blocks in flight and the seed of their order can be set."""
+
+    in_flight = 3
+    seconds = 120.0
+
+    def __init__(self, xp: Any, plan: _cuda.Plan, device: int) -> None:
+        del xp, device
+        self.plan = plan
+        self._seed = 0
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Launch and return the outputs; RuntimeError tells why a kernel cannot go on."""
+        plan = self.plan
+        assert 0 < plan.grid < 2**31, "an impossible grid"
+        assert 0 < plan.block <= 1024, "an impossible block"
+        assert plan.shared_bytes <= 227 << 10, "more shared memory than there is"
+        before = [x.copy() for x in arrays]
+        outputs = [_Memory(int(np.prod(shape, dtype=np.int64)) * _dtype(name).itemsize) for shape, name in plan.outputs]
+        sizes = {**plan.zeros(), "scratch": plan.scratch_bytes}
+        scratch = {kind: _scratch(kind, sizes[kind]) for kind in _cuda._SCRATCH}
+        addresses = [x.ctypes.data for x in arrays] + [out.address for out in outputs]
+        addresses += [memory.address if memory else 0 for memory in scratch.values()]
+        self._launch([*addresses, *plan.integers])
+        for at, out in enumerate(outputs):
+            out.check(f"output {at}")
+        for kind, memory in scratch.items():
+            if memory:
+                memory.check(kind)
+        if scratch["zeroed"]:
+            assert not scratch["zeroed"].bytes.any(), "the kernel left zeroed scratch that is not zero"
+        for x, old in zip(arrays, before, strict=True):
+            assert x.tobytes() == old.tobytes(), "the kernel wrote to an input"
+        return tuple(
+            out.bytes.view(_dtype(name)).reshape(shape)
+            for out, (shape, name) in zip(outputs, plan.outputs, strict=True)
+        )
+
+    def one(self, x: np.ndarray) -> np.ndarray:
+        return self(x)[0]
+
+    def _launch(self, values: Sequence[int]) -> None:
+        plan = self.plan
+        self._seed += 1
+        launch = _Launch(plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.seconds)
+        message = ctypes.create_string_buffer(1000)
+        array = (ctypes.c_longlong * len(values))(*values)
+        if _compiled(host_text(plan))(ctypes.byref(launch), array, message, ctypes.c_size_t(len(message))):
+            raise RuntimeError(f"the kernel failed: {message.value.decode()}")
+
+
+def _dtype(name: str) -> np.dtype:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Let kernels take NumPy arrays, until the patch is undone."""
+    patch.setattr(_cuda, "refusal", lambda *_: None)
+    patch.setattr(_cuda, "layout", lambda _, x: (tuple(step // x.itemsize for step in x.strides), x.ctypes.data & 15))
+    patch.setattr(_cuda, "plain", lambda _, x: x)
+    patch.setattr(_cuda, "contiguous", lambda _, x: np.ascontiguousarray(x))
+    patch.setattr(_cuda, "device_index", lambda *_: 0)
+    patch.setattr(_cuda, "Runner", Runner)
