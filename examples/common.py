@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import pathlib
+import platform
 import statistics
 import sys
 import time
@@ -71,6 +73,16 @@ class Run:
         place = jax.devices(device)[0]
         self.xp, self.library, self.cuda = jax.numpy, jax, place.platform == "gpu"
         self.asarray, self.to_numpy = lambda x: jax.device_put(x, place), np.asarray
+
+    def device_name(self) -> str:
+        """Return the name of the GPU, or of the processor."""
+        if self.backend == "cupy":
+            return self.library.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        if self.cuda and self.backend == "torch":
+            return self.library.cuda.get_device_name()
+        if self.cuda:
+            return self.library.devices("gpu")[0].device_kind
+        return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
     def compile(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return the call as users would make it often: under ``jit`` on JAX."""
@@ -239,7 +251,9 @@ def main(example: Callable[[Run], None], sizes: Sizes, argv: list[str] | None = 
         parser.error(f"--size must be positive, got {run.size}")
     example(run)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(run.rows))
+        version = f"{run.library.__name__} {run.library.__version__}"
+        facts = {"device": run.device_name(), "version": version, "rows": run.rows}
+        pathlib.Path(options.json).write_text(json.dumps(facts))
     failed = sum(not row["passed"] for row in run.rows)
     print(f"{len(run.rows) - failed} checks passed, {failed} failed")
     return 1 if failed or not run.rows else 0
