@@ -21,7 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from array_api_extra import at
 
-SIZES = common.Sizes(small=20, cpu=96, cuda=512)
+SIZES = common.Sizes(small=20, cpu=64, cuda=512)
 SWEEPS = 10
 SOURCE = {("columns", 512): "41.3 ms", ("boxes", 512): "19.8 ms"}
 SOURCE |= {("columns", 1024): "228.1 ms", ("boxes", 1024): "156.3 ms"}

@@ -60,6 +60,12 @@ def count(xp, form: str, x, y):
     return parprims.map_reduce(pays, *ends(form, x, y), op="add", dtype=xp.int64)
 
 
+def sum_of_words(path, two_steps):
+    """Return the sum of a random word of every path and step, exact in whatever order it is formed."""
+    draw = lambda path, step: philox.words((path, path * 0, step, step * 0), (SEED, 0))[0]  # noqa: E731
+    return parprims.map_reduce(draw, path[None, :], two_steps[:, None])
+
+
 def example(run: common.Run) -> None:
     xp = run.xp
     two_steps = run.asarray(np.arange(STEPS // 2))
@@ -94,13 +100,17 @@ def example(run: common.Run) -> None:
         run.report(f"B2 {form}, {run.size} paths", text, abs(mean - ANSWER), allowed, **options)
 
     few = min(run.size, 3000)
-    whole = ends("drawn inside", run.asarray(np.arange(few)), two_steps)
-    parts = [ends("drawn inside", run.asarray(np.arange(few)[at : at + 700]), two_steps) for at in range(0, few, 700)]
-    difference = max(
-        np.max(abs(run.to_numpy(one) - np.concatenate([run.to_numpy(part[asset]) for part in parts])))
-        for asset, one in enumerate(whole)
-    )
-    run.report(f"B2 {few} paths at once and 700 at a time", f"first {float(whole[0][0]):.6f}", difference, 0)
+    pieces = [slice(at, at + 700) for at in range(0, few, 700)]
+    path = run.asarray(np.arange(few))
+    ended = [run.to_numpy(one) for one in ends("drawn inside", path, two_steps)]
+    parts = [[run.to_numpy(one) for one in ends("drawn inside", path[piece], two_steps)] for piece in pieces]
+    parts = [np.concatenate(one) for one in zip(*parts, strict=True)]
+    # The same numbers, multiplied in another order: 100 roundings by half of 2^-23 in each of the two.
+    difference = max(np.max(abs(one - other) / one) for one, other in zip(ended, parts, strict=True))
+    run.report(f"B2 {few} paths at once and 700 at a time", f"first {ended[0][0]:.6f}", difference, 200 * 2.0**-24)
+    whole = int(sum_of_words(path, two_steps))
+    difference = abs(whole - sum(int(sum_of_words(path[piece], two_steps)) for piece in pieces))
+    run.report(f"B2 random words of {few} paths at once and 700 at a time", f"sum {whole}", difference, 0)
 
 
 if __name__ == "__main__":
