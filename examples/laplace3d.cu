@@ -3,11 +3,12 @@
 // Grids are (nz, ny, nx), x fastest. Sums are formed in one order, x- x+ y- y+ z- z+, and multiplied by 1/6, so that
 // every form gives the same bits. Blocks are numbered along x, then y, then z.
 //
-// sweep_marching   one sweep; a block holds a tile of x and y and marches along z, three planes in registers
+// sweep_marching   one sweep; a block holds a tile of x and y and marches along z, three planes in registers, and reads
+//                  and writes several cells of a row at once
 // sweep_boxes      one sweep; a block is a box, a thread a cell, and the caches share the neighbours
 // sweep_times      T sweeps at once; a block marches along z with T planes in flight: in a round it reads plane k of u
-//                  and computes plane k - t after t sweeps, t = 1 ... T, from the planes one sweep before. Tiles overlap
-//                  by T cells, whose values turn stale one cell further in with every sweep and are not written.
+//                  and computes plane k - t after t sweeps, t = 1 ... T, from the planes one sweep before. Tiles
+//                  overlap by T cells, which turn stale one cell further in with every sweep and are not written.
 //                  (Nguyen, Satish, Chhugani, Kim and Dubey, 3.5-D Blocking Optimization for Stencil Computations,
 //                  SC 2010.)
 
@@ -25,26 +26,44 @@ struct Sizes {
     }
 };
 
-// Grid: tiles of BX * BY cells times pieces of `planes` planes. Threads: BX * BY.
-template <int BX, int BY>
+template <int VECTOR>
+struct alignas(4 * VECTOR) Cells {
+    float cell[VECTOR];
+};
+
+// Grid: tiles of BX * VECTOR times BY cells, times pieces of `planes` planes. Threads: BX * BY, each with VECTOR cells
+// side by side, which nx must be a multiple of.
+template <int BX, int BY, int VECTOR>
 __device__ void sweep_marching(const float* __restrict__ u, float* __restrict__ v, Sizes n, long long planes) {
-    const long long across = (n.nx + BX - 1) / BX, down = (n.ny + BY - 1) / BY;
-    const long long x = blockIdx.x % across * BX + threadIdx.x % BX;
+    using Row = Cells<VECTOR>;
+    const long long across = (n.nx + BX * VECTOR - 1) / (BX * VECTOR), down = (n.ny + BY - 1) / BY;
+    const long long x = (blockIdx.x % across * BX + threadIdx.x % BX) * VECTOR;
     const long long y = blockIdx.x / across % down * BY + threadIdx.x / BX;
     const long long first = blockIdx.x / (across * down) * planes;
     const long long end = first + planes < n.nz ? first + planes : n.nz;
     if (x >= n.nx || y >= n.ny) return;
-    const bool column = x > 0 && x < n.nx - 1 && y > 0 && y < n.ny - 1;
     const long long plane = n.ny * n.nx;
     long long at = n.index(first, y, x);
-    float below = first > 0 ? u[at - plane] : 0.0f, here = u[at];
+    const auto row_at = [u](long long index) { return *reinterpret_cast<const Row*>(u + index); };
+    Row below = {}, here = row_at(at);
+    if (first > 0) below = row_at(at - plane);
 #pragma unroll 4
     for (long long z = first; z < end; ++z, at += plane) {
-        const float above = z < n.nz - 1 ? u[at + plane] : 0.0f;
-        float result = here;
-        if (column && z > 0 && z < n.nz - 1)
-            result = sixth(u[at - 1], u[at + 1], u[at - n.nx], u[at + n.nx], below, above);
-        v[at] = result;
+        Row above = {}, result = here;
+        if (z < n.nz - 1) above = row_at(at + plane);
+        if (y > 0 && y < n.ny - 1 && z > 0 && z < n.nz - 1) {
+            const Row south = row_at(at - n.nx), north = row_at(at + n.nx);
+            const float west = x > 0 ? u[at - 1] : 0.0f, east = x + VECTOR < n.nx ? u[at + VECTOR] : 0.0f;
+#pragma unroll
+            for (int k = 0; k < VECTOR; ++k) {
+                const float left = k > 0 ? here.cell[k > 0 ? k - 1 : 0] : west;
+                const float right = k < VECTOR - 1 ? here.cell[k < VECTOR - 1 ? k + 1 : 0] : east;
+                if (x + k > 0 && x + k < n.nx - 1)
+                    result.cell[k] =
+                        sixth(left, right, south.cell[k], north.cell[k], below.cell[k], above.cell[k]);
+            }
+        }
+        *reinterpret_cast<Row*>(v + at) = result;
         below = here;
         here = above;
     }
@@ -65,13 +84,13 @@ __device__ void sweep_boxes(const float* __restrict__ u, float* __restrict__ v, 
     v[at] = result;
 }
 
-// Grid: tiles of (BX - 2T) * (BY * ROWS - 2T) cells that are written, times pieces of `planes` planes. Threads: BX * BY,
-// each with ROWS rows one above the other. Dynamic shared memory: 2 T BX BY ROWS floats.
+// Grid: tiles of (BX - 2T) * (BY * ROWS - 2T) cells that are written, times pieces of `planes` planes. Threads:
+// BX * BY, each with ROWS rows one above the other. Dynamic shared memory: 2 T BX BY ROWS floats.
 template <int T, int BX, int BY, int ROWS>
 __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, Sizes n, long long planes) {
     constexpr int HEIGHT = BY * ROWS;
     static_assert(BX > 2 * T && HEIGHT > 2 * T, "a tile must be wider than what turns stale");
-    extern __shared__ float shared[];  // [2][T][HEIGHT][BX]: the middle planes, written in one round and read in the next
+    extern __shared__ float shared[];  // [2][T][HEIGHT][BX]: middle planes, written in one round and read in the next
     const int tx = threadIdx.x % BX, ty = threadIdx.x / BX * ROWS;
     const long long across = (n.nx + BX - 2 * T - 1) / (BX - 2 * T);
     const long long down = (n.ny + HEIGHT - 2 * T - 1) / (HEIGHT - 2 * T);

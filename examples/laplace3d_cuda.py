@@ -17,15 +17,20 @@ class Form:
     cells: tuple[int, int, int]
     sweeps: int = 1
     shared_bytes: int = 0
+    vector: int = 1
 
-    def call(self, u: str, v: str, sizes: str) -> str:
-        """Return the CUDA statement."""
-        planes = "" if self.kind == "boxes" else f", {self.cells[0]}"
-        return f"{self.name}({u}, {v}, {{{sizes}}}{planes});"
+    def call(self, u: str, v: str, sizes: str, planes: str = "") -> str:
+        """Return the CUDA statement, for the form's own number of planes or another."""
+        last = "" if self.kind == "boxes" else f", {planes or self.cells[0]}"
+        return f"{self.name}({u}, {v}, {{{sizes}}}{last});"
 
     def grid(self, shape: tuple[int, int, int]) -> int:
         """Return the number of blocks."""
         return math.prod(-(-n // cells) for n, cells in zip(shape, self.cells, strict=True))
+
+    def fits(self, shape: tuple[int, int, int]) -> bool:
+        """Return whether rows divide into the vectors that are read at once."""
+        return shape[2] % self.vector == 0
 
     def text(self) -> str:
         """Return the whole CUDA source of a kernel of this form."""
@@ -37,8 +42,9 @@ kernel(const float* u, float* v, long long nz, long long ny, long long nx) {{
 """
 
 
-def columns(width: int, depth: int, planes: int = 128) -> Form:
-    return Form("columns", f"sweep_marching<{width}, {depth}>", width * depth, (planes, depth, width))
+def columns(width: int, depth: int, vector: int = 1, planes: int = 128) -> Form:
+    name, cells = f"sweep_marching<{width}, {depth}, {vector}>", (planes, depth, width * vector)
+    return Form("columns", name, width * depth, cells, vector=vector)
 
 
 def boxes(width: int, depth: int, height: int) -> Form:
@@ -53,6 +59,7 @@ def several(sweeps: int, width: int, depth: int, rows: int, planes: int = 256) -
 
 FORMS = (
     *(columns(*sizes) for sizes in ((8, 8), (16, 16), (32, 8), (32, 16), (32, 32), (64, 4), (128, 4))),
+    *(columns(*sizes, 4) for sizes in ((8, 16), (16, 16), (32, 4), (32, 8), (64, 4), (128, 2))),
     *(boxes(*sizes) for sizes in ((4, 4, 4), (8, 8, 8), (16, 8, 8), (16, 4, 4), (32, 4, 4), (64, 4, 2))),
     *(several(sweeps, *sizes) for sweeps in (2, 3, 4) for sizes in ((32, 8, 4), (64, 4, 8), (64, 8, 4))),
 )

@@ -200,10 +200,17 @@ def stencils() -> Iterator[tuple[str, _cuda.Plan]]:
 def stencil_plan(form, shape: tuple[int, int, int]) -> _cuda.Plan:
     """Return the plan of a form of the example laplace3d."""
     text = (pathlib.Path(__file__).parents[1] / "examples" / "laplace3d.cu").read_text()
-    body = f"  {form.call('(const float*)in0', '(float*)out0', 'n0, n1, n2')}"
-    outputs, grid = ((shape, "float32"),), form.grid(shape)
+    body = f"  {form.call('(const float*)in0', '(float*)out0', 'n0, n1, n2', 'n3')}"
     return _cuda.Plan(
-        text, body, 1, outputs, shape, grid, form.threads, shared_bytes=form.shared_bytes, unbound_registers=True
+        text,
+        body,
+        inputs=1,
+        outputs=((shape, "float32"),),
+        integers=(*shape, form.cells[0]),
+        grid=form.grid(shape),
+        block=form.threads,
+        shared_bytes=form.shared_bytes,
+        unbound_registers=True,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _cuda
 from tests import emulator
 from tests.compile_kernels import stencil_plan
 
@@ -190,13 +191,15 @@ def test_normals_are_normal(load, backend):
 
 
 @pytest.mark.skipif(emulator.compiler() is None, reason="no C++ compiler is installed")
-@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 11, 13), (7, 30, 61), (3, 40, 70)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 11, 13), (7, 30, 61), (3, 40, 140)])
 def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
     from array_api_compat import numpy as xp
 
     module = load("laplace3d")
     u = rng.standard_normal(shape, np.float32)
-    for form in module.laplace3d_cuda.FORMS:
+    forms = [form for form in module.laplace3d_cuda.FORMS if form.fits(shape)]
+    assert (shape[2] % 4 == 0) == any(form.vector == 4 for form in forms)
+    for form in forms:
         # Pieces of all planes, and of few, which overlap most.
         depths = {form.cells[0]} if form.kind == "boxes" else {form.cells[0], 3}
         for planes in sorted(depths):
@@ -206,3 +209,12 @@ def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
             for _ in range(one.sweeps):
                 expected = module.plain(xp, expected)
             assert v.tobytes() == expected.tobytes(), (one.name, planes)
+
+
+def test_texts_for_cupy_compile(load):
+    if _cuda.compiler_refusal() or not importlib.util.find_spec("cuda.core"):
+        pytest.skip("no CUDA compiler is installed")
+    forms = {form.kind: form for form in load("laplace3d_cuda").FORMS}
+    assert len(forms) == 5
+    for text in (load("device_facts").ADD, *(form.text() for form in forms.values())):
+        _cuda.compile_source(text, "sm_90")
