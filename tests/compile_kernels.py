@@ -36,6 +36,7 @@ SPILLS = {
     "scan_columns<8, 32, 16, GROUPS> add int8": _OCCUPANCY,
     "scan_columns<8, 32, 16, NEIGHBOUR> add float64": _OCCUPANCY,
     "scan_columns<8, 32, 8, NEIGHBOUR> recurrence complex128": _OCCUPANCY,
+    "scan_rows<256, 256, 3, GROUPS, false> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
 }
@@ -120,11 +121,15 @@ def scans() -> Iterator[tuple[str, _cuda.Plan]]:
             yield _scan_kernel("add", (dtype,), shape, axis)
         for dtype in ("float32", "bfloat16", "complex128"):
             yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        yield _scan_kernel("adjoint", ("float32",) * 3, shape, axis)
     for shape, axis in (SCAN_LAYOUTS[5], SCAN_LAYOUTS[9]):
         for dtype in C_TYPES:
             yield _scan_kernel("add", (dtype,), shape, axis)
         for dtype in ("float16", "float64", "complex64", "int32"):
             yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        for dtype in ("bfloat16", "float64", "complex64", "complex128"):
+            yield _scan_kernel("adjoint", (dtype,) * 3, shape, axis)
+        yield _scan_kernel("adjoint", ("float32",) * 2, shape, axis)
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("multiply", ("complex64",)),
@@ -150,8 +155,11 @@ def _scan_kernel(
 
     arrays = tuple(np.broadcast_to(np.zeros((), _numpy_dtype(dtype)), shape) for dtype in dtypes)
     starts = tuple(x[(slice(None),) * axis + (slice(1),)] for x in arrays) if start else None
-    r: _scan._Scan | _scan._Recurrence
-    if op == "recurrence":
+    r: _scan._Scan | _scan._Recurrence | _scan._Adjoint
+    if op == "adjoint":
+        name = op
+        r = _scan._Adjoint(arrays, axis, True)
+    elif op == "recurrence":
         name = op
         if constant:
             arrays = (np.zeros((1,) * len(shape), arrays[0].dtype), arrays[1])
