@@ -10,6 +10,7 @@ import concurrent.futures
 import itertools
 import math
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -192,6 +193,35 @@ def _scan_kernel(
     return " ".join((call, name, ",".join(dtypes), *(option for option, set_ in options.items() if set_))), plan
 
 
+def stencils() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kernel of the example laplace3d."""
+    folder = str(pathlib.Path(__file__).parents[1] / "examples")
+    sys.path.insert(0, folder)
+    try:
+        import laplace3d_cuda
+    finally:
+        sys.path.remove(folder)
+    for form in laplace3d_cuda.FORMS:
+        yield f"{form.name} stencil float32", stencil_plan(form, (512, 512, 512))
+
+
+def stencil_plan(form, shape: tuple[int, int, int]) -> _cuda.Plan:
+    """Return the plan of a form of the example laplace3d."""
+    text = (pathlib.Path(__file__).parents[1] / "examples" / "laplace3d.cu").read_text()
+    body = f"  {form.call('(const float*)in0', '(float*)out0', 'n0, n1, n2', 'n3')}"
+    return _cuda.Plan(
+        text,
+        body,
+        inputs=1,
+        outputs=((shape, "float32"),),
+        integers=(*shape, form.cells[0]),
+        grid=form.grid(shape),
+        block=form.threads,
+        shared_bytes=form.shared_bytes,
+        unbound_registers=True,
+    )
+
+
 def _numpy_dtype(name: str):
     if name == "bfloat16":
         import ml_dtypes
@@ -221,7 +251,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
     sources = {}
-    for name, plan in itertools.chain(reductions(), scans()):
+    for name, plan in itertools.chain(reductions(), scans(), stencils()):
         if options.match in name:
             sources.setdefault(plan.text(static=False), name)
     architectures = options.arch or ARCHITECTURES
