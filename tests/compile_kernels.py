@@ -10,6 +10,7 @@ import concurrent.futures
 import itertools
 import math
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ SPILLS = {
     "scan_columns<8, 32, 16, GROUPS> add int8": _OCCUPANCY,
     "scan_columns<8, 32, 16, NEIGHBOUR> add float64": _OCCUPANCY,
     "scan_columns<8, 32, 8, NEIGHBOUR> recurrence complex128": _OCCUPANCY,
+    "scan_rows<256, 256, 3, GROUPS, false> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
 }
@@ -119,11 +121,15 @@ def scans() -> Iterator[tuple[str, _cuda.Plan]]:
             yield _scan_kernel("add", (dtype,), shape, axis)
         for dtype in ("float32", "bfloat16", "complex128"):
             yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        yield _scan_kernel("adjoint", ("float32",) * 3, shape, axis)
     for shape, axis in (SCAN_LAYOUTS[5], SCAN_LAYOUTS[9]):
         for dtype in C_TYPES:
             yield _scan_kernel("add", (dtype,), shape, axis)
         for dtype in ("float16", "float64", "complex64", "int32"):
             yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        for dtype in ("bfloat16", "float64", "complex64", "complex128"):
+            yield _scan_kernel("adjoint", (dtype,) * 3, shape, axis)
+        yield _scan_kernel("adjoint", ("float32",) * 2, shape, axis)
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("multiply", ("complex64",)),
@@ -149,8 +155,11 @@ def _scan_kernel(
 
     arrays = tuple(np.broadcast_to(np.zeros((), _numpy_dtype(dtype)), shape) for dtype in dtypes)
     starts = tuple(x[(slice(None),) * axis + (slice(1),)] for x in arrays) if start else None
-    r: _scan._Scan | _scan._Recurrence
-    if op == "recurrence":
+    r: _scan._Scan | _scan._Recurrence | _scan._Adjoint
+    if op == "adjoint":
+        name = op
+        r = _scan._Adjoint(arrays, axis, True)
+    elif op == "recurrence":
         name = op
         if constant:
             arrays = (np.zeros((1,) * len(shape), arrays[0].dtype), arrays[1])
@@ -220,6 +229,35 @@ def _sort_kernels(
         yield " ".join((call, "sort", dtype, *(word for word, set_ in words.items() if set_))), plan
 
 
+def stencils() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kernel of the example laplace3d."""
+    folder = str(pathlib.Path(__file__).parents[1] / "examples")
+    sys.path.insert(0, folder)
+    try:
+        import laplace3d_cuda
+    finally:
+        sys.path.remove(folder)
+    for form in laplace3d_cuda.FORMS:
+        yield f"{form.name} stencil float32", stencil_plan(form, (512, 512, 512))
+
+
+def stencil_plan(form, shape: tuple[int, int, int]) -> _cuda.Plan:
+    """Return the plan of a form of the example laplace3d."""
+    text = (pathlib.Path(__file__).parents[1] / "examples" / "laplace3d.cu").read_text()
+    body = f"  {form.call('(const float*)in0', '(float*)out0', 'n0, n1, n2', 'n3')}"
+    return _cuda.Plan(
+        text,
+        body,
+        inputs=1,
+        outputs=((shape, "float32"),),
+        integers=(*shape, form.cells[0]),
+        grid=form.grid(shape),
+        block=form.threads,
+        shared_bytes=form.shared_bytes,
+        unbound_registers=True,
+    )
+
+
 def _numpy_dtype(name: str):
     if name == "bfloat16":
         import ml_dtypes
@@ -249,7 +287,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
     sources = {}
-    for name, plan in itertools.chain(reductions(), scans(), sorts()):
+    for name, plan in itertools.chain(reductions(), scans(), sorts(), stencils()):
         if options.match in name:
             sources.setdefault(plan.text(static=False), name)
     architectures = options.arch or ARCHITECTURES

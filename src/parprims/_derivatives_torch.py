@@ -82,7 +82,7 @@ class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         a, x, initial = ctx.saved_tensors
-        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, solve=_solve)
+        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, solve=_solve, fused=_scan.adjoint)
         return None, None, None, None, *parts
 
 
@@ -100,7 +100,9 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *gs: Array | None) -> tuple[Array | None, ...]:
         saved = _saved(ctx)
-        by_xs, by_initial = _derivatives.scan_adjoint(ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum)
+        by_xs, by_initial = _derivatives.scan_adjoint(
+            ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum, fused=_scan.adjoint
+        )
         parts = zip((*by_xs, *by_initial), ctx.dtypes, strict=True)
         return None, None, None, None, *(None if one is None else one.to(dtype) for one, dtype in parts)
 
