@@ -39,6 +39,8 @@ SPILLS = {
     "scan_rows<256, 256, 3, GROUPS, false> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
+    "SortedTile<384, 10> sort int64 indices wide": _OCCUPANCY,
+    "SortedTile<384, 16> sort float32 wide": _OCCUPANCY,
 }
 
 # Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
