@@ -96,6 +96,15 @@ def compare(session: nox.Session) -> None:
     session.run("python", "-m", "benches", *session.posargs)
 
 
+# On a GPU with the packages the machine has, as in the session gpu.
+@nox.session(venv_backend="none" if shutil.which("nvidia-smi") else None)
+def examples(session: nox.Session) -> None:
+    """Run every worked example on every backend and print one table; names of examples and options choose."""
+    if not shutil.which("nvidia-smi"):
+        session.install("-e", ".[jax,bench]", *_group("torch-cpu"))
+    session.run("python", "examples", *session.posargs)
+
+
 @nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel and the sdist, check them, install the wheel in a clean environment and call it."""

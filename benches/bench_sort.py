@@ -18,9 +18,24 @@ def keys(rng, n, dtype):
     return rng.integers(0, 256, n * dtype.itemsize, dtype=np.uint8).view(dtype)
 
 
-def sort_problem(rng, n, dtype):
-    x = keys(rng, n, dtype)
+def sort_problem(rng, n, dtype, below=None, shape=None):
+    """Return keys, perhaps only below a number, in rows if there is a shape."""
+    x = keys(rng, n, dtype) if below is None else rng.integers(0, below, n, dtype)
+    x = x if shape is None else x.reshape(shape)
     return Problem((x,), np.sort(x))
+
+
+def skewed_problem(rng, n, dtype, kind):
+    x = keys(rng, n, dtype)
+    if kind == "all equal":
+        x[:] = x[0]
+    elif kind == "few distinct":
+        x = x[:16][rng.integers(0, 16, n)]
+    elif kind == "entropy 0.2":  # of five bits drawn for each bit, all have to be set
+        for _ in range(4):
+            x &= keys(rng, n, dtype)
+    answer = np.sort(x)
+    return Problem(({"sorted": answer, "reversed": answer[::-1].copy()}.get(kind, x),), answer)
 
 
 def argsort_problem(rng, n, dtype):
@@ -34,6 +49,14 @@ def by_key_problem(rng, n, dtype):
     values = np.arange(n, dtype=dtype)
     order = np.argsort(x, kind="stable")
     return Problem((x, values), (x[order], values[order]))
+
+
+def related_problem(rng, n, dtype):
+    """Return keys with values that follow from them: more than a host sorts by key in the time."""
+    x = keys(rng, n, dtype)
+    answer = np.sort(x)
+    factor = np.array(2_654_435_761 & np.iinfo(dtype).max, dtype)
+    return Problem((x, x * factor), (answer, answer * factor))
 
 
 @functools.lru_cache(maxsize=1)
@@ -96,24 +119,55 @@ SORT_BY_KEY = {
 }
 
 
+LARGE = 2**26
+TIMED_SMALLER = {"array": "it is timed at smaller sizes"}
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
 
-    def add(function, name, make, peers, n, dtype):
-        make = functools.partial(make, n=n, dtype=dtype)
-        found.append(Case(function.__name__, name, make, function, peers, unit="key/s", work=n))
+    def add(function, name, make, peers, n, dtype, *, whole_call=False, **options):
+        make = functools.partial(make, n=n, dtype=dtype, **options)
+        skip = TIMED_SMALLER if n >= LARGE else {}
+        found.append(
+            Case(
+                function.__name__,
+                name,
+                make,
+                function,
+                peers,
+                unit="key/s",
+                work=n,
+                whole_call=whole_call,
+                skip=skip,
+            )
+        )
 
+    for k in scale.pick((10,), (10, 16), (10, 12, 14, 16)):
+        add(parprims.sort, f"call, 2^{k}", sort_problem, SORT, 2**k, "int32", whole_call=True)
     k = scale.pick(12, 16, 20)
     add(parprims.sort, f"B11, 2^{k}", sort_problem, SORT, 2**k, "uint32")
     for k in scale.pick((14,), (14, 18, 20), (16, 20, 24, 28)):
         add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, "uint32")
-    k = scale.pick(12, 18, 24)
+    k = scale.pick(12, 18, 28)
     for dtype in ("uint8", "int32", "uint64", "float32", "float64"):
         add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, dtype)
-    for dtype in ("int32", "float32"):
+    add(parprims.sort, f"sort below 2^24, 2^{k}", sort_problem, SORT, 2**k, "int64", below=2**24)
+    rows = scale.pick((16, 1024), (256, 1024), (65536, 1024))
+    peers = {name: call for name, call in SORT.items() if name != "cuda.compute"}  # which sorts one array only
+    name = f"sort of rows, {rows[0]} x {rows[1]}"
+    add(parprims.sort, name, sort_problem, peers, rows[0] * rows[1], "float32", shape=rows)
+    k = scale.pick(12, 18, 26)
+    for kind in ("all equal", "sorted", "reversed", "few distinct", "entropy 0.2"):
+        for dtype in ("int32", "uint32"):
+            add(parprims.sort, f"sort {kind}, 2^{k}", skewed_problem, SORT, 2**k, dtype, kind=kind)
+    for dtype in ("int32", "int64", "float32"):
         add(parprims.argsort, f"argsort, 2^{k}", argsort_problem, ARGSORT, 2**k, dtype)
-    for k in scale.pick((12,), (14, 18), (16, 20, 24, 26)):
+    for k in scale.pick((12,), (14, 18), (16, 20, 24)):
         for dtype in ("int32", "uint32"):
             add(parprims.sort_by_key, f"key and value, 2^{k}", by_key_problem, SORT_BY_KEY, 2**k, dtype)
+    if scale.gpu and not scale.quick:
+        for dtype in ("int32", "uint32"):
+            add(parprims.sort_by_key, "key and value, 2^28", related_problem, SORT_BY_KEY, 2**28, dtype)
     return found

@@ -10,13 +10,14 @@ import concurrent.futures
 import itertools
 import math
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Iterator
 
 import numpy as np
 
-from parprims import _cuda, _reduce, _scan, _tridiagonal
+from parprims import _cuda, _reduce, _scan, _sort, _tridiagonal
 from parprims._arrays import compute_dtype, ring_dtype
 from parprims._operators import BUILT_IN, as_operator, segmented
 from parprims._trace import C_TYPES
@@ -42,8 +43,11 @@ SPILLS = {
     "scan_columns<8, 32, 16, GROUPS> add int8": _OCCUPANCY,
     "scan_columns<8, 32, 16, NEIGHBOUR> add float64": _OCCUPANCY,
     "scan_columns<8, 32, 8, NEIGHBOUR> recurrence complex128": _OCCUPANCY,
+    "scan_rows<256, 256, 3, GROUPS, false> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
+    "SortedTile<384, 10> sort int64 indices wide": _OCCUPANCY,
+    "SortedTile<384, 16> sort float32 wide": _OCCUPANCY,
 }
 
 # Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
@@ -126,11 +130,15 @@ def scans() -> Iterator[tuple[str, _cuda.Plan]]:
             yield _scan_kernel("add", (dtype,), shape, axis)
         for dtype in ("float32", "bfloat16", "complex128"):
             yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        yield _scan_kernel("adjoint", ("float32",) * 3, shape, axis)
     for shape, axis in (SCAN_LAYOUTS[5], SCAN_LAYOUTS[9]):
         for dtype in C_TYPES:
             yield _scan_kernel("add", (dtype,), shape, axis)
         for dtype in ("float16", "float64", "complex64", "int32"):
             yield _scan_kernel("recurrence", (dtype,) * 2, shape, axis)
+        for dtype in ("bfloat16", "float64", "complex64", "complex128"):
+            yield _scan_kernel("adjoint", (dtype,) * 3, shape, axis)
+        yield _scan_kernel("adjoint", ("float32",) * 2, shape, axis)
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("multiply", ("complex64",)),
@@ -156,8 +164,11 @@ def _scan_kernel(
 
     arrays = tuple(np.broadcast_to(np.zeros((), _numpy_dtype(dtype)), shape) for dtype in dtypes)
     starts = tuple(x[(slice(None),) * axis + (slice(1),)] for x in arrays) if start else None
-    r: _scan._Scan | _scan._Recurrence
-    if op == "recurrence":
+    r: _scan._Scan | _scan._Recurrence | _scan._Adjoint
+    if op == "adjoint":
+        name = op
+        r = _scan._Adjoint(arrays, axis, True)
+    elif op == "recurrence":
         name = op
         if constant:
             arrays = (np.zeros((1,) * len(shape), arrays[0].dtype), arrays[1])
@@ -231,6 +242,71 @@ def _solve_kernel(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tupl
         yield f"{re.search(r'solve_systems<.+>(?=[(])', plan.body).group()} solve {dtype}", plan
 
 
+# And for sorts: rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.
+SORT_LAYOUTS = ((1 << 16, 20), (1 << 16, 200), (1 << 16, 1024), (1 << 16, 4000), (1 << 14,), (1 << 28,))
+SORT_DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"  # every order of keys
+).split()
+
+
+def sorts() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plans of every way to sort, and the plans of large sorts of every dtype."""
+    wide = 1 << 33  # words of 64 bits
+    for shape in SORT_LAYOUTS:
+        for dtype in SORT_DTYPES if shape == (1 << 28,) else ("uint8", "float16", "float32", "int64"):
+            for descending in (False, True) if dtype == "float32" else (False,):
+                yield from _sort_kernels(dtype, shape, descending=descending)
+                yield from _sort_kernels(dtype, shape, (), "int64", descending=descending)
+                yield from _sort_kernels(dtype, shape, (4,), descending=descending)
+        yield from _sort_kernels("float32", shape, (1, 2, 8), "int32")
+        yield from _sort_kernels("float64", shape, (8,))
+        yield from _sort_kernels("float64", shape, (16,))
+    yield from _sort_kernels("float32", (wide,))
+    yield from _sort_kernels("int64", (wide,), (), "int64")
+    yield from _sort_kernels("float32", (1 << 28,), unaligned=True)
+
+
+def _sort_kernels(
+    dtype, shape, values=(), index=None, *, descending=False, unaligned=False
+) -> Iterator[tuple[str, _cuda.Plan]]:
+    keyed = bool(values) or index is None
+    spec = _sort._Spec(dtype, descending, keyed, values, index)
+    outputs = [(shape, dtype)] * keyed + [(shape, "int8")] * len(values) + [(shape, index)] * bool(index)
+    for plan in dict.fromkeys(_sort._plan(spec, outputs, shape, 4 if unaligned else 0).launches()):
+        call = re.search(r"(count_digits|Sorted\w+)<[^>]+>", plan.body).group()
+        words = {f"values {values}": values, "indices": index, "descending": descending, "wide": shape[-1] > 1 << 31}
+        yield " ".join((call, "sort", dtype, *(word for word, set_ in words.items() if set_))), plan
+
+
+def stencils() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kernel of the example laplace3d."""
+    folder = str(pathlib.Path(__file__).parents[1] / "examples")
+    sys.path.insert(0, folder)
+    try:
+        import laplace3d_cuda
+    finally:
+        sys.path.remove(folder)
+    for form in laplace3d_cuda.FORMS:
+        yield f"{form.name} stencil float32", stencil_plan(form, (512, 512, 512))
+
+
+def stencil_plan(form, shape: tuple[int, int, int]) -> _cuda.Plan:
+    """Return the plan of a form of the example laplace3d."""
+    text = (pathlib.Path(__file__).parents[1] / "examples" / "laplace3d.cu").read_text()
+    body = f"  {form.call('(const float*)in0', '(float*)out0', 'n0, n1, n2', 'n3')}"
+    return _cuda.Plan(
+        text,
+        body,
+        inputs=1,
+        outputs=((shape, "float32"),),
+        integers=(*shape, form.cells[0]),
+        grid=form.grid(shape),
+        block=form.threads,
+        shared_bytes=form.shared_bytes,
+        unbound_registers=True,
+    )
+
+
 def _numpy_dtype(name: str):
     if name == "bfloat16":
         import ml_dtypes
@@ -260,7 +336,7 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
     sources = {}
-    for name, plan in itertools.chain(reductions(), scans(), solves()):
+    for name, plan in itertools.chain(reductions(), scans(), solves(), sorts(), stencils()):
         if options.match in name:
             sources.setdefault(plan.text(static=False), name)
     architectures = options.arch or ARCHITECTURES

@@ -179,12 +179,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest) -> Backend:
     """The array library under test."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "emulated":
-            emulator.install(patch)
-        yield _backend(request.param)
+    return _backend(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels take NumPy arrays while a test of the emulated backend runs."""
+    if "backend" in request.fixturenames and request.getfixturevalue("backend").name == "emulated":
+        emulator.install(monkeypatch)
 
 
 @pytest.fixture

@@ -376,6 +376,11 @@ inline void load16(const void* from, unsigned long long& low, unsigned long long
 }
 
 template <class T>
+void store(T* to, T value) {
+    __atomic_store_n(to, value, __ATOMIC_RELEASE);
+}
+
+template <class T>
 T load(const void* from) {
     const T value = __atomic_load_n((const T*)from, __ATOMIC_ACQUIRE);
     pause();

@@ -24,12 +24,17 @@ from parprims import _cuda
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
+    "": "",  # keeps a compiler from seeing through a number
     "cvt.f32.f16 %0, %1;": "%0 = emulated::from_half(%1);",
     "cvt.rn.f16.f32 %0, %1;": "%0 = emulated::to_half(%1);",
     "{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.gpu.b128 [%0], w; }": "emulated::store16(%0, %1, %2);",
     "{ .reg .b128 w; ld.relaxed.gpu.b128 w, [%2]; mov.b128 {%0, %1}, w; }": "emulated::load16(%2, %0, %1);",
     "cp.async.cg.shared.global [%0], [%1], 16;": "emulated::copy_async(%0, %1, 16);",
     "cp.async.ca.shared.global [%0], [%1], %2;": "emulated::copy_async(%0, %1, %2);",
+    "st.relaxed.gpu.u32 [%0], %1;": "emulated::store(%0, %1);",
+    "st.relaxed.gpu.u64 [%0], %1;": "emulated::store(%0, %1);",
+    "ld.relaxed.gpu.u32 %0, [%1];": "%0 = emulated::load<unsigned>(%1);",
+    "ld.relaxed.gpu.u64 %0, [%1];": "%0 = emulated::load<unsigned long long>(%1);",
     "cp.async.wait_all;": "emulated::wait_copies();",
 }
 
@@ -166,7 +171,7 @@ _kept: dict[str, _Memory] = {}  # the scratch that is kept between launches, by 
 def _scratch(kind: str, nbytes: int) -> _Memory | None:
     if not nbytes:
         return None
-    if kind == "scratch":
+    if kind in ("temporary", "scratch"):
         return _Memory(nbytes)
     if kind not in _kept or _kept[kind].bytes.size < nbytes:
         _kept[kind] = _Memory(nbytes, fill=0)
@@ -187,16 +192,14 @@ class Runner:
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Launch and return the outputs; RuntimeError tells why a kernel cannot go on."""
         plan = self.plan
-        assert 0 < plan.grid < 2**31, "an impossible grid"
-        assert 0 < plan.block <= 1024, "an impossible block"
-        assert plan.shared_bytes <= 227 << 10, "more shared memory than there is"
         before = [x.copy() for x in arrays]
         outputs = [_Memory(int(np.prod(shape, dtype=np.int64)) * _dtype(name).itemsize) for shape, name in plan.outputs]
-        sizes = {**plan.zeros(), "scratch": plan.scratch_bytes}
+        sizes = {**plan.zeros(), **plan.unset()}
         scratch = {kind: _scratch(kind, sizes[kind]) for kind in _cuda._SCRATCH}
         addresses = [x.ctypes.data for x in arrays] + [out.address for out in outputs]
         addresses += [memory.address if memory else 0 for memory in scratch.values()]
-        self._launch([*addresses, *plan.integers])
+        for launch in plan.launches():
+            self._launch(launch, [*addresses, *plan.integers])
         for at, out in enumerate(outputs):
             out.check(f"output {at}")
         for kind, memory in scratch.items():
@@ -214,8 +217,10 @@ class Runner:
     def one(self, x: np.ndarray) -> np.ndarray:
         return self(x)[0]
 
-    def _launch(self, values: Sequence[int]) -> None:
-        plan = self.plan
+    def _launch(self, plan: _cuda.Plan, values: Sequence[int]) -> None:
+        assert 0 < plan.grid < 2**31, "an impossible grid"
+        assert 0 < plan.block <= 1024, "an impossible block"
+        assert plan.shared_bytes <= 227 << 10, "more shared memory than there is"
         self._seed += 1
         launch = _Launch(plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.seconds)
         message = ctypes.create_string_buffer(1000)

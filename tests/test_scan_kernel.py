@@ -1,4 +1,4 @@
-"""The kernel of scans: every way it cuts its work, stress, and what a GPU brings; only machines with one run it.
+"""The kernel of scans: every way it cuts its work, stress, and what a GPU brings; needs a GPU or the emulator.
 
 ``PARPRIMS_STRESS=10000`` sets the number of random cases, ``PARPRIMS_STRESS_SEED`` repeats those of a failed run.
 """
@@ -954,6 +954,102 @@ class TestAuto:
 
         with pytest.raises(parprims.MethodRefused, match="untraceable cannot be traced"):
             parprims.scan(x, untraceable, method="kernel")
+
+
+class TestAdjoint:
+    """The derivatives of a linear recurrence in one launch, as PyTorch's gradients take them."""
+
+    SHAPES = (((300, 5), 1), ((65, 500), 1), ((5, 5000), 1), ((300, 5), 0), ((4001, 33), 0), ((3, 9, 130), 1))
+    LONG = (((30_001,), 0), ((130, 3000), 1), ((40, 33), 1), ((3, 20_001), 1), ((700, 700), 0), ((3, 1), 1))
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize(
+        ("shape", "axis", "dtype"),
+        [
+            *(pytest.param(*one, "complex128", marks=pytest.mark.sanitize) for one in SHAPES),
+            *(pytest.param(*one, dtype) for one in (*SHAPES, *LONG) for dtype in ("float16", "float32")),
+            *(pytest.param(*one, dtype) for one in LONG for dtype in ("float64", "complex64")),
+        ],
+    )
+    def test_equals_loop(self, gpu, rng, shape, axis, dtype, reverse):
+        a, g, x = (random(rng, shape, dtype) for _ in range(3))
+        a = (a / (1 + abs(a))).astype(dtype)
+        a[rng.random(shape) < 0.01] = 0
+        self.check(gpu, a, g, x, axis, reverse)
+
+    def test_layouts(self, gpu, rng, subtests):
+        for shape, axis in (((70, 900), 1), ((900, 70), 0), ((9, 800, 30), 1)):
+            a, g, x = (random(rng, shape, "float32") for _ in range(3))
+            a = (a / (1 + abs(a))).astype("float32")
+            for change in (strided, transposed, unaligned, reversed_view):
+                with subtests.test(shape=shape, axis=axis, change=change.__name__):
+                    self.check(gpu, change(gpu, a), g, change(gpu, x), axis, False, a, x)
+            for lines in range(len(shape)):
+                one = a[(slice(None),) * lines + (slice(1),)]
+                with subtests.test(shape=shape, axis=axis, constant=lines):
+                    self.check(gpu, gpu.xp.broadcast_to(gpu.asarray(one), shape), g, x, axis, True, one)
+
+    def test_infinities_and_nans_stay_where_they_belong(self, gpu, rng):
+        a, g, x = (np.full((40, 3000), 0.5) for _ in range(3))
+        a[:, ::7] = 0
+        rows = np.arange(40)
+        for one, value in ((a, np.inf), (g, -np.inf), (g, np.nan), (x, np.inf), (x, np.nan)):
+            one[rows, rng.integers(0, 3000, 40)] = value
+        a_first = a.copy()
+        a_first[:, 0] = np.nan  # is not read
+        by_b, by_a = (gpu.to_numpy(y) for y in self.adjoint(gpu, a_first, g, x, 1, False))
+        with np.errstate(invalid="ignore"):
+            expected_b, expected_a = self.loop(a, g, x, 1, False)
+        for got, expected in ((by_b, expected_b), (by_a, expected_a)):
+            np.testing.assert_array_equal(np.isfinite(got), np.isfinite(expected))
+            known = np.isfinite(expected)
+            np.testing.assert_allclose(got[known], expected[known], rtol=1e-13)
+        assert (by_a[:, 0] == 0).all()
+
+    def test_same_bits(self, gpu, rng):
+        a, g, x = (gpu.asarray(random(rng, (200_001,), "float32")) for _ in range(3))
+        first, *others = (self.adjoint(gpu, a, g, x, 0, False) for _ in range(5))
+        for other in others:
+            for one, same in zip(first, other, strict=True):
+                assert gpu.to_numpy(one).tobytes() == gpu.to_numpy(same).tobytes()
+
+    def adjoint(self, gpu, a, g, x, axis, reverse):
+        """Return the kernel's derivatives, having seen that it ran."""
+        if gpu.name.startswith("jax"):
+            pytest.skip("JAX differentiates the array form")
+        a, g, x = (gpu.asarray(one) if isinstance(one, np.ndarray) else one for one in (a, g, x))
+        with parprims.explain() as calls:
+            found = _scan.adjoint(gpu.xp, a, g, x, axis, reverse, "kernel")
+        assert [call.method for call in calls] == ["kernel"]
+        return found
+
+    def check(self, gpu, a, g, x, axis, reverse, a_values=None, x_values=None):
+        by_b, by_a = self.adjoint(gpu, a, g, x, axis, reverse)
+        alone, nothing = _scan.adjoint(
+            gpu.xp, gpu.asarray(a) if isinstance(a, np.ndarray) else a, gpu.asarray(g), None, axis, reverse, "auto"
+        )
+        assert nothing is None
+        a = a if a_values is None else a_values
+        x = x if x_values is None else x_values
+        expected_b, expected_a = self.loop(a, g, x, axis, reverse)
+        coefficients = np.roll(np.broadcast_to(a, g.shape), 1 if reverse else -1, axis)
+        # Each step multiplies the sum of two terms instead of one, and the last step multiplies by x.
+        bound = recurrence_bound(coefficients, g, axis=axis, reverse=not reverse) * (1 + 2 / g.shape[axis])
+        before = abs(self.before(wide(x), axis, reverse))
+        bound_a = bound * before + 4 * eps(g.dtype.name) * abs(expected_a) + 1e-7 * (g.dtype == np.float16)
+        compare(gpu, (by_b, by_a, alone), (expected_b, expected_a, expected_b), (bound, bound_a, bound))
+        assert by_b.dtype == by_a.dtype == alone.dtype
+
+    def loop(self, a, g, x, axis, reverse):
+        a, g, x = (np.broadcast_to(wide(one), g.shape) for one in (a, g, x))
+        coefficients = np.roll(np.conj(a), 1 if reverse else -1, axis)
+        by_b = recur(coefficients, g, axis=axis, reverse=not reverse)
+        by_a = by_b * np.conj(self.before(x, axis, reverse))
+        np.moveaxis(by_a, axis, 0)[-1 if reverse else 0] = 0
+        return by_b, by_a
+
+    def before(self, x, axis, reverse):
+        return np.roll(x, -1 if reverse else 1, axis)
 
 
 @pytest.mark.sanitize

@@ -47,6 +47,7 @@ def raw(x):
 
 
 class Sorting(Contract):
+    methods: ClassVar = ("kernel", "native", "array")
     dtypes: ClassVar = REAL
     lengths: ClassVar = (0, 1, 2, 128, 129, 300)
 
@@ -228,16 +229,73 @@ class TestBits:
 
 
 class TestGradient:
-    def test_jax(self):
-        jax = pytest.importorskip("jax")
-        x, weights = jax.numpy.asarray([3.0, -0.0, 2.0, 0.0]), jax.numpy.arange(4.0)
-        for method in ("native", "array"):
-            gradient = jax.grad(lambda x, method=method: (parprims.sort(x, method=method) * weights).sum())(x)
-            np.testing.assert_array_equal(gradient, [3.0, 0.0, 2.0, 1.0])
+    """Derivatives move back to where their elements came from, those of equal elements in their order."""
 
-    def test_torch(self):
+    methods: ClassVar = ("native", "array")
+    KEYS = np.array([[3.0, -0.0, 2.0], [0.0, np.nan, -1.0], [3.0, 0.0, 7.0], [-np.inf, 5.0, -1.0]])
+
+    def expected(self, weights, axis, descending):
+        """Return the derivative of sum(weights * sorted), by the reference's indices."""
+        found = np.empty_like(weights)
+        np.put_along_axis(found, order(self.KEYS, axis, descending), weights, axis)
+        return found
+
+    @pytest.mark.parametrize("descending", [False, True])
+    @pytest.mark.parametrize("axis", [0, -1])
+    def test_jax(self, method, axis, descending, rng):
+        jax = pytest.importorskip("jax")
+        with jax.enable_x64(True):
+            options = {"axis": axis, "descending": descending, "method": method}
+            by_keys, by_values, values = (rng.standard_normal(self.KEYS.shape) for _ in range(3))
+            expected = self.expected(by_keys, axis, descending), self.expected(by_values, axis, descending)
+
+            def sort(keys):
+                return (parprims.sort(keys, **options) * by_keys).sum()
+
+            def loss(keys, values):
+                y, count, z = parprims.sort_by_key(keys, numbers, values, **options)
+                assert (count.dtype, count.shape) == (numbers.dtype, numbers.shape)
+                return (jax.numpy.where(jax.numpy.isnan(y), 0, y) * by_keys).sum() + (z * by_values).sum()
+
+            keys, values = jax.numpy.asarray(self.KEYS), jax.numpy.asarray(values)
+            numbers = jax.numpy.arange(keys.size).reshape(keys.shape)
+            np.testing.assert_array_equal(jax.grad(sort)(keys), expected[0])
+            np.testing.assert_array_equal(jax.jit(jax.grad(loss, 1))(keys, values), expected[1])
+            # Forward, and of second order: sum(sorted ** 3 / 6) has the elements for second derivatives.
+            index = order(self.KEYS, axis, descending)
+            _, moved = jax.jvp(lambda x: parprims.sort(x, **options), (keys,), (values,))
+            np.testing.assert_array_equal(moved, np.take_along_axis(np.asarray(values), index, axis))
+            first = jax.grad(lambda x: (parprims.sort_by_key(keys, x, **options)[1] ** 3 / 6).sum())
+            np.testing.assert_allclose(jax.grad(lambda x: first(x).sum())(values), values, rtol=1e-14)
+            batch = jax.numpy.stack([keys, keys[::-1]])
+            each = jax.vmap(jax.grad(sort))(batch)
+            np.testing.assert_array_equal(each, np.stack([jax.grad(sort)(x) for x in batch]))
+
+    @pytest.mark.parametrize("descending", [False, True])
+    @pytest.mark.parametrize("axis", [0, -1])
+    def test_torch(self, method, axis, descending, rng):
         torch = pytest.importorskip("torch")
-        for method in ("native", "array"):
-            x = torch.tensor([3.0, -0.0, 2.0, 0.0], requires_grad=True)
-            (parprims.sort(x, method=method) * torch.arange(4.0)).sum().backward()
-            np.testing.assert_array_equal(x.grad, [3.0, 0.0, 2.0, 1.0])
+        options = {"axis": axis, "descending": descending, "method": method}
+        by_keys, by_values, values = (torch.asarray(rng.standard_normal(self.KEYS.shape)) for _ in range(3))
+        keys = torch.tensor(self.KEYS, requires_grad=True)
+        (parprims.sort(keys, **options) * by_keys).sum().backward()
+        np.testing.assert_array_equal(keys.grad, self.expected(by_keys.numpy(), axis, descending))
+        values.requires_grad_(True)
+        numbers = torch.arange(keys.numel()).reshape(keys.shape)
+        _, moved, z = parprims.sort_by_key(keys, numbers, values, **options)
+        assert not moved.requires_grad
+        (g,) = torch.autograd.grad((z * by_values).sum(), values)
+        np.testing.assert_array_equal(g, self.expected(by_values.numpy(), axis, descending))
+        (first,) = torch.autograd.grad(
+            (parprims.sort_by_key(numbers, values, **options)[1] ** 3).sum(), values, create_graph=True
+        )
+        (second,) = torch.autograd.grad(first.sum(), values)
+        np.testing.assert_allclose(second, 6 * values.detach().numpy(), rtol=1e-14)
+
+    def test_indices_have_none(self):
+        torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+        for method in ("auto", "native", "array"):
+            x = torch.tensor(self.KEYS, requires_grad=True)
+            assert not parprims.argsort(x, method=method).requires_grad
+            g = jax.grad(lambda x, method=method: (x[0, parprims.argsort(x, method=method)[0]] * self.KEYS[2]).sum())
+            np.testing.assert_array_equal(g(jax.numpy.asarray(self.KEYS))[0], [7.0, 3.0, 0.0])

@@ -29,11 +29,11 @@ from parprims._arrays import Array, Namespace
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one launch does, as data.
+    """What one launch does, as data; or several, one after another.
 
     The kernel is ``extern "C" void kernel(...)`` with the body given. In it, inputs are ``in0``, ``in1``, ...,
-    outputs ``out0``, ..., scratch ``zeroed``, ``status`` and ``scratch``, all of type ``void*``, and the integers
-    ``n0``, ``n1``, ... of type ``long long``.
+    outputs ``out0``, ..., scratch ``temporary``, ``zeroed``, ``status`` and ``scratch``, all of type ``void*``, and the
+    integers ``n0``, ``n1``, ... of type ``long long``.
 
     Parameters
     ----------
@@ -58,6 +58,12 @@ class Plan:
     unbound_registers : bool
         Whether a thread may have all the registers it can use; otherwise the compiler weighs them against the
         number of blocks that fit a multiprocessor.
+    resident_blocks : int
+        The number of blocks that are to fit a multiprocessor, where the device has the threads; 0 leaves it open.
+    temporary_bytes : int
+        How much memory, ``temporary`` in the kernel, the call has for itself, from the allocator of its library.
+    then : tuple of Plan
+        The launches after this one, with the same arrays, integers and scratch, in which they find what it left.
     """
 
     source: str
@@ -72,20 +78,25 @@ class Plan:
     status_bytes: int = 0
     scratch_bytes: int = 0
     unbound_registers: bool = False
+    resident_blocks: int = 0
+    temporary_bytes: int = 0
+    then: tuple[Plan, ...] = ()
 
-    def text(self, *, static: bool) -> str:
+    def text(self, *, static: bool, later: bool = False) -> str:
         """Return the whole CUDA source.
 
         ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them: inputs,
-        scratch that starts at zero, outputs, other scratch, and once more what starts at zero. Otherwise the integers
-        are parameters.
+        scratch that starts at zero, outputs, other scratch, and once more what starts at zero. Before the outputs a
+        ``later`` launch has outputs and other scratch once more, as what it is given. Otherwise the integers are
+        parameters.
         """
         ins = [f"const void* in{index}" for index in range(self.inputs)]
         outs = [f"void* out{index}" for index in range(len(self.outputs))]
         if static:
             zeros = [f"void* {name}" for name, nbytes in self.zeros().items() if nbytes]
-            others = ["void* scratch"] if self.scratch_bytes else []
-            parameters = [*ins, *zeros, *outs, *others, *("void*" for _ in zeros)]
+            results = [*outs, *(f"void* {name}" for name, nbytes in self.unset().items() if nbytes)]
+            given = ["void*" for _ in results] if later else []
+            parameters = [*ins, *zeros, *given, *results, *("void*" for _ in zeros)]
             missing = [name for name in _SCRATCH if f"void* {name}" not in parameters]
             locals_ = [f"constexpr long long n{index} = {n}LL;" for index, n in enumerate(self.integers)]
             locals_ += [f"void* const {name} = nullptr;" for name in missing]
@@ -93,7 +104,8 @@ class Plan:
             scratch = (f"void* {name}" for name in _SCRATCH)
             parameters = [*ins, *outs, *scratch, *(f"long long n{index}" for index in range(len(self.integers)))]
             locals_ = []
-        bounds = f"{self.block}, 1" if self.unbound_registers else self.block
+        resident = 1 if self.unbound_registers else self.resident_blocks
+        bounds = f"{self.block}, {resident}" if resident else self.block
         return "\n".join(
             (
                 self.source,
@@ -108,8 +120,16 @@ class Plan:
         """Return the bytes of each kind of scratch that starts at zero."""
         return {"zeroed": self.zeroed_bytes, "status": self.status_bytes}
 
+    def unset(self) -> dict[str, int]:
+        """Return the bytes of each kind of scratch that may hold anything."""
+        return {"temporary": self.temporary_bytes, "scratch": self.scratch_bytes}
 
-_SCRATCH = ("zeroed", "status", "scratch")
+    def launches(self) -> tuple[Plan, ...]:
+        """Return this plan and those after it."""
+        return (self, *self.then)
+
+
+_SCRATCH = ("temporary", "zeroed", "status", "scratch")
 
 
 @functools.cache
@@ -354,13 +374,14 @@ class _Config(ctypes.Structure):
 class _Packet:
     """What the driver is handed at a launch: made once, filled in at every call. All parameters are 8 bytes wide."""
 
-    def __init__(self, grid: int, block: int, shared: int, values: Sequence[int]) -> None:
-        self.fields = _Config(grid, 1, 1, block, 1, 1, shared)
+    def __init__(self, plan: Plan, stream: int, values: Sequence[int]) -> None:
+        launches = plan.launches()
+        self._fields = [_Config(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream) for one in launches]
         self.values = (ctypes.c_longlong * len(values))(*values)
         self._size = ctypes.c_size_t(8 * len(values))
         # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
         self._extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self.values), 2, ctypes.addressof(self._size), None)
-        self.config = ctypes.addressof(self.fields)
+        self.config, *self.later = (ctypes.addressof(fields) for fields in self._fields)
         self.extra = ctypes.addressof(self._extra)
 
 
@@ -491,6 +512,7 @@ class Runner:
         self.plan = plan
         self._device = device
         self._function = 0
+        self._later: tuple[int, ...] = ()
         self._packets: dict[int, list[_Packet]] = {}
         self._launch = _driver().launch
         torch = _torch() if _library(xp) == "torch" else None
@@ -513,6 +535,16 @@ class Runner:
             self._address = operator.attrgetter("data.ptr")
             _KNOWN_TYPES[cupy.ndarray] = "cupy"
         self._current_device = None if torch is not None else _cupy().cuda.runtime.getDevice
+        # What is the call's own is allocated as one output more, and dropped when all is launched: the libraries give
+        # memory only to what comes later on the stream.
+        if plan.temporary_bytes:
+            shape = (plan.temporary_bytes,)
+            own = (
+                functools.partial(torch.empty, shape, dtype=torch.uint8, device=place)
+                if torch is not None
+                else functools.partial(_cupy().ndarray, shape, np.dtype("uint8"))
+            )
+            self._outputs += (own,)
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         """Launch on the caller's current stream and return the outputs; nothing waits."""
@@ -534,14 +566,18 @@ class Runner:
             values[at] = address(array)
         status = self._launch(packet.config, self._function, None, packet.extra)
         if status:
-            status = self._launch_again(packet, status)
+            status = self._launch_again(packet, packet.config, self._function, status)
+        for config, function in zip(packet.later, self._later, strict=True):
+            status = status or self._launch(config, function, None, packet.extra)
+            if status:
+                status = self._launch_again(packet, config, function, status)
         packets.append(packet)  # type: ignore[union-attr]
         if status:
             raise _driver().error("cuLaunchKernelEx", status)
-        return outputs
+        return outputs[:-1] if self.plan.temporary_bytes else outputs
 
     def one(self, x: Array) -> Array:
-        """Return what a call returns for one input and one output, sooner: small arrays wait for little else."""
+        """Return what a call returns for one input, output and launch, sooner: small arrays wait for little else."""
         packets = self._packets.get(self._stream())
         if packets and (self._current_device is None or self._current_device() == self._device):
             output = self._outputs[0]()
@@ -557,13 +593,13 @@ class Runner:
                 return output
         return self(x)[0]  # the first call on this stream, or one that needs another device to be current
 
-    def _launch_again(self, packet: _Packet, status: int) -> int:
+    def _launch_again(self, packet: _Packet, config: int, function: int, status: int) -> int:
         """Launch where it failed because this thread has not used the device, or uses another; return the status."""
         driver = _driver()
         if status not in (_INVALID_CONTEXT, _INVALID_HANDLE) or not driver.enter(self._device):
             return status
         try:
-            again: int = self._launch(packet.config, self._function, None, packet.extra)
+            again: int = self._launch(config, function, None, packet.extra)
             return again
         finally:
             driver.leave()
@@ -572,10 +608,10 @@ class Runner:
         """Return a packet for a stream with all but the arrays' addresses filled in."""
         plan = self.plan
         scratch = self._prepare(stream)
-        addresses = (0,) * (plan.inputs + len(plan.outputs))
-        packet = _Packet(plan.grid, plan.block, plan.shared_bytes, (*addresses, *scratch, *plan.integers))
-        packet.fields.stream = stream
-        return packet
+        addresses = (0,) * (plan.inputs + len(self._outputs))
+        if not plan.temporary_bytes:
+            addresses += (0,)
+        return _Packet(plan, stream, (*addresses, *scratch, *plan.integers))
 
     def _prepare(self, stream: int) -> tuple[int, ...]:
         """Load the kernel and return the addresses of its scratch, kind by kind, for a stream."""
@@ -585,10 +621,14 @@ class Runner:
         driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
             if not self._function:
-                code = compiled(plan.text(static=False), driver.architecture(self._device))
-                self._function = _loaded(self._device, code, plan.shared_bytes)
+                arch = driver.architecture(self._device)
+                functions = [
+                    _loaded(self._device, compiled(one.text(static=False), arch), one.shared_bytes)
+                    for one in plan.launches()
+                ]
+                self._later, self._function = tuple(functions[1:]), functions[0]
             sizes = {**plan.zeros(), "scratch": plan.scratch_bytes}
-            scratch = tuple(driver.scratch(self._device, stream, kind, sizes[kind]) for kind in _SCRATCH)
+            scratch = tuple(driver.scratch(self._device, stream, kind, nbytes) for kind, nbytes in sizes.items())
         finally:
             driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
             if entered:
@@ -704,26 +744,32 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 
     capability = _jax_cuda_devices()[0].compute_capability.replace(".", "")
     results = [jax.ShapeDtypeStruct(shape, getattr(jnp, name)) for shape, name in plan.outputs]
-    zeros = [jnp.zeros((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.zeros().values() if nbytes]
-    if plan.scratch_bytes:
-        results.append(jax.ShapeDtypeStruct((-(-plan.scratch_bytes // 4),), jnp.uint32))
-    aliases = {plan.inputs + at: len(results) + at for at in range(len(zeros))}
-    results += [jax.ShapeDtypeStruct(zero.shape, zero.dtype) for zero in zeros]
-    call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases=aliases)
-    outputs = call(
-        *arrays,
-        *zeros,
-        name="kernel",
-        kernel_type="ptx",
-        kernel_data=compiled(plan.text(static=True), f"compute_{capability}").rstrip(b"\0").decode(),
-        grid_x=np.int32(plan.grid),
-        grid_y=np.int32(1),
-        grid_z=np.int32(1),
-        block_x=np.int32(plan.block),
-        block_y=np.int32(1),
-        block_z=np.int32(1),
-        shared_mem_bytes=np.int32(plan.shared_bytes),
-    )
+    updated = [jnp.zeros((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.zeros().values() if nbytes]
+    results += [jax.ShapeDtypeStruct((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.unset().values() if nbytes]
+    kept = len(results)
+    places = [*range(kept, kept + len(updated))]  # among the results, of what a launch updates
+    results += [jax.ShapeDtypeStruct(zero.shape, zero.dtype) for zero in updated]
+    for at, launch in enumerate(plan.launches()):
+        text = launch.text(static=True, later=at > 0)
+        aliases = {plan.inputs + given: place for given, place in enumerate(places)}
+        call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases=aliases)
+        outputs = call(
+            *arrays,
+            *updated,
+            name="kernel",
+            kernel_type="ptx",
+            kernel_data=compiled(text, f"compute_{capability}").rstrip(b"\0").decode(),
+            grid_x=np.int32(launch.grid),
+            grid_y=np.int32(1),
+            grid_z=np.int32(1),
+            block_x=np.int32(launch.block),
+            block_y=np.int32(1),
+            block_z=np.int32(1),
+            shared_mem_bytes=np.int32(launch.shared_bytes),
+        )
+        # A later launch has what starts at zero, outputs and other scratch as those before it left them.
+        places = [*range(kept, len(results)), *range(kept)]
+        updated = [outputs[place] for place in places]
     return tuple(outputs[: len(plan.outputs)])
 
 

@@ -1,7 +1,7 @@
-"""Derivatives of the scans by sum, product and affine map, and of the linear recurrence, whoever computes them.
+"""Derivatives of the scans by sum, product and affine map, the linear recurrence, and sorts, whoever computes them.
 
-A derivative of any of these is itself a linear recurrence, so a method need not know of derivatives. PyTorch's rules
-are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
+A derivative of any of these is itself a linear recurrence, or of a sort its permutation, so a method need not know of
+derivatives. PyTorch's rules are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,20 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     return rules.tridiagonal(methods, method, xp, s.for_rhs(xp.broadcast_to(s.rhs, s.shape)))
 
 
+def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+    """Return what a sort asks for by a method, with its derivative where one may be asked for."""
+    rules = _rules(xp)
+    if rules is not None and s.values is None:
+        s = changed(s, keys=rules.constant(s.keys))  # indices have no derivative
+    elif rules is not None and rules.wanted((s.keys, *s.values)) and not _by_library(xp, method, s.keys):
+        moved: tuple[Array, ...] = rules.sorting(methods, method, xp, s)
+        return moved
+    result: tuple[Array, ...] = methods(method, xp, s)
+    return result
+
+
 def _by_library(xp: Namespace, method: str, x: Array) -> bool:
-    """Return whether a product is left to the library, whose own derivative of it is faster than two recurrences."""
+    """Return whether a product or a sort is left to the library, whose own derivative of it is the faster there."""
     if method == "auto":
         return _cuda.refusal(xp, (x.detach() if hasattr(x, "detach") else x,)) is not None
     return method == "native"
@@ -120,7 +132,11 @@ def changed(r: Any, **fields: Any) -> Any:
 
 def first(x: Array, axis: int, reverse: bool) -> Array:
     """Return the first element, or nothing of an empty array."""
-    return x[along(axis, max(x.shape[axis] - 1, 0), None) if reverse else along(axis, 0, 1)]
+    return x[_first(x, axis, reverse)]
+
+
+def _first(x: Array, axis: int, reverse: bool) -> tuple[Any, ...]:
+    return along(axis, max(x.shape[axis] - 1, 0), None) if reverse else along(axis, 0, 1)
 
 
 def rest(x: Array, axis: int, reverse: bool) -> Array:
@@ -175,26 +191,36 @@ def adjoint(
     method: str,
     *,
     solve: Solve,
+    fused: Callable[..., Any] | None = None,
 ) -> tuple[Array | None, Array, Array | None]:
     """Return the derivatives by a, b and initial of a recurrence with solution x, given g, that by x.
 
     That by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] from the other end, that by a is l[n] conj(x[n-1])
     and that by initial conj(a[0]) l[0]. Without x there is none by a, without initial none by initial. 16-bit floats
-    are computed in float32 and rounded once.
+    are computed in float32 and rounded once, l[0] once more in what it is multiplied with where ``fused``, a function
+    like `_scan.adjoint`, finds the derivatives by b and a at once.
     """
     if g.shape[axis] == 0:
         return a, g, None if initial is None else xp.zeros_like(initial)
     dtype = g.dtype
     wide = compute_dtype(xp, dtype)
-    a, g = conj(xp, cast(xp, a, wide)), cast(xp, g, wide)
-    by_b = transposed(xp, a, g, axis, reverse, method, solve)
     by_a = by_initial = None
-    if x is not None:
-        wide_x, start = (None if one is None else conj(xp, cast(xp, one, wide)) for one in (x, initial))
-        by_a = times_previous(xp, by_b, wide_x, start, axis, reverse)
+    found = None if fused is None else fused(xp, a, g, x, axis, reverse, method)
+    if found is not None:
+        by_b, by_a = found
+        if by_a is not None and initial is not None:
+            start = conj(xp, cast(xp, initial, wide))
+            by_a[_first(by_a, axis, reverse)] = cast(xp, start * cast(xp, first(by_b, axis, reverse), wide), dtype)
+    else:
+        coefficients = conj(xp, cast(xp, a, wide))
+        by_b = transposed(xp, coefficients, cast(xp, g, wide), axis, reverse, method, solve)
+        if x is not None:
+            wide_x, start = (None if one is None else conj(xp, cast(xp, one, wide)) for one in (x, initial))
+            by_a = cast(xp, times_previous(xp, by_b, wide_x, start, axis, reverse), dtype)
     if initial is not None:
-        by_initial = cast(xp, first(a, axis, reverse) * first(by_b, axis, reverse), dtype)
-    return None if by_a is None else cast(xp, by_a, dtype), cast(xp, by_b, dtype), by_initial
+        head = conj(xp, cast(xp, first(a, axis, reverse), wide))
+        by_initial = cast(xp, head * cast(xp, first(by_b, axis, reverse), wide), dtype)
+    return by_a, cast(xp, by_b, dtype), by_initial
 
 
 def transposed(xp: Namespace, a: Array, g: Array, axis: int, reverse: bool, method: str, solve: Solve) -> Array:
@@ -217,6 +243,7 @@ def scan_adjoint(
     *,
     solve: Solve,
     sums: Solve,
+    fused: Callable[..., Any] | None = None,
 ) -> tuple[tuple[Array | None, ...], tuple[Array | None, ...]]:
     """Return the derivatives by the elements and by initial of a scan with results ys, given gs, those by ys.
 
@@ -243,7 +270,7 @@ def scan_adjoint(
                 cotangent = join(xp, xp.zeros_like(head), rest(cotangent, axis, reverse), axis, not reverse)
             start = initial[index] if initial else None if index else filled(xp, 1, y, axis)
             part, by_b, by_start = adjoint(
-                xp, cast(xp, xs[0], wide), y, cotangent, start, axis, reverse, method, solve=solve
+                xp, cast(xp, xs[0], wide), y, cotangent, start, axis, reverse, method, solve=solve, fused=fused
             )
             by_a = part if by_a is None or part is None else by_a + part
             by_b = cast(xp, by_b, g.dtype)

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+import numpy as np
 
 from parprims import _derivatives, _scan, _tridiagonal
 from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced
@@ -107,6 +108,47 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
         lambda _, g: methods(method, xp, s.transposed(xp, g)),
     )
     return x
+
+
+def constant(x: Array) -> Array:
+    """Return an array by which no derivative can be asked for."""
+    return jax.lax.stop_gradient(x) if is_traced(x) else x
+
+
+def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+    """Return sorted keys and values, with their derivatives: tangents move as what they belong to."""
+
+    def rule(*, indices: bool) -> Any:
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
+        def compute(*arrays: Array) -> tuple[Array, ...]:
+            keys, *values = arrays
+            changed = _derivatives.changed(s, keys=keys, values=tuple(values), indices=indices)
+            found: tuple[Array, ...] = methods(method, xp, changed)
+            return found
+
+        def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+            ys = indexed(*primals)
+            *moved, order = ys
+            dys = [_moved(xp, dx, y, order, s.axis) for dx, y in zip(tangents, moved, strict=True)]
+            if not indices:
+                return tuple(moved), tuple(dys)
+            return ys, (*dys, np.zeros(order.shape, jax.dtypes.float0))
+
+        compute.defjvp(tangent, symbolic_zeros=True)
+        return compute
+
+    indexed = rule(indices=True)
+    result: tuple[Array, ...] = rule(indices=False)(s.keys, *s.values)
+    return result
+
+
+def _moved(xp: Namespace, dx: Any, y: Array, order: Array, axis: int) -> Any:
+    """Return a tangent in the order of its keys; that of an integer is nothing."""
+    if not xp.issubdtype(y.dtype, xp.inexact):
+        return np.zeros(y.shape, jax.dtypes.float0)
+    if isinstance(dx, jax.custom_derivatives.SymbolicZero):
+        return xp.zeros_like(y)
+    return xp.take_along_axis(dx, order, axis=axis, mode="promise_in_bounds")
 
 
 def _known(xp: Namespace, x: Any, dtype: Any) -> Array | None:

@@ -40,6 +40,35 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return ys[0] if r.single else ys
 
 
+def constant(x: Array) -> Array:
+    """Return an array by which no derivative can be asked for."""
+    return x.detach()
+
+
+def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+    """Return sorted keys and values, with their derivatives."""
+    result: tuple[Array, ...] = _Sorting.apply(methods, method, xp, s, s.keys, *s.values)
+    return result
+
+
+class _Sorting(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, methods: Methods, method: str, xp: Namespace, s: Any, keys: Array, *values: Array
+    ) -> tuple[Array, ...]:
+        *ys, order = methods(method, xp, _derivatives.changed(s, keys=keys, values=values, indices=True))
+        ctx.save_for_backward(order)
+        ctx.set_materialize_grads(False)  # of keys and values some may go unused, and integers have none
+        ctx.axis = s.axis
+        return tuple(ys)
+
+    @staticmethod
+    def backward(ctx: Any, *gs: Array | None) -> tuple[Array | None, ...]:
+        (order,) = ctx.saved_tensors
+        parts = (None if g is None else torch.zeros_like(g).scatter(ctx.axis, order, g) for g in gs)
+        return None, None, None, None, *parts
+
+
 class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
@@ -53,7 +82,7 @@ class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         a, x, initial = ctx.saved_tensors
-        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, solve=_solve)
+        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, solve=_solve, fused=_scan.adjoint)
         return None, None, None, None, *parts
 
 
@@ -71,7 +100,9 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *gs: Array | None) -> tuple[Array | None, ...]:
         saved = _saved(ctx)
-        by_xs, by_initial = _derivatives.scan_adjoint(ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum)
+        by_xs, by_initial = _derivatives.scan_adjoint(
+            ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum, fused=_scan.adjoint
+        )
         parts = zip((*by_xs, *by_initial), ctx.dtypes, strict=True)
         return None, None, None, None, *(None if one is None else one.to(dtype) for one, dtype in parts)
 

@@ -2,10 +2,11 @@
 // result written once, in one launch.
 //
 // The text before this one defines, for the call at hand: State (a partial result), Raw (one element of every input
-// as memory holds it), Result (one element of every output), element(raw), combine(earlier, later), result(state,
-// raw), first(raw) (what the first element of a line without a start is read as), EXCLUSIVE, STARTS (whether
-// something stands before the first element), Inputs, Outputs and Starts. A "line" is one (o, j); scan_rows serves
-// arrays whose lines are contiguous or few, scan_columns those whose lines lie side by side.
+// as memory holds it), Result (one element of every output), element(raw), combine(earlier, later), result(state, raw,
+// next), first(raw) (what the first element of a line without a start is read as), EXCLUSIVE, STARTS (whether
+// something stands before the first element), PEEKS (whether results depend on next, what peek(raw) gives of the
+// element behind), Inputs, Outputs and Starts. A "line" is one (o, j); scan_rows serves arrays whose lines are
+// contiguous or few, scan_columns those whose lines lie side by side.
 //
 // Phases of both kernels:
 //   1. Every thread begins to load its elements of a tile of the line, all before it uses the first, and folds them;
@@ -32,6 +33,12 @@ constexpr int LOOKERS = 4;  // warps that look back; 2, 8 and 16 are no faster o
 struct Partial {
     State state;
     bool valid;
+};
+
+// What a result sees of the element behind its own, if there is one.
+struct Next {
+    Peek peek;
+    bool exists;
 };
 
 // Combines every lane with all before it, LANES lanes being a unit; `lane` counts within the unit.
@@ -220,6 +227,13 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         if (!STARTS && r == 0 && lane == 0 && begin == 0) first(found[0]);
         return found;
     };
+    // Of the element behind the run of WIDTH threads, and of the one behind the thread's own if these follow each other.
+    Peek behind_run, behind;
+    if (PEEKS) {
+        Raw beyond[VEC];
+        from.load_along(beyond, begin + RUN, read);
+        behind_run = peek(beyond[0]);
+    }
     // Of what stands before the thread's elements in the run, in each round or at all; and of the run.
     State before[DIRECT ? ROUNDS : 1], total;
     if constexpr (DIRECT) {
@@ -246,12 +260,14 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
 #pragma unroll 4
         for (int r = 0; r < ROUNDS; ++r) {
             const Raw(&found)[VEC] = fetch(r);
+            if (PEEKS && r == 0) behind = shuffle_down(peek(found[0]), 1);
 #pragma unroll
             for (int k = 0; k < VEC; ++k) total = r + k > 0 ? combine(total, element(found[k])) : element(found[k]);
         }
         total = scan_lanes<WIDTH>(total, lane);
         before[0] = shuffle_up(total, 1);
         total = shuffle(total, (threadIdx.x % WARP) | (WIDTH - 1));
+        if (lane == WIDTH - 1) behind = behind_run;
     }
 
     Partial prefix;  // of what stands before the warp's run
@@ -290,12 +306,25 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             if (prefix.valid) state = lane > 0 || r > 0 ? combine(prefix.state, state) : prefix.state;
         }
         const Raw(&found)[VEC] = fetch(r);
+        const Index i = begin + (DIRECT ? r * WIDTH + lane : lane * ROUNDS + r) * VEC;
+        Peek last = behind;  // of the element behind the vector
+        if constexpr (PEEKS && DIRECT) {
+            last = shuffle_down(peek(found[0]), 1);
+            const Peek wrapped =
+                r + 1 < ROUNDS ? shuffle(peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP & -WIDTH) : behind_run;
+            if (lane == WIDTH - 1) last = wrapped;
+        } else if (PEEKS && r + 1 < ROUNDS) {
+            Raw following[VEC];
+            from.fetch(following, staged, slot(lane * ROUNDS + r + 1));
+            last = peek(following[0]);
+        }
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
             const State one = element(found[k]);
-            if (EXCLUSIVE) results[k] = result(state, found[k]);
+            const Next next = {k + 1 < VEC ? peek(found[min(k + 1, VEC - 1)]) : last, i + k + 1 < read};
+            if (EXCLUSIVE) results[k] = result(state, found[k], next);
             state = k == 0 && alone ? one : combine(state, one);
-            if (!EXCLUSIVE) results[k] = result(state, found[k]);
+            if (!EXCLUSIVE) results[k] = result(state, found[k], next);
         }
     };
     if constexpr (DIRECT) {
@@ -350,6 +379,8 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     Raw raw[ROWS][VEC];
 #pragma unroll
     for (int u = 0; u < ROWS; ++u) from.load_across(raw[u], min(begin + u, read - 1));
+    Raw behind[VEC];  // the elements behind the thread's own
+    if (PEEKS) from.load_across(behind, min(begin + ROWS, read - 1));
     if (!STARTS && begin == 0) {
 #pragma unroll
         for (int k = 0; k < VEC; ++k) first(raw[0][k]);
@@ -413,9 +444,10 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
             const State one = element(raw[u][k]);
-            if (EXCLUSIVE) results[k] = result(state[k], raw[u][k]);
+            const Next next = {peek(u + 1 < ROWS ? raw[min(u + 1, ROWS - 1)][k] : behind[k]), begin + u + 1 < read};
+            if (EXCLUSIVE) results[k] = result(state[k], raw[u][k], next);
             state[k] = valid || u > 0 ? combine(state[k], one) : one;
-            if (!EXCLUSIVE) results[k] = result(state[k], raw[u][k]);
+            if (!EXCLUSIVE) results[k] = result(state[k], raw[u][k], next);
         }
         if (exists && begin + u < n) to.store_across(results, begin + u);
     }

@@ -284,8 +284,10 @@ def linear_recurrence(
     Methods: kernel (CUDA arrays), native (JAX; a constant ``a`` on NumPy with SciPy), array.
     Derivatives: by a, b and initial on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
     by every method. With g the derivative by x, that by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1], by the
-    same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. 16-bit floats are
-    computed in float32 and rounded once. torch.compile keeps the call as one node of its graph.
+    same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. The kernel finds both in
+    one launch in PyTorch's backward pass, which reads a, g and x once (not under torch.compile or where the backward
+    pass is to be differentiated). 16-bit floats are computed in float32 and rounded once, l[0] twice where initial is
+    given. torch.compile keeps the call as one node of its graph.
     Reference: Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
     Equations, IEEE Trans. Comput. C-22(8), 1973; Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
@@ -704,6 +706,80 @@ class _Recurrence:
         )
 
 
+class _Adjoint:
+    """The derivatives of a linear recurrence by b and, if its solution x is given, by a.
+
+    ``inputs`` are a, the derivative g by x, and x, of one shape. With m[n] = conj(a[n+1]) (g[n+1] + m[n+1]) from
+    the other end, the first is l[n] = g[n] + m[n] and the second l[n] conj(x[n-1]), where that is zero for the first x.
+    """
+
+    __slots__ = ("axis", "inputs", "n", "program", "reverse", "shape")
+    program: _Program
+    key = None
+
+    def __init__(self, inputs: tuple[Array, ...], axis: int, reverse: bool) -> None:
+        self.inputs, self.axis, self.reverse = inputs, axis, reverse
+        self.shape = inputs[1].shape
+        self.n = self.shape[axis]
+
+    @property
+    def single(self) -> bool:
+        return len(self.inputs) == 2
+
+    def starts(self) -> tuple[Array, ...]:
+        return ()
+
+    def make_program(self) -> _Program:
+        """Return the device functions of these derivatives."""
+        g = self.inputs[1]
+        state = dtype_name(compute_dtype(array_api_compat.array_namespace(g), g.dtype))
+        return _Program(
+            _SELECT,
+            tuple(dtype_name(x.dtype) for x in self.inputs),
+            (state, state),
+            tuple((at, dtype_name(g.dtype)) for at in range(len(self.inputs) - 1)),
+            (1, 0),
+            constant_start=True,
+            exclusive=True,
+            element=_adjoint_element,
+            result=_adjoint_result,
+            peeks=len(self.inputs) - 1,
+        )
+
+
+def _adjoint_element(a: Array, g: Array, *_: Array) -> tuple[Array, Array]:
+    """Return the map m -> conj(a) (g + m), as `_nan_unless_finite` would have it."""
+    xp = array_api_compat.array_namespace(a)
+    a = xp.conj(a)
+    return _nan_unless_finite(a, a * g)
+
+
+def _adjoint_result(_: Array, m: Array, _a: Array, g: Array, *x_and_before: Array) -> tuple[Array, Array]:
+    """Return the derivatives by b and a of one element, given the m that stands there and the x before it."""
+    xp = array_api_compat.array_namespace(g)
+    *_, before, exists = x_and_before
+    by_b = g + m
+    by_a = by_b * xp.conj(before)
+    return by_b, xp.where(exists, by_a, xp.zeros_like(by_a))
+
+
+def adjoint(
+    xp: Namespace, a: Array, g: Array, x: Array | None, axis: int, reverse: bool, method: str
+) -> tuple[Array, Array | None] | None:
+    """Return the derivatives of a linear recurrence by b and, with x, by a, from one kernel; None where none serves.
+
+    Parameters are those of `_derivatives.adjoint`; the derivative by a takes no initial element into account.
+    """
+    inputs = (a, g) if x is None else (a, g, x)
+    if method not in ("auto", "kernel") or 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
+        return None
+    r = _Adjoint(inputs, axis, not reverse)
+    if _adjoint_refusal(xp, r) is not None:
+        return None
+    found = _ADJOINT("kernel", xp, r)
+    return (found, None) if r.single else found
+
+
 def _joint_shape(arrays: tuple[Array, ...]) -> tuple[int, ...]:
     """Return what shapes of equal length, without zeros, broadcast to."""
     return tuple(max(lengths) for lengths in zip(*(x.shape for x in arrays), strict=True))
@@ -883,6 +959,11 @@ class _Program:
         Whether a result leaves its own element out.
     element : callable, optional
         Makes the components of a state from those of the inputs.
+    result : callable, optional
+        Makes the results from the components of a state, those of the inputs, the input ``peeks`` of the element
+        behind and whether there is one; otherwise they are components of the state.
+    peeks : int
+        The number of that input.
     first : str
         CUDA statements on ``raw``, the first element of a line that has no start.
     """
@@ -898,16 +979,31 @@ class _Program:
         constant_start: bool = False,
         exclusive: bool = False,
         element: Callable[..., Any] | None = None,
+        result: Callable[..., Any] | None = None,
+        peeks: int = 0,
         first: str = "",
     ) -> None:
         for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
             if name not in C_TYPES:
                 raise Untraceable(f"the kernel has no dtype {name}")
+        # What operators see of elements has the dtypes of the states, the last one's where inputs are more.
+        wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
+
+        def working(pattern: str, name: str, at: int) -> tuple[tuple[str, str]]:
+            return ((name, f"ops::cast<{register_type(name)}>({pattern % at})"),)
+
         lines, values = [], [f"x{index}" for index in range(len(inputs))]
         if element is not None:
-            cast_values = (f"ops::cast<{register_type(name)}>({x})" for name, x in zip(states, values, strict=True))
-            made = trace("element", element, *((one,) for one in zip(states, cast_values, strict=True)), packed=False)
+            given = [working("x%d", name, at) for at, name in enumerate(wide)]
+            made = trace("element", element, *given, packed=False)
             lines, values = made.lines, list(made.outputs)
+        ends, codes = [], [f"state.v{component}" for component, _ in outputs]
+        if result is not None:
+            given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
+            given += [working("value(raw.x%d)", name, at) for at, name in enumerate(wide)]
+            given += [working("value(next.peek%.0s)", wide[peeks], 0), (("bool", "next.exists"),)]
+            made = trace("result", result, *given, packed=False)
+            ends, codes = made.lines, [made.outputs[component] for component, _ in outputs]
         self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
         self.starts = () if constant_start or starts is None else starts
         self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
@@ -926,16 +1022,23 @@ class _Program:
             start = [literal(1, states[0]), f"ops::cast<{register_type(states[1])}>(value(s0.at(h, l, j).base[0]))"]
         else:
             start = []
-        results = ", ".join(f"store<{C_TYPES[dtype]}>(state.v{component})" for component, dtype in outputs)
+        results = ", ".join(f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True))
         self._text = "\n".join(
             (
                 structures(inputs, states, lines, values, trace_combine(op, states)),
                 "struct Result {",
                 *(f"    {C_TYPES[name]} y{index};" for index, name in enumerate(self.outputs)),
                 "};",
-                f"DEVICE Result result(const State& state, const Raw&) {{ return {{{results}}}; }}",
+                f"using Peek = {C_TYPES[inputs[peeks]]};",
+                f"DEVICE Peek peek(const Raw& raw) {{ return raw.x{peeks}; }}",
+                "template <class Next>",
+                "DEVICE Result result(const State& state, const Raw& raw, const Next& next) {",
+                *(f"    {line}" for line in ends),
+                f"    return {{{results}}};",
+                "}",
                 f"DEVICE void first(Raw& raw) {{ {first} }}",
-                f"constexpr bool EXCLUSIVE = {_cpp(exclusive)}, STARTS = {_cpp(starts is not None)};",
+                f"constexpr bool EXCLUSIVE = {_cpp(exclusive)}, STARTS = {_cpp(starts is not None)},"
+                f" PEEKS = {_cpp(result is not None)};",
                 "struct Starts {",
                 *(f"    View<const {C_TYPES[name]}, STRIDED> s{index};" for index, name in enumerate(self.starts)),
                 "    DEVICE State load(long long h, long long l, long long j) const {",
@@ -1237,11 +1340,15 @@ def _recurrence_kernel_refusal(xp: Namespace, r: _Recurrence) -> str | None:
     return _kernel_refusal_of(xp, r, (xp, _cuda.mode(xp), _dtypes_of(r), r.dtype, r.initial is None))
 
 
-def _dtypes_of(r: _Scan | _Recurrence) -> tuple[Any, ...]:
+def _adjoint_refusal(xp: Namespace, r: _Adjoint) -> str | None:
+    return _kernel_refusal_of(xp, r, ("adjoint", xp, _cuda.mode(xp), _dtypes_of(r)))
+
+
+def _dtypes_of(r: _Scan | _Recurrence | _Adjoint) -> tuple[Any, ...]:
     return tuple([x.dtype for x in r.inputs])
 
 
-def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence, key: Any) -> str | None:
+def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence | _Adjoint, key: Any) -> str | None:
     """Return why the kernel cannot serve, or None, having left its program with the call."""
     reason = _cuda.refusal(xp, (*r.inputs, *r.starts()))
     if reason is not None:
@@ -1261,9 +1368,9 @@ def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence, key: Any) -> str |
 _programs: dict[Any, _Program] = {}
 
 
-def _kernel(xp: Namespace, r: _Scan | _Recurrence) -> Any:
+def _kernel(xp: Namespace, r: _Scan | _Recurrence | _Adjoint) -> Any:
     """Return the scan, or the solution, by one launch of a CUDA kernel."""
-    if 0 in r.shape:
+    if 0 in r.shape and not isinstance(r, _Adjoint):
         return _array_of(xp, r)
     given = (*r.inputs, *r.starts())
     arrays = tuple(_cuda.plain(xp, x) for x in given)
@@ -1286,7 +1393,7 @@ def _kernel(xp: Namespace, r: _Scan | _Recurrence) -> Any:
 
 
 def _runner(
-    xp: Namespace, r: _Scan | _Recurrence, arrays: tuple[Array, ...]
+    xp: Namespace, r: _Scan | _Recurrence | _Adjoint, arrays: tuple[Array, ...]
 ) -> Callable[..., tuple[Array, ...]] | None:
     """Return a function that launches the kernel on inputs and starts of such layouts, or None if it has no plan."""
     layouts = tuple([_cuda.layout(xp, x) for x in arrays])
@@ -1301,6 +1408,7 @@ def _runner(
         return None
     if gpu is not None:
         return _cuda.remember(r.program.runners, key, _cuda.Runner(xp, plan, gpu))
+    assert not isinstance(r, _Adjoint), "JAX derives adjoints itself"
     axis, remade = r.axis, r.remade
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
@@ -1336,3 +1444,4 @@ _METHODS = {
         array=Method(_array_recurrence),
     )
 }
+_ADJOINT = Methods("linear_recurrence", kernel=Method(_kernel, _adjoint_refusal))

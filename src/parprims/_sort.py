@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import array_api_compat
 
+from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -18,7 +21,7 @@ from parprims._arrays import (
     namespace,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods
+from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN
 from parprims._scan import inclusive
 
@@ -39,7 +42,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         Whether the largest elements come first.
     stable : bool
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
@@ -55,17 +58,28 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         If an argument has an unknown value, or x by array has more elements than its library's indices can count.
     IndexError
         If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
 
     Notes
     -----
     Work and depth: w / 4 passes for keys of w bits (one for bool), each a scan of 16 n counts and n binary searches,
-    in O(log n) steps (array).
-    Traffic and launches: array holds about 50 bytes of counts and 50 of indices for every element, and reads n of
-    the counts log2(16 n) times a pass.
+    in O(log n) steps (array); w / 8 passes (kernel).
+    Traffic and launches: kernel sorts rows of at most 4096 in one launch that reads and writes them once. Longer ones
+    take w / 8 + 1: one reads the keys and counts their digits, then each reads and writes keys and values, but for
+    digits that are the same in every row. It has memory for one more copy of keys and values and at most 5 % besides
+    (10 % for rows of 2^30 and more, 55 % for indices of rows above 2^32, a third for many rows of little more than
+    4096), and copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for
+    every element, and reads n of the counts log2(16 n) times a pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
-    Reproducibility: the same input gives the same bits if stable; by array always.
-    Methods: native (the library's own sort, of integer keys in our order where its own order is another), array.
-    Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009.
+    Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
+    Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
+    Methods: kernel (CUDA arrays; auto leaves it until it has been measured), native (the library's own sort, of
+    integer keys in our order where its own order is another), array.
+    Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
+    by every method: what belongs to an element moves with it. Indices have none.
+    Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009;
+    Adinets and Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
     Examples
     --------
@@ -76,8 +90,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
     """
-    xp = namespace(x=x)
-    result: Array = _sort("sort", xp, "x", x, (), axis, descending, stable, method)[0]
+    result: Array = _sort("sort", x, (), axis, descending, stable, method)[0]
     return result
 
 
@@ -96,7 +109,7 @@ def argsort(
         Whether the indices of the largest elements come first.
     stable : bool
         Whether the indices of equal elements ascend, in both directions.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
 
     Returns
@@ -111,8 +124,7 @@ def argsort(
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
     """
-    xp = namespace(x=x)
-    result: Array = _sort("argsort", xp, "x", x, None, axis, descending, stable, method)[0]
+    result: Array = _sort("argsort", x, None, axis, descending, stable, method)[0]
     return result
 
 
@@ -132,14 +144,14 @@ def sort_by_key(
     keys : array
         The keys, of at least one dimension and of bool, integer or real floating dtype.
     *values : array
-        What belongs to the keys: arrays of the shape of keys and any dtype.
+        What belongs to the keys: arrays of the shape of keys and any dtype; by kernel any of at most 16 bytes.
     axis : int
         The axis to sort along.
     descending : bool
         Whether the largest keys come first.
     stable : bool
         Whether equal keys stay in the order they have in the input, in both directions.
-    method : {"auto", "native", "array"}
+    method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
 
     Returns
@@ -155,31 +167,27 @@ def sort_by_key(
     >>> names
     array([10, 20, 30])
     """
-    xp = namespace(keys=keys, **{f"values[{index}]": one for index, one in enumerate(values)})
-    for index, one in enumerate(values):
-        if one.shape != keys.shape:
-            raise ValueError(f"values[{index}] must have the shape of keys, {keys.shape}, got {one.shape}")
-    return _sort("sort_by_key", xp, "keys", keys, values, axis, descending, stable, method)
+    return _sort("sort_by_key", keys, values, axis, descending, stable, method)
 
 
 class _Sorting:
     """One call, checked: what every method is given, and answers with (keys, *values) in order.
 
-    Without values (None) the answer is (indices,). ``axis`` counts from the front.
+    If ``indices`` they follow, and without values (None) the answer is they alone. ``axis`` counts from the front.
     """
 
-    __slots__ = ("axis", "descending", "keys", "stable", "values")
+    __slots__ = ("axis", "descending", "indices", "key", "keys", "stable", "values")
 
     def __init__(
         self, keys: Array, values: tuple[Array, ...] | None, axis: int, descending: bool, stable: bool
     ) -> None:
         self.keys, self.values, self.axis, self.descending, self.stable = keys, values, axis, descending, stable
+        self.indices = values is None
+        self.key: Any = None
 
 
 def _sort(
     primitive: str,
-    xp: Namespace,
-    name: str,
     keys: Array,
     values: tuple[Array, ...] | None,
     axis: Any,
@@ -188,14 +196,39 @@ def _sort(
     method: str,
 ) -> tuple[Array, ...]:
     """Check a call of any public function here and hand it to a method."""
+    key = None
+    if not watched():
+        signature = _cuda.signature((keys, *values) if values else keys)
+        if signature is not None:
+            # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
+            key = (primitive, axis, type(axis), descending, stable, method, signature)
+            shortcut = _shortcut(key)
+            if shortcut is not None:
+                return shortcut(keys, *(values or ()))
+    name = "keys" if primitive == "sort_by_key" else "x"
+    xp = namespace(**{name: keys}, **{f"values[{index}]": one for index, one in enumerate(values or ())})
+    for index, one in enumerate(values or ()):
+        if one.shape != keys.shape:
+            raise ValueError(f"values[{index}] must have the shape of keys, {keys.shape}, got {one.shape}")
     if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
         raise TypeError(
             f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
             f"got {dtype_name(keys.dtype)}"
         )
     sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), bool(descending), bool(stable))
-    result: tuple[Array, ...] = _METHODS[primitive](method, xp, sorting)
-    return result
+    sorting.key = key
+    return _derivatives.sorting(_METHODS[primitive], method, xp, sorting)
+
+
+_shortcuts: dict[Any, Callable[..., tuple[Array, ...]]] = {}
+
+
+def _shortcut(key: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what computes calls with this key, if one came before."""
+    try:
+        return _shortcuts.get(key)
+    except TypeError:  # an unhashable argument, which the checks will name
+        return None
 
 
 _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
@@ -265,13 +298,12 @@ def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     x = xp.moveaxis(s.keys, s.axis, -1)
     n = x.shape[-1]
     source = _source(xp, "keys" if s.values else "x", xp.reshape(x, (-1,)), n, s.descending)
-    if s.values is None:
-        flat = [source % n if n else source]
-    else:
-        flat = [
-            _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
-            for one in (s.keys, *s.values)
-        ]
+    flat = [
+        _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
+        for one in (() if s.values is None else (s.keys, *s.values))
+    ]
+    if s.indices:
+        flat.append(source % n if n else source)
     return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
 
 
@@ -346,11 +378,11 @@ def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
 def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     """Return what is asked for by the library's own sort, of integers where its order of the keys is not ours."""
     if array_api_compat.is_jax_namespace(xp):
-        result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.axis, s.descending, s.stable)
+        result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.indices, s.axis, s.descending, s.stable)
         return result
     ours = _keeps_order(xp, s.keys)
     stable = _stable_in_numpy(xp, s) if array_api_compat.is_numpy_namespace(xp) else s.stable
-    if ours and s.values == ():
+    if ours and s.values == () and not s.indices:
         if array_api_compat.is_torch_namespace(xp):
             return (xp.sort(s.keys, axis=s.axis, descending=s.descending, stable=stable),)
         # Elsewhere descending order is ascending order flipped: flipped twice, equal elements keep their order.
@@ -362,11 +394,11 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
         keys = bits(xp, keys)  # PyTorch compares only signed integers on GPUs
         keys = keys ^ xp.iinfo(keys.dtype).min
     order = xp.argsort(keys, axis=s.axis, descending=s.descending, stable=stable)
-    if s.values is None:
-        return (order,)
-    return tuple(
-        _moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=s.axis)) for one in (s.keys, *s.values)
+    moved = (
+        _moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=s.axis))
+        for one in (() if s.values is None else (s.keys, *s.values))
     )
+    return (*moved, order) if s.indices else tuple(moved)
 
 
 def _moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
@@ -400,7 +432,7 @@ def _stable_in_numpy(xp: Namespace, s: _Sorting) -> bool:
     kind = dtype_kind(s.keys.dtype)
     if kind != "float" and dtype_bits(s.keys.dtype) <= 16:
         return True
-    if not s.stable or s.values != ():
+    if not s.stable or s.values != () or s.indices:
         return s.stable
     if kind != "float":
         return False
@@ -416,27 +448,312 @@ def _jax_sort() -> Callable[..., Any]:
     import jax
 
     def run(
-        keys: Array, values: tuple[Array, ...] | None, axis: int, descending: bool, stable: bool
+        keys: Array, values: tuple[Array, ...] | None, indices: bool, axis: int, descending: bool, stable: bool
     ) -> tuple[Array, ...]:
         ordered = _integers(jax.numpy, keys)
         if descending:
             ordered = ~ordered
         exact = ordered.dtype == keys.dtype
-        if values is None:
+        operands: tuple[Array, ...] = () if values is None else values if exact else (keys, *values)
+        if indices:
             index = jax.numpy.__array_namespace_info__().default_dtypes()["indexing"]
-            operands: tuple[Array, ...] = (jax.lax.broadcasted_iota(index, keys.shape, axis),)
-        else:
-            operands = values if exact else (keys, *values)
+            operands += (jax.lax.broadcasted_iota(index, keys.shape, axis),)
         first, *rest = jax.lax.sort((ordered, *operands), dimension=axis, is_stable=stable, num_keys=1)
         if values is not None and exact:
             rest = [~first if descending else first, *rest]
         return tuple(rest)
 
-    compiled: Callable[..., Any] = jax.jit(run, static_argnums=(2, 3, 4))
+    compiled: Callable[..., Any] = jax.jit(run, static_argnums=(2, 3, 4, 5))
     return compiled
 
 
+# ---- The kernel -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """The sizes of the kernels' work, chosen by registers and shared memory: no GPU has measured them yet.
+
+    ``rows`` are the ways to sort a short row: its greatest length, the threads to it, those to a block, the bits of a
+    digit. ``items`` are the tiles of longer rows by the bytes of the widest of key and values: the threads, the
+    elements to a thread of keys alone and of keys with values, and the blocks on a multiprocessor, for which registers
+    are enough without spills. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count digits,
+    ``chunk`` keys at least in each. Words of 32 bits count the keys of rows up to ``counts``, and indices on their way
+    of rows up to ``places``.
+    """
+
+    lanes: int = 32
+    rows: tuple[tuple[int, int, int, int], ...] = ((256, 32, 128, 5), (1024, 128, 128, 7), (4096, 256, 256, 8))
+    items: tuple[tuple[int, int, int, int, int], ...] = (
+        (1, 512, 18, 16, 2),
+        (2, 512, 20, 16, 2),
+        (4, 384, 16, 14, 3),
+        (8, 384, 10, 10, 3),
+        (16, 384, 5, 5, 3),
+    )
+    blocks: int = 264
+    counters: int = 1056
+    chunk: int = 16384
+    counts: int = 2**30 - 1
+    places: int = 2**32
+
+
+_SIZES = _Sizes()
+
+_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
+_INDICES = {"int32": "int", "int64": "long long"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """What a kernel is made for: dtypes by name, and what it answers with.
+
+    ``values`` are the bytes of an element of each; ``index`` is the dtype of indices, or None without them.
+    """
+
+    key: str
+    descending: bool
+    keyed: bool
+    values: tuple[int, ...]
+    index: str | None
+
+    @property
+    def bits(self) -> int:
+        """Return how many bits of a key can differ."""
+        return 1 if self.key == "bool" else 8 * self.key_bytes
+
+    @property
+    def key_bytes(self) -> int:
+        kind = self.key.lstrip("abcdefghijklmnopqrstuvwxyz")
+        return int(kind) // 8 if kind else 1
+
+    def source(self, count_bytes: int, place_bytes: int) -> str:
+        """Return the CUDA text before the kernel."""
+        kind = {"b": "BOOL", "i": "SIGNED", "u": "UNSIGNED", "f": "FLOATING"}[
+            "f" if self.key == "bfloat16" else self.key[0]
+        ]
+        fraction = _FRACTION_BITS.get(self.key, 0)
+        infinite = ((1 << (8 * self.key_bytes - 1 - fraction)) - 1) << fraction if fraction else 0
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh"),
+                f"using Key = {_WORDS[self.key_bytes]};",
+                "enum Kind { BOOL, SIGNED, UNSIGNED, FLOATING };",
+                f"constexpr Kind KIND = {kind};",
+                f"constexpr Key INFINITE = (Key){infinite}ULL;",
+                f"constexpr bool FALLING = {str(self.descending).lower()};",
+                f"constexpr int WIDTH = {self.bits};",
+                f"using Place = {_WORDS[place_bytes]};",
+                f"using Count = {_WORDS[count_bytes]};",
+                f"using INDEX = {_INDICES[self.index or 'int64']};",
+                _cuda.device_source("_sort.cu"),
+            )
+        )
+
+
+def _plan(
+    spec: _Spec, outputs: Sequence[tuple[tuple[int, ...], str]], shape: tuple[int, ...], address: int
+) -> _cuda.Plan:
+    """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
+    n = shape[-1]
+    rows = math.prod(shape[:-1])
+    wide = 4 if n <= _SIZES.counts else 8
+    plan = functools.partial(
+        _cuda.Plan,
+        source=spec.source(wide, 4 if n <= _SIZES.places else 8),
+        inputs=1 + len(spec.values),
+        outputs=tuple(outputs),
+    )
+    if n <= _SIZES.rows[-1][0]:
+        return _plan_rows(spec, plan, rows, n)
+    return _plan_tiles(spec, plan, rows, n, address, wide)
+
+
+def _answers(spec: _Spec) -> Iterator[str]:
+    """Yield the statements with which a whole row leaves."""
+    for at, nbytes in enumerate(spec.values):
+        yield f"  sorted.move<{_WORDS[nbytes]}>(in{at + 1}, out{at + 1});"
+    if spec.index:
+        yield f"  sorted.indices(out{len(spec.values) + spec.keyed});"
+
+
+def _plan_rows(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int) -> _cuda.Plan:
+    """Return the launch that sorts rows which a warp or a block holds."""
+    shared, checks = 0, []
+    if n <= _SIZES.lanes:
+        block, lanes = 256, _cuda.power_of_two(n, up=True)
+        grid = -(-rows * lanes // block)
+        made, keys = f"SortedLanes<{block}, {lanes}>", "sorted.move<Key>(in0, out0)"
+    else:
+        _, group, block, digit = next(one for one in _SIZES.rows if n <= one[0])
+        items, digit = -(-n // group), min(digit, spec.bits)
+        sources = bool(spec.values or spec.index)
+        grid = -(-rows * group // block)
+        size = group * items * (spec.key_bytes + 2 * sources) + 4 * group // 32 * 2**digit + 2**digit // 8 + 32
+        shared = block // group * size
+        made = f"SortedRows<{block}, {group}, {items}, {digit}, {str(sources).lower()}>"
+        checks = [f"  static_assert(sizeof({made}::Shared) * {block // group} <= {shared});"]
+        keys = "sorted.store(out0)"
+    body = [*checks, f"  const {made} sorted(in0, n0, (int)n1);", *([f"  {keys};"] if spec.keyed else [])]
+    return plan(
+        body="\n".join((*body, *_answers(spec))), integers=(rows, n), grid=grid, block=block, shared_bytes=shared
+    )
+
+
+def _plan_tiles(
+    spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int, address: int, count_bytes: int
+) -> _cuda.Plan:
+    """Return the launch that counts digits and one for each digit."""
+    total, key_bytes = rows * n, spec.key_bytes
+    radix, passes = 2 ** min(8, spec.bits), -(-spec.bits // 8)
+    place_bytes = (4 if n <= _SIZES.places else 8) if spec.index else 0
+    widest = max(key_bytes, *spec.values, place_bytes)
+    threads, alone, together, resident = next(one[1:] for one in _SIZES.items if widest <= one[0])
+    moved = len(spec.values) + bool(spec.index)
+    items = together if moved else alone
+    if moved > 1 or count_bytes > 4:
+        resident = min(resident, 2)
+    while items > 4 and rows * -(-n // (threads * items)) < _SIZES.blocks:
+        items = (items + 1) // 2
+    tiles = -(-n // (threads * items))
+
+    temporary = 0
+
+    def reserved(nbytes: int) -> str:
+        """Return the address of so much of the call's own memory."""
+        nonlocal temporary
+        integers.append(temporary)
+        temporary += -(-nbytes // 256) * 256
+        return f"(char*)temporary + n{len(integers) - 1}"
+
+    vector = 16 // key_bytes
+    if (address if rows == 1 else address + n * key_bytes) % 16 or (rows > 1 and address % 16):
+        vector = 1
+    step = 4 * 256 * vector
+    chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // rows))
+    chunk = -(-n // (chunks * step)) * step
+    words_bytes = rows * tiles * radix * count_bytes
+    integers = [rows, n, tiles, chunk, -(-n // chunk), -(-words_bytes // 16)]
+    words = reserved(words_bytes)
+    counts_bytes = rows * passes * radix * count_bytes
+    alone = integers[4] == 1  # one block counts a row, and need not find zeros
+    counts = reserved(counts_bytes) if alone else "(char*)zeroed + 16"
+    several = passes > 1  # keys and values go by way of temporary memory
+    body = []
+    key_temporary = reserved(total * key_bytes) if several else "nullptr"
+    key_out, aside = "out0", "nullptr"
+    if spec.index:
+        # On the way keys and indices wait in the memory of the result as far as it goes.
+        index_bytes = int(spec.index[3:]) // 8
+        last = f"out{len(spec.values) + spec.keyed}"
+        place_temporary = reserved(total * place_bytes) if several else "nullptr"
+        aside = last
+        if not spec.keyed and several:
+            if key_bytes + place_bytes <= index_bytes:
+                integers.append(total * place_bytes)
+                key_out = f"(char*){last} + n{len(integers) - 1}"
+            elif place_bytes <= key_bytes <= index_bytes:
+                key_out, aside = last, reserved(total * place_bytes)
+            else:
+                key_out = reserved(total * key_bytes)
+    for at, nbytes in enumerate(spec.values):
+        own = reserved(total * nbytes) if several else "nullptr"
+        body.append(f"  sorted.move<{_WORDS[nbytes]}>(in{at + 1}, {own}, out{at + 1});")
+    if spec.index:
+        body.append(f"  sorted.indices({place_temporary}, {aside}, {last});")
+    copies = max(1, min(8, 32768 // (passes * radix * 4)))
+    counting = f"count_digits<256, {copies}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
+    moving = (
+        f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, "
+        f"n0, n1, (unsigned)n2, {str(not spec.keyed).lower()});\n  if (!sorted.left) return;"
+    )
+    plan = functools.partial(
+        plan,
+        integers=tuple(integers),
+        zeroed_bytes=16 + (0 if alone else counts_bytes),
+        temporary_bytes=temporary,
+    )
+    one = plan(
+        body="\n".join((moving, *body)),
+        grid=rows * tiles,
+        block=threads,
+        shared_bytes=-(-threads * items * widest // 16) * 16,
+        resident_blocks=resident,
+    )
+    return plan(body=f"  {counting}", grid=rows * integers[4], block=256, then=(one,) * passes)
+
+
+def _kernel_refusal(xp: Namespace, s: _Sorting) -> str | None:
+    for one in s.values or ():
+        if dtype_kind(one.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    return _cuda.refusal(xp, (s.keys, *(s.values or ())))
+
+
+def _kernel_slower(_xp: Namespace, _s: _Sorting) -> str | None:
+    return "the kernel has not been measured on a GPU yet"
+
+
+def _kernel(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
+    """Return what is asked for by a radix sort in CUDA."""
+    given = (s.keys, *(s.values or ()))
+    if 0 in s.keys.shape:
+        return _array(xp, s)
+    last = s.keys.ndim - 1
+    moved = (x if s.axis == last else xp.moveaxis(x, s.axis, -1) for x in given)
+    arrays = tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
+    runner = _runner(xp, s, arrays)
+    ys: tuple[Array, ...] = runner(*arrays)
+    if s.axis != last:
+        return tuple(xp.moveaxis(y, -1, s.axis) for y in ys)
+    if s.key is not None and all(one is other for one, other in zip(arrays, given, strict=True)):
+        alone = isinstance(runner, _cuda.Runner) and not runner.plan.then and len(given) + len(ys) == 2
+        _cuda.remember(_shortcuts, s.key, (lambda x: (runner.one(x),)) if alone else runner)
+    return ys
+
+
+_runners: dict[Any, Callable[..., tuple[Array, ...]]] = {}
+
+
+def _runner(xp: Namespace, s: _Sorting, arrays: tuple[Array, ...]) -> Any:
+    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    shape = arrays[0].shape
+    address = _cuda.layout(xp, arrays[0])[1]
+    gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[0])
+    dtypes = tuple([x.dtype for x in arrays])
+    key = (xp, _cuda.mode(xp), dtypes, shape, s.descending, s.values is None, s.indices, address, gpu)
+    runner = _runners.get(key)
+    if runner is not None:
+        return runner
+    index = dtype_name(xp.__array_namespace_info__().default_dtypes()["indexing"]) if s.indices else None
+    names = [dtype_name(dtype) for dtype in dtypes]
+    spec = _Spec(names[0], s.descending, s.values is not None, tuple(x.dtype.itemsize for x in arrays[1:]), index)
+    results = (names if spec.keyed else []) + ([index] if index else [])
+    plan = _plan(spec, [(tuple(shape), name) for name in results], tuple(shape), address)
+    if gpu is not None:
+        return _cuda.remember(_runners, key, _cuda.Runner(xp, plan, gpu))
+    descending, keyed, indices = s.descending, spec.keyed, s.indices
+
+    def remade(arrays: tuple[Array, ...]) -> _Sorting:
+        other = _Sorting(arrays[0], arrays[1:] if keyed else None, arrays[0].ndim - 1, descending, True)
+        other.indices = indices
+        return other
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        return _native(xp, remade(arrays))
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        return _kernel(xp, remade(tuple(xp.broadcast_arrays(*arrays))))
+
+    return _cuda.remember(_runners, key, _cuda.traced(plan, otherwise, batched))
+
+
 _METHODS = {
-    primitive: Methods(primitive, native=Method(_native), array=Method(_array))
+    primitive: Methods(
+        primitive,
+        kernel=Method(_kernel, _kernel_refusal, _kernel_slower),
+        native=Method(_native),
+        array=Method(_array),
+    )
     for primitive in ("sort", "argsort", "sort_by_key")
 }

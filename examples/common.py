@@ -1,0 +1,259 @@
+"""What the examples share: the command line, the backend, the clock, the checks, the progress bar, the plot."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+import parprims
+
+BACKENDS = ("numpy", "jax", "cupy", "torch")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The problem size taken for ``--size small``, and without the option on a CPU and on a GPU."""
+
+    small: int
+    cpu: int
+    cuda: int
+
+
+class Run:
+    """One run of an example: where its arrays live, how large it is, and what it has reported so far."""
+
+    def __init__(self, backend: str, device: str | None = None, size: int = 0, plot: str | None = None) -> None:
+        self.backend, self.size, self._plot = backend, size, plot
+        self.rows: list[dict[str, Any]] = []
+        self._refusals: set[str] = set()
+        getattr(self, f"_{backend}")(device)
+
+    def _numpy(self, device: str | None) -> None:
+        from array_api_compat import numpy as xp
+
+        if device == "cuda":
+            raise SystemExit("NumPy has no arrays on a GPU")
+        self.xp, self.library, self.cuda, self.asarray, self.to_numpy = xp, np, False, np.asarray, np.asarray
+
+    def _cupy(self, device: str | None) -> None:
+        import cupy
+        from array_api_compat import cupy as xp
+
+        if device == "cpu":
+            raise SystemExit("CuPy has no arrays on a CPU")
+        self.xp, self.library, self.cuda, self.asarray, self.to_numpy = xp, cupy, True, cupy.asarray, cupy.asnumpy
+
+    def _torch(self, device: str | None) -> None:
+        import torch
+        from array_api_compat import torch as xp
+
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.xp, self.library, self.cuda = xp, torch, place == "cuda"
+        self.asarray = lambda x: torch.from_numpy(np.array(x)).to(place)
+        self.to_numpy = lambda x: x.detach().cpu().numpy()
+
+    def _jax(self, device: str | None) -> None:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        place = jax.devices(device)[0]
+        self.xp, self.library, self.cuda = jax.numpy, jax, place.platform == "gpu"
+        self.asarray, self.to_numpy = lambda x: jax.device_put(x, place), np.asarray
+
+    def device_name(self) -> str:
+        """Return the name of the GPU, or of the processor."""
+        if self.backend == "cupy":
+            return self.library.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        if self.cuda and self.backend == "torch":
+            return self.library.cuda.get_device_name()
+        if self.cuda:
+            return self.library.devices("gpu")[0].device_kind
+        return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+    def compile(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call as users would make it often: under ``jit`` on JAX."""
+        return self.library.jit(call) if self.backend == "jax" else call
+
+    def wait(self, result: Any = None) -> None:
+        """Wait until the device has computed the result."""
+        if self.backend == "jax":
+            self.library.block_until_ready(result)
+        elif self.backend == "cupy":
+            self.library.cuda.runtime.deviceSynchronize()
+        elif self.cuda:
+            self.library.cuda.synchronize()
+
+    def times(self, *calls: Callable[[], Any]) -> list[float]:
+        """Return the median seconds of each call. All are warmed up, then take turns."""
+        plans = []
+        for call in calls:
+            self.wait(call())
+            seconds = self._seconds(call, 1)
+            plans.append((call, math.ceil(min(100, 2e-3 / max(seconds, 1e-7))), [seconds] if seconds > 1 else []))
+        for _ in range(5):
+            for call, often, taken in plans:
+                if not (taken and taken[0] > 1):
+                    taken.append(self._seconds(call, often))
+        return [statistics.median(taken) for _, _, taken in plans]
+
+    def _seconds(self, call: Callable[[], Any], often: int) -> float:
+        began = time.perf_counter()
+        for _ in range(often):
+            result = call()
+        self.wait(result)
+        return (time.perf_counter() - began) / often
+
+    def report(
+        self,
+        row: str,
+        result: str,
+        difference: Any,
+        allowed: Any,
+        *,
+        seconds: float | None = None,
+        reported: str = "",
+        vendor: float | None = None,
+    ) -> None:
+        """Print one row and keep it. It passes if the difference is at most what is allowed; NaN never is.
+
+        ``reported`` is what the source of the problem gave, ``vendor`` the seconds of the library's own routine.
+        """
+        difference, allowed = float(difference), float(allowed)
+        one = {
+            "row": row,
+            "backend": self.backend + ("-cuda" if self.cuda and self.backend != "cupy" else ""),
+            "result": result,
+            "check": f"{difference:.2g} <= {allowed:.2g}",
+            "passed": difference <= allowed,
+            "time": "" if seconds is None else f"{seconds * 1e3:.4g} ms",
+            "reported": reported,
+            "vendor": "" if seconds is None or vendor is None else f"{vendor / seconds:.2f}x",
+        }
+        self.rows.append(one)
+        fields = [f"difference {one['check']} {'pass' if one['passed'] else 'FAIL'}", one["time"]]
+        fields += [f"source {reported}" if reported else "", f"{one['vendor']} of vendor" if one["vendor"] else ""]
+        print(f"{row}: {result}; {'; '.join(filter(None, fields))}")
+
+    def compare(
+        self,
+        row: str,
+        call: Callable[..., Any],
+        arrays: tuple[Any, ...],
+        check: Callable[[Any, str], tuple[str, Any, Any]],
+        *,
+        reported: str = "",
+        vendor: Callable[..., Any] | None = None,
+        skip: tuple[str, ...] = (),
+    ) -> None:
+        """Report ``call(*arrays, method=...)`` by every method that serves and is not to be skipped.
+
+        ``check(result, method)`` returns what to print of a result, its difference and what is allowed. Without a
+        ``vendor`` of the same arrays the method native, the library's own routine, takes its part.
+        """
+        listed = parprims.methods(functools.partial(call, method="auto"), *arrays)
+        calls, found = {}, {}
+        for method in [name for name in listed if name not in skip]:
+            one = functools.partial(self.compile(functools.partial(call, method=method)), *arrays)
+            try:
+                found[method], calls[method] = one(), one
+            except parprims.MethodRefused as refusal:
+                if str(refusal) not in self._refusals:
+                    print(f"{row}: {refusal}")
+                self._refusals.add(str(refusal))
+        if vendor is not None:
+            calls["vendor"] = functools.partial(self.compile(vendor), *arrays)
+        seconds = dict(zip(calls, self.times(*calls.values()), strict=True))
+        rival = seconds.get("vendor", seconds.get("native"))
+        for method, result in found.items():
+            text, difference, allowed = check(result, method)
+            own = vendor is None and method == "native"
+            ratio = None if own else rival
+            self.report(
+                f"{row}, {method}", text, difference, allowed, seconds=seconds[method], reported=reported, vendor=ratio
+            )
+
+    def normals(self, seed: int, shape: tuple[int, ...], dtype: str = "float32") -> Any:
+        """Return standard normal numbers from the library's own generator."""
+        if self.backend == "torch":
+            generator = self.library.Generator(device="cuda" if self.cuda else "cpu").manual_seed(seed)
+            options = {"dtype": getattr(self.xp, dtype), "device": generator.device}
+            return self.library.randn(shape, generator=generator, **options)
+        if self.backend == "jax":
+            return self.library.random.normal(self.library.random.key(seed), shape, dtype)
+        return self.library.random.default_rng(seed).standard_normal(shape, dtype=dtype)
+
+    def progress(self, what: str, steps: Iterable[Any], total: int) -> Iterator[Any]:
+        """Yield the steps; on a terminal, draw a bar for what takes longer than a second."""
+        began = time.perf_counter()
+        for done, step in enumerate(steps):
+            if sys.stderr.isatty() and done and time.perf_counter() - began > 1:
+                bar = "#" * (40 * done // total)
+                print(f"\r{what} [{bar:40}] {done}/{total}", end="", file=sys.stderr)
+            yield step
+        if sys.stderr.isatty() and time.perf_counter() - began > 1:
+            print("\r" + " " * 80, end="\r", file=sys.stderr)
+
+    def plot(self, draw: Callable[[Any], Any]) -> None:
+        """Draw on the axes of a figure and save it, if ``--plot`` names a file."""
+        if self._plot:
+            from matplotlib.figure import Figure
+
+            figure = Figure(layout="constrained")
+            draw(figure.add_subplot())
+            figure.savefig(self._plot)
+            print(f"plot: {self._plot}")
+
+
+@contextlib.contextmanager
+def raises(run: Run, row: str, *errors: type[BaseException]) -> Iterator[None]:
+    """Report whether the block raised one of these errors, as it must, and print its message."""
+    try:
+        yield
+    except errors as error:
+        run.report(row, f"raised {type(error).__name__}: {error}", 0, 0)
+    else:
+        run.report(row, "raised nothing", math.inf, 0)
+
+
+def main(example: Callable[[Run], None], sizes: Sizes, argv: list[str] | None = None) -> int:
+    """Run an example by its command line; return 0 if every check passed, else 1."""
+    parser = argparse.ArgumentParser(
+        description=example.__globals__["__doc__"], formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="numpy")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="by default a GPU where the library sees one")
+    parser.add_argument(
+        "--size", help=f"a number, or 'small' ({sizes.small}); {sizes.cpu} on a CPU, {sizes.cuda} on a GPU"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="save the picture, where the result is one")
+    parser.add_argument("--json", metavar="FILE", help="save the rows")
+    options = parser.parse_args(argv)
+    run = Run(options.backend, options.device, plot=options.plot)
+    if options.size is None:
+        run.size = sizes.cuda if run.cuda else sizes.cpu
+    else:
+        run.size = sizes.small if options.size == "small" else int(options.size)
+    if run.size < 1:
+        parser.error(f"--size must be positive, got {run.size}")
+    example(run)
+    if options.json:
+        version = f"{run.library.__name__} {run.library.__version__}"
+        facts = {"device": run.device_name(), "version": version, "rows": run.rows}
+        pathlib.Path(options.json).write_text(json.dumps(facts))
+    failed = sum(not row["passed"] for row in run.rows)
+    print(f"{len(run.rows) - failed} checks passed, {failed} failed")
+    return 1 if failed or not run.rows else 0

@@ -1,0 +1,562 @@
+// Stable sort along the last axis of an array of rows, by the least significant digit first.
+//
+// The text before this one defines, for the call at hand: Key (an unsigned integer as wide as a key), KIND, INFINITE
+// (the bits of infinity), FALLING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
+// differ), Place (an integer that counts the elements of a row), Count (the same, with 2 bits to spare) and INDEX (the
+// dtype of indices).
+// Keys and values are moved as the bits they are; `ordered` says where they go.
+//
+// Three ways, by the length n of a row:
+//   SortedLanes  n <= 32: a lane to a key; ballots from the highest bit on tell each lane which keys are below its own
+//                and which are equal, so that two population counts are its place. Nothing moves before the end.
+//   SortedRows   n <= 4096: a warp or a block to a row, which stays in registers and shared memory for all digits.
+//                Values wait until their places are known and move once.
+//   SortedTile   One launch for each digit, with one read and one write, after one that counts the digits of all keys
+//                (count_digits). Keys go from the input to the output by way of a temporary array, in turn.
+// Phases of SortedTile:
+//   1. A block draws a ticket, which gives the launch (tickets are counted through all launches) and the tile, so that a
+//      tile only ever waits for tiles that have been begun. The launch gives the digit: of all digits those that are
+//      not the same in a whole row are sorted by, and launches that are left over end here. Nobody asks the host.
+//   2. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit.
+//   3. The block sums the warps' counts digit by digit and publishes them; a scan over digits gives places in the tile.
+//   4. Keys go to their places in shared memory, and meanwhile the tiles before finish.
+//   5. A thread for each digit looks back over the tiles before: where they have published what stands before them it
+//      takes that and stops. The first tile of a row starts from the scan of the row's digits.
+//   6. Keys, then values, leave shared memory in runs of equal digits, side by side.
+// Words between blocks: 2 bits say what a word is, the rest counts, so that no fence is needed. Launches in turn give
+// the 2 bits another meaning, under which the last word of every tile of the launch before reads as not there yet;
+// therefore the words are zeroed once (by count_digits) and not for every digit.
+//
+// A. Adinets and D. Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
+
+using Index = long long;
+
+constexpr int WARP = 32, DIGIT = WIDTH < 8 ? WIDTH : 8, RADIX = 1 << DIGIT, PASSES = (WIDTH + 7) / 8;
+constexpr unsigned ALL = 0xffffffffu;
+
+// Returns an unsigned integer in the order asked for: equal where keys are, the largest for NaN (or, descending, 0).
+DEVICE Key ordered(Key bits) {
+    constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
+    Key key = bits;
+    if (KIND == BOOL) key = bits != 0;
+    if (KIND == SIGNED) key = bits ^ SIGN;
+    if (KIND == FLOATING) {
+        const Key magnitude = bits & (Key)~SIGN;
+        key = magnitude > INFINITE ? (Key)~(Key)0 : bits & SIGN ? SIGN - magnitude : SIGN + magnitude;
+    }
+    return FALLING ? (Key)~key : key;
+}
+
+template <int BITS>
+DEVICE unsigned digit_of(Key bits, int shift) {
+    return (unsigned)(ordered(bits) >> shift) & ((1u << BITS) - 1);
+}
+
+// The threads that sort one row, or one tile, together.
+template <int THREADS>
+DEVICE void wait_for_group() {
+    if (THREADS == WARP)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
+// Turns the digits of ITEMS rows of lanes into digit | rank << BITS, the rank being that among the equal digits of the
+// warp, and leaves in counts how many there are of each. The order is that of rows, then lanes.
+template <int BITS, int ITEMS>
+DEVICE void rank_in_warp(unsigned (&digits)[ITEMS], unsigned* counts) {
+    const int lane = threadIdx.x % WARP;
+    const unsigned before = (1u << lane) - 1;
+    for (int digit = lane; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
+    __syncwarp();  // separates the zeros from the reads of other lanes
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const unsigned digit = digits[i];
+        unsigned equal = ALL;
+#pragma unroll
+        for (int bit = 0; bit < BITS; ++bit) {
+            const bool set = digit >> bit & 1;
+            const unsigned votes = __ballot_sync(ALL, set);
+            equal &= set ? votes : ~votes;
+        }
+        const unsigned count = counts[digit];
+        __syncwarp();  // separates the reads of counts from their writes
+        if ((equal & before) == 0) counts[digit] = count + __popc(equal);
+        __syncwarp();  // separates the writes of counts from the reads for the next row
+        digits[i] = (count + __popc(equal & before)) << BITS | digit;
+        asm volatile("" : "+r"(digits[i]));  // else the compiler sees two numbers, and keeps each in a register
+    }
+}
+
+// What thread d of a group knows of digit d: how many keys have it, and how many keys have a smaller one.
+struct Bin {
+    unsigned count, start;
+};
+
+// Returns the exclusive scan of a number of each of the first SIZE threads of a group.
+template <int THREADS, int SIZE, class T>
+DEVICE T scan_digits(T mine, int thread, T* sums) {
+    constexpr int LANES = SIZE < WARP ? SIZE : WARP;
+    const int lane = threadIdx.x % WARP;
+    T total = mine;
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2) {
+        const T before = __shfl_up_sync(ALL, total, distance);
+        if (lane >= distance) total += before;
+    }
+    T start = total - mine;
+    if (SIZE > WARP) {
+        if (lane == WARP - 1 && thread < SIZE) sums[thread / WARP] = total;
+        wait_for_group<THREADS>();  // separates the writes of sums from their reads
+#pragma unroll
+        for (int warp = 0; warp < SIZE / WARP; ++warp)
+            if (warp < thread / WARP) start += sums[warp];
+    }
+    return start;
+}
+
+// Turns counts[warp][digit] into the place in the tile of the warp's first key with the digit.
+template <int THREADS, int SIZE>
+DEVICE Bin place_digits(unsigned (*counts)[SIZE], int thread, unsigned* sums) {
+    wait_for_group<THREADS>();  // separates the warps' counts from their reads
+    Bin bin = {};
+    if (thread < SIZE)
+#pragma unroll 4
+        for (int warp = 0; warp < THREADS / WARP; ++warp) bin.count += counts[warp][thread];
+    bin.start = scan_digits<THREADS, SIZE>(bin.count, thread, sums);
+    if (thread < SIZE) {
+        unsigned place = bin.start;
+#pragma unroll 4
+        for (int warp = 0; warp < THREADS / WARP; ++warp) {
+            const unsigned count = counts[warp][thread];
+            counts[warp][thread] = place;
+            place += count;
+        }
+    }
+    wait_for_group<THREADS>();  // separates the writes of places from their reads
+    return bin;
+}
+
+// Where element i of a thread is in its tile: warps have one stretch each, lanes lie side by side.
+template <int ITEMS>
+DEVICE int in_tile(int thread, int i) {
+    return thread / WARP * (WARP * ITEMS) + i * WARP + threadIdx.x % WARP;
+}
+
+// ---- Rows that a warp holds, a key to a lane ------------------------------------------------------------------
+
+template <int THREADS, int LANES>
+struct SortedLanes {
+    Index from, to;  // the element of this lane, and where it goes
+    bool exists;
+
+    DEVICE SortedLanes(const void* in, Index rows, int n) {
+        const Index row = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
+        const int lane = threadIdx.x % LANES, first = threadIdx.x % WARP - lane;
+        exists = row < rows && lane < n;
+        from = row * n + lane;
+        // Lanes without a key stand behind all others, whatever those are.
+        const Key key = exists ? ordered(static_cast<const Key*>(in)[from]) : (Key)~(Key)0;
+        unsigned equal = ALL >> (WARP - LANES) << first, less = 0;
+#pragma unroll
+        for (int bit = WIDTH - 1; bit >= 0; --bit) {
+            const bool set = key >> bit & 1;
+            const unsigned votes = __ballot_sync(ALL, set);
+            if (set) less |= equal & ~votes;
+            equal &= set ? votes : ~votes;
+        }
+        to = row * n + __popc(less) + __popc(equal & ((1u << threadIdx.x % WARP) - 1));
+    }
+
+    template <class V>
+    DEVICE void move(const void* in, void* out) const {
+        if (exists) static_cast<V*>(out)[to] = static_cast<const V*>(in)[from];
+    }
+
+    DEVICE void indices(void* out) const {
+        if (exists) static_cast<INDEX*>(out)[to] = (INDEX)(threadIdx.x % LANES);
+    }
+};
+
+// ---- Rows that a warp or a block holds ------------------------------------------------------------------------
+
+// GROUP threads to a row, and THREADS to a block; digits of BITS bits. With SOURCES each key is followed by where it
+// comes from.
+template <int THREADS, int GROUP, int ITEMS, int BITS, bool SOURCES>
+struct SortedRows {
+    static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
+    struct Shared {
+        Key keys[SIZE];
+        unsigned short sources[SOURCES ? SIZE : 1];
+        unsigned counts[WARPS][DIGITS];
+        unsigned sums[DIGITS / WARP + 1], needed;
+    };
+    static_assert(DIGITS <= GROUP, "a thread for each digit");
+
+    Key keys[ITEMS];
+    unsigned short sources[SOURCES ? ITEMS : 1];
+    Index row, rows;
+    int n, thread;
+
+    DEVICE SortedRows(const void* in, Index count, int length) : rows(count), n(length) {
+        extern __shared__ uint4 dynamic[];
+        const int group = THREADS == GROUP ? 0 : threadIdx.x / GROUP;
+        Shared& shared = reinterpret_cast<Shared*>(dynamic)[group];
+        thread = threadIdx.x % GROUP;
+        row = (Index)blockIdx.x * (THREADS / GROUP) + group;
+        const Key* from = static_cast<const Key*>(in) + (row < rows ? row : rows - 1) * n;
+        if (WARPS > 1 && thread == 0) shared.needed = 0;
+        Key differing = 0;
+        const Key first = ordered(from[0]);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int at = in_tile<ITEMS>(thread, i);
+            keys[i] = at < n ? from[at] : (Key)0;
+            if (SOURCES) sources[i] = (unsigned short)at;
+            if (at < n) differing |= ordered(keys[i]) ^ first;
+        }
+        unsigned needed = 0;  // by digit
+#pragma unroll
+        for (int shift = 0; shift < WIDTH; shift += BITS)
+            needed |= (unsigned)(__any_sync(ALL, (differing >> shift & (DIGITS - 1)) != 0) != 0) << shift / BITS;
+        if (WARPS > 1) {
+            __syncthreads();  // separates the zero from what is added to it
+            if (threadIdx.x % WARP == 0) atomicOr(&shared.needed, needed);
+            __syncthreads();  // separates the additions from the read
+            needed = shared.needed;
+        }
+        for (; needed; needed &= needed - 1) sort_by(shared, (__ffs(needed) - 1) * BITS);
+    }
+
+    DEVICE void sort_by(Shared& shared, int shift) {
+        unsigned places[ITEMS];
+        // Elements past the end have the largest digit and stand behind all others, so there they stay.
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            places[i] = in_tile<ITEMS>(thread, i) < n ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
+        unsigned(&counts)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
+        rank_in_warp<BITS>(places, counts);
+        place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const unsigned place = counts[places[i] % DIGITS] + places[i] / DIGITS;
+            shared.keys[place] = keys[i];
+            if (SOURCES) shared.sources[place] = sources[i];
+        }
+        wait_for_group<GROUP>();  // separates the writes of keys from their reads
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            keys[i] = shared.keys[in_tile<ITEMS>(thread, i)];
+            if (SOURCES) sources[i] = shared.sources[in_tile<ITEMS>(thread, i)];
+        }
+    }
+
+    // Calls write(i, at) for the elements of this thread, `at` being where they go in the row.
+    template <class Write>
+    DEVICE void each(Write write) const {
+        if (row >= rows) return;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            if (in_tile<ITEMS>(thread, i) < n) write(i, in_tile<ITEMS>(thread, i));
+    }
+
+    DEVICE void store(void* out) const {
+        Key* to = static_cast<Key*>(out) + row * n;
+        each([&](int i, int at) { to[at] = keys[i]; });
+    }
+
+    template <class V>
+    DEVICE void move(const void* in, void* out) const {
+        const V* from = static_cast<const V*>(in) + row * n;
+        V* to = static_cast<V*>(out) + row * n;
+        each([&](int i, int at) { to[at] = from[sources[i]]; });
+    }
+
+    DEVICE void indices(void* out) const {
+        INDEX* to = static_cast<INDEX*>(out) + row * n;
+        each([&](int i, int at) { to[at] = (INDEX)sources[i]; });
+    }
+};
+
+// ---- Long rows ------------------------------------------------------------------------------------------------
+
+// The scratch that is zero between calls begins with a word that has the tickets drawn in its low bits, and above them
+// the digits that are not the same in a whole row.
+constexpr int NEEDED = 56;
+
+// Returns where it stands how many keys of a row have each value of a digit. Where several blocks count a row, these
+// numbers are zero between calls too.
+DEVICE Count* counts_of(void* counts, Index row, int pass) {
+    return static_cast<Count*>(counts) + (row * PASSES + pass) * RADIX;
+}
+
+// Counts the digits of all keys, `chunk` of a row in each block, and zeroes the words of the tiles. Keys are loaded
+// VECTOR at a time. Threads beside each other count in COPIES of the counts, so that keys with the same digit do not all
+// wait for each other.
+template <int THREADS, int COPIES, int VECTOR>
+DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index n, Index chunk, Index chunks,
+                         Index total) {
+    __shared__ unsigned counts[PASSES * RADIX][COPIES];
+    __shared__ unsigned needed;
+    for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < total; at += (Index)gridDim.x * THREADS)
+        static_cast<uint4*>(words)[at] = uint4{};
+    for (int at = threadIdx.x; at < PASSES * RADIX * COPIES; at += THREADS) counts[at / COPIES][at % COPIES] = 0;
+    if (threadIdx.x == 0) needed = 0;
+    __syncthreads();  // separates the zeros from what is added to them
+
+    const unsigned row = blockIdx.x / (unsigned)chunks;
+    const Index begin = (blockIdx.x - row * chunks) * chunk;
+    const Index end = min(begin + chunk, n);
+    const Key* keys = static_cast<const Key*>(in) + row * n;
+    const Key first = ordered(keys[0]);
+    const int copy = threadIdx.x % COPIES;
+    Key differing = 0;
+    const auto count = [&](Key bits) {
+        const Key key = ordered(bits);
+        differing |= key ^ first;
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass)
+            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], 1u);
+    };
+    constexpr int AHEAD = 4;  // loads of a thread under way
+    Index at = begin + (Index)threadIdx.x * VECTOR;
+    for (; at + (AHEAD - 1) * THREADS * VECTOR + VECTOR <= end; at += AHEAD * THREADS * VECTOR) {
+        using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
+        Vector vectors[AHEAD];
+#pragma unroll
+        for (int ahead = 0; ahead < AHEAD; ++ahead)
+            vectors[ahead] = __ldg(reinterpret_cast<const Vector*>(keys + at + ahead * THREADS * VECTOR));
+#pragma unroll
+        for (int ahead = 0; ahead < AHEAD; ++ahead) {
+            Key loaded[VECTOR];
+            memcpy(loaded, &vectors[ahead], sizeof(Vector));
+#pragma unroll
+            for (int k = 0; k < VECTOR; ++k) count(loaded[k]);
+        }
+    }
+    for (; at < end; at += THREADS * VECTOR)
+        for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k]);
+
+#pragma unroll
+    for (int pass = 0; pass < PASSES; ++pass)
+        if (__any_sync(ALL, (differing >> 8 * pass & (RADIX - 1)) != 0) && threadIdx.x % WARP == 0)
+            atomicOr(&needed, 1u << pass);
+    __syncthreads();  // separates the additions from the reads
+    if (threadIdx.x == 0 && needed)
+        atomicOr(static_cast<unsigned long long*>(control), (unsigned long long)needed << NEEDED);
+    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {
+        Count sum = 0;
+#pragma unroll
+        for (int one = 0; one < COPIES; ++one) sum += counts[at][one];
+        if (chunks == 1)
+            counts_of(totals, row, 0)[at] = sum;
+        else if (sum)
+            atomicAdd(counts_of(totals, row, 0) + at, sum);
+    }
+}
+
+DEVICE void publish(unsigned* to, unsigned word) {
+    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+DEVICE void publish(unsigned long long* to, unsigned long long word) {
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+DEVICE unsigned look(const unsigned* from) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+DEVICE unsigned long long look(const unsigned long long* from) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+
+// One tile of a row, in one launch.
+template <int THREADS, int ITEMS>
+struct SortedTile {
+    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
+    static constexpr int TOP = 8 * sizeof(Count) - 2;
+    static constexpr Count PARTIAL = (Count)1 << TOP, WHOLE = (Count)2 << TOP;  // 0: not there yet
+    static_assert(RADIX <= THREADS, "a thread for each digit");
+
+    struct Drawn {
+        Index row, tile, begin;  // the row's number, the tile's in it, and of its first element in the array
+        int length, shift;
+        bool first, last, into_out, odd;
+    };
+
+    unsigned places[ITEMS];          // in the tile, of what this thread has read
+    unsigned bins[(ITEMS + 3) / 4];  // the digits of what it writes, 4 to a word
+    const Count* bases;              // for each digit, what is to be added to a place in the tile
+    const Drawn* drawn;              // these two in shared memory
+    Index n;
+    bool left;
+
+    // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
+    // without keys where only indices are asked for.
+    DEVICE SortedTile(const void* in, void* temporary, void* out, void* control, void* totals, void* words, Index rows,
+                      Index length, unsigned tiles, bool keyless)
+        : n(length) {
+        __shared__ Drawn shared;
+        __shared__ unsigned counts[WARPS][RADIX];
+        __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
+        extern __shared__ uint4 dynamic[];
+        if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows * tiles, tiles, n);
+        __syncthreads();  // separates the write of what is drawn from its reads
+        bases = offsets, drawn = &shared;
+        left = shared.shift >= 0;
+        if (!left) return;
+
+        Key keys[ITEMS];
+        load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
+        // Elements past the end have the largest digit and stand behind all others.
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            places[i] = place_of(i) < shared.length ? digit_of<DIGIT>(keys[i], shared.shift) : RADIX - 1;
+        unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
+        rank_in_warp<DIGIT>(places, own);
+        Bin bin = place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums);
+        if (threadIdx.x == RADIX - 1) bin.count -= SIZE - shared.length;
+
+        // What a word means in launches of odd number differs by its highest bit.
+        const Count flip = shared.odd ? WHOLE : 0;
+        Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
+        Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
+        if (shared.tile == 0) {
+            const Count all = threadIdx.x < RADIX ? take(totals) : 0;
+            before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
+        }
+        if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (shared.tile == 0 ? WHOLE : PARTIAL)) ^ flip);
+
+        Key* exchange = reinterpret_cast<Key*>(dynamic);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            places[i] = own[places[i] % RADIX] + places[i] / RADIX;
+            exchange[places[i]] = keys[i];
+        }
+        if (threadIdx.x < RADIX) {
+            if (shared.tile > 0) {
+                before = look_back(mine - RADIX, shared.tile, flip);
+                publish(mine, ((before + bin.count) | WHOLE) ^ flip);
+            }
+            offsets[threadIdx.x] = before - bin.start;  // modulo the range of Count
+        }
+        __syncthreads();  // separates the writes of keys and offsets from their reads
+
+        Key* to = static_cast<Key*>(shared.into_out ? out : temporary) + shared.row * n;
+        const bool writes = !(keyless && shared.last);
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const Key key = exchange[k * THREADS + threadIdx.x];
+            const unsigned digit = digit_of<DIGIT>(key, shared.shift);
+            bins[k / 4] = (k % 4 ? bins[k / 4] : 0) | digit << k % 4 * 8;
+            if (k * THREADS + threadIdx.x < shared.length && writes) to[target(k)] = key;
+        }
+    }
+
+    DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
+
+    // Returns where in the row the k-th element this thread writes goes.
+    DEVICE Count target(int k) const {
+        return bases[bins[k / 4] >> k % 4 * 8 & 255] + (Count)(k * THREADS + threadIdx.x);
+    }
+
+    template <class V>
+    DEVICE void load(V (&to)[ITEMS], const V* from) const {
+        from += drawn->begin + place_of(0);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            if (place_of(i) < drawn->length) to[i] = from[i * WARP];
+    }
+
+    DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
+        const unsigned long long word = atomicAdd(&control, 1ull);
+        Index ticket = word & ((1ull << NEEDED) - 1);
+        if (ticket == blocks * PASSES - 1) control = 0;  // nobody will draw any more
+        int launch = 0;
+        for (; ticket >= blocks; ticket -= blocks) ++launch;
+        const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
+        const unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves what is in order already
+        const int wanted = __popc(needed);
+        Drawn drawn;
+        drawn.row = row, drawn.tile = block - row * tiles;
+        drawn.begin = drawn.row * n + drawn.tile * SIZE;
+        drawn.length = (int)min(n - drawn.tile * SIZE, (Index)SIZE);
+        drawn.first = launch == 0, drawn.last = launch == wanted - 1, drawn.odd = launch % 2;
+        drawn.into_out = (wanted - 1 - launch) % 2 == 0;
+        unsigned rest = needed;
+        for (int before = 0; before < launch; ++before) rest &= rest - 1;
+        drawn.shift = rest ? (__ffs(rest) - 1) * 8 : -1;
+        return drawn;
+    }
+
+    // Returns how many of a row's keys have this thread's digit, and leaves zero in its place, in the last launch also
+    // in those of digits that were not sorted by.
+    DEVICE Count take(void* totals) const {
+        Count* counts = counts_of(totals, drawn->row, drawn->shift / 8) + threadIdx.x;
+        const Count count = *counts;
+        *counts = 0;
+        if (drawn->last)
+            for (int pass = 0; pass < PASSES; ++pass) counts_of(totals, drawn->row, pass)[threadIdx.x] = 0;
+        return count;
+    }
+
+    // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
+    // tiles there are before. The first of them says all, so that nothing is read before it.
+    DEVICE static Count look_back(const Count* word, Index tiles, Count flip) {
+        constexpr int AHEAD = 4;  // words asked for together
+        Count sum = 0;
+        while (true) {
+            Count seen[AHEAD];
+#pragma unroll
+            for (int ahead = 0; ahead < AHEAD; ++ahead)
+                seen[ahead] = look(word - min((Index)ahead, tiles - 1) * RADIX) ^ flip;
+            int taken = 0;
+#pragma unroll
+            for (int ahead = 0; ahead < AHEAD; ++ahead) {
+                if (taken < ahead || seen[ahead] < PARTIAL) continue;
+                sum += seen[ahead] & (PARTIAL - 1);
+                if (seen[ahead] >= WHOLE) return sum;
+                ++taken;
+            }
+            word -= taken * RADIX, tiles -= taken;
+        }
+    }
+
+    template <class V>
+    DEVICE void move(const void* in, void* temporary, void* out) const {
+        V held[ITEMS];
+        load(held, static_cast<const V*>(drawn->first ? in : drawn->into_out ? temporary : out));
+        write(held, static_cast<V*>(drawn->into_out ? out : temporary));
+    }
+
+    // Indices begin as what they are and wait as Place; `aside` is where they wait on the out side.
+    DEVICE void indices(void* temporary, void* aside, void* out) const {
+        Place held[ITEMS];
+        if (drawn->first) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) held[i] = (Place)(drawn->tile * SIZE + place_of(i));
+        } else {
+            load(held, static_cast<const Place*>(drawn->into_out ? temporary : aside));
+        }
+        if (drawn->last)
+            write(held, static_cast<INDEX*>(out));
+        else
+            write(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
+    }
+
+    template <class V, class To>
+    DEVICE void write(const V (&held)[ITEMS], To* to) const {
+        extern __shared__ uint4 dynamic[];
+        V* exchange = reinterpret_cast<V*>(dynamic);
+        __syncthreads();  // separates the reads of what was exchanged before from these writes
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) exchange[places[i]] = held[i];
+        __syncthreads();  // separates the writes from the reads
+        to += drawn->row * n;
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k)
+            if (k * THREADS + threadIdx.x < drawn->length) to[target(k)] = (To)exchange[k * THREADS + threadIdx.x];
+    }
+};
