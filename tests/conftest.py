@@ -40,6 +40,11 @@ class Backend:
     def dtype(self, name: str) -> Any:
         return getattr(self.xp, name)
 
+    @property
+    def streams(self) -> bool:
+        """Return whether the library has streams, graphs and an allocator to play with."""
+        return self.name in ("cupy", "torch-cuda")
+
     def __repr__(self) -> str:
         return self.name
 
@@ -182,6 +187,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def backend(request: pytest.FixtureRequest) -> Backend:
     """The array library under test."""
     return _backend(request.param)
+
+
+@pytest.fixture
+def gpu(backend: Backend) -> Backend:
+    """The array library under test, where it is one on a GPU, or acts as one."""
+    if not backend.cuda:
+        pytest.skip("needs a CUDA device")
+    return backend
+
+
+@pytest.fixture
+def streams(gpu: Backend) -> Backend:
+    """The array library under test, where it has streams, graphs and an allocator to play with."""
+    if not gpu.streams:
+        pytest.skip("needs streams")
+    return gpu
 
 
 @pytest.fixture(autouse=True)

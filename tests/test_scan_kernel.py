@@ -22,26 +22,9 @@ from parprims._operators import BUILT_IN
 from tests.contract import compare, eps, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
-STREAMS = ("cupy", "torch-cuda")
 TILES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 32 * 8192)
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
-
-
-@pytest.fixture
-def gpu(backend):
-    """Return the array library, where it is one on a GPU."""
-    if not backend.cuda:
-        pytest.skip("needs a CUDA device")
-    return backend
-
-
-@pytest.fixture
-def streams(gpu):
-    """Return the array library, where it has streams, graphs and an allocator to play with."""
-    if gpu.name not in STREAMS:
-        pytest.skip("needs streams")
-    return gpu
 
 
 # ---- The reference --------------------------------------------------------------------------------------------
@@ -552,7 +535,7 @@ class TestReproducible:
         for call in calls:
             found = set()
             for turn in range(20):
-                if turn == 10 and gpu.name in STREAMS:
+                if turn == 10 and gpu.streams:
                     wait(gpu)
                     stream, current = other_stream(gpu)
                     with current:  # from here on the device has other work beside
@@ -562,7 +545,7 @@ class TestReproducible:
                 result = call(axis=axis, method="kernel")
                 ones = result if isinstance(result, tuple) else (result,)
                 found.add(b"".join(gpu.to_numpy(one).tobytes() for one in ones))
-            if gpu.name in STREAMS:
+            if gpu.streams:
                 stream.synchronize()
             assert len(found) == 1
 

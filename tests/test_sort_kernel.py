@@ -32,22 +32,6 @@ VALUES = ("bool", "int16", "float32", "int64", "complex128")  # of every size th
 
 
 @pytest.fixture
-def gpu(backend):
-    """Return the array library, where it is one on a GPU, or acts as one."""
-    if not backend.cuda:
-        pytest.skip("needs a CUDA device")
-    return backend
-
-
-@pytest.fixture
-def streams(gpu):
-    """Return the array library, where it has streams and an allocator to play with."""
-    if gpu.name not in ("cupy", "torch-cuda"):
-        pytest.skip("needs streams")
-    return gpu
-
-
-@pytest.fixture
 def sizes(monkeypatch):
     """Return a function that changes the sizes of the kernels' work."""
 

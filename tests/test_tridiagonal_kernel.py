@@ -18,14 +18,6 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture
-def gpu(backend):
-    """Return the array library, where it is one on a GPU."""
-    if not backend.cuda:
-        pytest.skip("needs a CUDA device")
-    return backend
-
-
-@pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how the kernel cuts its work."""
     monkeypatch.setattr(_tridiagonal, "_runners", {})
