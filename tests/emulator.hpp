@@ -68,6 +68,7 @@ struct Copy {
     void* to;
     const void* from;
     size_t bytes;
+    int group;
 };
 
 enum Wait { READY, AT_BLOCK, AT_WARP, DONE };
@@ -83,6 +84,7 @@ struct Fiber {
     uint64_t given;         // to the other lanes of its warp
     int width;              // of the barrier it waits at, in threads
     std::vector<Copy> copies;
+    int groups;  // of copies that have been ended
 };
 
 struct Shared {  // by the blocks of a launch
@@ -228,6 +230,7 @@ inline void run_block(Block& mine) {
         fiber.begun = false;
         fiber.wait = READY;
         fiber.copies.clear();
+        fiber.groups = 0;
     }
     std::vector<int> order(threads);
     for (int at = 0; at < threads; ++at) order[at] = at;
@@ -330,6 +333,11 @@ inline unsigned short to_half(float x) {
     return (unsigned short)(sign | (((unsigned)(last + 24) << 10) + units));
 }
 
+inline unsigned short to_bfloat(float x) {
+    const unsigned word = bits<unsigned>(x);
+    return x != x ? 0x7fff : (unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
 // ---- Shared memory by 32-bit addresses ------------------------------------------------------------------------
 
 // An address is the number of a stretch of 1 MiB that has been asked for before, and the place in it.
@@ -351,12 +359,19 @@ inline void* from_shared(unsigned address) {
 
 inline void copy_async(unsigned to, const void* from, size_t bytes) {
     if ((uintptr_t)from % bytes || to % bytes) throw std::runtime_error("an asynchronous copy is not aligned");
-    self().copies.push_back({from_shared(to), from, bytes});
+    self().copies.push_back({from_shared(to), from, bytes, self().groups});
 }
 
-inline void wait_copies() {
-    for (const auto& copy : self().copies) memcpy(copy.to, copy.from, copy.bytes);
-    self().copies.clear();
+// Waits for the copies of all groups but the last `left`; those of no group yet count as one more.
+inline void wait_copies(int left) {
+    Fiber& me = self();
+    std::vector<Copy> later;
+    for (const auto& copy : me.copies)
+        if (copy.group < me.groups - left)
+            memcpy(copy.to, copy.from, copy.bytes);
+        else
+            later.push_back(copy);
+    me.copies = later;
 }
 
 using Word16 = unsigned __int128;

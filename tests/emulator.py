@@ -27,6 +27,7 @@ PTX = {
     "": "",  # keeps a compiler from seeing through a number
     "cvt.f32.f16 %0, %1;": "%0 = emulated::from_half(%1);",
     "cvt.rn.f16.f32 %0, %1;": "%0 = emulated::to_half(%1);",
+    "cvt.rn.bf16.f32 %0, %1;": "%0 = emulated::to_bfloat(%1);",
     "{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.gpu.b128 [%0], w; }": "emulated::store16(%0, %1, %2);",
     "{ .reg .b128 w; ld.relaxed.gpu.b128 w, [%2]; mov.b128 {%0, %1}, w; }": "emulated::load16(%2, %0, %1);",
     "cp.async.cg.shared.global [%0], [%1], 16;": "emulated::copy_async(%0, %1, 16);",
@@ -35,7 +36,9 @@ PTX = {
     "st.relaxed.gpu.u64 [%0], %1;": "emulated::store(%0, %1);",
     "ld.relaxed.gpu.u32 %0, [%1];": "%0 = emulated::load<unsigned>(%1);",
     "ld.relaxed.gpu.u64 %0, [%1];": "%0 = emulated::load<unsigned long long>(%1);",
-    "cp.async.wait_all;": "emulated::wait_copies();",
+    "cp.async.wait_all;": "emulated::wait_copies(-1);",
+    "cp.async.commit_group;": "++emulated::self().groups;",
+    "cp.async.wait_group 1;": "emulated::wait_copies(1);",
 }
 
 _POISON = 0xCB

@@ -451,19 +451,52 @@ DELAYS = {
 
 
 @pytest.fixture
-def delay(monkeypatch):
-    """Return a function that makes every block run some statements before it publishes its tile's aggregate."""
+def change(monkeypatch):
+    """Return a function that changes a variable on which kernels depend, and forgets those that were made before."""
 
     def forget():
         _scan._programs.clear()
         _scan._shortcuts.clear()
 
-    def insert(statements):
-        monkeypatch.setattr(_scan, "_BEFORE_PUBLISHING", statements)
+    def change(name, value):
+        monkeypatch.setattr(_scan, name, value)
         forget()
 
-    yield insert
+    yield change
     forget()
+
+
+@pytest.fixture
+def delay(change):
+    """Return a function that makes every block run some statements before it publishes its tile's aggregate."""
+    return lambda statements: change("_BEFORE_PUBLISHING", statements)
+
+
+class TestWalkingBlocks:
+    """Blocks that go along a line each, which it takes many long lines for, here with few."""
+
+    @pytest.fixture(autouse=True)
+    def walkers(self, change):
+        change("_TILE", dataclasses.replace(_scan._TILE, walkers=1))
+
+    @pytest.mark.parametrize("shape", [(40, 5000), (3, 65_537), (1, 100_003)])
+    def test_every_operator(self, gpu, run, rng, subtests, shape):
+        for program in few_on_jax(gpu, rng, PROGRAMS, 3):
+            for turned_round in (False, True):
+                with subtests.test(program=program.name, turned_round=turned_round):
+                    check(gpu, run, program, shape, 1, rng, exclusive=turned_round, reverse=turned_round)
+
+    def test_layouts(self, gpu, run, rng, subtests):
+        for layout in few_on_jax(gpu, rng, LAYOUTS, 2):
+            for program, layouts in ((ADD, (layout,)), (AFFINE, (layout, plain)), (RECURRENCE, (plain, layout))):
+                with subtests.test(layout=layout.__name__, program=program.name):
+                    check(gpu, run, program, (5, 20_003), 1, rng, layouts, untouched=True)
+
+    @pytest.mark.sanitize
+    def test_recurrence(self, gpu, run, rng, subtests):
+        for repeat in ((), ((0, 1), ()), ((1,), ()), ((0,), ())):
+            with subtests.test(repeat=repeat):
+                check(gpu, run, RECURRENCE, (5, 9000), 1, rng, repeat=repeat, initial="array")
 
 
 class TestSlowTiles:
@@ -959,6 +992,16 @@ class TestAdjoint:
         a = (a / (1 + abs(a))).astype(dtype)
         a[rng.random(shape) < 0.01] = 0
         self.check(gpu, a, g, x, axis, reverse)
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128"])
+    def test_walking_blocks(self, gpu, rng, change, dtype, subtests):
+        change("_TILE", dataclasses.replace(_scan._TILE, walkers=1))
+        for shape in ((6, 5000), (2, 20_001)):
+            for reverse in (False, True):
+                a, g, x = (random(rng, shape, dtype) for _ in range(3))
+                a = (a / (1 + abs(a))).astype(dtype)
+                with subtests.test(shape=shape, reverse=reverse):
+                    self.check(gpu, a, g, x, 1, reverse)
 
     def test_layouts(self, gpu, rng, subtests):
         for shape, axis in (((70, 900), 1), ((900, 70), 0), ((9, 800, 30), 1)):

@@ -49,10 +49,16 @@ struct Store<Half> {
 template <>
 struct Store<Bfloat> {
     static DEVICE Bfloat from(float x) {
+#if __CUDA_ARCH__ >= 800
+        Bfloat y;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+        return y;
+#else
         const unsigned bits = __float_as_uint(x);
         const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
         const unsigned rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-        return {(unsigned short)(nan ? (bits >> 16) | 0x40u : rounded)};
+        return {(unsigned short)(nan ? 0x7fffu : rounded)};
+#endif
     }
 };
 template <class T, class S>
@@ -518,6 +524,20 @@ DEVICE void copy_async(V& to, const V& from) {
 DEVICE void wait_for_staged() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Makes one group of what this thread has begun to copy since the last.
+DEVICE void end_group_of_staged() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// The same as wait_for_staged for all groups but the last.
+DEVICE void wait_for_earlier_groups() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
 #endif
 }
 

@@ -95,10 +95,11 @@ struct Slots {
 // Scratch: a counter, then a slot for every tile of every line, then one for every group of 32 tiles.
 constexpr int COUNTER_WORDS = 8;
 
-// How a tile learns what stands before it. ALONE: it is the only one of its line. NEIGHBOUR: from the tile before it,
-// which is nearly always done, for tiles are drawn across the lines. GROUPS: as look_back says, for lines so few that
-// many tiles of one are in flight.
-enum Look { ALONE, NEIGHBOUR, GROUPS };
+// How a tile learns what stands before it. ALONE: it is the only one of its line. WALK: the same block had the tile
+// before it, and began to load this one meanwhile; for lines so many that each block may have its own. NEIGHBOUR: from
+// the tile before it, which is nearly always done, for tiles are drawn across the lines. GROUPS: as look_back says, for
+// lines so few that many tiles of one are in flight.
+enum Look { ALONE, WALK, NEIGHBOUR, GROUPS };
 
 struct Tile {
     unsigned line, number, tiles;
@@ -109,7 +110,7 @@ struct Tile {
 // drawn; the block that draws the last counts one launch more. (It would take 2^33 launches to see a flag again.)
 template <Look LOOK>
 DEVICE Tile draw(ulonglong2* scratch, unsigned lines, unsigned tiles) {
-    if (LOOK == ALONE) return {blockIdx.x, 0u, 1u, {nullptr, 0}};
+    if (LOOK == ALONE || LOOK == WALK) return {blockIdx.x, 0u, tiles, {nullptr, 0}};
     __shared__ unsigned long long drawn;
     if (threadIdx.x == 0) {
         const unsigned long long count = (unsigned long long)lines * tiles;
@@ -211,143 +212,163 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     }
     const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
     const Inputs from = in.at(h, l, 0);
-    const Index begin = ((Index)tile.number * WARPS + warp) * RUN;  // of the run of WIDTH threads
+    const Outputs to = out.at(h, l, 0);
     // Neighbouring threads read ROUNDS apart: if that is even, gaps after every 8 keep them out of each other's banks.
     constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;
     extern __shared__ uint4 shared[];
-    auto& staged = *reinterpret_cast<Staged<THREADS * ROUNDS + THREADS * ROUNDS / GAP>*>(shared);
+    auto* const buffers = reinterpret_cast<Staged<THREADS * ROUNDS + THREADS * ROUNDS / GAP>*>(shared);
     const auto slot = [&](int at) {
         at += (threadIdx.x - lane) * ROUNDS;
         return at + at / GAP;
     };
-    Raw raw[DIRECT ? ROUNDS : 1][VEC];
-    const auto fetch = [&](int r) -> Raw(&)[VEC] {
-        Raw(&found)[VEC] = raw[DIRECT ? r : 0];
-        if (!DIRECT) from.fetch(found, staged, slot(lane * ROUNDS + r));
-        if (!STARTS && r == 0 && lane == 0 && begin == 0) first(found[0]);
-        return found;
-    };
-    // Of the element behind the run of WIDTH threads, and of the one behind the thread's own if these follow each other.
-    Peek behind_run, behind;
-    if (PEEKS) {
-        Raw beyond[VEC];
-        from.load_along(beyond, begin + RUN, read);
-        behind_run = peek(beyond[0]);
-    }
-    // Of what stands before the thread's elements in the run, in each round or at all; and of the run.
-    State before[DIRECT ? ROUNDS : 1], total;
-    if constexpr (DIRECT) {
-#pragma unroll
-        for (int r = 0; r < ROUNDS; ++r) from.load_along(raw[r], begin + (r * WIDTH + lane) * VEC, read);
-#pragma unroll
-        for (int r = 0; r < ROUNDS; ++r) {
-            const Raw(&found)[VEC] = fetch(r);
-            State mine = element(found[0]);
-#pragma unroll
-            for (int k = 1; k < VEC; ++k) mine = combine(mine, element(found[k]));
-            mine = scan_lanes<WIDTH>(mine, lane);
-            before[r] = shuffle_up(mine, 1);
-            const State all = shuffle(mine, (threadIdx.x % WARP) | (WIDTH - 1));
-            if (r > 0) before[r] = lane > 0 ? combine(total, before[r]) : total;
-            total = r > 0 ? combine(total, all) : all;
-        }
-    } else {
+    const auto begin_of = [&](unsigned number) { return ((Index)number * WARPS + warp) * RUN; };
+    const auto buffer_of = [&](unsigned number) -> auto& { return buffers[LOOK == WALK ? number % 2 : 0]; };
+    const auto stage = [&](unsigned number) {
 #pragma unroll 4
         for (int r = 0; r < ROUNDS; ++r)
-            from.stage(staged, slot(r * WIDTH + lane), begin + (r * WIDTH + lane) * VEC, read);
-        wait_for_staged();
-        __syncwarp();  // separates the lanes' copies from each other's reads
-#pragma unroll 4
-        for (int r = 0; r < ROUNDS; ++r) {
-            const Raw(&found)[VEC] = fetch(r);
-            if (PEEKS && r == 0) behind = shuffle_down(peek(found[0]), 1);
-#pragma unroll
-            for (int k = 0; k < VEC; ++k) total = r + k > 0 ? combine(total, element(found[k])) : element(found[k]);
-        }
-        total = scan_lanes<WIDTH>(total, lane);
-        before[0] = shuffle_up(total, 1);
-        total = shuffle(total, (threadIdx.x % WARP) | (WIDTH - 1));
-        if (lane == WIDTH - 1) behind = behind_run;
-    }
-
-    Partial prefix;  // of what stands before the warp's run
-    prefix.valid = false;
-    if (WARPS > 1) {
-        __shared__ State totals[WARPS];
-        if (lane == 0) totals[warp] = total;
-        __syncthreads();  // separates the writes of totals from their reads
-        const State up_to = scan_lanes<WARPS>(totals[lane % WARPS], lane % WARPS);
-        prefix = {shuffle(up_to, warp > 0 ? warp - 1 : 0), warp > 0};
-        total = shuffle(up_to, WARPS - 1);
-    }
-    Partial start;
+            from.stage(buffer_of(number), slot(r * WIDTH + lane), begin_of(number) + (r * WIDTH + lane) * VEC, read);
+        if (LOOK == WALK) end_group_of_staged();
+    };
+    if (!DIRECT) stage(tile.number);
+    Partial start;  // of what stands before the tile
     start.valid = STARTS;
     if (STARTS) start.state = starts.load(h, l, 0);
-    if (LOOK != ALONE) {
-        __shared__ State state_before;
-        if (threadIdx.x == 0) before_publishing(tile.number);
-        if (LOOK == GROUPS)
-            start = look_back<WARPS>(tile, line, lines, total, start);
-        else if (threadIdx.x == 0)
-            start = ask_neighbour(tile, line, total, start);
-        if (threadIdx.x == 0 && start.valid) state_before = start.state;
-        __syncthreads();  // separates the write of state_before from its reads
-        start.valid = STARTS || tile.number > 0;
-        if (start.valid) start.state = state_before;
-    }
-    if (start.valid) prefix = {prefix.valid ? combine(start.state, prefix.state) : start.state, true};
+    unsigned number = tile.number;
+    do {
+        const Index begin = begin_of(number);  // of the run of WIDTH threads
+        auto& staged = buffer_of(number);
+        Raw raw[DIRECT ? ROUNDS : 1][VEC];
+        const auto fetch = [&](int r) -> Raw(&)[VEC] {
+            Raw(&found)[VEC] = raw[DIRECT ? r : 0];
+            if (!DIRECT) from.fetch(found, staged, slot(lane * ROUNDS + r));
+            if (!STARTS && r == 0 && lane == 0 && begin == 0) first(found[0]);
+            return found;
+        };
+        // Of the element behind the run of WIDTH threads, and of the one behind the thread's own if these follow each other.
+        Peek behind_run, behind;
+        if (PEEKS) {
+            Raw beyond[VEC];
+            from.load_along(beyond, begin + RUN, read);
+            behind_run = peek(beyond[0]);
+        }
+        // Of what stands before the thread's elements in the run, in each round or at all; and of the run.
+        State before[DIRECT ? ROUNDS : 1], total;
+        if constexpr (DIRECT) {
+#pragma unroll
+            for (int r = 0; r < ROUNDS; ++r) from.load_along(raw[r], begin + (r * WIDTH + lane) * VEC, read);
+#pragma unroll
+            for (int r = 0; r < ROUNDS; ++r) {
+                const Raw(&found)[VEC] = fetch(r);
+                State mine = element(found[0]);
+#pragma unroll
+                for (int k = 1; k < VEC; ++k) mine = combine(mine, element(found[k]));
+                mine = scan_lanes<WIDTH>(mine, lane);
+                before[r] = shuffle_up(mine, 1);
+                const State all = shuffle(mine, (threadIdx.x % WARP) | (WIDTH - 1));
+                if (r > 0) before[r] = lane > 0 ? combine(total, before[r]) : total;
+                total = r > 0 ? combine(total, all) : all;
+            }
+        } else {
+            if (LOOK == WALK) {
+                if (number + 1 < tiles) stage(number + 1);
+                else end_group_of_staged();
+                wait_for_earlier_groups();
+            } else {
+                wait_for_staged();
+            }
+            __syncwarp();  // separates the lanes' copies from each other's reads
+#pragma unroll 4
+            for (int r = 0; r < ROUNDS; ++r) {
+                const Raw(&found)[VEC] = fetch(r);
+                if (PEEKS && r == 0) behind = shuffle_down(peek(found[0]), 1);
+#pragma unroll
+                for (int k = 0; k < VEC; ++k) total = r + k > 0 ? combine(total, element(found[k])) : element(found[k]);
+            }
+            total = scan_lanes<WIDTH>(total, lane);
+            before[0] = shuffle_up(total, 1);
+            total = shuffle(total, (threadIdx.x % WARP) | (WIDTH - 1));
+            if (lane == WIDTH - 1) behind = behind_run;
+        }
 
-    const Outputs to = out.at(h, l, 0);
-    State state;
-    const auto results_of = [&](int r, Result(&results)[VEC]) {
-        const bool alone = !prefix.valid && lane == 0 && r == 0;  // nothing stands before the thread's elements
-        if (DIRECT || r == 0) {
-            state = before[DIRECT ? r : 0];
-            if (prefix.valid) state = lane > 0 || r > 0 ? combine(prefix.state, state) : prefix.state;
+        Partial prefix;  // of what stands before the warp's run
+        prefix.valid = false;
+        if (WARPS > 1) {
+            __shared__ State all_totals[LOOK == WALK ? 2 : 1][WARPS];
+            State(&totals)[WARPS] = all_totals[LOOK == WALK ? number % 2 : 0];
+            if (lane == 0) totals[warp] = total;
+            __syncthreads();  // separates the writes of totals from their reads
+            const State up_to = scan_lanes<WARPS>(totals[lane % WARPS], lane % WARPS);
+            prefix = {shuffle(up_to, warp > 0 ? warp - 1 : 0), warp > 0};
+            total = shuffle(up_to, WARPS - 1);
         }
-        const Raw(&found)[VEC] = fetch(r);
-        const Index i = begin + (DIRECT ? r * WIDTH + lane : lane * ROUNDS + r) * VEC;
-        Peek last = behind;  // of the element behind the vector
-        if constexpr (PEEKS && DIRECT) {
-            last = shuffle_down(peek(found[0]), 1);
-            const Peek wrapped =
-                r + 1 < ROUNDS ? shuffle(peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP & -WIDTH) : behind_run;
-            if (lane == WIDTH - 1) last = wrapped;
-        } else if (PEEKS && r + 1 < ROUNDS) {
-            Raw following[VEC];
-            from.fetch(following, staged, slot(lane * ROUNDS + r + 1));
-            last = peek(following[0]);
+        const Partial next_start = {start.valid ? combine(start.state, total) : total, true};
+        if (LOOK == NEIGHBOUR || LOOK == GROUPS) {
+            __shared__ State state_before;
+            if (threadIdx.x == 0) before_publishing(number);
+            if (LOOK == GROUPS)
+                start = look_back<WARPS>(tile, line, lines, total, start);
+            else if (threadIdx.x == 0)
+                start = ask_neighbour(tile, line, total, start);
+            if (threadIdx.x == 0 && start.valid) state_before = start.state;
+            __syncthreads();  // separates the write of state_before from its reads
+            start.valid = STARTS || number > 0;
+            if (start.valid) start.state = state_before;
         }
+        if (start.valid) prefix = {prefix.valid ? combine(start.state, prefix.state) : start.state, true};
+
+        State state;
+        const auto results_of = [&](int r, Result(&results)[VEC]) {
+            const bool alone = !prefix.valid && lane == 0 && r == 0;  // nothing stands before the thread's elements
+            if (DIRECT || r == 0) {
+                state = before[DIRECT ? r : 0];
+                if (prefix.valid) state = lane > 0 || r > 0 ? combine(prefix.state, state) : prefix.state;
+            }
+            const Raw(&found)[VEC] = fetch(r);
+            const Index i = begin + (DIRECT ? r * WIDTH + lane : lane * ROUNDS + r) * VEC;
+            Peek last = behind;  // of the element behind the vector
+            if constexpr (PEEKS && DIRECT) {
+                last = shuffle_down(peek(found[0]), 1);
+                const Peek wrapped =
+                    r + 1 < ROUNDS ? shuffle(peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP & -WIDTH) : behind_run;
+                if (lane == WIDTH - 1) last = wrapped;
+            } else if (PEEKS && r + 1 < ROUNDS) {
+                Raw following[VEC];
+                from.fetch(following, staged, slot(lane * ROUNDS + r + 1));
+                last = peek(following[0]);
+            }
 #pragma unroll
-        for (int k = 0; k < VEC; ++k) {
-            const State one = element(found[k]);
-            const Next next = {k + 1 < VEC ? peek(found[min(k + 1, VEC - 1)]) : last, i + k + 1 < read};
-            if (EXCLUSIVE) results[k] = result(state, found[k], next);
-            state = k == 0 && alone ? one : combine(state, one);
-            if (!EXCLUSIVE) results[k] = result(state, found[k], next);
-        }
-    };
-    if constexpr (DIRECT) {
+            for (int k = 0; k < VEC; ++k) {
+                const State one = element(found[k]);
+                const Next next = {k + 1 < VEC ? peek(found[min(k + 1, VEC - 1)]) : last, i + k + 1 < read};
+                if (EXCLUSIVE) results[k] = result(state, found[k], next);
+                state = k == 0 && alone ? one : combine(state, one);
+                if (!EXCLUSIVE) results[k] = result(state, found[k], next);
+            }
+        };
+        if constexpr (DIRECT) {
 #pragma unroll
-        for (int r = 0; r < ROUNDS; ++r) {
-            Result results[VEC];
-            results_of(r, results);
-            if (exists) to.store_along(results, begin + (r * WIDTH + lane) * VEC, n);
-        }
-    } else {
+            for (int r = 0; r < ROUNDS; ++r) {
+                Result results[VEC];
+                results_of(r, results);
+                if (exists) to.store_along(results, begin + (r * WIDTH + lane) * VEC, n);
+            }
+        } else {
 #pragma unroll 4
-        for (int r = 0; r < ROUNDS; ++r) {
-            Result results[VEC];
-            results_of(r, results);
-            to.put(results, staged, slot(lane * ROUNDS + r));  // where only this thread has read
-        }
-        __syncwarp();  // separates the lanes' results from each other's stores
-        if (exists) {
+            for (int r = 0; r < ROUNDS; ++r) {
+                Result results[VEC];
+                results_of(r, results);
+                to.put(results, staged, slot(lane * ROUNDS + r));  // where only this thread has read
+            }
+            __syncwarp();  // separates the lanes' results from each other's stores
+            if (exists) {
 #pragma unroll 4
-            for (int r = 0; r < ROUNDS; ++r)
-                to.flush(staged, slot(r * WIDTH + lane), begin + (r * WIDTH + lane) * VEC, n);
+                for (int r = 0; r < ROUNDS; ++r)
+                    to.flush(staged, slot(r * WIDTH + lane), begin + (r * WIDTH + lane) * VEC, n);
+            }
+            if (LOOK == WALK) __syncwarp();  // separates these reads from the lanes' next copies
         }
-    }
+        start = next_start;
+    } while (LOOK == WALK && ++number < tiles);
 }
 
 // ---- Lines that lie side by side ------------------------------------------------------------------------------

@@ -932,6 +932,10 @@ class _Tile:
     constant, so that the bits of a result do not depend on the GPU."""
     many_lines: int = 128
     """Lines from which on a tile waits for its neighbour alone: tiles are then drawn across the lines."""
+    walkers: int = 1056
+    """Lines from which on a block goes along each, and loads a tile while it works on the one before."""
+    walk_bytes: int = 160
+    """What a thread of such a block keeps in shared memory of each tile."""
 
 
 _TILE = _Tile()
@@ -1259,7 +1263,7 @@ def _plan(
         waiting = _rounds(_TILE.shared_bytes, vector * sum(sizes))
         by_tile = max(1, _TILE.tile_bytes // kept_bytes) if direct else waiting
         by_line = max(1, _TILE.line_bytes // kept_bytes) if direct else waiting
-        tiles, block = 1, _TILE.threads
+        tiles, block, walks = 1, _TILE.threads, False
         if vectors <= 32 * by_tile:
             enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * by_tile)
             lanes = min(enough, key=lambda one: one * -(-vectors // one))
@@ -1270,6 +1274,9 @@ def _plan(
             if vectors <= widest * by_line:
                 each = by_tile if vectors <= widest * by_tile else by_line
                 block = _cuda.power_of_two(-(-vectors // each), up=True)
+            elif lines >= _TILE.walkers:
+                direct, walks = False, True
+                tiles = -(-vectors // (block * _rounds(_TILE.walk_bytes, vector * sum(sizes))))
             elif lines >= _TILE.many_lines:
                 tiles = -(-vectors // (block * by_tile))
             else:
@@ -1278,16 +1285,18 @@ def _plan(
                 tiles = -(-vectors // (block * rounds))
             rounds = -(-vectors // (block * tiles))
             tiles = -(-vectors // (block * rounds))
-            lanes, grid = block, lines * tiles
+            lanes, grid = block, lines if walks else lines * tiles
             if lanes <= 32:
                 lanes, block, grid = 32, _TILE.threads, -(-lines * 32 // _TILE.threads)
                 rounds = -(-vectors // 32)
-        look, slots = _look(tiles, lines), lines
+        look, slots = "WALK" if walks else _look(tiles, lines), lines
         call = f"scan_rows<{block}, {lanes}, {rounds}, {look}, {_cpp(direct)}>"
         if not direct:
             places = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
             for size in sizes:  # each begins where its vectors are aligned
                 shared = -(-shared // (vector * size)) * vector * size + places * vector * size
+            if walks:
+                shared = 2 * -(-shared // 16) * 16
         integers = (lines, low, read, n, tiles)
 
     numbers: list[int] = []
@@ -1315,7 +1324,7 @@ def _plan(
         grid=grid,
         block=block,
         shared_bytes=-(-shared // 16) * 16,
-        status_bytes=16 * words if tiles > 1 else 0,
+        status_bytes=16 * words if tiles > 1 and look != "WALK" else 0,
     )
 
 
