@@ -399,13 +399,15 @@ class TestTiles:
         ):
             with subtests.test(shapes=shapes):
                 a, b = make(rng, shapes, "float32")
-                tracemalloc.start()
-                try:
-                    result = parprims.matmul(a, b, method="array")
-                    peak = tracemalloc.get_traced_memory()[1]
-                finally:
-                    tracemalloc.stop()
-                assert peak <= result.nbytes + 1.75 * 2**22
+                peaks = []
+                for _ in range(3):  # whatever else the interpreter does meanwhile, such as imports, only adds
+                    tracemalloc.start()
+                    try:
+                        result = parprims.matmul(a, b, method="array")
+                        peaks.append(tracemalloc.get_traced_memory()[1])
+                    finally:
+                        tracemalloc.stop()
+                assert min(peaks) <= result.nbytes + 1.75 * 2**22
 
     def test_program_length(self, subtests):
         jax = pytest.importorskip("jax")
