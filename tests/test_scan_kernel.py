@@ -472,17 +472,12 @@ def delay(change):
     return lambda statements: change("_BEFORE_PUBLISHING", statements)
 
 
-# Blocks with more than one tile: that go along a line each, which takes many long lines, and that draw tiles of a few
-# very long ones; here with few and shorter ones.
-SEVERAL_TILES = {"walk": {"walkers": 1}, "ahead": {"ahead_blocks": 2}}
+class TestWalkingBlocks:
+    """Blocks that go along a line each, which it takes many long lines for, here with few."""
 
-
-class TestSeveralTiles:
-    """Blocks with more than one tile."""
-
-    @pytest.fixture(autouse=True, params=list(SEVERAL_TILES))
-    def tile(self, change, request):
-        change("_TILE", dataclasses.replace(_scan._TILE, **SEVERAL_TILES[request.param]))
+    @pytest.fixture(autouse=True)
+    def walkers(self, change):
+        change("_TILE", dataclasses.replace(_scan._TILE, walkers=1))
 
     @pytest.mark.parametrize("shape", [(40, 5000), (3, 65_537), (1, 100_003)])
     def test_every_operator(self, gpu, run, rng, subtests, shape):
@@ -506,12 +501,6 @@ class TestSeveralTiles:
 
 class TestSlowTiles:
     """Look-back past tiles that are late."""
-
-    @pytest.fixture(autouse=True, params=[False, True], ids=["a tile", "many tiles"])
-    def ahead(self, change, request):
-        """Have blocks with a tile each, and blocks that draw tile after tile."""
-        if request.param:
-            change("_TILE", dataclasses.replace(_scan._TILE, ahead_blocks=60))
 
     @pytest.mark.parametrize("pattern", list(DELAYS))
     def test_in_order(self, streams, run, rng, subtests, delay, pattern):
@@ -1005,9 +994,8 @@ class TestAdjoint:
         self.check(gpu, a, g, x, axis, reverse)
 
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128"])
-    @pytest.mark.parametrize("way", list(SEVERAL_TILES))
-    def test_several_tiles(self, gpu, rng, change, way, dtype, subtests):
-        change("_TILE", dataclasses.replace(_scan._TILE, **SEVERAL_TILES[way]))
+    def test_walking_blocks(self, gpu, rng, change, dtype, subtests):
+        change("_TILE", dataclasses.replace(_scan._TILE, walkers=1))
         for shape in ((6, 5000), (2, 20_001)):
             for reverse in (False, True):
                 a, g, x = (random(rng, shape, dtype) for _ in range(3))

@@ -556,9 +556,10 @@ struct View {
     template <int N>
     using Staged = typename Word<N * sizeof(T)>::Type;
 
-    // Loads elements i, i + 1, ..., the one before `past` in place of those behind it.
+    // Loads elements i, i + 1, ..., and others of the line in place of those from `past` on.
     template <class S, int N>
     DEVICE void load_along(S (&to)[N], long long i, long long past) const {
+        if (i >= past && past >= N) i = 0;
         if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {
             fetch(to, __ldg(reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1))));
         } else {
@@ -575,10 +576,11 @@ struct View {
         flush<N>(vector, i, past);
     }
 
-    // Begins to copy elements i, i + 1, ... to shared memory, in the order memory has them, the one before `past` in
-    // place of those behind it; wait_for_staged ends it.
+    // Begins to copy elements i, i + 1, ... to shared memory, in the order memory has them, and others of the line in
+    // place of those from `past` on; wait_for_staged ends it.
     template <int N>
     DEVICE void stage(Staged<N>& to, long long i, long long past) const {
+        if (i >= past && past >= N) i = 0;
         if (ACCESS != STRIDED && i + N <= past) {
             copy_async(to, *reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)));
         } else {

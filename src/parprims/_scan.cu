@@ -15,8 +15,8 @@
 //   2. Where a line has several tiles, the tile publishes its total and learns what stands before it (look_back).
 //   3. Every thread walks over its elements, still in shared memory or registers, from what stands before them, and
 //      stores the results.
-// Nothing is fed to the operator but elements of the array: past the end of a line its last element is repeated, which
-// changes no result before it. No identity is needed.
+// Nothing is fed to the operator but elements of the line: past its end some are repeated, which changes no result
+// before it. No identity is needed.
 // Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, groups of 32
 // tiles, groups from left to right), never on which block came first, so the same input gives the same bits.
 // Progress: a tile's number is drawn from a counter when its block starts, so a tile only ever waits for tiles whose
@@ -106,34 +106,22 @@ struct Tile {
     Slots slots;
 };
 
-// Counts a tile as drawn, of `draws` in this launch, and returns the counter as it was: the number of launches above 31
-// bits of tiles drawn. (It would take 2^33 launches to see a flag again.)
-DEVICE unsigned long long count_tile(ulonglong2* scratch) { return atomicAdd(&scratch->x, 1ull); }
-
-// Counts one launch more if it was the last tile that was drawn.
-DEVICE void count_launch(ulonglong2* scratch, unsigned long long drawn, unsigned long long draws) {
-    if ((drawn & 0x7fffffffull) == draws - 1) atomicAdd(&scratch->x, 0x80000000ull - draws);
-}
-
+// Draws a tile; the same for all threads of the block. The counter holds the number of launches above 31 bits of tiles
+// drawn; the block that draws the last counts one launch more. (It would take 2^33 launches to see a flag again.)
 template <Look LOOK>
-DEVICE Tile tile_of(ulonglong2* scratch, unsigned long long drawn, unsigned lines, unsigned tiles) {
+DEVICE Tile draw(ulonglong2* scratch, unsigned lines, unsigned tiles) {
+    if (LOOK == ALONE || LOOK == WALK) return {blockIdx.x, 0u, tiles, {nullptr, 0}};
+    __shared__ unsigned long long drawn;
+    if (threadIdx.x == 0) {
+        const unsigned long long count = (unsigned long long)lines * tiles;
+        drawn = atomicAdd(&scratch->x, 1ull);
+        if ((drawn & 0x7fffffffull) == count - 1) atomicAdd(&scratch->x, 0x80000000ull - count);
+    }
+    __syncthreads();  // separates the write of drawn from its reads
     const unsigned order = (unsigned)(drawn & 0x7fffffffull);
     const unsigned number = LOOK == NEIGHBOUR ? order / lines : order % tiles;
     const unsigned line = LOOK == NEIGHBOUR ? order % lines : order / tiles;
     return {line, number, tiles, {scratch + COUNTER_WORDS, (drawn >> 31) + 1}};
-}
-
-// Draws a tile; the same for all threads of the block. The launch draws `more` beyond those there are.
-template <Look LOOK>
-DEVICE Tile draw(ulonglong2* scratch, unsigned lines, unsigned tiles, unsigned more = 0) {
-    if (LOOK == ALONE || LOOK == WALK) return {blockIdx.x, 0u, tiles, {nullptr, 0}};
-    __shared__ unsigned long long drawn;
-    if (threadIdx.x == 0) {
-        drawn = count_tile(scratch);
-        count_launch(scratch, drawn, (unsigned long long)lines * tiles + more);
-    }
-    __syncthreads();  // separates the write of drawn from its reads
-    return tile_of<LOOK>(scratch, drawn, lines, tiles);
 }
 
 // Waits for what stands before a tile, which the tile before publishes, and publishes what stands before the next. One
@@ -214,11 +202,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
                       Index low, Index read, Index n, unsigned tiles) {
     constexpr int WIDTH = LANES < WARP ? LANES : WARP, WARPS = LANES / WIDTH, RUN = WIDTH * ROUNDS * VEC;
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP;
-    // A block of AHEAD draws tiles until there are none.
-    constexpr bool AHEAD = DIRECT && LOOK == GROUPS;
-    const unsigned long long count = (unsigned long long)lines * tiles, draws = count + gridDim.x;
-    Tile tile = draw<LOOK>(scratch, (unsigned)lines, tiles, AHEAD ? gridDim.x : 0);
-    if (AHEAD && tile.line >= lines) return;
+    const Tile tile = draw<LOOK>(scratch, (unsigned)lines, tiles);
     Index line = tile.line;
     bool exists = true;
     if (WARPS == 1) {
@@ -226,9 +210,9 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         exists = line < lines;
         if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and writes nothing
     }
-    Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
-    Inputs from = in.at(h, l, 0);
-    Outputs to = out.at(h, l, 0);
+    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const Inputs from = in.at(h, l, 0);
+    const Outputs to = out.at(h, l, 0);
     // Neighbouring threads read ROUNDS apart: if that is even, gaps after every 8 keep them out of each other's banks.
     constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;
     extern __shared__ uint4 shared[];
@@ -245,15 +229,12 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             from.stage(buffer_of(number), slot(r * WIDTH + lane), begin_of(number) + (r * WIDTH + lane) * VEC, read);
         if (LOOK == WALK) end_group_of_staged();
     };
-    if (!DIRECT || AHEAD) stage(tile.number);
+    if (!DIRECT) stage(tile.number);
     Partial start;  // of what stands before the tile
     start.valid = STARTS;
     if (STARTS) start.state = starts.load(h, l, 0);
     unsigned number = tile.number;
-    bool goes_on = false;
     do {
-        unsigned long long drawn = 0;
-        if (AHEAD && threadIdx.x == 0) drawn = count_tile(scratch);
         const Index begin = begin_of(number);  // of the run of WIDTH threads
         auto& staged = buffer_of(number);
         Raw raw[DIRECT ? ROUNDS : 1][VEC];
@@ -273,14 +254,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         // Of what stands before the thread's elements in the run, in each round or at all; and of the run.
         State before[DIRECT ? ROUNDS : 1], total;
         if constexpr (DIRECT) {
-            if (AHEAD) wait_for_staged();
 #pragma unroll
-            for (int r = 0; r < ROUNDS; ++r) {
-                if (AHEAD)
-                    from.fetch(raw[r], staged, slot(r * WIDTH + lane));
-                else
-                    from.load_along(raw[r], begin + (r * WIDTH + lane) * VEC, read);
-            }
+            for (int r = 0; r < ROUNDS; ++r) from.load_along(raw[r], begin + (r * WIDTH + lane) * VEC, read);
 #pragma unroll
             for (int r = 0; r < ROUNDS; ++r) {
                 const Raw(&found)[VEC] = fetch(r);
@@ -320,27 +295,11 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         if (WARPS > 1) {
             __shared__ State all_totals[LOOK == WALK ? 2 : 1][WARPS];
             State(&totals)[WARPS] = all_totals[LOOK == WALK ? number % 2 : 0];
-            __shared__ unsigned long long next_drawn;
             if (lane == 0) totals[warp] = total;
-            if (AHEAD && threadIdx.x == 0) {
-                count_launch(scratch, drawn, draws);
-                next_drawn = drawn;
-            }
-            __syncthreads();  // separates the writes of totals and of next_drawn from their reads
-            if (AHEAD) drawn = next_drawn;
+            __syncthreads();  // separates the writes of totals from their reads
             const State up_to = scan_lanes<WARPS>(totals[lane % WARPS], lane % WARPS);
             prefix = {shuffle(up_to, warp > 0 ? warp - 1 : 0), warp > 0};
             total = shuffle(up_to, WARPS - 1);
-        }
-        Tile next_tile = tile;
-        if (AHEAD) {
-            next_tile = tile_of<LOOK>(scratch, drawn, (unsigned)lines, tiles);
-            goes_on = next_tile.line < lines;
-            if (goes_on) {
-                const Index next_h = low == 1 ? next_tile.line : next_tile.line / low;
-                from = in.at(next_h, low == 1 ? 0 : next_tile.line - next_h * low, 0);
-                stage(next_tile.number);  // where this thread has read
-            }
         }
         const Partial next_start = {start.valid ? combine(start.state, total) : total, true};
         if (LOOK == NEIGHBOUR || LOOK == GROUPS) {
@@ -408,15 +367,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             }
             if (LOOK == WALK) __syncwarp();  // separates these reads from the lanes' next copies
         }
-        if (LOOK == WALK) start = next_start;
-        if (AHEAD && goes_on) {
-            tile = next_tile, line = tile.line, number = tile.number;
-            h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
-            to = out.at(h, l, 0);
-            start.valid = STARTS;
-            if (STARTS) start.state = starts.load(h, l, 0);
-        }
-    } while (LOOK == WALK ? ++number < tiles : goes_on);
+        start = next_start;
+    } while (LOOK == WALK && ++number < tiles);
 }
 
 // ---- Lines that lie side by side ------------------------------------------------------------------------------

@@ -932,10 +932,6 @@ class _Tile:
     constant, so that the bits of a result do not depend on the GPU."""
     many_lines: int = 128
     """Lines from which on a tile waits for its neighbour alone: tiles are then drawn across the lines."""
-    ahead_blocks: int = 396
-    """Blocks that draw tile after tile of a few long lines, and load one while they wait for those before the last."""
-    ahead_bytes: int = 128
-    """What a thread of such a block keeps of a tile, in registers and once more in shared memory."""
     walkers: int = 1056
     """Lines from which on a block goes along each, and loads a tile while it works on the one before."""
     walk_bytes: int = 160
@@ -1267,7 +1263,7 @@ def _plan(
         waiting = _rounds(_TILE.shared_bytes, vector * sum(sizes))
         by_tile = max(1, _TILE.tile_bytes // kept_bytes) if direct else waiting
         by_line = max(1, _TILE.line_bytes // kept_bytes) if direct else waiting
-        tiles, block, walks, ahead = 1, _TILE.threads, False, False
+        tiles, block, walks = 1, _TILE.threads, False
         if vectors <= 32 * by_tile:
             enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * by_tile)
             lanes = min(enough, key=lambda one: one * -(-vectors // one))
@@ -1284,22 +1280,18 @@ def _plan(
             elif lines >= _TILE.many_lines:
                 tiles = -(-vectors // (block * by_tile))
             else:
-                each = max(1, _TILE.ahead_bytes // (vector * program.raw_bytes))
-                tiles = -(-vectors // (block * each))
-                ahead = direct and lines * tiles >= 2 * _TILE.ahead_blocks
-                if not ahead:
-                    direct = False
-                    rounds = max(1, min(waiting, vectors * lines // (_TILE.tiles * block)))
-                    tiles = -(-vectors // (block * rounds))
+                direct = False
+                rounds = max(1, min(waiting, vectors * lines // (_TILE.tiles * block)))
+                tiles = -(-vectors // (block * rounds))
             rounds = -(-vectors // (block * tiles))
             tiles = -(-vectors // (block * rounds))
-            lanes, grid = block, lines if walks else _TILE.ahead_blocks if ahead else lines * tiles
+            lanes, grid = block, lines if walks else lines * tiles
             if lanes <= 32:
                 lanes, block, grid = 32, _TILE.threads, -(-lines * 32 // _TILE.threads)
                 rounds = -(-vectors // 32)
         look, slots = "WALK" if walks else _look(tiles, lines), lines
         call = f"scan_rows<{block}, {lanes}, {rounds}, {look}, {_cpp(direct)}>"
-        if ahead or not direct:
+        if not direct:
             places = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
             for size in sizes:  # each begins where its vectors are aligned
                 shared = -(-shared // (vector * size)) * vector * size + places * vector * size
