@@ -12,13 +12,14 @@
 //   1. Every thread begins to load its elements of a tile of the line, all before it uses the first, and folds them;
 //      lanes combine by shuffles, warps through shared memory, so that each thread knows what stands before its own
 //      elements in the tile. Always earlier with later: the operator need not be commutative.
-//   2. Where a line has several tiles, the tile publishes its total and learns what stands before it (look_back).
+//   2. Where a line has several tiles, a block goes along the line and knows what stands before the next tile, or, if
+//      lines are few, the tile publishes its total and learns what stands before it (look_back).
 //   3. Every thread walks over its elements, still in shared memory or registers, from what stands before them, and
 //      stores the results.
 // Nothing is fed to the operator but elements of the line: past its end some are repeated, which changes no result
 // before it. No identity is needed.
-// Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, groups of 32
-// tiles, groups from left to right), never on which block came first, so the same input gives the same bits.
+// Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, from left to right
+// or in groups of 32), never on which block came first, so the same input gives the same bits.
 // Progress: a tile's number is drawn from a counter when its block starts, so a tile only ever waits for tiles whose
 // blocks have started before it, whatever order the device starts blocks in.
 //
