@@ -34,15 +34,17 @@ using Index = long long;
 constexpr int WARP = 32, DIGIT = WIDTH < 8 ? WIDTH : 8, RADIX = 1 << DIGIT, PASSES = (WIDTH + 7) / 8;
 constexpr unsigned ALL = 0xffffffffu;
 
-// Returns an unsigned integer in the order asked for: equal where keys are, the largest for NaN (or, descending, 0).
+// Returns an unsigned integer in the order asked for: equal where keys are, and largest (or, descending, least) for NaN.
 DEVICE Key ordered(Key bits) {
     constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
     Key key = bits;
     if (KIND == BOOL) key = bits != 0;
     if (KIND == SIGNED) key = bits ^ SIGN;
     if (KIND == FLOATING) {
-        const Key magnitude = bits & (Key)~SIGN;
-        key = magnitude > INFINITE ? (Key)~(Key)0 : bits & SIGN ? SIGN - magnitude : SIGN + magnitude;
+        // A magnitude with its sign, counted from -infinity: NaN of either sign lie above +infinity and become one.
+        const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
+        key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - INFINITE));
+        key = min(key, (Key)(2 * INFINITE + 1));
     }
     return FALLING ? (Key)~key : key;
 }
@@ -61,30 +63,48 @@ DEVICE void wait_for_group() {
         __syncthreads();
 }
 
-// Turns the digits of ITEMS rows of lanes into digit | rank << BITS, the rank being that among the equal digits of the
-// warp, and leaves in counts how many there are of each. The order is that of rows, then lanes.
+// Returns which lanes of the warp have the digit of this one. Neither empty asm does anything: the first lets the
+// compiler set the predicates of 7 bits at once, the second lets it turn votes under the predicate it votes with.
+template <int BITS>
+DEVICE unsigned lanes_with(unsigned digit) {
+    unsigned equal = ALL;
+#pragma unroll
+    for (int bit = 0; bit < BITS; ++bit) {
+        unsigned set = digit & 1u << bit;
+        asm("" : "+r"(set));
+        unsigned votes = __ballot_sync(ALL, set);
+        if (!set) {
+            votes = ~votes;
+            asm volatile("" : "+r"(votes));
+        }
+        equal &= votes;
+    }
+    return equal;
+}
+
+// Leaves in a warp's counts how many of its keys have each digit.
 template <int BITS, int ITEMS>
-DEVICE void rank_in_warp(unsigned (&digits)[ITEMS], unsigned* counts) {
-    const int lane = threadIdx.x % WARP;
-    const unsigned before = (1u << lane) - 1;
-    for (int digit = lane; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
-    __syncwarp();  // separates the zeros from the reads of other lanes
+DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
+    for (int digit = threadIdx.x % WARP; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
+    __syncwarp();  // separates the zeros from what is added to them
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) atomicAdd(&counts[digits[i]], 1u);
+}
+
+// Turns the digits of ITEMS rows of lanes into places + 1, given for each digit the place of the warp's first key with
+// it, which is counted on. The order is that of rows, then lanes.
+template <int BITS, int ITEMS>
+DEVICE void rank_in_warp(unsigned (&digits)[ITEMS], unsigned* firsts) {
+    const unsigned upto = ALL >> (WARP - 1 - threadIdx.x % WARP);  // this lane
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-        const unsigned digit = digits[i];
-        unsigned equal = ALL;
-#pragma unroll
-        for (int bit = 0; bit < BITS; ++bit) {
-            const bool set = digit >> bit & 1;
-            const unsigned votes = __ballot_sync(ALL, set);
-            equal &= set ? votes : ~votes;
-        }
-        const unsigned count = counts[digit];
-        __syncwarp();  // separates the reads of counts from their writes
-        if ((equal & before) == 0) counts[digit] = count + __popc(equal);
-        __syncwarp();  // separates the writes of counts from the reads for the next row
-        digits[i] = (count + __popc(equal & before)) << BITS | digit;
-        asm volatile("" : "+r"(digits[i]));  // else the compiler sees two numbers, and keeps each in a register
+        unsigned& first = firsts[digits[i]];
+        const unsigned equal = lanes_with<BITS>(digits[i]);
+        const unsigned next = first + __popc(equal & upto);
+        __syncwarp();  // separates the reads of places from their writes
+        if (equal <= upto) first = next;  // the last of the equal lanes
+        __syncwarp();  // separates the writes of places from the reads for the next row
+        digits[i] = next;
     }
 }
 
@@ -234,14 +254,14 @@ struct SortedRows {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
             places[i] = in_tile<ITEMS>(thread, i) < n ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
-        unsigned(&counts)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
-        rank_in_warp<BITS>(places, counts);
+        unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
+        count_in_warp<BITS>(places, own);
         place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums);
+        rank_in_warp<BITS>(places, own);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            const unsigned place = counts[places[i] % DIGITS] + places[i] / DIGITS;
-            shared.keys[place] = keys[i];
-            if (SOURCES) shared.sources[place] = sources[i];
+            shared.keys[places[i] - 1] = keys[i];
+            if (SOURCES) shared.sources[places[i] - 1] = sources[i];
         }
         wait_for_group<GROUP>();  // separates the writes of keys from their reads
 #pragma unroll
@@ -386,12 +406,11 @@ struct SortedTile {
         bool first, last, into_out, odd;
     };
 
-    unsigned places[ITEMS];          // in the tile, of what this thread has read
-    unsigned bins[(ITEMS + 3) / 4];  // the digits of what it writes, 4 to a word
-    const Count* bases;              // for each digit, what is to be added to a place in the tile
-    const Drawn* drawn;              // these two in shared memory
+    unsigned places[ITEMS];  // + 1, in the tile, of what this thread has read
+    Count targets[ITEMS];    // in the row, of what it writes
+    const Drawn* drawn;      // in shared memory
     Index n;
-    bool left;
+    bool left, full;
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
     // without keys where only indices are asked for.
@@ -404,18 +423,21 @@ struct SortedTile {
         extern __shared__ uint4 dynamic[];
         if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows * tiles, tiles, n);
         __syncthreads();  // separates the write of what is drawn from its reads
-        bases = offsets, drawn = &shared;
-        left = shared.shift >= 0;
+        drawn = &shared;
+        left = shared.shift >= 0, full = shared.length == SIZE;
         if (!left) return;
 
         Key keys[ITEMS];
         load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
-        // Elements past the end have the largest digit and stand behind all others.
+        const int shift = shared.shift;
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            places[i] = place_of(i) < shared.length ? digit_of<DIGIT>(keys[i], shared.shift) : RADIX - 1;
+        for (int i = 0; i < ITEMS; ++i) places[i] = digit_of<DIGIT>(keys[i], shift);
+        if (!full)  // elements past the end have the largest digit and stand behind all others
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (place_of(i) >= shared.length) places[i] = RADIX - 1;
         unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
-        rank_in_warp<DIGIT>(places, own);
+        count_in_warp<DIGIT>(places, own);
         Bin bin = place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums);
         if (threadIdx.x == RADIX - 1) bin.count -= SIZE - shared.length;
 
@@ -430,11 +452,9 @@ struct SortedTile {
         if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (shared.tile == 0 ? WHOLE : PARTIAL)) ^ flip);
 
         Key* exchange = reinterpret_cast<Key*>(dynamic);
+        rank_in_warp<DIGIT>(places, own);
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            places[i] = own[places[i] % RADIX] + places[i] / RADIX;
-            exchange[places[i]] = keys[i];
-        }
+        for (int i = 0; i < ITEMS; ++i) exchange[places[i] - 1] = keys[i];
         if (threadIdx.x < RADIX) {
             if (shared.tile > 0) {
                 before = look_back(mine - RADIX, shared.tile, flip);
@@ -444,30 +464,27 @@ struct SortedTile {
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
 
-        Key* to = static_cast<Key*>(shared.into_out ? out : temporary) + shared.row * n;
-        const bool writes = !(keyless && shared.last);
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
-            const Key key = exchange[k * THREADS + threadIdx.x];
-            const unsigned digit = digit_of<DIGIT>(key, shared.shift);
-            bins[k / 4] = (k % 4 ? bins[k / 4] : 0) | digit << k % 4 * 8;
-            if (k * THREADS + threadIdx.x < shared.length && writes) to[target(k)] = key;
+            keys[k] = exchange[k * THREADS + threadIdx.x];
+            targets[k] = offsets[digit_of<DIGIT>(keys[k], shift)] + (Count)(k * THREADS + threadIdx.x);
         }
+        if (!(keyless && shared.last)) write(keys, static_cast<Key*>(shared.into_out ? out : temporary));
     }
 
     DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
 
-    // Returns where in the row the k-th element this thread writes goes.
-    DEVICE Count target(int k) const {
-        return bases[bins[k / 4] >> k % 4 * 8 & 255] + (Count)(k * THREADS + threadIdx.x);
-    }
-
     template <class V>
     DEVICE void load(V (&to)[ITEMS], const V* from) const {
         from += drawn->begin + place_of(0);
+        const int length = drawn->length - place_of(0);
+        if (full)
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (place_of(i) < drawn->length) to[i] = from[i * WARP];
+            for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP];
+        else
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (i * WARP < length) to[i] = from[i * WARP];
     }
 
     DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
@@ -505,7 +522,7 @@ struct SortedTile {
     // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
     // tiles there are before. The first of them says all, so that nothing is read before it.
     DEVICE static Count look_back(const Count* word, Index tiles, Count flip) {
-        constexpr int AHEAD = 4;  // words asked for together
+        constexpr int AHEAD = 8;  // words asked for together
         Count sum = 0;
         while (true) {
             Count seen[AHEAD];
@@ -528,7 +545,7 @@ struct SortedTile {
     DEVICE void move(const void* in, void* temporary, void* out) const {
         V held[ITEMS];
         load(held, static_cast<const V*>(drawn->first ? in : drawn->into_out ? temporary : out));
-        write(held, static_cast<V*>(drawn->into_out ? out : temporary));
+        rearrange(held, static_cast<V*>(drawn->into_out ? out : temporary));
     }
 
     // Indices begin as what they are and wait as Place; `aside` is where they wait on the out side.
@@ -541,22 +558,38 @@ struct SortedTile {
             load(held, static_cast<const Place*>(drawn->into_out ? temporary : aside));
         }
         if (drawn->last)
-            write(held, static_cast<INDEX*>(out));
+            rearrange(held, static_cast<INDEX*>(out));
         else
-            write(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
+            rearrange(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
     }
 
+    // Writes what belongs to the keys that this thread writes.
     template <class V, class To>
     DEVICE void write(const V (&held)[ITEMS], To* to) const {
+        Index start = drawn->row * n * (Index)sizeof(To);
+        asm("" : "+l"(start));  // else the compiler multiplies for every element
+        to = reinterpret_cast<To*>(reinterpret_cast<char*>(to) + start);
+        const int length = drawn->length - (int)threadIdx.x;
+        if (full)
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k) to[targets[k]] = (To)held[k];
+        else
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k)
+                if (k * THREADS < length) to[targets[k]] = (To)held[k];
+    }
+
+    // Writes what belongs to the keys that this thread has read.
+    template <class V, class To>
+    DEVICE void rearrange(V (&held)[ITEMS], To* to) const {
         extern __shared__ uint4 dynamic[];
         V* exchange = reinterpret_cast<V*>(dynamic);
         __syncthreads();  // separates the reads of what was exchanged before from these writes
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) exchange[places[i]] = held[i];
+        for (int i = 0; i < ITEMS; ++i) exchange[places[i] - 1] = held[i];
         __syncthreads();  // separates the writes from the reads
-        to += drawn->row * n;
 #pragma unroll
-        for (int k = 0; k < ITEMS; ++k)
-            if (k * THREADS + threadIdx.x < drawn->length) to[target(k)] = (To)exchange[k * THREADS + threadIdx.x];
+        for (int k = 0; k < ITEMS; ++k) held[k] = exchange[k * THREADS + threadIdx.x];
+        write(held, to);
     }
 };
