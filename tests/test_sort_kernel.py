@@ -26,7 +26,11 @@ STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
 EDGES = sorted(
     {32, *(one[0] for one in _sort._SIZES.rows), 64, 128, 512, 2048}
-    | {tile * threads * items for _, threads, *both, _ in _sort._SIZES.items for items in both for tile in (1, 2)}
+    | {
+        tile * threads * items
+        for _, threads, items, _ in (*_sort._SIZES.alone, *_sort._SIZES.together)
+        for tile in (1, 2)
+    }
 )
 VALUES = ("bool", "int16", "float32", "int64", "complex128")  # of every size that is moved
 

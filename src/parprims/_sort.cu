@@ -91,27 +91,24 @@ DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
     for (int i = 0; i < ITEMS; ++i) atomicAdd(&counts[digits[i]], 1u);
 }
 
-// Turns the digits of ITEMS rows of lanes into places + 1, given for each digit the place of the warp's first key with
-// it, which is counted on. The order is that of rows, then lanes.
-template <int BITS, int ITEMS>
-DEVICE void rank_in_warp(unsigned (&digits)[ITEMS], unsigned* firsts) {
+// Calls take(i, place + 1) for each of ITEMS rows of lanes, given their digits and for each digit the place of the warp's
+// first key with it, which is counted on. The order is that of rows, then lanes.
+template <int BITS, int ITEMS, class Take>
+DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take take) {
     const unsigned upto = ALL >> (WARP - 1 - threadIdx.x % WARP);  // this lane
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-        unsigned& first = firsts[digits[i]];
-        const unsigned equal = lanes_with<BITS>(digits[i]);
+        unsigned digit = digits[i];
+        asm("" : "+r"(digit));  // else the compiler keeps addresses since the digits were counted
+        unsigned& first = firsts[digit];
+        const unsigned equal = lanes_with<BITS>(digit);
         const unsigned next = first + __popc(equal & upto);
         __syncwarp();  // separates the reads of places from their writes
         if (equal <= upto) first = next;  // the last of the equal lanes
         __syncwarp();  // separates the writes of places from the reads for the next row
-        digits[i] = next;
+        take(i, next);
     }
 }
-
-// What thread d of a group knows of digit d: how many keys have it, and how many keys have a smaller one.
-struct Bin {
-    unsigned count, start;
-};
 
 // Returns the exclusive scan of a number of each of the first SIZE threads of a group.
 template <int THREADS, int SIZE, class T>
@@ -135,26 +132,35 @@ DEVICE T scan_digits(T mine, int thread, T* sums) {
     return start;
 }
 
-// Turns counts[warp][digit] into the place in the tile of the warp's first key with the digit.
-template <int THREADS, int SIZE>
-DEVICE Bin place_digits(unsigned (*counts)[SIZE], int thread, unsigned* sums) {
+// Turns counts[warp][digit] into the place in the tile of the warp's first key with the digit. A thread has `DIGITS /
+// THREADS` digits, at least one, and returns the place of the tile's first key with the first of them. Calls
+// counted(number) as soon as that is the number of keys of a thread's digits.
+template <int THREADS, int DIGITS, class Counted>
+DEVICE unsigned place_digits(unsigned (*counts)[DIGITS], int thread, unsigned* sums, Counted counted) {
+    constexpr int EACH = DIGITS > THREADS ? DIGITS / THREADS : 1, SIZE = DIGITS / EACH;
     wait_for_group<THREADS>();  // separates the warps' counts from their reads
-    Bin bin = {};
-    if (thread < SIZE)
-#pragma unroll 4
-        for (int warp = 0; warp < THREADS / WARP; ++warp) bin.count += counts[warp][thread];
-    bin.start = scan_digits<THREADS, SIZE>(bin.count, thread, sums);
+    unsigned count = 0;
     if (thread < SIZE) {
-        unsigned place = bin.start;
+#pragma unroll
+        for (int one = 0; one < EACH; ++one)
+#pragma unroll
+            for (int warp = 0; warp < THREADS / WARP; ++warp) count += counts[warp][thread * EACH + one];
+        counted(count);
+    }
+    const unsigned start = scan_digits<THREADS, SIZE>(count, thread, sums);
+    if (thread < SIZE) {
+        unsigned place = start;
+#pragma unroll
+        for (int one = 0; one < EACH; ++one)
 #pragma unroll 4
-        for (int warp = 0; warp < THREADS / WARP; ++warp) {
-            const unsigned count = counts[warp][thread];
-            counts[warp][thread] = place;
-            place += count;
-        }
+            for (int warp = 0; warp < THREADS / WARP; ++warp) {
+                const unsigned own = counts[warp][thread * EACH + one];
+                counts[warp][thread * EACH + one] = place;
+                place += own;
+            }
     }
     wait_for_group<THREADS>();  // separates the writes of places from their reads
-    return bin;
+    return start;
 }
 
 // Where element i of a thread is in its tile: warps have one stretch each, lanes lie side by side.
@@ -211,7 +217,6 @@ struct SortedRows {
         unsigned counts[WARPS][DIGITS];
         unsigned sums[DIGITS / WARP + 1], needed;
     };
-    static_assert(DIGITS <= GROUP, "a thread for each digit");
 
     Key keys[ITEMS];
     unsigned short sources[SOURCES ? ITEMS : 1];
@@ -249,20 +254,18 @@ struct SortedRows {
     }
 
     DEVICE void sort_by(Shared& shared, int shift) {
-        unsigned places[ITEMS];
+        unsigned digits[ITEMS];
         // Elements past the end have the largest digit and stand behind all others, so there they stay.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            places[i] = in_tile<ITEMS>(thread, i) < n ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
+            digits[i] = in_tile<ITEMS>(thread, i) < n ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
         unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
-        count_in_warp<BITS>(places, own);
-        place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums);
-        rank_in_warp<BITS>(places, own);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            shared.keys[places[i] - 1] = keys[i];
-            if (SOURCES) shared.sources[places[i] - 1] = sources[i];
-        }
+        count_in_warp<BITS>(digits, own);
+        place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums, [](unsigned) {});
+        rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {
+            shared.keys[next - 1] = keys[i];
+            if (SOURCES) shared.sources[next - 1] = sources[i];
+        });
         wait_for_group<GROUP>();  // separates the writes of keys from their reads
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -398,7 +401,7 @@ struct SortedTile {
     static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
     static constexpr int TOP = 8 * sizeof(Count) - 2;
     static constexpr Count PARTIAL = (Count)1 << TOP, WHOLE = (Count)2 << TOP;  // 0: not there yet
-    static_assert(RADIX <= THREADS, "a thread for each digit");
+    static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
         Index row, tile, begin;  // the row's number, the tile's in it, and of its first element in the array
@@ -406,9 +409,9 @@ struct SortedTile {
         bool first, last, into_out, odd;
     };
 
-    unsigned places[ITEMS];  // + 1, in the tile, of what this thread has read
-    Count targets[ITEMS];    // in the row, of what it writes
-    const Drawn* drawn;      // in shared memory
+    unsigned places[(ITEMS + 1) / 2];  // + 1, in the tile, of what this thread has read, two to a word
+    Count targets[ITEMS];              // in the row, of what it writes
+    const Drawn* drawn;                // in shared memory
     Index n;
     bool left, full;
 
@@ -430,37 +433,44 @@ struct SortedTile {
         Key keys[ITEMS];
         load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
         const int shift = shared.shift;
+        unsigned digits[ITEMS];
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) places[i] = digit_of<DIGIT>(keys[i], shift);
+        for (int i = 0; i < ITEMS; ++i) digits[i] = digit_of<DIGIT>(keys[i], shift);
         if (!full)  // elements past the end have the largest digit and stand behind all others
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
-                if (place_of(i) >= shared.length) places[i] = RADIX - 1;
+                if (place_of(i) >= shared.length) digits[i] = RADIX - 1;
         unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
-        count_in_warp<DIGIT>(places, own);
-        Bin bin = place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums);
-        if (threadIdx.x == RADIX - 1) bin.count -= SIZE - shared.length;
+        count_in_warp<DIGIT>(digits, own);
 
         // What a word means in launches of odd number differs by its highest bit.
         const Count flip = shared.odd ? WHOLE : 0;
         Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
+        unsigned count = 0;
+        const unsigned start =
+            place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums, [&](unsigned number) {
+                count = number - (threadIdx.x == RADIX - 1 ? SIZE - shared.length : 0);
+                if (shared.tile > 0) publish(mine, (count | PARTIAL) ^ flip);
+            });
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
         if (shared.tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
+            if (threadIdx.x < RADIX) publish(mine, ((before + count) | WHOLE) ^ flip);
         }
-        if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (shared.tile == 0 ? WHOLE : PARTIAL)) ^ flip);
 
         Key* exchange = reinterpret_cast<Key*>(dynamic);
-        rank_in_warp<DIGIT>(places, own);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) exchange[places[i] - 1] = keys[i];
+        rank_in_warp<DIGIT>(digits, own, [&](int i, unsigned next) {
+            exchange[next - 1] = keys[i];
+            places[i / 2] = i % 2 ? places[i / 2] | next << 16 : next;
+            asm("" : "+r"(places[i / 2]));  // else the compiler keeps each in a register
+        });
         if (threadIdx.x < RADIX) {
             if (shared.tile > 0) {
-                before = look_back(mine - RADIX, shared.tile, flip);
-                publish(mine, ((before + bin.count) | WHOLE) ^ flip);
+                before = look_back(mine - RADIX, (int)shared.tile, flip);
+                publish(mine, ((before + count) | WHOLE) ^ flip);
             }
-            offsets[threadIdx.x] = before - bin.start;  // modulo the range of Count
+            offsets[threadIdx.x] = before - start;  // modulo the range of Count
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
 
@@ -521,14 +531,14 @@ struct SortedTile {
 
     // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
     // tiles there are before. The first of them says all, so that nothing is read before it.
-    DEVICE static Count look_back(const Count* word, Index tiles, Count flip) {
+    DEVICE static Count look_back(const Count* word, int tiles, Count flip) {
         constexpr int AHEAD = 8;  // words asked for together
         Count sum = 0;
         while (true) {
             Count seen[AHEAD];
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead)
-                seen[ahead] = look(word - min((Index)ahead, tiles - 1) * RADIX) ^ flip;
+                seen[ahead] = look(word - min(ahead, tiles - 1) * RADIX) ^ flip;
             int taken = 0;
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead) {
@@ -586,7 +596,7 @@ struct SortedTile {
         V* exchange = reinterpret_cast<V*>(dynamic);
         __syncthreads();  // separates the reads of what was exchanged before from these writes
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) exchange[places[i] - 1] = held[i];
+        for (int i = 0; i < ITEMS; ++i) exchange[(places[i / 2] >> i % 2 * 16 & 0xffff) - 1] = held[i];
         __syncthreads();  // separates the writes from the reads
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) held[k] = exchange[k * THREADS + threadIdx.x];
