@@ -7,8 +7,8 @@
 // Keys and values are moved as the bits they are; `ordered` says where they go.
 //
 // Three ways, by the length n of a row:
-//   SortedLanes  n <= 32: a lane to a key; ballots from the highest bit on tell each lane which keys are below its own
-//                and which are equal, so that two population counts are its place. Nothing moves before the end.
+//   SortedLanes  n <= 32: a lane to a key, which it compares with all others of its row to count how many go before its
+//                own; equal keys are looked for only where two want one place. Nothing moves before the end.
 //   SortedRows   n <= 4096: a warp or a block to a row, which stays in registers and shared memory for all digits.
 //                Values wait until their places are known and move once.
 //   SortedTile   One launch for each digit, with one read and one write, after one that counts the digits of all keys
@@ -17,8 +17,10 @@
 //   1. A block draws a ticket, which gives the launch (tickets are counted through all launches) and the tile, so that a
 //      tile only ever waits for tiles that have been begun. The launch gives the digit: of all digits those that are
 //      not the same in a whole row are sorted by, and launches that are left over end here. Nobody asks the host.
-//   2. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit.
-//   3. The block sums the warps' counts digit by digit and publishes them; a scan over digits gives places in the tile.
+//   2. Each warp counts its digits. The block sums the warps' counts digit by digit and publishes them, so that they are
+//      there when later tiles look for them; a scan over digits gives places in the tile.
+//   3. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit, whose
+//      last counts the place of the digit on.
 //   4. Keys go to their places in shared memory, and meanwhile the tiles before finish.
 //   5. A thread for each digit looks back over the tiles before: where they have published what stands before them it
 //      takes that and stops. The first tile of a row starts from the scan of the row's digits.
@@ -171,50 +173,104 @@ DEVICE int in_tile(int thread, int i) {
 
 // ---- Rows that a warp holds, a key to a lane ------------------------------------------------------------------
 
-template <int THREADS, int LANES>
+// A thread has a key of each of ROWS rows, which lie THREADS / LANES rows apart.
+template <int THREADS, int LANES, int ROWS>
 struct SortedLanes {
-    Index from, to;  // the element of this lane, and where it goes
-    bool exists;
+    Index row, rows, at;  // the first row, how many there are, and this thread's element of the first
+    int n, lane, places[ROWS];
 
-    DEVICE SortedLanes(const void* in, Index rows, int n) {
-        const Index row = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
-        const int lane = threadIdx.x % LANES, first = threadIdx.x % WARP - lane;
-        exists = row < rows && lane < n;
-        from = row * n + lane;
+    static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys read at once
+    using Vector = typename Word<TOGETHER * sizeof(Key)>::Type;
+
+    DEVICE SortedLanes(const void* in, Index count, int length) : rows(count), n(length) {
+        __shared__ Vector shared[ROWS][THREADS / TOGETHER];
+        __shared__ unsigned char owners[ROWS][THREADS];
+        row = (Index)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
+        lane = threadIdx.x % LANES;
+        at = row * n + lane;
+        const int first = threadIdx.x - lane;
+        const Key* from = static_cast<const Key*>(in) + at;
+        Key keys[ROWS];
         // Lanes without a key stand behind all others, whatever those are.
-        const Key key = exists ? ordered(static_cast<const Key*>(in)[from]) : (Key)~(Key)0;
-        unsigned equal = ALL >> (WARP - LANES) << first, less = 0;
 #pragma unroll
-        for (int bit = WIDTH - 1; bit >= 0; --bit) {
-            const bool set = key >> bit & 1;
-            const unsigned votes = __ballot_sync(ALL, set);
-            if (set) less |= equal & ~votes;
-            equal &= set ? votes : ~votes;
+        for (int i = 0; i < ROWS; ++i) keys[i] = exists(i) ? ordered(from[step(i)]) : (Key)~(Key)0;
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) reinterpret_cast<Key*>(shared[i])[threadIdx.x] = keys[i];
+        __syncwarp();  // separates the writes of keys from their reads
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            const Key key = keys[i];
+            places[i] = counted(shared[i] + first / TOGETHER, [&](Key other, int) { return other < key; });
+            if (exists(i)) owners[i][first + places[i]] = (unsigned char)lane;
         }
-        to = row * n + __popc(less) + __popc(equal & ((1u << threadIdx.x % WARP) - 1));
+        __syncwarp();  // separates the writes of owners from their reads
+        bool equals = false;  // two lanes want one place
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) equals |= exists(i) && owners[i][first + places[i]] != lane;
+        if (__any_sync(ALL, equals))
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+                const Key key = keys[i];
+                places[i] += counted(
+                    shared[i] + first / TOGETHER, [&](Key other, int its) { return other == key && its < lane; });
+            }
     }
+
+    // Returns how many of a row's keys `counts`, which is given a key and its lane.
+    template <class Counts>
+    DEVICE static int counted(const Vector* row, Counts counts) {
+        int count = 0;
+#pragma unroll
+        for (int first = 0; first < LANES; first += TOGETHER) {
+            Key keys[TOGETHER];
+            memcpy(keys, &row[first / TOGETHER], sizeof(Vector));
+#pragma unroll
+            for (int k = 0; k < TOGETHER; ++k) count += counts(keys[k], first + k);
+        }
+        return count;
+    }
+
+    DEVICE bool exists(int i) const { return lane < n && row + i * (THREADS / LANES) < rows; }
+    DEVICE int step(int i) const { return i * (THREADS / LANES) * n; }  // from the first element to element i
 
     template <class V>
     DEVICE void move(const void* in, void* out) const {
-        if (exists) static_cast<V*>(out)[to] = static_cast<const V*>(in)[from];
+        const V* from = static_cast<const V*>(in) + at;
+        V held[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            if (exists(i)) held[i] = from[step(i)];
+        write(held, static_cast<V*>(out));
     }
 
     DEVICE void indices(void* out) const {
-        if (exists) static_cast<INDEX*>(out)[to] = (INDEX)(threadIdx.x % LANES);
+        INDEX held[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) held[i] = (INDEX)lane;
+        write(held, static_cast<INDEX*>(out));
+    }
+
+    template <class V>
+    DEVICE void write(const V (&held)[ROWS], V* to) const {
+        to += at - lane;
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            if (exists(i)) to[step(i) + places[i]] = held[i];
     }
 };
 
 // ---- Rows that a warp or a block holds ------------------------------------------------------------------------
 
-// GROUP threads to a row, and THREADS to a block; digits of BITS bits. With SOURCES each key is followed by where it
-// comes from.
-template <int THREADS, int GROUP, int ITEMS, int BITS, bool SOURCES>
+// GROUP threads to a row, and THREADS to a block; digits of BITS bits. FULL promises that each thread has ITEMS keys.
+// With SOURCES each key is followed by where it comes from.
+template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES>
 struct SortedRows {
     static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
+    static_assert(GROUP == WARP || GROUP == THREADS, "rows of a block may need different digits, with a barrier in each");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SOURCES ? SIZE : 1];
-        unsigned counts[WARPS][DIGITS];
+        alignas(16) unsigned counts[WARPS][DIGITS];  // so that a thread reads those of 4 digits at once
         unsigned sums[DIGITS / WARP + 1], needed;
     };
 
@@ -225,6 +281,7 @@ struct SortedRows {
 
     DEVICE SortedRows(const void* in, Index count, int length) : rows(count), n(length) {
         extern __shared__ uint4 dynamic[];
+        if (FULL) n = SIZE;
         const int group = THREADS == GROUP ? 0 : threadIdx.x / GROUP;
         Shared& shared = reinterpret_cast<Shared*>(dynamic)[group];
         thread = threadIdx.x % GROUP;
@@ -236,9 +293,9 @@ struct SortedRows {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int at = in_tile<ITEMS>(thread, i);
-            keys[i] = at < n ? from[at] : (Key)0;
+            keys[i] = exists(i) ? from[at] : (Key)0;
             if (SOURCES) sources[i] = (unsigned short)at;
-            if (at < n) differing |= ordered(keys[i]) ^ first;
+            if (exists(i)) differing |= ordered(keys[i]) ^ first;
         }
         unsigned needed = 0;  // by digit
 #pragma unroll
@@ -253,12 +310,14 @@ struct SortedRows {
         for (; needed; needed &= needed - 1) sort_by(shared, (__ffs(needed) - 1) * BITS);
     }
 
+    DEVICE bool exists(int i) const { return FULL || in_tile<ITEMS>(thread, i) < n; }
+
     DEVICE void sort_by(Shared& shared, int shift) {
         unsigned digits[ITEMS];
         // Elements past the end have the largest digit and stand behind all others, so there they stay.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            digits[i] = in_tile<ITEMS>(thread, i) < n ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
+            digits[i] = exists(i) ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
         unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
         count_in_warp<BITS>(digits, own);
         place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums, [](unsigned) {});
@@ -280,7 +339,7 @@ struct SortedRows {
         if (row >= rows) return;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (in_tile<ITEMS>(thread, i) < n) write(i, in_tile<ITEMS>(thread, i));
+            if (exists(i)) write(i, in_tile<ITEMS>(thread, i));
     }
 
     DEVICE void store(void* out) const {
