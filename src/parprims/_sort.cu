@@ -17,10 +17,10 @@
 //   1. A block draws a ticket, which gives the launch (tickets are counted through all launches) and the tile, so that a
 //      tile only ever waits for tiles that have been begun. The launch gives the digit: of all digits those that are
 //      not the same in a whole row are sorted by, and launches that are left over end here. Nobody asks the host.
-//   2. Each warp counts its digits. The block sums the warps' counts digit by digit and publishes them, so that they are
-//      there when later tiles look for them; a scan over digits gives places in the tile.
-//   3. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit, whose
-//      last counts the place of the digit on.
+//   2. Each warp counts its digits. The block sums the warps' counts digit by digit and publishes them, so that they
+//      are there when later tiles look for them; a scan over digits gives places in the tile.
+//   3. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit,
+//      whose last counts the place of the digit on.
 //   4. Keys go to their places in shared memory, and meanwhile the tiles before finish.
 //   5. A thread for each digit looks back over the tiles before: where they have published what stands before them it
 //      takes that and stops. The first tile of a row starts from the scan of the row's digits.
@@ -36,7 +36,7 @@ using Index = long long;
 constexpr int WARP = 32, DIGIT = WIDTH < 8 ? WIDTH : 8, RADIX = 1 << DIGIT, PASSES = (WIDTH + 7) / 8;
 constexpr unsigned ALL = 0xffffffffu;
 
-// Returns an unsigned integer in the order asked for: equal where keys are, and largest (or, descending, least) for NaN.
+// Returns an unsigned integer in the order asked for: equal where keys are, the largest (descending, least) for NaN.
 DEVICE Key ordered(Key bits) {
     constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
     Key key = bits;
@@ -93,8 +93,8 @@ DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
     for (int i = 0; i < ITEMS; ++i) atomicAdd(&counts[digits[i]], 1u);
 }
 
-// Calls take(i, place + 1) for each of ITEMS rows of lanes, given their digits and for each digit the place of the warp's
-// first key with it, which is counted on. The order is that of rows, then lanes.
+// Calls take(i, place + 1) for each of ITEMS rows of lanes, given their digits and for each digit the place of the
+// warp's first key with it, which is counted on. The order is that of rows, then lanes.
 template <int BITS, int ITEMS, class Take>
 DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take take) {
     const unsigned upto = ALL >> (WARP - 1 - threadIdx.x % WARP);  // this lane
@@ -266,7 +266,7 @@ struct SortedLanes {
 template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES>
 struct SortedRows {
     static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
-    static_assert(GROUP == WARP || GROUP == THREADS, "rows of a block may need different digits, with a barrier in each");
+    static_assert(GROUP == WARP || GROUP == THREADS, "a barrier for every digit, and each row has its own digits");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SOURCES ? SIZE : 1];
@@ -393,16 +393,27 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     const Key first = ordered(keys[0]);
     const int copy = threadIdx.x % COPIES;
     Key differing = 0;
-    const auto count = [&](Key bits) {
+    // Adds a number of keys to the counts of the digits that a key has in passes from `low` to `high`.
+    const auto add = [&](Key key, int low, int high, unsigned number) {
+#pragma unroll
+        for (int pass = low; pass < high; ++pass)
+            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], number);
+    };
+    constexpr int WORD = 4;   // passes over a word of 32 bits
+    unsigned like_first = 0;  // how many keys with the first one's upper word are not yet counted there
+    const auto count = [&](Key bits, bool together) {
         const Key key = ordered(bits);
         differing |= key ^ first;
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass)
-            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], 1u);
+        add(key, 0, min(PASSES, WORD), 1);
+        if (PASSES <= WORD) return;
+        if (together && !__any_sync(ALL, (unsigned)((key ^ first) >> 32 % WIDTH) != 0))
+            ++like_first;
+        else
+            add(key, WORD, PASSES, 1);
     };
     constexpr int AHEAD = 4;  // loads of a thread under way
     Index at = begin + (Index)threadIdx.x * VECTOR;
-    for (; at + (AHEAD - 1) * THREADS * VECTOR + VECTOR <= end; at += AHEAD * THREADS * VECTOR) {
+    for (; at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; at += AHEAD * THREADS * VECTOR) {  // all threads
         using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
         Vector vectors[AHEAD];
 #pragma unroll
@@ -413,11 +424,12 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
             Key loaded[VECTOR];
             memcpy(loaded, &vectors[ahead], sizeof(Vector));
 #pragma unroll
-            for (int k = 0; k < VECTOR; ++k) count(loaded[k]);
+            for (int k = 0; k < VECTOR; ++k) count(loaded[k], true);
         }
     }
     for (; at < end; at += THREADS * VECTOR)
-        for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k]);
+        for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
+    if (like_first) add(first, WORD, PASSES, like_first);
 
 #pragma unroll
     for (int pass = 0; pass < PASSES; ++pass)
@@ -469,8 +481,9 @@ struct SortedTile {
     };
 
     unsigned places[(ITEMS + 1) / 2];  // + 1, in the tile, of what this thread has read, two to a word
-    Count targets[ITEMS];              // in the row, of what it writes
-    const Drawn* drawn;                // in shared memory
+    unsigned bins[(ITEMS + 3) / 4];    // the digits of what it writes, four to a word
+    const Count* bases;                // for each digit, what is to be added to a place in the tile
+    const Drawn* drawn;                // these two in shared memory
     Index n;
     bool left, full;
 
@@ -485,7 +498,7 @@ struct SortedTile {
         extern __shared__ uint4 dynamic[];
         if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows * tiles, tiles, n);
         __syncthreads();  // separates the write of what is drawn from its reads
-        drawn = &shared;
+        bases = offsets, drawn = &shared;
         left = shared.shift >= 0, full = shared.length == SIZE;
         if (!left) return;
 
@@ -536,9 +549,12 @@ struct SortedTile {
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
             keys[k] = exchange[k * THREADS + threadIdx.x];
-            targets[k] = offsets[digit_of<DIGIT>(keys[k], shift)] + (Count)(k * THREADS + threadIdx.x);
+            digits[k] = digit_of<DIGIT>(keys[k], shift);
+            bins[k / 4] = k % 4 ? bins[k / 4] | digits[k] << k % 4 * 8 : digits[k];
+            asm("" : "+r"(bins[k / 4]));  // else the compiler keeps each in a register
         }
-        if (!(keyless && shared.last)) write(keys, static_cast<Key*>(shared.into_out ? out : temporary));
+        if (keyless && shared.last) return;
+        write(keys, static_cast<Key*>(shared.into_out ? out : temporary), [&](int k) { return digits[k]; });
     }
 
     DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
@@ -632,20 +648,24 @@ struct SortedTile {
             rearrange(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
     }
 
-    // Writes what belongs to the keys that this thread writes.
-    template <class V, class To>
-    DEVICE void write(const V (&held)[ITEMS], To* to) const {
+    // Writes what belongs to the keys that this thread writes, given their digits.
+    template <class V, class To, class Digit>
+    DEVICE void write(const V (&held)[ITEMS], To* to, Digit digit) const {
         Index start = drawn->row * n * (Index)sizeof(To);
         asm("" : "+l"(start));  // else the compiler multiplies for every element
         to = reinterpret_cast<To*>(reinterpret_cast<char*>(to) + start);
         const int length = drawn->length - (int)threadIdx.x;
+        const auto one = [&](int k) {
+            const Count target = bases[digit(k)] + (Count)(k * THREADS + threadIdx.x);
+            to[target] = (To)held[k];
+        };
         if (full)
 #pragma unroll
-            for (int k = 0; k < ITEMS; ++k) to[targets[k]] = (To)held[k];
+            for (int k = 0; k < ITEMS; ++k) one(k);
         else
 #pragma unroll
             for (int k = 0; k < ITEMS; ++k)
-                if (k * THREADS < length) to[targets[k]] = (To)held[k];
+                if (k * THREADS < length) one(k);
     }
 
     // Writes what belongs to the keys that this thread has read.
@@ -659,6 +679,6 @@ struct SortedTile {
         __syncthreads();  // separates the writes from the reads
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) held[k] = exchange[k * THREADS + threadIdx.x];
-        write(held, to);
+        write(held, to, [&](int k) { return bins[k / 4] >> k % 4 * 8 & 255; });
     }
 };
