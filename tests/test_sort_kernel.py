@@ -153,6 +153,17 @@ class TestShapes:
             with subtests.test(shape=shape):
                 check(gpu, make(rng, shape, "int32"), run, values=("int32", "int8"))
 
+    def test_the_ways_of_many_rows(self, gpu, run, rng, subtests, sizes):
+        sizes(blocks=1)
+        for shape in ((601, 7), (131, 32), (5, 100), (5, 300), (3, 512), (3, 1000), (3, 1024), (2, 4096)):
+            with subtests.test(shape=shape):
+                check(gpu, make(rng, shape, "float32"), run)
+                check(gpu, np.sort(make(rng, shape, "int64"), axis=-1) // 2**40, run, True)
+        keys = rng.permuted(np.tile(np.arange(32), (131, 1)), axis=-1)
+        check(gpu, keys, run)
+        keys[130, 3] = keys[130, 4]  # equal keys in one row
+        check(gpu, keys, run)
+
     def test_axes_and_views(self, gpu, run, rng, subtests):
         for axis in (0, 1, 2):
             for view in (None, strided, reversed_view, transposed, unaligned):
