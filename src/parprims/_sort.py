@@ -501,7 +501,7 @@ class _Sizes:
     together: tuple[tuple[int, int, int, int], ...] = (
         (2, 512, 16, 2),
         (4, 512, 18, 2),
-        (8, 384, 16, 2),
+        (8, 384, 15, 2),
         (16, 384, 5, 3),
     )
     blocks: int = 264
