@@ -184,7 +184,7 @@ struct SortedLanes {
 
     DEVICE SortedLanes(const void* in, Index count, int length) : rows(count), n(length) {
         __shared__ Vector shared[ROWS][THREADS / TOGETHER];
-        __shared__ unsigned char owners[ROWS][THREADS];
+        __shared__ int owners[ROWS][THREADS];
         row = (Index)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
         lane = threadIdx.x % LANES;
         at = row * n + lane;
@@ -201,7 +201,7 @@ struct SortedLanes {
         for (int i = 0; i < ROWS; ++i) {
             const Key key = keys[i];
             places[i] = counted(shared[i] + first / TOGETHER, [&](Key other, int) { return other < key; });
-            if (exists(i)) owners[i][first + places[i]] = (unsigned char)lane;
+            if (exists(i)) atomicExch(&owners[i][first + places[i]], lane);
         }
         __syncwarp();  // separates the writes of owners from their reads
         bool equals = false;  // two lanes want one place
