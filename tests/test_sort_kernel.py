@@ -26,7 +26,11 @@ STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
 EDGES = sorted(
     {32, *(one[0] for one in _sort._SIZES.rows), 64, 128, 512, 2048}
-    | {tile * threads * items for _, threads, *both, _ in _sort._SIZES.items for items in both for tile in (1, 2)}
+    | {
+        tile * threads * items
+        for _, threads, items, _ in (*_sort._SIZES.alone, *_sort._SIZES.together)
+        for tile in (1, 2)
+    }
 )
 VALUES = ("bool", "int16", "float32", "int64", "complex128")  # of every size that is moved
 
@@ -148,6 +152,17 @@ class TestShapes:
         for shape in ((1000, 3), (70, 33), (31, 300), (3, 5, 2000), (3, 2, 5000)):
             with subtests.test(shape=shape):
                 check(gpu, make(rng, shape, "int32"), run, values=("int32", "int8"))
+
+    def test_the_ways_of_many_rows(self, gpu, run, rng, subtests, sizes):
+        sizes(blocks=1)
+        for shape in ((601, 7), (131, 32), (5, 100), (5, 300), (3, 512), (3, 1000), (3, 1024), (2, 4096)):
+            with subtests.test(shape=shape):
+                check(gpu, make(rng, shape, "float32"), run)
+                check(gpu, np.sort(make(rng, shape, "int64"), axis=-1) // 2**40, run, True)
+        keys = rng.permuted(np.tile(np.arange(32), (131, 1)), axis=-1)
+        check(gpu, keys, run)
+        keys[130, 3] = keys[130, 4]  # equal keys in one row
+        check(gpu, keys, run)
 
     def test_axes_and_views(self, gpu, run, rng, subtests):
         for axis in (0, 1, 2):

@@ -7,8 +7,8 @@
 // Keys and values are moved as the bits they are; `ordered` says where they go.
 //
 // Three ways, by the length n of a row:
-//   SortedLanes  n <= 32: a lane to a key; ballots from the highest bit on tell each lane which keys are below its own
-//                and which are equal, so that two population counts are its place. Nothing moves before the end.
+//   SortedLanes  n <= 32: a lane to a key, which it compares with all others of its row to count how many go before its
+//                own; equal keys are looked for only where two want one place. Nothing moves before the end.
 //   SortedRows   n <= 4096: a warp or a block to a row, which stays in registers and shared memory for all digits.
 //                Values wait until their places are known and move once.
 //   SortedTile   One launch for each digit, with one read and one write, after one that counts the digits of all keys
@@ -17,8 +17,10 @@
 //   1. A block draws a ticket, which gives the launch (tickets are counted through all launches) and the tile, so that a
 //      tile only ever waits for tiles that have been begun. The launch gives the digit: of all digits those that are
 //      not the same in a whole row are sorted by, and launches that are left over end here. Nobody asks the host.
-//   2. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit.
-//   3. The block sums the warps' counts digit by digit and publishes them; a scan over digits gives places in the tile.
+//   2. Each warp counts its digits. The block sums the warps' counts digit by digit and publishes them, so that they
+//      are there when later tiles look for them; a scan over digits gives places in the tile.
+//   3. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit,
+//      whose last counts the place of the digit on.
 //   4. Keys go to their places in shared memory, and meanwhile the tiles before finish.
 //   5. A thread for each digit looks back over the tiles before: where they have published what stands before them it
 //      takes that and stops. The first tile of a row starts from the scan of the row's digits.
@@ -34,15 +36,17 @@ using Index = long long;
 constexpr int WARP = 32, DIGIT = WIDTH < 8 ? WIDTH : 8, RADIX = 1 << DIGIT, PASSES = (WIDTH + 7) / 8;
 constexpr unsigned ALL = 0xffffffffu;
 
-// Returns an unsigned integer in the order asked for: equal where keys are, the largest for NaN (or, descending, 0).
+// Returns an unsigned integer in the order asked for: equal where keys are, the largest (descending, least) for NaN.
 DEVICE Key ordered(Key bits) {
     constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
     Key key = bits;
     if (KIND == BOOL) key = bits != 0;
     if (KIND == SIGNED) key = bits ^ SIGN;
     if (KIND == FLOATING) {
-        const Key magnitude = bits & (Key)~SIGN;
-        key = magnitude > INFINITE ? (Key)~(Key)0 : bits & SIGN ? SIGN - magnitude : SIGN + magnitude;
+        // A magnitude with its sign, counted from -infinity: NaN of either sign lie above +infinity and become one.
+        const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
+        key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - INFINITE));
+        key = min(key, (Key)(2 * INFINITE + 1));
     }
     return FALLING ? (Key)~key : key;
 }
@@ -61,37 +65,52 @@ DEVICE void wait_for_group() {
         __syncthreads();
 }
 
-// Turns the digits of ITEMS rows of lanes into digit | rank << BITS, the rank being that among the equal digits of the
-// warp, and leaves in counts how many there are of each. The order is that of rows, then lanes.
-template <int BITS, int ITEMS>
-DEVICE void rank_in_warp(unsigned (&digits)[ITEMS], unsigned* counts) {
-    const int lane = threadIdx.x % WARP;
-    const unsigned before = (1u << lane) - 1;
-    for (int digit = lane; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
-    __syncwarp();  // separates the zeros from the reads of other lanes
+// Returns which lanes of the warp have the digit of this one. Neither empty asm does anything: the first lets the
+// compiler set the predicates of 7 bits at once, the second lets it turn votes under the predicate it votes with.
+template <int BITS>
+DEVICE unsigned lanes_with(unsigned digit) {
+    unsigned equal = ALL;
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-        const unsigned digit = digits[i];
-        unsigned equal = ALL;
-#pragma unroll
-        for (int bit = 0; bit < BITS; ++bit) {
-            const bool set = digit >> bit & 1;
-            const unsigned votes = __ballot_sync(ALL, set);
-            equal &= set ? votes : ~votes;
+    for (int bit = 0; bit < BITS; ++bit) {
+        unsigned set = digit & 1u << bit;
+        asm("" : "+r"(set));
+        unsigned votes = __ballot_sync(ALL, set);
+        if (!set) {
+            votes = ~votes;
+            asm volatile("" : "+r"(votes));
         }
-        const unsigned count = counts[digit];
-        __syncwarp();  // separates the reads of counts from their writes
-        if ((equal & before) == 0) counts[digit] = count + __popc(equal);
-        __syncwarp();  // separates the writes of counts from the reads for the next row
-        digits[i] = (count + __popc(equal & before)) << BITS | digit;
-        asm volatile("" : "+r"(digits[i]));  // else the compiler sees two numbers, and keeps each in a register
+        equal &= votes;
     }
+    return equal;
 }
 
-// What thread d of a group knows of digit d: how many keys have it, and how many keys have a smaller one.
-struct Bin {
-    unsigned count, start;
-};
+// Leaves in a warp's counts how many of its keys have each digit.
+template <int BITS, int ITEMS>
+DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
+    for (int digit = threadIdx.x % WARP; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
+    __syncwarp();  // separates the zeros from what is added to them
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) atomicAdd(&counts[digits[i]], 1u);
+}
+
+// Calls take(i, place + 1) for each of ITEMS rows of lanes, given their digits and for each digit the place of the
+// warp's first key with it, which is counted on. The order is that of rows, then lanes.
+template <int BITS, int ITEMS, class Take>
+DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take take) {
+    const unsigned upto = ALL >> (WARP - 1 - threadIdx.x % WARP);  // this lane
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        unsigned digit = digits[i];
+        asm("" : "+r"(digit));  // else the compiler keeps addresses since the digits were counted
+        unsigned& first = firsts[digit];
+        const unsigned equal = lanes_with<BITS>(digit);
+        const unsigned next = first + __popc(equal & upto);
+        __syncwarp();  // separates the reads of places from their writes
+        if (equal <= upto) first = next;  // the last of the equal lanes
+        __syncwarp();  // separates the writes of places from the reads for the next row
+        take(i, next);
+    }
+}
 
 // Returns the exclusive scan of a number of each of the first SIZE threads of a group.
 template <int THREADS, int SIZE, class T>
@@ -115,26 +134,35 @@ DEVICE T scan_digits(T mine, int thread, T* sums) {
     return start;
 }
 
-// Turns counts[warp][digit] into the place in the tile of the warp's first key with the digit.
-template <int THREADS, int SIZE>
-DEVICE Bin place_digits(unsigned (*counts)[SIZE], int thread, unsigned* sums) {
+// Turns counts[warp][digit] into the place in the tile of the warp's first key with the digit. A thread has `DIGITS /
+// THREADS` digits, at least one, and returns the place of the tile's first key with the first of them. Calls
+// counted(number) as soon as that is the number of keys of a thread's digits.
+template <int THREADS, int DIGITS, class Counted>
+DEVICE unsigned place_digits(unsigned (*counts)[DIGITS], int thread, unsigned* sums, Counted counted) {
+    constexpr int EACH = DIGITS > THREADS ? DIGITS / THREADS : 1, SIZE = DIGITS / EACH;
     wait_for_group<THREADS>();  // separates the warps' counts from their reads
-    Bin bin = {};
-    if (thread < SIZE)
-#pragma unroll 4
-        for (int warp = 0; warp < THREADS / WARP; ++warp) bin.count += counts[warp][thread];
-    bin.start = scan_digits<THREADS, SIZE>(bin.count, thread, sums);
+    unsigned count = 0;
     if (thread < SIZE) {
-        unsigned place = bin.start;
+#pragma unroll
+        for (int one = 0; one < EACH; ++one)
+#pragma unroll
+            for (int warp = 0; warp < THREADS / WARP; ++warp) count += counts[warp][thread * EACH + one];
+        counted(count);
+    }
+    const unsigned start = scan_digits<THREADS, SIZE>(count, thread, sums);
+    if (thread < SIZE) {
+        unsigned place = start;
+#pragma unroll
+        for (int one = 0; one < EACH; ++one)
 #pragma unroll 4
-        for (int warp = 0; warp < THREADS / WARP; ++warp) {
-            const unsigned count = counts[warp][thread];
-            counts[warp][thread] = place;
-            place += count;
-        }
+            for (int warp = 0; warp < THREADS / WARP; ++warp) {
+                const unsigned own = counts[warp][thread * EACH + one];
+                counts[warp][thread * EACH + one] = place;
+                place += own;
+            }
     }
     wait_for_group<THREADS>();  // separates the writes of places from their reads
-    return bin;
+    return start;
 }
 
 // Where element i of a thread is in its tile: warps have one stretch each, lanes lie side by side.
@@ -145,53 +173,106 @@ DEVICE int in_tile(int thread, int i) {
 
 // ---- Rows that a warp holds, a key to a lane ------------------------------------------------------------------
 
-template <int THREADS, int LANES>
+// A thread has a key of each of ROWS rows, which lie THREADS / LANES rows apart.
+template <int THREADS, int LANES, int ROWS>
 struct SortedLanes {
-    Index from, to;  // the element of this lane, and where it goes
-    bool exists;
+    Index row, rows, at;  // the first row, how many there are, and this thread's element of the first
+    int n, lane, places[ROWS];
 
-    DEVICE SortedLanes(const void* in, Index rows, int n) {
-        const Index row = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
-        const int lane = threadIdx.x % LANES, first = threadIdx.x % WARP - lane;
-        exists = row < rows && lane < n;
-        from = row * n + lane;
+    static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys read at once
+    using Vector = typename Word<TOGETHER * sizeof(Key)>::Type;
+
+    DEVICE SortedLanes(const void* in, Index count, int length) : rows(count), n(length) {
+        __shared__ Vector shared[ROWS][THREADS / TOGETHER];
+        __shared__ int owners[ROWS][THREADS];
+        row = (Index)blockIdx.x * (THREADS / LANES * ROWS) + threadIdx.x / LANES;
+        lane = threadIdx.x % LANES;
+        at = row * n + lane;
+        const int first = threadIdx.x - lane;
+        const Key* from = static_cast<const Key*>(in) + at;
+        Key keys[ROWS];
         // Lanes without a key stand behind all others, whatever those are.
-        const Key key = exists ? ordered(static_cast<const Key*>(in)[from]) : (Key)~(Key)0;
-        unsigned equal = ALL >> (WARP - LANES) << first, less = 0;
 #pragma unroll
-        for (int bit = WIDTH - 1; bit >= 0; --bit) {
-            const bool set = key >> bit & 1;
-            const unsigned votes = __ballot_sync(ALL, set);
-            if (set) less |= equal & ~votes;
-            equal &= set ? votes : ~votes;
+        for (int i = 0; i < ROWS; ++i) keys[i] = exists(i) ? ordered(from[step(i)]) : (Key)~(Key)0;
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) reinterpret_cast<Key*>(shared[i])[threadIdx.x] = keys[i];
+        __syncwarp();  // separates the writes of keys from their reads
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            const Key key = keys[i];
+            places[i] = counted(shared[i] + first / TOGETHER, [&](Key other, int) { return other < key; });
+            if (exists(i)) atomicExch(&owners[i][first + places[i]], lane);
         }
-        to = row * n + __popc(less) + __popc(equal & ((1u << threadIdx.x % WARP) - 1));
+        __syncwarp();  // separates the writes of owners from their reads
+        bool equals = false;  // two lanes want one place
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) equals |= exists(i) && owners[i][first + places[i]] != lane;
+        if (__any_sync(ALL, equals))
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+                const Key key = keys[i];
+                places[i] += counted(
+                    shared[i] + first / TOGETHER, [&](Key other, int its) { return other == key && its < lane; });
+            }
     }
+
+    // Returns how many of a row's keys `counts`, which is given a key and its lane.
+    template <class Counts>
+    DEVICE static int counted(const Vector* row, Counts counts) {
+        int count = 0;
+#pragma unroll
+        for (int first = 0; first < LANES; first += TOGETHER) {
+            Key keys[TOGETHER];
+            memcpy(keys, &row[first / TOGETHER], sizeof(Vector));
+#pragma unroll
+            for (int k = 0; k < TOGETHER; ++k) count += counts(keys[k], first + k);
+        }
+        return count;
+    }
+
+    DEVICE bool exists(int i) const { return lane < n && row + i * (THREADS / LANES) < rows; }
+    DEVICE int step(int i) const { return i * (THREADS / LANES) * n; }  // from the first element to element i
 
     template <class V>
     DEVICE void move(const void* in, void* out) const {
-        if (exists) static_cast<V*>(out)[to] = static_cast<const V*>(in)[from];
+        const V* from = static_cast<const V*>(in) + at;
+        V held[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            if (exists(i)) held[i] = from[step(i)];
+        write(held, static_cast<V*>(out));
     }
 
     DEVICE void indices(void* out) const {
-        if (exists) static_cast<INDEX*>(out)[to] = (INDEX)(threadIdx.x % LANES);
+        INDEX held[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) held[i] = (INDEX)lane;
+        write(held, static_cast<INDEX*>(out));
+    }
+
+    template <class V>
+    DEVICE void write(const V (&held)[ROWS], V* to) const {
+        to += at - lane;
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            if (exists(i)) to[step(i) + places[i]] = held[i];
     }
 };
 
 // ---- Rows that a warp or a block holds ------------------------------------------------------------------------
 
-// GROUP threads to a row, and THREADS to a block; digits of BITS bits. With SOURCES each key is followed by where it
-// comes from.
-template <int THREADS, int GROUP, int ITEMS, int BITS, bool SOURCES>
+// GROUP threads to a row, and THREADS to a block; digits of BITS bits. FULL promises that each thread has ITEMS keys.
+// With SOURCES each key is followed by where it comes from.
+template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES>
 struct SortedRows {
     static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
+    static_assert(GROUP == WARP || GROUP == THREADS, "a barrier for every digit, and each row has its own digits");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SOURCES ? SIZE : 1];
-        unsigned counts[WARPS][DIGITS];
+        alignas(16) unsigned counts[WARPS][DIGITS];  // so that a thread reads those of 4 digits at once
         unsigned sums[DIGITS / WARP + 1], needed;
     };
-    static_assert(DIGITS <= GROUP, "a thread for each digit");
 
     Key keys[ITEMS];
     unsigned short sources[SOURCES ? ITEMS : 1];
@@ -200,6 +281,7 @@ struct SortedRows {
 
     DEVICE SortedRows(const void* in, Index count, int length) : rows(count), n(length) {
         extern __shared__ uint4 dynamic[];
+        if (FULL) n = SIZE;
         const int group = THREADS == GROUP ? 0 : threadIdx.x / GROUP;
         Shared& shared = reinterpret_cast<Shared*>(dynamic)[group];
         thread = threadIdx.x % GROUP;
@@ -211,9 +293,9 @@ struct SortedRows {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int at = in_tile<ITEMS>(thread, i);
-            keys[i] = at < n ? from[at] : (Key)0;
+            keys[i] = exists(i) ? from[at] : (Key)0;
             if (SOURCES) sources[i] = (unsigned short)at;
-            if (at < n) differing |= ordered(keys[i]) ^ first;
+            if (exists(i)) differing |= ordered(keys[i]) ^ first;
         }
         unsigned needed = 0;  // by digit
 #pragma unroll
@@ -228,21 +310,21 @@ struct SortedRows {
         for (; needed; needed &= needed - 1) sort_by(shared, (__ffs(needed) - 1) * BITS);
     }
 
+    DEVICE bool exists(int i) const { return FULL || in_tile<ITEMS>(thread, i) < n; }
+
     DEVICE void sort_by(Shared& shared, int shift) {
-        unsigned places[ITEMS];
+        unsigned digits[ITEMS];
         // Elements past the end have the largest digit and stand behind all others, so there they stay.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            places[i] = in_tile<ITEMS>(thread, i) < n ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
-        unsigned(&counts)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
-        rank_in_warp<BITS>(places, counts);
-        place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const unsigned place = counts[places[i] % DIGITS] + places[i] / DIGITS;
-            shared.keys[place] = keys[i];
-            if (SOURCES) shared.sources[place] = sources[i];
-        }
+            digits[i] = exists(i) ? digit_of<BITS>(keys[i], shift) : DIGITS - 1;
+        unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
+        count_in_warp<BITS>(digits, own);
+        place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums, [](unsigned) {});
+        rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {
+            shared.keys[next - 1] = keys[i];
+            if (SOURCES) shared.sources[next - 1] = sources[i];
+        });
         wait_for_group<GROUP>();  // separates the writes of keys from their reads
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -257,7 +339,7 @@ struct SortedRows {
         if (row >= rows) return;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (in_tile<ITEMS>(thread, i) < n) write(i, in_tile<ITEMS>(thread, i));
+            if (exists(i)) write(i, in_tile<ITEMS>(thread, i));
     }
 
     DEVICE void store(void* out) const {
@@ -311,16 +393,27 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     const Key first = ordered(keys[0]);
     const int copy = threadIdx.x % COPIES;
     Key differing = 0;
-    const auto count = [&](Key bits) {
+    // Adds a number of keys to the counts of the digits that a key has in passes from `low` to `high`.
+    const auto add = [&](Key key, int low, int high, unsigned number) {
+#pragma unroll
+        for (int pass = low; pass < high; ++pass)
+            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], number);
+    };
+    constexpr int WORD = 4;   // passes over a word of 32 bits
+    unsigned like_first = 0;  // how many keys with the first one's upper word are not yet counted there
+    const auto count = [&](Key bits, bool together) {
         const Key key = ordered(bits);
         differing |= key ^ first;
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass)
-            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], 1u);
+        add(key, 0, min(PASSES, WORD), 1);
+        if (PASSES <= WORD) return;
+        if (together && !__any_sync(ALL, (unsigned)((key ^ first) >> 32 % WIDTH) != 0))
+            ++like_first;
+        else
+            add(key, WORD, PASSES, 1);
     };
     constexpr int AHEAD = 4;  // loads of a thread under way
     Index at = begin + (Index)threadIdx.x * VECTOR;
-    for (; at + (AHEAD - 1) * THREADS * VECTOR + VECTOR <= end; at += AHEAD * THREADS * VECTOR) {
+    for (; at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; at += AHEAD * THREADS * VECTOR) {  // all threads
         using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
         Vector vectors[AHEAD];
 #pragma unroll
@@ -331,11 +424,12 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
             Key loaded[VECTOR];
             memcpy(loaded, &vectors[ahead], sizeof(Vector));
 #pragma unroll
-            for (int k = 0; k < VECTOR; ++k) count(loaded[k]);
+            for (int k = 0; k < VECTOR; ++k) count(loaded[k], true);
         }
     }
     for (; at < end; at += THREADS * VECTOR)
-        for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k]);
+        for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
+    if (like_first) add(first, WORD, PASSES, like_first);
 
 #pragma unroll
     for (int pass = 0; pass < PASSES; ++pass)
@@ -378,7 +472,7 @@ struct SortedTile {
     static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
     static constexpr int TOP = 8 * sizeof(Count) - 2;
     static constexpr Count PARTIAL = (Count)1 << TOP, WHOLE = (Count)2 << TOP;  // 0: not there yet
-    static_assert(RADIX <= THREADS, "a thread for each digit");
+    static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
         Index row, tile, begin;  // the row's number, the tile's in it, and of its first element in the array
@@ -386,12 +480,12 @@ struct SortedTile {
         bool first, last, into_out, odd;
     };
 
-    unsigned places[ITEMS];          // in the tile, of what this thread has read
-    unsigned bins[(ITEMS + 3) / 4];  // the digits of what it writes, 4 to a word
-    const Count* bases;              // for each digit, what is to be added to a place in the tile
-    const Drawn* drawn;              // these two in shared memory
+    unsigned places[(ITEMS + 1) / 2];  // + 1, in the tile, of what this thread has read, two to a word
+    unsigned bins[(ITEMS + 3) / 4];    // the digits of what it writes, four to a word
+    const Count* bases;                // for each digit, what is to be added to a place in the tile
+    const Drawn* drawn;                // these two in shared memory
     Index n;
-    bool left;
+    bool left, full;
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
     // without keys where only indices are asked for.
@@ -405,69 +499,77 @@ struct SortedTile {
         if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows * tiles, tiles, n);
         __syncthreads();  // separates the write of what is drawn from its reads
         bases = offsets, drawn = &shared;
-        left = shared.shift >= 0;
+        left = shared.shift >= 0, full = shared.length == SIZE;
         if (!left) return;
 
         Key keys[ITEMS];
         load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
-        // Elements past the end have the largest digit and stand behind all others.
+        const int shift = shared.shift;
+        unsigned digits[ITEMS];
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            places[i] = place_of(i) < shared.length ? digit_of<DIGIT>(keys[i], shared.shift) : RADIX - 1;
+        for (int i = 0; i < ITEMS; ++i) digits[i] = digit_of<DIGIT>(keys[i], shift);
+        if (!full)  // elements past the end have the largest digit and stand behind all others
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (place_of(i) >= shared.length) digits[i] = RADIX - 1;
         unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
-        rank_in_warp<DIGIT>(places, own);
-        Bin bin = place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums);
-        if (threadIdx.x == RADIX - 1) bin.count -= SIZE - shared.length;
+        count_in_warp<DIGIT>(digits, own);
 
         // What a word means in launches of odd number differs by its highest bit.
         const Count flip = shared.odd ? WHOLE : 0;
         Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
+        unsigned count = 0;
+        const unsigned start =
+            place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums, [&](unsigned number) {
+                count = number - (threadIdx.x == RADIX - 1 ? SIZE - shared.length : 0);
+                if (shared.tile > 0) publish(mine, (count | PARTIAL) ^ flip);
+            });
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
         if (shared.tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
+            if (threadIdx.x < RADIX) publish(mine, ((before + count) | WHOLE) ^ flip);
         }
-        if (threadIdx.x < RADIX) publish(mine, ((before + bin.count) | (shared.tile == 0 ? WHOLE : PARTIAL)) ^ flip);
 
         Key* exchange = reinterpret_cast<Key*>(dynamic);
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            places[i] = own[places[i] % RADIX] + places[i] / RADIX;
-            exchange[places[i]] = keys[i];
-        }
+        rank_in_warp<DIGIT>(digits, own, [&](int i, unsigned next) {
+            exchange[next - 1] = keys[i];
+            places[i / 2] = i % 2 ? places[i / 2] | next << 16 : next;
+            asm("" : "+r"(places[i / 2]));  // else the compiler keeps each in a register
+        });
         if (threadIdx.x < RADIX) {
             if (shared.tile > 0) {
-                before = look_back(mine - RADIX, shared.tile, flip);
-                publish(mine, ((before + bin.count) | WHOLE) ^ flip);
+                before = look_back(mine - RADIX, (int)shared.tile, flip);
+                publish(mine, ((before + count) | WHOLE) ^ flip);
             }
-            offsets[threadIdx.x] = before - bin.start;  // modulo the range of Count
+            offsets[threadIdx.x] = before - start;  // modulo the range of Count
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
 
-        Key* to = static_cast<Key*>(shared.into_out ? out : temporary) + shared.row * n;
-        const bool writes = !(keyless && shared.last);
 #pragma unroll
         for (int k = 0; k < ITEMS; ++k) {
-            const Key key = exchange[k * THREADS + threadIdx.x];
-            const unsigned digit = digit_of<DIGIT>(key, shared.shift);
-            bins[k / 4] = (k % 4 ? bins[k / 4] : 0) | digit << k % 4 * 8;
-            if (k * THREADS + threadIdx.x < shared.length && writes) to[target(k)] = key;
+            keys[k] = exchange[k * THREADS + threadIdx.x];
+            digits[k] = digit_of<DIGIT>(keys[k], shift);
+            bins[k / 4] = k % 4 ? bins[k / 4] | digits[k] << k % 4 * 8 : digits[k];
+            asm("" : "+r"(bins[k / 4]));  // else the compiler keeps each in a register
         }
+        if (keyless && shared.last) return;
+        write(keys, static_cast<Key*>(shared.into_out ? out : temporary), [&](int k) { return digits[k]; });
     }
 
     DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
 
-    // Returns where in the row the k-th element this thread writes goes.
-    DEVICE Count target(int k) const {
-        return bases[bins[k / 4] >> k % 4 * 8 & 255] + (Count)(k * THREADS + threadIdx.x);
-    }
-
     template <class V>
     DEVICE void load(V (&to)[ITEMS], const V* from) const {
         from += drawn->begin + place_of(0);
+        const int length = drawn->length - place_of(0);
+        if (full)
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            if (place_of(i) < drawn->length) to[i] = from[i * WARP];
+            for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP];
+        else
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (i * WARP < length) to[i] = from[i * WARP];
     }
 
     DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
@@ -504,14 +606,14 @@ struct SortedTile {
 
     // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
     // tiles there are before. The first of them says all, so that nothing is read before it.
-    DEVICE static Count look_back(const Count* word, Index tiles, Count flip) {
-        constexpr int AHEAD = 4;  // words asked for together
+    DEVICE static Count look_back(const Count* word, int tiles, Count flip) {
+        constexpr int AHEAD = 8;  // words asked for together
         Count sum = 0;
         while (true) {
             Count seen[AHEAD];
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead)
-                seen[ahead] = look(word - min((Index)ahead, tiles - 1) * RADIX) ^ flip;
+                seen[ahead] = look(word - min(ahead, tiles - 1) * RADIX) ^ flip;
             int taken = 0;
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead) {
@@ -528,7 +630,7 @@ struct SortedTile {
     DEVICE void move(const void* in, void* temporary, void* out) const {
         V held[ITEMS];
         load(held, static_cast<const V*>(drawn->first ? in : drawn->into_out ? temporary : out));
-        write(held, static_cast<V*>(drawn->into_out ? out : temporary));
+        rearrange(held, static_cast<V*>(drawn->into_out ? out : temporary));
     }
 
     // Indices begin as what they are and wait as Place; `aside` is where they wait on the out side.
@@ -541,22 +643,42 @@ struct SortedTile {
             load(held, static_cast<const Place*>(drawn->into_out ? temporary : aside));
         }
         if (drawn->last)
-            write(held, static_cast<INDEX*>(out));
+            rearrange(held, static_cast<INDEX*>(out));
         else
-            write(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
+            rearrange(held, static_cast<Place*>(drawn->into_out ? aside : temporary));
     }
 
+    // Writes what belongs to the keys that this thread writes, given their digits.
+    template <class V, class To, class Digit>
+    DEVICE void write(const V (&held)[ITEMS], To* to, Digit digit) const {
+        Index start = drawn->row * n * (Index)sizeof(To);
+        asm("" : "+l"(start));  // else the compiler multiplies for every element
+        to = reinterpret_cast<To*>(reinterpret_cast<char*>(to) + start);
+        const int length = drawn->length - (int)threadIdx.x;
+        const auto one = [&](int k) {
+            const Count target = bases[digit(k)] + (Count)(k * THREADS + threadIdx.x);
+            to[target] = (To)held[k];
+        };
+        if (full)
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k) one(k);
+        else
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k)
+                if (k * THREADS < length) one(k);
+    }
+
+    // Writes what belongs to the keys that this thread has read.
     template <class V, class To>
-    DEVICE void write(const V (&held)[ITEMS], To* to) const {
+    DEVICE void rearrange(V (&held)[ITEMS], To* to) const {
         extern __shared__ uint4 dynamic[];
         V* exchange = reinterpret_cast<V*>(dynamic);
         __syncthreads();  // separates the reads of what was exchanged before from these writes
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) exchange[places[i]] = held[i];
+        for (int i = 0; i < ITEMS; ++i) exchange[(places[i / 2] >> i % 2 * 16 & 0xffff) - 1] = held[i];
         __syncthreads();  // separates the writes from the reads
-        to += drawn->row * n;
 #pragma unroll
-        for (int k = 0; k < ITEMS; ++k)
-            if (k * THREADS + threadIdx.x < drawn->length) to[target(k)] = (To)exchange[k * THREADS + threadIdx.x];
+        for (int k = 0; k < ITEMS; ++k) held[k] = exchange[k * THREADS + threadIdx.x];
+        write(held, to, [&](int k) { return bins[k / 4] >> k % 4 * 8 & 255; });
     }
 };

@@ -472,24 +472,37 @@ def _jax_sort() -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """The sizes of the kernels' work, chosen by registers and shared memory: no GPU has measured them yet.
+    """The sizes of the kernels' work, chosen by measurements on an H200, registers and shared memory.
 
-    ``rows`` are the ways to sort a short row: its greatest length, the threads to it, those to a block, the bits of a
-    digit. ``items`` are the tiles of longer rows by the bytes of the widest of key and values: the threads, the
-    elements to a thread of keys alone and of keys with values, and the blocks on a multiprocessor, for which registers
-    are enough without spills. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count digits,
-    ``chunk`` keys at least in each. Words of 32 bits count the keys of rows up to ``counts``, and indices on their way
-    of rows up to ``places``.
+    A thread has keys of ``each`` rows of up to ``lanes``. ``rows`` are the ways to sort a longer, yet short row: its
+    greatest length, the threads to it, those to a block, the bits of a digit; ``few`` are the ways for keys of at most
+    4 bytes where there are fewer rows than half of ``blocks``. ``alone`` and ``together`` are the tiles of longer rows,
+    of keys alone and of keys with values, by the bytes of the widest: the threads, the elements to a thread, and the
+    blocks on a multiprocessor. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count
+    digits, ``chunk`` keys at least in each. Words of 32 bits count the keys of rows up to ``counts``, and indices on
+    their way of rows up to ``places``.
     """
 
     lanes: int = 32
-    rows: tuple[tuple[int, int, int, int], ...] = ((256, 32, 128, 5), (1024, 128, 128, 7), (4096, 256, 256, 8))
-    items: tuple[tuple[int, int, int, int, int], ...] = (
-        (1, 512, 18, 16, 2),
-        (2, 512, 20, 16, 2),
-        (4, 384, 16, 14, 3),
-        (8, 384, 10, 10, 3),
-        (16, 384, 5, 5, 3),
+    each: int = 2
+    rows: tuple[tuple[int, int, int, int], ...] = (
+        (128, 32, 128, 5),
+        (512, 32, 128, 8),
+        (1024, 64, 64, 8),
+        (4096, 256, 256, 8),
+    )
+    few: tuple[tuple[int, int, int, int], ...] = ((1024, 256, 256, 8), (4096, 512, 512, 8))
+    alone: tuple[tuple[int, int, int, int], ...] = (
+        (1, 512, 18, 2),
+        (2, 512, 20, 2),
+        (4, 384, 16, 3),
+        (8, 384, 16, 2),
+    )
+    together: tuple[tuple[int, int, int, int], ...] = (
+        (2, 512, 16, 2),
+        (4, 512, 18, 2),
+        (8, 384, 15, 2),
+        (16, 384, 5, 3),
     )
     blocks: int = 264
     counters: int = 1056
@@ -582,16 +595,20 @@ def _plan_rows(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int) 
     shared, checks = 0, []
     if n <= _SIZES.lanes:
         block, lanes = 256, _cuda.power_of_two(n, up=True)
-        grid = -(-rows * lanes // block)
-        made, keys = f"SortedLanes<{block}, {lanes}>", "sorted.move<Key>(in0, out0)"
+        each = _SIZES.each if rows * lanes >= 16 * block * _SIZES.blocks else 1
+        grid = -(-rows * lanes // (block * each))
+        made, keys = f"SortedLanes<{block}, {lanes}, {each}>", "sorted.move<Key>(in0, out0)"
     else:
-        _, group, block, digit = next(one for one in _SIZES.rows if n <= one[0])
+        few = rows < _SIZES.blocks // 2 and n > _SIZES.rows[0][0] and spec.key_bytes <= 4
+        ways = _SIZES.few if few else _SIZES.rows
+        _, group, block, digit = next(one for one in ways if n <= one[0])
         items, digit = -(-n // group), min(digit, spec.bits)
         sources = bool(spec.values or spec.index)
         grid = -(-rows * group // block)
-        size = group * items * (spec.key_bytes + 2 * sources) + 4 * group // 32 * 2**digit + 2**digit // 8 + 32
+        size = group * items * (spec.key_bytes + 2 * sources) + 4 * group // 32 * 2**digit + 2**digit // 8 + 48
         shared = block // group * size
-        made = f"SortedRows<{block}, {group}, {items}, {digit}, {str(sources).lower()}>"
+        flags = ", ".join(str(flag).lower() for flag in (n == group * items, sources))
+        made = f"SortedRows<{block}, {group}, {items}, {digit}, {flags}>"
         checks = [f"  static_assert(sizeof({made}::Shared) * {block // group} <= {shared});"]
         keys = "sorted.store(out0)"
     body = [*checks, f"  const {made} sorted(in0, n0, (int)n1);", *([f"  {keys};"] if spec.keyed else [])]
@@ -608,9 +625,9 @@ def _plan_tiles(
     radix, passes = 2 ** min(8, spec.bits), -(-spec.bits // 8)
     place_bytes = (4 if n <= _SIZES.places else 8) if spec.index else 0
     widest = max(key_bytes, *spec.values, place_bytes)
-    threads, alone, together, resident = next(one[1:] for one in _SIZES.items if widest <= one[0])
     moved = len(spec.values) + bool(spec.index)
-    items = together if moved else alone
+    sizes = _SIZES.together if moved else _SIZES.alone
+    threads, items, resident = next(one[1:] for one in sizes if widest <= one[0])
     if moved > 1 or count_bytes > 4:
         resident = min(resident, 2)
     while items > 4 and rows * -(-n // (threads * items)) < _SIZES.blocks:
@@ -636,8 +653,8 @@ def _plan_tiles(
     integers = [rows, n, tiles, chunk, -(-n // chunk), -(-words_bytes // 16)]
     words = reserved(words_bytes)
     counts_bytes = rows * passes * radix * count_bytes
-    alone = integers[4] == 1  # one block counts a row, and need not find zeros
-    counts = reserved(counts_bytes) if alone else "(char*)zeroed + 16"
+    single = integers[4] == 1  # one block counts a row, and need not find zeros
+    counts = reserved(counts_bytes) if single else "(char*)zeroed + 16"
     several = passes > 1  # keys and values go by way of temporary memory
     body = []
     key_temporary = reserved(total * key_bytes) if several else "nullptr"
@@ -670,7 +687,7 @@ def _plan_tiles(
     plan = functools.partial(
         plan,
         integers=tuple(integers),
-        zeroed_bytes=16 + (0 if alone else counts_bytes),
+        zeroed_bytes=16 + (0 if single else counts_bytes),
         temporary_bytes=temporary,
     )
     one = plan(
