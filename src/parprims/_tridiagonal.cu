@@ -100,6 +100,363 @@ DEVICE double scale_of(double x) {
 DEVICE float infinity(float) { return __int_as_float(0x7f800000); }
 DEVICE double infinity(double) { return __longlong_as_double(0x7ff0000000000000ll); }
 
+// ---- Without exchanges ----------------------------------------------------------------------------------------
+
+// How the rows of a system lie in memory: a stride apart, all in one place, or in whole aligned words of 16 bytes.
+enum Lies { APART, SAME, VECTORS };
+
+template <class T>
+struct alignas(16) Vector {
+    static constexpr int PARTS = 16 / sizeof(T);
+    T part[PARTS];
+};
+
+// Loads `count` rows that a thread has, or COUNT if there are more; `beyond` stands for those behind.
+template <Lies LIES, class T, int COUNT>
+DEVICE void load(const T* from, Index along, int count, T beyond, T (&to)[COUNT]) {
+    if constexpr (LIES == VECTORS) {
+        constexpr int PARTS = Vector<T>::PARTS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PARTS) {
+            Vector<T> some;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) some.part[part] = beyond;
+            if (k < count) some = *reinterpret_cast<const Vector<T>*>(from + k);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) to[k + part] = some.part[part];
+        }
+    } else if constexpr (LIES == SAME) {
+        const T one = count > 0 ? *from : beyond;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = k < count ? one : beyond;
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = k < count ? from[k * along] : beyond;
+    }
+}
+
+template <Lies LIES, class T, int COUNT>
+DEVICE void save(T* to, Index along, int count, const T (&from)[COUNT]) {
+    if constexpr (LIES == VECTORS) {
+        constexpr int PARTS = Vector<T>::PARTS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PARTS) {
+            Vector<T> some;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) some.part[part] = from[k + part];
+            if (k < count) *reinterpret_cast<Vector<T>*>(to + k) = some;
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (k < count) to[k * along] = from[k];
+    }
+}
+
+// a - b c and a b, in the same roundings wherever they are used.
+DEVICE float less(float a, float b, float c) { return __fmaf_rn(-b, c, a); }
+DEVICE double less(double a, double b, double c) { return __fma_rn(-b, c, a); }
+template <class T>
+DEVICE Complex<T> less(Complex<T> a, Complex<T> b, Complex<T> c) {
+    return {less(less(a.re, b.re, c.re), -b.im, c.im), less(less(a.im, b.re, c.im), b.im, c.re)};
+}
+DEVICE float of_both(float a, float b) { return a * b; }
+DEVICE double of_both(double a, double b) { return a * b; }
+template <class T>
+DEVICE Complex<T> of_both(Complex<T> a, Complex<T> b) {
+    return {less(a.re * b.re, a.im, b.im), less(a.re * b.im, -a.im, b.re)};
+}
+
+// 1 / x, to a unit in the last place or two; what is not finite or zero gives no number. The rows' scale keeps it
+// from the ends of the range.
+DEVICE float inverse(float x) {
+    const float y = __fdividef(1.f, x);
+    return __fmaf_rn(y, less(1.f, x, y), y);
+}
+DEVICE double inverse(double x) { return 1. / x; }
+template <class T>
+DEVICE Complex<T> inverse(Complex<T> x) {
+    const T scale = scale_of(::fmax(::fabs(x.re), ::fabs(x.im)));
+    const T re = x.re * scale, im = x.im * scale;
+    const T factor = inverse(less(re * re, -im, im)) * scale;
+    return {re * factor, -im * factor};
+}
+
+// What remains of a unit, some rows that follow each other, when all of its unknowns but the last are eliminated: the
+// row of that, between the last unknown of the unit before (`left`) and the first of the unit behind; and its first
+// unknown, which is first - first_left left - first_own own.
+template <class T>
+struct Ends {
+    T lower, diag, upper, rhs;
+    T first, first_left, first_own;
+
+    // Puts what is known of the first unknown of the unit behind into the row.
+    DEVICE void link(T next, T next_left, T next_own) {
+        diag = less(diag, upper, next_left);
+        rhs = less(rhs, upper, next);
+        upper = ops::negative(of_both(upper, next_own));
+    }
+};
+
+// Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] left for all k but the last.
+template <class T, int COUNT>
+DEVICE Ends<T> shorten(T (&lower)[COUNT], const T (&diag)[COUNT], T (&upper)[COUNT], T (&rhs)[COUNT]) {
+    constexpr int LAST = COUNT - 1;
+    if constexpr (LAST == 0) {
+        return {lower[0], diag[0], upper[0], rhs[0], T(), T(), number<T>(-1)};
+    } else {
+#pragma unroll
+        for (int k = 0; k < LAST; ++k) {
+            if (k == 0) {
+                const T w = inverse(diag[0]);
+                rhs[0] = of_both(rhs[0], w), lower[0] = of_both(lower[0], w), upper[0] = of_both(upper[0], w);
+            } else {
+                const T w = inverse(less(diag[k], lower[k], upper[k - 1]));
+                rhs[k] = of_both(less(rhs[k], lower[k], rhs[k - 1]), w);
+                lower[k] = ops::negative(of_both(of_both(lower[k], lower[k - 1]), w));
+                upper[k] = of_both(upper[k], w);
+            }
+        }
+        Ends<T> ends;
+        ends.lower = ops::negative(of_both(lower[LAST], lower[LAST - 1]));
+        ends.diag = less(diag[LAST], lower[LAST], upper[LAST - 1]);
+        ends.upper = upper[LAST];
+        ends.rhs = less(rhs[LAST], lower[LAST], rhs[LAST - 1]);
+        ends.first = rhs[LAST - 1], ends.first_left = lower[LAST - 1], ends.first_own = upper[LAST - 1];
+#pragma unroll
+        for (int k = LAST - 2; k >= 0; --k) {
+            ends.first = less(rhs[k], upper[k], ends.first);
+            ends.first_left = less(lower[k], upper[k], ends.first_left);
+            ends.first_own = ops::negative(of_both(upper[k], ends.first_own));
+        }
+        return ends;
+    }
+}
+
+// Computes the unknowns of a shortened unit, in the place of `rhs`.
+template <class T, int COUNT>
+DEVICE void lengthen(const T (&lower)[COUNT], const T (&upper)[COUNT], T (&rhs)[COUNT], T left, T own) {
+    rhs[COUNT - 1] = own;
+#pragma unroll
+    for (int k = COUNT - 2; k >= 0; --k) rhs[k] = less(less(rhs[k], lower[k], left), upper[k], rhs[k + 1]);
+}
+
+template <int WIDTH, class T>
+DEVICE T from_below(T mine, int distance) {
+    return __shfl_up_sync(0xffffffffu, mine, distance, WIDTH);
+}
+template <int WIDTH, class T>
+DEVICE T from_above(T mine, int distance) {
+    return __shfl_down_sync(0xffffffffu, mine, distance, WIDTH);
+}
+template <int WIDTH, class T>
+DEVICE Complex<T> from_below(Complex<T> mine, int distance) {
+    return {from_below<WIDTH>(mine.re, distance), from_below<WIDTH>(mine.im, distance)};
+}
+template <int WIDTH, class T>
+DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
+    return {from_above<WIDTH>(mine.re, distance), from_above<WIDTH>(mine.im, distance)};
+}
+
+// Solves for the last unknowns of units in neighbouring lanes, WIDTH of them a system, by cyclic reduction: a lane's
+// row holds its unknown and those `apart` lanes below and above, which their rows eliminate. Beyond the ends of a
+// system the coefficients are zero, so that a lane may read its own there.
+template <int WIDTH, int COUNT, class T>
+DEVICE T solve_ends(Ends<T> ends) {
+    if constexpr (COUNT > 1 && WIDTH > 1)
+        ends.link(from_above<WIDTH>(ends.first, 1), from_above<WIDTH>(ends.first_left, 1),
+                  from_above<WIDTH>(ends.first_own, 1));
+    const T scale = inverse(ends.diag);
+    T a = of_both(ends.lower, scale), c = of_both(ends.upper, scale), d = of_both(ends.rhs, scale);
+#pragma unroll
+    for (int apart = 1; apart < WIDTH; apart *= 2) {
+        const T c_below = from_below<WIDTH>(c, apart), a_above = from_above<WIDTH>(a, apart);
+        const T w = inverse(less(less(number<T>(1), a, c_below), c, a_above));
+        d = of_both(less(less(d, a, from_below<WIDTH>(d, apart)), c, from_above<WIDTH>(d, apart)), w);
+        if (2 * apart < WIDTH) {
+            a = ops::negative(of_both(of_both(a, from_below<WIDTH>(a, apart)), w));
+            c = ops::negative(of_both(of_both(c, from_above<WIDTH>(c, apart)), w));
+        }
+    }
+    return d;
+}
+
+// Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
+template <class T, int COUNT>
+DEVICE void scale_rows(T (&lower)[COUNT], T (&diag)[COUNT], T (&upper)[COUNT], T (&rhs)[COUNT]) {
+    using R = Real<T>;
+    R least = size(diag[0]), most = least;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+        least = ::fmin(least, size(diag[k]));
+        most = ::fmax(most, ::fmax(size(diag[k]), size(lower[k]) + size(upper[k])));
+    }
+    constexpr R FAR = (R)0x1p60f;
+    if (least * FAR >= (R)1 && most <= FAR) return;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+        const R scale = scale_of(::fmax(::fmax(size(lower[k]), size(diag[k])), size(upper[k])));
+        lower[k] = times(lower[k], scale), diag[k] = times(diag[k], scale);
+        upper[k] = times(upper[k], scale), rhs[k] = times(rhs[k], scale);
+    }
+}
+
+// The systems that are left to a later launch: how many, how many of its blocks know, and which.
+struct Left {
+    unsigned* counts;
+    unsigned* list;
+
+    // Adds a system for every lane of the warp that has one.
+    DEVICE void add(bool mine, Index system) const {
+        const unsigned all = __ballot_sync(0xffffffffu, mine);
+        if (all == 0) return;
+        const int lane = threadIdx.x % 32, leader = __ffs((int)all) - 1;
+        unsigned at = 0;
+        if (lane == leader) at = atomicAdd(&counts[0], (unsigned)__popc(all));
+        at = __shfl_sync(0xffffffffu, at, leader);
+        if (mine) list[at + __popc(all & ((1u << lane) - 1u))] = (unsigned)system;
+    }
+    // Returns how many there are, to every thread of a block; the last block to ask leaves none.
+    DEVICE unsigned take() const {
+        const unsigned count = __ldcg(counts);
+        __syncthreads();  // all have the count before it may be gone
+        if (threadIdx.x == 0 && atomicAdd(&counts[1], 1u) == gridDim.x - 1) counts[0] = counts[1] = 0;
+        return count;
+    }
+};
+
+// Where a system stands along the three axes.
+struct Place {
+    Index high, middle, low;
+};
+DEVICE Place place_of(Index at, Index systems, Index middles, Index lows) {
+    if (lows == systems) return {0, 0, at};
+    if (systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
+    const unsigned row = (unsigned)at / (unsigned)lows;
+    return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
+}
+
+template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
+          Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
+    // Units are the lanes of a warp, or meet in shared memory.
+    constexpr bool MEET = UNITS > 1 && (ACROSS || UNITS > 32);
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, EACH = UNITS / WIDTH;
+    const int thread = threadIdx.x, n = (int)rows;
+    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
+    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
+    // Threads beyond the last system do as it does, but store nothing.
+    bool stores = mine < systems;
+    const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
+    const int begin = unit * ROWS, count = n - begin;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    load<LOWER>(lower.system(at.high, at.middle, at.low) + begin * lower.along, lower.along, count, T(), a);
+    load<DIAG>(diag.system(at.high, at.middle, at.low) + begin * diag.along, diag.along, count, number<T>(1), b);
+    load<UPPER>(upper.system(at.high, at.middle, at.low) + begin * upper.along, upper.along, count, T(), c);
+    load<RHS>(rhs.system(at.high, at.middle, at.low) + begin * rhs.along, rhs.along, count, T(), d);
+    if (unit == 0) a[0] = T();
+    if (count <= ROWS) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k >= count - 1) c[k] = T();
+    }
+
+    __shared__ unsigned left_out[SYSTEMS], lost[SYSTEMS];
+    constexpr unsigned GROUP = WIDTH == 32 ? ~0u : (1u << (WIDTH & 31)) - 1u;
+    const auto in_group = [&](bool condition) {
+        return (__ballot_sync(0xffffffffu, condition) >> (thread % 32 & ~(WIDTH - 1)) & GROUP) != 0;
+    };
+    if constexpr (MEET) {
+        if (thread < SYSTEMS) left_out[thread] = lost[thread] = 0;
+    }
+    if constexpr (CHECKED) {
+        bool dominant = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        bool leave;
+        if constexpr (MEET && SYSTEMS == 1) {
+            leave = __syncthreads_or(!dominant);
+        } else if constexpr (MEET) {
+            __syncthreads();  // there are no marks yet
+            if (!dominant) left_out[system] = 1;
+            __syncthreads();  // all marks are there
+            leave = left_out[system] != 0;
+        } else {
+            leave = in_group(!dominant);
+        }
+        left_over.add(leave && stores && unit == 0, mine);
+        if constexpr (MEET && SYSTEMS == 1) {
+            if (leave) return;
+        } else if constexpr (!MEET) {
+            if (__all_sync(0xffffffffu, leave)) return;
+        }
+        if (leave) stores = false;
+    }
+
+    scale_rows(a, b, c, d);
+    Ends<T> ends = shorten(a, b, c, d);
+    T own, left;
+    if constexpr (!MEET) {
+        own = solve_ends<WIDTH, ROWS>(ends);
+        left = from_below<WIDTH>(own, 1);
+    } else {
+        // One number of every unit after the other. Gaps keep the EACH units that a lane has from others' banks.
+        constexpr int UNITS_WIDE = UNITS + (EACH > 1 ? WIDTH : 0), ACROSS_WIDE = ACROSS ? SYSTEMS + 1 : 1;
+        constexpr int PLACES = ACROSS ? UNITS_WIDE * ACROSS_WIDE : UNITS_WIDE * SYSTEMS;
+        extern __shared__ uint4 shared[];
+        T* const kept = reinterpret_cast<T*>(shared);
+        const auto place = [&](int system, int unit) {
+            const int gaps = EACH > 1 ? unit / EACH : 0;
+            return ACROSS ? (unit + gaps) * ACROSS_WIDE + system : system * UNITS_WIDE + unit + gaps;
+        };
+        T* const here = kept + place(system, unit);
+        here[0] = ends.lower, here[PLACES] = ends.diag, here[2 * PLACES] = ends.upper, here[3 * PLACES] = ends.rhs;
+        here[4 * PLACES] = ends.first, here[5 * PLACES] = ends.first_left, here[6 * PLACES] = ends.first_own;
+        __syncthreads();  // the ends of all units are there
+        if (thread < SYSTEMS * WIDTH) {
+            const int system = thread / WIDTH, lane = thread % WIDTH;
+            T a[EACH], b[EACH], c[EACH], d[EACH];
+#pragma unroll
+            for (int k = 0; k < EACH; ++k) {
+                const int unit = lane * EACH + k;
+                const T *one = kept + place(system, unit), *next = kept + place(system, min(unit + 1, UNITS - 1));
+                Ends<T> of_one = {one[0], one[PLACES], one[2 * PLACES], one[3 * PLACES]};
+                of_one.link(next[4 * PLACES], next[5 * PLACES], next[6 * PLACES]);
+                a[k] = of_one.lower, b[k] = of_one.diag, c[k] = of_one.upper, d[k] = of_one.rhs;
+            }
+            const T last = solve_ends<WIDTH, EACH>(shorten(a, b, c, d));
+            lengthen(a, c, d, from_below<WIDTH>(last, 1), last);
+#pragma unroll
+            for (int k = 0; k < EACH; ++k) kept[place(system, lane * EACH + k)] = d[k];
+        }
+        __syncthreads();  // the last unknowns of all units are there
+        own = here[0], left = kept[place(system, max(unit - 1, 0))];
+    }
+    lengthen(a, c, d, left, own);
+
+    T sum = T();  // stays zero if all are finite
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
+    const bool whole = ops::equal(sum, T());
+    bool nowhere;
+    if constexpr (MEET) {
+        nowhere = __syncthreads_or(!whole);
+        if (nowhere) {
+            if (!whole) lost[system] = 1;
+            __syncthreads();  // all losses are known
+            nowhere = lost[system] != 0;
+        }
+    } else {
+        nowhere = in_group(!whole);
+    }
+    if (nowhere) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    if (stores) save<OUT>(out.system(at.high, at.middle, at.low) + begin * out.along, out.along, count, d);
+}
+
 // ---- Equations ------------------------------------------------------------------------------------------------
 
 template <class T, int COUNT>
@@ -403,7 +760,7 @@ struct Block {
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Pivot PIVOT, bool PERIODIC>
 DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Index columns,
-                          Index columns_each, Index rhs_column, Index out_column) {
+                          Index columns_each, Index rhs_column, Index out_column, Left left_over) {
     using B = Block<T, ROWS, UNITS, SYSTEMS, ACROSS>;
     extern __shared__ uint4 shared[];
     B block;
@@ -422,13 +779,18 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     const int unit = block.unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
     block.own = block.place(unit * ROWS);
     block.count = max(0, min(ROWS, n - unit * ROWS));
+    const Index listed = left_over.counts ? left_over.take() : systems;
+    const Index blocks = (listed + SYSTEMS - 1) / SYSTEMS;
+    const Index all_blocks = blocks * ((columns + columns_each - 1) / columns_each);
+#pragma unroll 1
+    for (Index number_of = blockIdx.x; number_of < all_blocks; number_of += gridDim.x) {
     // Threads beyond the last system do as it does, but store nothing.
-    const Index blocks = (systems + SYSTEMS - 1) / SYSTEMS;
-    const Index first = blockIdx.x % blocks * SYSTEMS + system;
-    const Index begin = blockIdx.x / blocks * columns_each, end = min(columns, begin + columns_each);
-    const bool stores = first < systems;
-    const Index at = stores ? first : systems - 1;
-    const Index l = at % lows, m = at / lows % middles, h = at / lows / middles;
+    const Index first = number_of % blocks * SYSTEMS + system;
+    const Index begin = number_of / blocks * columns_each, end = min(columns, begin + columns_each);
+    const bool stores = first < listed;
+    const Index counted = stores ? first : listed - 1;
+    const Place at = place_of(left_over.counts ? left_over.list[counted] : counted, systems, middles, lows);
+    const Index h = at.high, m = at.middle, l = at.low;
     const T *from_lower = lower.system(h, m, l), *from_diag = diag.system(h, m, l), *from_upper = upper.system(h, m, l);
 
     // Rows are loaded by the threads that are side by side in memory.
@@ -518,6 +880,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
                 if (loaded(k) < n) to[loaded(k) * out.along] = lost ? nan : block.rhs[block.place(loaded(k))];
         }
         B::sync();  // all have read the solution before the next right-hand sides come
+    }
     }
 }
 

@@ -673,7 +673,8 @@ class _Tile:
     ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
     by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one;
-    ``chunk`` the threads of a block that has a part of a long system.
+    ``chunk`` the threads of a block that has a part of a long system. Where rows are not exchanged ``rows_in_order``
+    are those of a thread, twice as many if a system would have more than ``units_in_order`` threads.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -683,6 +684,8 @@ class _Tile:
     shared_bytes: int = 227 << 10
     blocks: int = 1056
     chunk: int = 256
+    rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
+    units_in_order: tuple[tuple[int, int], ...] = ((4, 512), (8, 256), (16, 256))
 
 
 _TILE = _Tile()
@@ -718,10 +721,17 @@ def _plan(
     count = max(columns, 1)
     each = max(1, min(count, blocks * count // _TILE.blocks))
     numbers += (systems, middles, lows, n, count, each, aside[3], aside[4])
-    call = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), pivot.upper(), _cpp(periodic)))
-    return _cuda.Plan(
+    arguments = f"{', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 28))}"
+
+    def stable(pivot: str, left: str) -> str:
+        call = ", ".join(
+            (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), pivot.upper(), _cpp(periodic))
+        )
+        return f"  solve_systems<{call}>({arguments}, {left});"
+
+    plan = _cuda.Plan(
         source=_cuda.device_source("_common.cuh", "_tridiagonal.cu"),
-        body=f"  solve_systems<{call}>({', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 28))});",
+        body=stable(pivot, "Left{}"),
         inputs=4,
         outputs=((whole, dtype),),
         integers=tuple(numbers),
@@ -729,6 +739,45 @@ def _plan(
         block=units * together,
         shared_bytes=shared,
     )
+    if pivot == "partial" or periodic or columns or systems >= 2**32:
+        return plan
+    addresses = [address for _, address in layouts]
+    access = _access(dtype, n, groups, numbers, addresses)
+    rows, units, together, shared = _block_in_order(dtype, n, across)
+    left = "Left{(unsigned*)zeroed, (unsigned*)temporary}"
+    call = ", ".join(
+        (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *access)
+    )
+    arguments_in_order = f"{', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 24))}"
+    first = dataclasses.replace(
+        plan,
+        body=f"  solve_in_order<{call}>({arguments_in_order}, {left if pivot == 'auto' else 'Left{}'});",
+        grid=-(-systems // together),
+        block=units * together,
+        shared_bytes=shared,
+    )
+    if pivot == "none":
+        return first
+    # Blocks take the systems that are left in turn: where none are, few have to find that out.
+    second = dataclasses.replace(plan, body=stable("partial", left), grid=min(blocks, _TILE.blocks))
+    return dataclasses.replace(first, zeroed_bytes=8, temporary_bytes=4 * systems, then=(second,))
+
+
+def _access(
+    dtype: str, n: int, groups: Sequence[tuple[int, tuple[int, ...]]], numbers: Sequence[int], addresses: Sequence[int]
+) -> list[str]:
+    """Return how the rows of coefficients, rhs and solution lie in memory, by the names of `Lies`."""
+    nbytes = np.dtype(dtype).itemsize
+    found = []
+    for at, address in enumerate((*addresses, 0)):
+        along = numbers[4 * at + 3]
+        steps = [step[at] for length, step in groups if length > 1]
+        whole = along == 1 and address % 16 == 0 and all(step * nbytes % 16 == 0 for step in steps)
+        if along == 0:
+            found.append("SAME")
+        else:
+            found.append("VECTORS" if whole and n * nbytes % 16 == 0 else "APART")
+    return found
 
 
 def _seen(
@@ -826,6 +875,20 @@ def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
         if shared <= _TILE.shared_bytes or units * together <= 32 or together == 1:
             return rows, units, together, shared
         together //= 2
+
+
+def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
+    """Return what `_block` does, for systems whose rows are not exchanged."""
+    nbytes = np.dtype(dtype).itemsize
+    rows, most = dict(_TILE.rows_in_order)[nbytes], dict(_TILE.units_in_order)[nbytes]
+    if n > rows * most:
+        rows *= 2
+    units = _cuda.power_of_two(-(-n // rows), up=True)
+    together = max(32 // units, (min(_TILE.across, _TILE.most // units) if across else _TILE.threads // units), 1)
+    if units == 1 or (units <= 32 and not across):
+        return rows, units, together, 0
+    wide = units + (32 if units > 32 else 0)
+    return rows, units, together, 7 * nbytes * wide * (together + 1 if across else together)
 
 
 def _cpp(truth: bool) -> str:
