@@ -16,7 +16,6 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
-    as_array,
     check_kind,
     compute_dtype,
     device,
@@ -236,9 +235,13 @@ def _checked(
     check_kind("rhs", rhs, ("float", "complex"))
     if rhs.ndim == 0:
         raise ValueError("rhs must have at least one dimension")
+    rhs_kind = dtype_kind(rhs.dtype)
     for name in ("lower", "diag", "upper"):
-        if type(arrays[name]) in (int, float, complex):
-            arrays[name] = as_array(name, arrays[name], xp, rhs.dtype, device(rhs), ())
+        if type(arrays[name]) in (int, float) or (type(arrays[name]) is complex and rhs_kind == "complex"):
+            # Unlike asarray, full makes no device wait for a copy.
+            arrays[name] = xp.full((), arrays[name], dtype=rhs.dtype, device=device(rhs))
+        elif type(arrays[name]) is complex:
+            raise TypeError(f"{name} must fit dtype {dtype_name(rhs.dtype)}, got {arrays[name]!r}")
         check_kind(name, arrays[name], ("float", "complex"))
     lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
     ndim = max(x.ndim for x in coefficients) or rhs.ndim
@@ -674,7 +677,8 @@ class _Tile:
     by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one;
     ``chunk`` the threads of a block that has a part of a long system. Where rows are not exchanged ``rows_in_order``
-    are those of a thread, twice as many if a system would have more than ``units_in_order`` threads.
+    are those of a thread, twice as many if a system would have more than ``units_in_order`` threads, and
+    ``across_in_order`` the threads of a block whose systems lie side by side.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -685,7 +689,8 @@ class _Tile:
     blocks: int = 1056
     chunk: int = 256
     rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
-    units_in_order: tuple[tuple[int, int], ...] = ((4, 512), (8, 256), (16, 256))
+    units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 256), (16, 256))
+    across_in_order: int = 256
 
 
 _TILE = _Tile()
@@ -723,10 +728,10 @@ def _plan(
     numbers += (systems, middles, lows, n, count, each, aside[3], aside[4])
     arguments = f"{', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 28))}"
 
+    sizes = C_TYPES[dtype], str(rows), str(units), str(together), _cpp(across)
+
     def stable(pivot: str, left: str) -> str:
-        call = ", ".join(
-            (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), pivot.upper(), _cpp(periodic))
-        )
+        call = ", ".join((*sizes, pivot.upper(), _cpp(periodic)))
         return f"  solve_systems<{call}>({arguments}, {left});"
 
     plan = _cuda.Plan(
@@ -742,11 +747,11 @@ def _plan(
     if pivot == "partial" or periodic or columns or systems >= 2**32:
         return plan
     addresses = [address for _, address in layouts]
-    access = _access(dtype, n, groups, numbers, addresses)
+    lies = _lies(dtype, n, groups, numbers, addresses)
     rows, units, together, shared = _block_in_order(dtype, n, across)
     left = "Left{(unsigned*)zeroed, (unsigned*)temporary}"
     call = ", ".join(
-        (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *access)
+        (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *lies)
     )
     arguments_in_order = f"{', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 24))}"
     first = dataclasses.replace(
@@ -763,7 +768,7 @@ def _plan(
     return dataclasses.replace(first, zeroed_bytes=8, temporary_bytes=4 * systems, then=(second,))
 
 
-def _access(
+def _lies(
     dtype: str, n: int, groups: Sequence[tuple[int, tuple[int, ...]]], numbers: Sequence[int], addresses: Sequence[int]
 ) -> list[str]:
     """Return how the rows of coefficients, rhs and solution lie in memory, by the names of `Lies`."""
@@ -884,7 +889,9 @@ def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, in
     if n > rows * most:
         rows *= 2
     units = _cuda.power_of_two(-(-n // rows), up=True)
-    together = max(32 // units, (min(_TILE.across, _TILE.most // units) if across else _TILE.threads // units), 1)
+    # Systems side by side are 32 bytes at least, as memory is read, where they fit.
+    beside = min(_TILE.across, max(_TILE.across_in_order // units, 32 // nbytes), 1024 // units)
+    together = max(32 // units, beside if across else _TILE.threads // units, 1)
     if units == 1 or (units <= 32 and not across):
         return rows, units, together, 0
     wide = units + (32 if units > 32 else 0)
