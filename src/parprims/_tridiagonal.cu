@@ -78,12 +78,6 @@ template <class T>
 DEVICE T number(Real<T> x) {
     return ops::cast<T>(x);
 }
-// a - b c
-template <class T>
-DEVICE T less_product(T a, T b, T c) {
-    return ops::subtract(a, ops::multiply(b, c));
-}
-
 // Returns the power of two that scales a number to 1 ... 2 (less for subnormal ones); NaN for what is not finite.
 DEVICE float scale_of(float x) {
     const int exponent = __float_as_int(x) >> 23;
@@ -475,14 +469,15 @@ DEVICE void choose(bool exchange, int unknown, Equation<T, COUNT>& first, Equati
     }
 }
 
-// Takes an unknown out of an equation; its coefficient there is not read again.
+// Takes an unknown out of an equation by another, in which the inverse of its coefficient stands for it; the one in the
+// equation itself is not read again.
 template <class T, int COUNT>
 DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, Equation<T, COUNT>& other) {
-    const T factor = ops::divide(other.a[unknown], first.a[unknown]);
+    const T factor = of_both(other.a[unknown], first.a[unknown]);
 #pragma unroll
     for (int k = 0; k < COUNT; ++k)
-        if (k != unknown) other.a[k] = less_product(other.a[k], factor, first.a[k]);
-    other.rhs = less_product(other.rhs, factor, first.rhs);
+        if (k != unknown) other.a[k] = less(other.a[k], factor, first.a[k]);
+    other.rhs = less(other.rhs, factor, first.rhs);
 }
 
 // Two equations in (x[i-1], x[i], x[j-1], x[j]); without exchanges p is that of row i and q that of row j-1.
@@ -499,6 +494,7 @@ DEVICE Equation<T, 5> append(Segment<T>& s, bool exchange, T lower, T diag, T up
     Equation<T, 5> row = {{T(), T(), lower, diag, upper}, rhs};
     choose(exchange, 2, first, other);
     choose(exchange, 2, first, row);
+    first.a[2] = inverse(first.a[2]);
     eliminate(2, first, other);
     eliminate(2, first, row);
     s.p = {{other.a[0], other.a[1], other.a[3], other.a[4]}, other.rhs};
@@ -549,11 +545,13 @@ struct Slots {
         choose(exchange, 0, first, second);
         choose(exchange, 0, first, p);
         choose(exchange, 0, first, q);
+        first.a[0] = inverse(first.a[0]);
         eliminate(0, first, second);
         eliminate(0, first, p);
         eliminate(0, first, q);
         choose(exchange, 1, second, p);
         choose(exchange, 1, second, q);
+        second.a[1] = inverse(second.a[1]);
         eliminate(1, second, p);
         eliminate(1, second, q);
         put(left_slot, {{{p.a[2], p.a[3], p.a[4], p.a[5]}, p.rhs}, {{q.a[2], q.a[3], q.a[4], q.a[5]}, q.rhs}});
@@ -571,11 +569,11 @@ struct Slots {
         T shared0 = at(slot, 6), shared1 = at(slot, 12);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            shared0 = less_product(shared0, at(slot, 2 + k), ends[k]);
-            shared1 = less_product(shared1, at(slot, 8 + k), ends[k]);
+            shared0 = less(shared0, at(slot, 2 + k), ends[k]);
+            shared1 = less(shared1, at(slot, 8 + k), ends[k]);
         }
-        shared1 = ops::divide(shared1, at(slot, 7));
-        shared0 = ops::divide(less_product(shared0, at(slot, 1), shared1), at(slot, 0));
+        shared1 = of_both(shared1, at(slot, 7));
+        shared0 = of_both(less(shared0, at(slot, 1), shared1), at(slot, 0));
         at(slot, 0) = shared0, at(slot, 1) = shared1;
     }
 
@@ -585,9 +583,11 @@ struct Slots {
         Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
         Equation<T, 2> second = {{ops::add(s.p.a[0], s.p.a[2]), ops::add(s.p.a[1], s.p.a[3])}, s.p.rhs};
         choose(true, 0, first, second);
+        const T pivot = first.a[0];
+        first.a[0] = inverse(pivot);
         eliminate(0, first, second);
         const T y1 = ops::divide(second.rhs, second.a[1]);
-        at(slot, 0) = ops::divide(less_product(first.rhs, first.a[1], y1), first.a[0]);
+        at(slot, 0) = ops::divide(less(first.rhs, first.a[1], y1), pivot);
         at(slot, 1) = y1;
     }
 };
@@ -626,7 +626,7 @@ DEVICE void resolve_all(const Kept& slots, N count, int thread, int threads, Ind
 // What the threads of a system tell each other.
 struct Tidings {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
-    unsigned exchange, lost;
+    unsigned exchange, again, lost;
 };
 
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS>
@@ -716,10 +716,10 @@ struct Block {
                 x[k] = near;
                 if (k > 1) {
                     const Equation<T, 5>& e = kept[k];
-                    T y = less_product(e.rhs, e.a[0], before);
-                    y = less_product(y, e.a[1], start);
-                    y = less_product(y, e.a[3], near);
-                    y = ops::divide(less_product(y, e.a[4], far), e.a[2]);
+                    T y = less(e.rhs, e.a[0], before);
+                    y = less(y, e.a[1], start);
+                    y = less(y, e.a[3], near);
+                    y = of_both(less(y, e.a[4], far), e.a[2]);
                     far = near, near = y;
                 }
             }
@@ -749,6 +749,24 @@ struct Block {
         const R error = all == (R)0 ? (R)0 : size(r) / all;
         largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
         return r;
+    }
+    // Returns whether the backward error of a row of this thread is more than one that is kept.
+    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind) const {
+        using R = Real<T>;
+        constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x1p-21f : (R)0x1p-50;  // 4 eps
+        bool off = false;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) {
+                const Row c = row(k);
+                const T f = rhs[own + (ACROSS ? k * SYSTEMS : k)];
+                const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
+                const T here = ops::multiply(c.diag, x[k]);
+                const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
+                const T r = ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
+                off = off || !(size(r) <= KEPT_ERROR * (size(f) + size(below) + size(here) + size(above)));
+            }
+        return off;
     }
     DEVICE void tell_errors(const Real<T> (&errors)[2]) const {
         if (count == 0) return;
@@ -819,23 +837,18 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
         B::sync();  // all have looked at their rows
     }
     const bool exchange = PIVOT != NONE && tidings.exchange != 0;
-    // Systems whose rows are not exchanged go along where others of the block are solved again, and keep the first.
-    bool again;
-    if constexpr (ACROSS || UNITS > 32)
-        again = __syncthreads_or(exchange);
-    else
-        again = __any_sync(0xffffffffu, exchange);
 
 #pragma unroll 1
     for (Index column = begin; column < end; ++column) {
         if (column > begin) load_rhs(column);
-        if (unit == 0) tidings.errors[0] = tidings.errors[1] = 0, tidings.lost = 0;
+        if (unit == 0) tidings.errors[0] = tidings.errors[1] = 0, tidings.again = tidings.lost = 0;
         B::sync();  // the right-hand sides are there, and the tidings are new
-        // The solution of one pass is what the next one refines; both are there at the end.
+        // A second pass refines the solution of the first. Systems that need none go along, and keep the first.
         T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
         Real<T> errors[2] = {};
+        bool again = false, together = false;
 #pragma unroll 1
-        for (int pass = 0; pass <= again; ++pass) {
+        for (int pass = 0; pass <= together; ++pass) {
             T more_before, more_behind;
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) last[k] = x[k];
@@ -850,14 +863,23 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) x[k] = ops::add(last[k], x[k]);
+            if (PIVOT != NONE && pass == 0) {
+                if (exchange && block.is_off(x, before, behind)) atomicOr(&tidings.again, 1u);
+                B::sync();  // all have looked at their rows
+                again = tidings.again != 0;
+                if constexpr (ACROSS || UNITS > 32)
+                    together = __syncthreads_or(again);
+                else
+                    together = __any_sync(0xffffffffu, again);
+            }
         }
-        if (again) {
+        if (together) {
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
             block.tell_errors(errors);
             B::sync();  // all have told their errors
-            if (!exchange || !(tidings.errors[1] < tidings.errors[0])) {
+            if (!again || !(tidings.errors[1] < tidings.errors[0])) {
 #pragma unroll
                 for (int k = 0; k < ROWS; ++k) x[k] = last[k];
             }

@@ -695,7 +695,7 @@ class _Tile:
 
 _TILE = _Tile()
 _KEPT = 13  # as in _tridiagonal.cu
-_TIDINGS = 24
+_TIDINGS = 32
 
 
 def _plan(
