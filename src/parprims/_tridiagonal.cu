@@ -190,7 +190,24 @@ struct Ends {
         rhs = less(rhs, upper, next);
         upper = ops::negative(of_both(upper, next_own));
     }
+    // Writes the numbers `apart` places from one another.
+    DEVICE void put(T* to, Index apart) const {
+        to[0] = lower, to[apart] = diag, to[2 * apart] = upper, to[3 * apart] = rhs;
+        to[4 * apart] = first, to[5 * apart] = first_left, to[6 * apart] = first_own;
+    }
+    static DEVICE Ends get(const T* from, Index apart) {
+        return {from[0], from[apart], from[2 * apart], from[3 * apart], from[4 * apart], from[5 * apart],
+                from[6 * apart]};
+    }
 };
+
+// Returns the row of a unit's last unknown, with what is kept of the unit behind.
+template <class T>
+DEVICE Ends<T> linked(const T* kept, Index apart, Index at, Index next) {
+    Ends<T> one = {kept[at], kept[apart + at], kept[2 * apart + at], kept[3 * apart + at]};
+    one.link(kept[4 * apart + next], kept[5 * apart + next], kept[6 * apart + next]);
+    return one;
+}
 
 // Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] left for all k but the last.
 template <class T, int COUNT>
@@ -275,6 +292,41 @@ DEVICE T solve_ends(Ends<T> ends) {
     return d;
 }
 
+// Solves for the last unknowns of the units of a block's systems, which meet in shared memory: to every thread the last
+// unknowns of its unit and of that before.
+template <class T, int UNITS, int SYSTEMS, bool ACROSS>
+DEVICE void meet(const Ends<T>& ends, int system, int unit, T& own, T& left) {
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, EACH = UNITS / WIDTH;
+    // One number of every unit after the other. Gaps keep the EACH units that a lane has from others' banks.
+    constexpr int UNITS_WIDE = UNITS + (EACH > 1 ? WIDTH : 0), ACROSS_WIDE = ACROSS ? SYSTEMS + 1 : 1;
+    constexpr int PLACES = ACROSS ? UNITS_WIDE * ACROSS_WIDE : UNITS_WIDE * SYSTEMS;
+    extern __shared__ uint4 shared[];
+    T* const kept = reinterpret_cast<T*>(shared);
+    const auto place = [&](int system, int unit) {
+        const int gaps = EACH > 1 ? unit / EACH : 0;
+        return ACROSS ? (unit + gaps) * ACROSS_WIDE + system : system * UNITS_WIDE + unit + gaps;
+    };
+    T* const here = kept + place(system, unit);
+    ends.put(here, PLACES);
+    __syncthreads();  // the ends of all units are there
+    if (threadIdx.x < SYSTEMS * WIDTH) {
+        const int system = threadIdx.x / WIDTH, lane = threadIdx.x % WIDTH;
+        T a[EACH], b[EACH], c[EACH], d[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            const int unit = lane * EACH + k;
+            const Ends<T> one = linked(kept, PLACES, place(system, unit), place(system, min(unit + 1, UNITS - 1)));
+            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+        }
+        const T last = solve_ends<WIDTH, EACH>(shorten(a, b, c, d));
+        lengthen(a, c, d, from_below<WIDTH>(last, 1), last);
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) kept[place(system, lane * EACH + k)] = d[k];
+    }
+    __syncthreads();  // the last unknowns of all units are there
+    own = here[0], left = kept[place(system, max(unit - 1, 0))];
+}
+
 // Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
 template <class T, int COUNT>
 DEVICE void scale_rows(T (&lower)[COUNT], T (&diag)[COUNT], T (&upper)[COUNT], T (&rhs)[COUNT]) {
@@ -336,7 +388,7 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
                            Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
     // Units are the lanes of a warp, or meet in shared memory.
     constexpr bool MEET = UNITS > 1 && (ACROSS || UNITS > 32);
-    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, EACH = UNITS / WIDTH;
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32;
     const int thread = threadIdx.x, n = (int)rows;
     const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
     const Index mine = (Index)blockIdx.x * SYSTEMS + system;
@@ -395,37 +447,7 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
         own = solve_ends<WIDTH, ROWS>(ends);
         left = from_below<WIDTH>(own, 1);
     } else {
-        // One number of every unit after the other. Gaps keep the EACH units that a lane has from others' banks.
-        constexpr int UNITS_WIDE = UNITS + (EACH > 1 ? WIDTH : 0), ACROSS_WIDE = ACROSS ? SYSTEMS + 1 : 1;
-        constexpr int PLACES = ACROSS ? UNITS_WIDE * ACROSS_WIDE : UNITS_WIDE * SYSTEMS;
-        extern __shared__ uint4 shared[];
-        T* const kept = reinterpret_cast<T*>(shared);
-        const auto place = [&](int system, int unit) {
-            const int gaps = EACH > 1 ? unit / EACH : 0;
-            return ACROSS ? (unit + gaps) * ACROSS_WIDE + system : system * UNITS_WIDE + unit + gaps;
-        };
-        T* const here = kept + place(system, unit);
-        here[0] = ends.lower, here[PLACES] = ends.diag, here[2 * PLACES] = ends.upper, here[3 * PLACES] = ends.rhs;
-        here[4 * PLACES] = ends.first, here[5 * PLACES] = ends.first_left, here[6 * PLACES] = ends.first_own;
-        __syncthreads();  // the ends of all units are there
-        if (thread < SYSTEMS * WIDTH) {
-            const int system = thread / WIDTH, lane = thread % WIDTH;
-            T a[EACH], b[EACH], c[EACH], d[EACH];
-#pragma unroll
-            for (int k = 0; k < EACH; ++k) {
-                const int unit = lane * EACH + k;
-                const T *one = kept + place(system, unit), *next = kept + place(system, min(unit + 1, UNITS - 1));
-                Ends<T> of_one = {one[0], one[PLACES], one[2 * PLACES], one[3 * PLACES]};
-                of_one.link(next[4 * PLACES], next[5 * PLACES], next[6 * PLACES]);
-                a[k] = of_one.lower, b[k] = of_one.diag, c[k] = of_one.upper, d[k] = of_one.rhs;
-            }
-            const T last = solve_ends<WIDTH, EACH>(shorten(a, b, c, d));
-            lengthen(a, c, d, from_below<WIDTH>(last, 1), last);
-#pragma unroll
-            for (int k = 0; k < EACH; ++k) kept[place(system, lane * EACH + k)] = d[k];
-        }
-        __syncthreads();  // the last unknowns of all units are there
-        own = here[0], left = kept[place(system, max(unit - 1, 0))];
+        meet<T, UNITS, SYSTEMS, ACROSS>(ends, system, unit, own, left);
     }
     lengthen(a, c, d, left, own);
 
@@ -449,6 +471,199 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
         for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
     }
     if (stores) save<OUT>(out.system(at.high, at.middle, at.low) + begin * out.along, out.along, count, d);
+}
+
+// ---- Long systems without exchanges ---------------------------------------------------------------------------
+
+// A system longer than a block holds is shortened: shorten_long leaves a row of every EACH units, which are a system of
+// the same kind, shortened again until a block can solve it (solve_top). lengthen_long goes the way back, level by level;
+// it repeats the elimination of its rows, so that little is kept between.
+
+// What is known of a long system as a whole.
+struct Verdict {
+    unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
+    unsigned exchange, again, lost, unused;
+};
+
+// The rows of one level: those that are given, or what is kept of the level below, 7 numbers of a row.
+template <class T>
+struct Level {
+    Batch<const T> lower, diag, upper, rhs;
+    const T* kept;
+    Index rows, middles, lows, systems;
+};
+
+// A block's part of a level: UNITS threads with ROWS rows each, EACH of which make one row of the next level.
+template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+struct Stretch {
+    static constexpr int GROUPS = UNITS / EACH, PLACES = UNITS + GROUPS;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    Index system, chunk, begin;
+    int count;
+
+    static DEVICE Index chunks(Index rows) { return (rows + ROWS * UNITS - 1) / (ROWS * UNITS); }
+    static DEVICE Index groups(Index rows) { return (rows + ROWS * EACH - 1) / (ROWS * EACH); }
+    static DEVICE int place(int unit) { return unit + unit / EACH; }
+    static DEVICE T* places() {
+        extern __shared__ uint4 shared[];
+        return reinterpret_cast<T*>(shared);
+    }
+
+    DEVICE void find(Index number, Index rows) {
+        const Index all = chunks(rows);
+        system = number / all, chunk = number % all;
+        begin = (chunk * UNITS + threadIdx.x) * ROWS;
+        count = (int)max((Index)0, min((Index)ROWS, rows - begin));
+    }
+    DEVICE void load_rows(const Level<T>& level) {
+        if constexpr (GIVEN) {
+            const Place at = place_of(system, level.systems, level.middles, level.lows);
+            const T* lower = level.lower.system(at.high, at.middle, at.low);
+            const T* diag = level.diag.system(at.high, at.middle, at.low);
+            const T* upper = level.upper.system(at.high, at.middle, at.low);
+            const T* rhs = level.rhs.system(at.high, at.middle, at.low);
+            load<LOWER>(lower + begin * level.lower.along, level.lower.along, count, T(), a);
+            load<DIAG>(diag + begin * level.diag.along, level.diag.along, count, number<T>(1), b);
+            load<UPPER>(upper + begin * level.upper.along, level.upper.along, count, T(), c);
+            load<RHS>(rhs + begin * level.rhs.along, level.rhs.along, count, T(), d);
+            if (begin == 0) a[0] = T();
+            if (level.rows - begin <= ROWS) {
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k)
+                    if (begin + k >= level.rows - 1) c[k] = T();
+            }
+        } else {
+            const T* kept = level.kept + system * 7 * level.rows;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) {
+                const Index row = begin + k;
+                Ends<T> one = {T(), number<T>(1)};
+                if (row < level.rows) one = linked(kept, level.rows, row, min(row + 1, level.rows - 1));
+                a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+            }
+        }
+    }
+    DEVICE bool dominant() const {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) all = all && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        return all;
+    }
+    // Shortens the units, and the EACH of a group for one of the first threads.
+    DEVICE Ends<T> shorten_groups(T (&lower)[EACH], T (&upper)[EACH], T (&rhs)[EACH]) {
+        if (GIVEN) scale_rows(a, b, c, d);
+        shorten(a, b, c, d).put(places() + place(threadIdx.x), PLACES);
+        __syncthreads();  // the ends of all units are there
+        if (threadIdx.x >= GROUPS) return {};
+        const T* from = places() + place(threadIdx.x * EACH);
+        T diag[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            Ends<T> one = {from[k], from[PLACES + k], from[2 * PLACES + k], from[3 * PLACES + k]};
+            if (k + 1 < EACH) one = linked(from, PLACES, k, k + 1);
+            lower[k] = one.lower, diag[k] = one.diag, upper[k] = one.upper, rhs[k] = one.rhs;
+        }
+        Ends<T> ends = shorten(lower, diag, upper, rhs);
+        // The first unknown of the group by the last of its first unit, and that by the ends of the group.
+        const T own = from[6 * PLACES];
+        ends.first = less(from[4 * PLACES], own, ends.first);
+        ends.first_left = less(from[5 * PLACES], own, ends.first_left);
+        ends.first_own = ops::negative(of_both(own, ends.first_own));
+        return ends;
+    }
+};
+
+template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void shorten_long(Level<T> level, T* kept, unsigned* marks) {
+    using S = Stretch<T, ROWS, UNITS, EACH, GIVEN, LOWER, DIAG, UPPER, RHS>;
+    const Index groups = S::groups(level.rows), all = level.systems * S::chunks(level.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        S part;
+        part.find(number, level.rows);
+        part.load_rows(level);
+        if constexpr (CHECKED) {
+            const bool left = __syncthreads_or(!part.dominant());
+            if (threadIdx.x == 0) marks[number] = left;
+            if (left) continue;
+        }
+        T lower[EACH], upper[EACH], rhs[EACH];
+        const Ends<T> ends = part.shorten_groups(lower, upper, rhs);
+        const Index group = part.chunk * S::GROUPS + threadIdx.x;
+        if (threadIdx.x < S::GROUPS && group < groups) ends.put(kept + part.system * 7 * groups + group, groups);
+        __syncthreads();  // all ends have been read before the next are written
+    }
+}
+
+// Solves for the rows of a level, a block to each system, and says what is known of the system.
+template <class T, int ROWS, int UNITS, bool CHECKED>
+DEVICE void solve_top(const T* kept, T* unknowns, Verdict* verdicts, const unsigned* marks, Index chunks, Index rows) {
+    const int unit = threadIdx.x;
+    bool exchange = false;
+    if constexpr (CHECKED) {
+        for (Index chunk = unit; chunk < chunks; chunk += UNITS) exchange |= marks[blockIdx.x * chunks + chunk] != 0;
+        exchange = __syncthreads_or(exchange);
+    }
+    if (unit == 0) verdicts[blockIdx.x] = {{0, 0}, exchange, 0, 0, 0};
+    if (exchange) return;
+    kept += blockIdx.x * 7 * rows, unknowns += blockIdx.x * rows;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        const Index row = unit * ROWS + k;
+        Ends<T> one = {T(), number<T>(1)};
+        if (row < rows) one = linked(kept, rows, row, min(row + 1, rows - 1));
+        a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+    }
+    T own, left;
+    meet<T, UNITS, 1, false>(shorten(a, b, c, d), 0, unit, own, left);
+    lengthen(a, c, d, left, own);
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k)
+        if (unit * ROWS + k < rows) unknowns[unit * ROWS + k] = d[k];
+}
+
+template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS,
+          Lies OUT>
+DEVICE void lengthen_long(Level<T> level, const T* ends, Batch<T> out, Verdict* verdicts) {
+    using S = Stretch<T, ROWS, UNITS, EACH, GIVEN, LOWER, DIAG, UPPER, RHS>;
+    const Index groups = S::groups(level.rows), all = level.systems * S::chunks(level.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        S part;
+        part.find(number, level.rows);
+        if (CHECKED && verdicts[part.system].exchange) continue;
+        part.load_rows(level);
+        T lower[EACH], upper[EACH], rhs[EACH];
+        part.shorten_groups(lower, upper, rhs);
+        const T* known = ends + part.system * groups;
+        const Index group = part.chunk * S::GROUPS + threadIdx.x;
+        if (threadIdx.x < S::GROUPS && group < groups) {
+            lengthen(lower, upper, rhs, group > 0 ? known[group - 1] : T(), known[group]);
+#pragma unroll
+            for (int k = 0; k < EACH; ++k) S::places()[S::place(threadIdx.x * EACH + k)] = rhs[k];
+        }
+        __syncthreads();  // the last unknowns of all units are there
+        const int unit = threadIdx.x;
+        const Index first = part.chunk * S::GROUPS;
+        const T left = unit > 0 ? S::places()[S::place(unit - 1)] : first > 0 ? known[first - 1] : T();
+        lengthen(part.a, part.c, part.d, left, S::places()[S::place(unit)]);
+        if constexpr (GIVEN) {
+            const Place at = place_of(part.system, level.systems, level.middles, level.lows);
+            T* to = out.system(at.high, at.middle, at.low) + part.begin * out.along;
+            save<OUT>(to, out.along, part.count, part.d);
+            T sum = T();  // stays zero if all are finite
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < part.count) sum = less(sum, T(), part.d[k]);
+            if (!ops::equal(sum, T())) atomicOr(&verdicts[part.system].lost, 1u);
+        } else {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < part.count) out.base[part.system * level.rows + part.begin + k] = part.d[k];
+        }
+        __syncthreads();  // all have read the unknowns before the next ends are written
+    }
 }
 
 // ---- Equations ------------------------------------------------------------------------------------------------
@@ -753,7 +968,7 @@ struct Block {
     // Returns whether the backward error of a row of this thread is more than one that is kept.
     DEVICE bool is_off(const T (&x)[ROWS], T before, T behind) const {
         using R = Real<T>;
-        constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x1p-21f : (R)0x1p-50;  // 4 eps
+        constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x3p-22f : (R)0x3p-51;  // 6 eps
         bool off = false;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
@@ -906,26 +1121,44 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     }
 }
 
-// ---- Long systems ---------------------------------------------------------------------------------------------
+// ---- Long systems with exchanges ------------------------------------------------------------------------------
 
-// A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each, and takes two launches:
-// reduce_chunks makes one segment of every chunk, and the block that is the last to do so for a system joins them all,
-// closes the system and goes the way back, so that `kept` holds the y with which every chunk begins. solve_chunks
-// repeats the elimination of its rows and computes the unknowns between two of these ys.
+// A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each. reduce_chunks makes one
+// segment of every chunk; join_segments joins those, UNITS at a time, until one is left, closes the system and goes the
+// way back, so that the y with which every chunk begins is known; solve_chunks repeats the elimination of its rows and
+// computes the unknowns between two of these ys. Where that leaves a row with too large an error, all of it is done once
+// more for the residual (AGAIN). The blocks of every launch return at once where there is nothing to do, and take the
+// chunks in turn.
 
-template <class T, int ROWS, int UNITS, bool PERIODIC>
+template <bool CHECKED, bool AGAIN>
+DEVICE bool is_due(const Verdict& verdict) {
+    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.exchange != 0;
+}
+
+template <class T>
+struct System {
+    Batch<const T> lower, diag, upper, rhs;
+    Batch<T> out;
+    Index systems, middles, lows, rows;
+};
+
+template <class T, int ROWS, int UNITS, bool PERIODIC, bool AGAIN>
 struct Chunk : Block<T, ROWS, UNITS, 1, false> {
+    static constexpr int LENGTH = ROWS * UNITS, PLACES = (ROWS + 1) * UNITS;
     Index at, chunk, chunks;  // the system, the chunk of it that this block has, of how many
+    T* to;  // where its solution goes
+    T guess[ROWS], before, behind;  // the first solution, that of the rows before and behind
+
+    static DEVICE Index count_chunks(Index rows) { return (rows + LENGTH - 1) / LENGTH; }
 
     // Loads the chunk's rows to shared memory.
-    DEVICE void load(Batch<const T> from_lower, Batch<const T> from_diag, Batch<const T> from_upper,
-                     Batch<const T> from_rhs, Index middles, Index lows, Index rows) {
+    DEVICE void load_rows(const System<T>& s, Index number) {
         extern __shared__ uint4 shared[];
-        constexpr int LENGTH = ROWS * UNITS, PLACES = (ROWS + 1) * UNITS;
-        chunks = (rows + LENGTH - 1) / LENGTH;
-        at = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
-        const Index begin = chunk * LENGTH, l = at % lows, m = at / lows % middles, h = at / lows / middles;
-        this->n = (int)min((Index)LENGTH, rows - begin);
+        chunks = count_chunks(s.rows);
+        at = number / chunks, chunk = number % chunks;
+        const Index begin = chunk * LENGTH;
+        const Place p = place_of(at, s.systems, s.middles, s.lows);
+        this->n = (int)min((Index)LENGTH, s.rows - begin);
         this->segments = (this->n + ROWS - 1) / ROWS;
         this->pitch = PLACES;
         this->system = 0, this->unit = threadIdx.x;
@@ -936,77 +1169,195 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
         this->upper = this->diag + PLACES;
         this->rhs = this->upper + PLACES;
         this->slots.first = this->rhs + PLACES;
-        const T *a = from_lower.system(h, m, l), *b = from_diag.system(h, m, l), *c = from_upper.system(h, m, l);
-        const T* d = from_rhs.system(h, m, l);
+        const T *a = s.lower.system(p.high, p.middle, p.low), *b = s.diag.system(p.high, p.middle, p.low);
+        const T *c = s.upper.system(p.high, p.middle, p.low), *d = s.rhs.system(p.high, p.middle, p.low);
+        to = s.out.system(p.high, p.middle, p.low);
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             const int row = this->unit + k * UNITS, place = this->place(row);
             const Index i = begin + row;
             if (row < this->n) {
-                this->lower[place] = i > 0 || PERIODIC ? a[i * from_lower.along] : T();
-                this->diag[place] = b[i * from_diag.along];
-                this->upper[place] = i < rows - 1 || PERIODIC ? c[i * from_upper.along] : T();
-                this->rhs[place] = d[i * from_rhs.along];
+                this->lower[place] = i > 0 || PERIODIC ? a[i * s.lower.along] : T();
+                this->diag[place] = b[i * s.diag.along];
+                this->upper[place] = i < s.rows - 1 || PERIODIC ? c[i * s.upper.along] : T();
+                this->rhs[place] = d[i * s.rhs.along];
+            }
+        }
+        if constexpr (AGAIN) {
+            const Index first = begin + this->unit * ROWS, last = first + this->count;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) guess[k] = k < this->count ? to[(first + k) * s.out.along] : T();
+            before = behind = T();
+            if (this->count > 0) {
+                before = to[(first > 0 ? first - 1 : s.rows - 1) * s.out.along];
+                behind = to[(last < s.rows ? last : 0) * s.out.along];
             }
         }
         __syncthreads();  // rows are there for all
     }
-    DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS]) const {
-        this->reduce(exchange, [&](int k, typename Chunk::Row) { return this->rhs[this->own + k]; }, equations);
+    // Makes one segment of the chunk; `error` becomes the backward error of the first solution in this thread's rows.
+    DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS], Real<T>& error) const {
+        this->reduce(
+            exchange,
+            [&](int k, typename Chunk::Row row) {
+                if constexpr (AGAIN)
+                    return this->residual(k, row, guess, before, behind, error);
+                else
+                    return this->rhs[this->own + k];
+            },
+            equations);
     }
 };
 
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC>
-DEVICE void reduce_chunks(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs, T* kept,
-                          unsigned* arrived, Index middles, Index lows, Index rows) {
-    Chunk<T, ROWS, UNITS, PERIODIC> chunk;
-    chunk.load(lower, diag, upper, rhs, middles, lows, rows);
-    Equation<T, 5> equations[ROWS];
-    chunk.reduce_all(EXCHANGE, equations);
-    const Index chunks = chunk.chunks;
-    const Slots<T, 0> all = {kept + chunk.at * KEPT * chunks, chunks};
-    bool last = false;
-    if (threadIdx.x == 0) {
-        all.put(chunk.chunk, chunk.slots.get(0));
-        __threadfence();  // the segment is there before its arrival is counted
-        last = atomicAdd(&arrived[chunk.at], 1u) == (unsigned)(chunks - 1);
-        if (last) arrived[chunk.at] = 0;
-    }
-    if (!__syncthreads_or(last)) return;
-    __threadfence();  // the segments that were counted are read after the count
-    const auto slot = [](Index i) { return i; };
-    const auto sync = [] { __syncthreads(); };
-    join_all(all, chunks, threadIdx.x, UNITS, EXCHANGE, slot, sync);
-    if (threadIdx.x == 0) all.close(0);
-    __syncthreads();
-    resolve_all(all, chunks, threadIdx.x, UNITS, 0, slot, sync);
+// Adds the backward error that the threads of a block have found.
+template <class R>
+DEVICE void tell_error(R mine, unsigned long long* largest) {
+    double error = (double)mine;
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) error = ::fmax(error, __shfl_xor_sync(0xffffffffu, error, lanes));
+    const unsigned long long bits = (unsigned long long)__double_as_longlong(error);
+    if (threadIdx.x % 32 == 0 && bits > __ldcg(largest)) atomicMax(largest, bits);
 }
 
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC>
-DEVICE void solve_chunks(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
-                         const T* kept, Batch<T> out, Index middles, Index lows, Index rows) {
-    Chunk<T, ROWS, UNITS, PERIODIC> chunk;
-    chunk.load(lower, diag, upper, rhs, middles, lows, rows);
-    Equation<T, 5> equations[ROWS];
-    chunk.reduce_all(EXCHANGE, equations);
-    const Index chunks = chunk.chunks, next = chunk.chunk + 1 < chunks ? chunk.chunk + 1 : 0;
-    if (threadIdx.x < 2) {
-        const T* y = kept + (chunk.at * KEPT + threadIdx.x) * chunks;
-        chunk.slots.at(0, threadIdx.x) = y[chunk.chunk];
-        chunk.slots.at(UNITS, threadIdx.x) = y[next];
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
+DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
+    using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
+    const Index all = s.systems * C::count_chunks(s.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        C chunk;
+        Verdict& verdict = verdicts[number / C::count_chunks(s.rows)];
+        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
+        chunk.load_rows(s, number);
+        Equation<T, 5> equations[ROWS];
+        Real<T> error = 0;
+        chunk.reduce_all(EXCHANGE, equations, error);
+        if (AGAIN) tell_error(error, &verdict.errors[0]);
+        const Slots<T, 0> kept = {segments + chunk.at * 10 * chunk.chunks, chunk.chunks};
+        if (threadIdx.x == 0) kept.put(chunk.chunk, chunk.slots.get(0));
+        __syncthreads();  // the segment has been read before the slots are written again
     }
-    __syncthreads();  // both ends are known to all
-    T x[ROWS], before, behind;
-    chunk.expand(equations, UNITS, x, before, behind);
+}
+
+enum Step { JOIN, CLOSE, RESOLVE };
+
+// Joins `count` segments, UNITS at a time, to those of the next level (JOIN) or the whole system, of which it gives the y
+// with which every segment begins (CLOSE); or goes the way back from those of the next level (RESOLVE).
+template <class T, int UNITS, bool EXCHANGE, bool CHECKED, bool AGAIN, Step STEP>
+DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, Verdict* verdicts, Index systems,
+                          Index count) {
+    extern __shared__ uint4 shared[];
+    const Slots<T, UNITS + 2> slots = {reinterpret_cast<T*>(shared), 0};
+    const int thread = threadIdx.x;
+    const Index parts = (count + UNITS - 1) / UNITS;
+    const auto slot = [](int i) { return i; };
+    const auto sync = [] { __syncthreads(); };
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
+        const Index system = number / parts, part = number % parts;
+        Verdict& verdict = verdicts[system];
+        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
+        const int here = (int)min((Index)UNITS, count - part * UNITS);
+        const Slots<T, 0> from = {const_cast<T*>(segments) + system * 10 * count, count};
+        if (thread < here) slots.put(thread, from.get(part * UNITS + thread));
+        __syncthreads();  // the segments are there
+        join_all(slots, here, thread, UNITS, EXCHANGE, slot, sync);
+        if constexpr (STEP == JOIN) {
+            const Slots<T, 0> next = {joined + system * 10 * parts, parts};
+            if (thread == 0) next.put(part, slots.get(0));
+        } else {
+            if (STEP == CLOSE && thread == 0) {
+                slots.close(0);
+                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, 0};
+            }
+            if (STEP == RESOLVE && thread < 2) {
+                const T* y = known + (system * 2 + thread) * parts;
+                slots.at(0, thread) = y[part], slots.at(UNITS, thread) = y[part + 1 < parts ? part + 1 : 0];
+            }
+            __syncthreads();  // both ends are known to all
+            resolve_all(slots, here, thread, UNITS, STEP == CLOSE ? 0 : UNITS, slot, sync);
+            if (thread < here) {
+                for (int k = 0; k < 2; ++k)
+                    ys[(system * 2 + k) * count + part * UNITS + thread] = slots.at(thread, k);
+            }
+        }
+        __syncthreads();  // all have read the slots before they are written again
+    }
+}
+
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
+DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts) {
+    using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
+    const Index all = s.systems * C::count_chunks(s.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        C chunk;
+        Verdict& verdict = verdicts[number / C::count_chunks(s.rows)];
+        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
+        chunk.load_rows(s, number);
+        Equation<T, 5> equations[ROWS];
+        Real<T> error = 0;
+        chunk.reduce_all(EXCHANGE, equations, error);
+        const Index chunks = chunk.chunks, next = chunk.chunk + 1 < chunks ? chunk.chunk + 1 : 0;
+        if (threadIdx.x < 2) {
+            const T* y = ys + (chunk.at * 2 + threadIdx.x) * chunks;
+            chunk.slots.at(0, threadIdx.x) = y[chunk.chunk];
+            chunk.slots.at(UNITS, threadIdx.x) = y[next];
+        }
+        __syncthreads();  // both ends are known to all
+        T x[ROWS], before, behind;
+        chunk.expand(equations, UNITS, x, before, behind);
+        if constexpr (AGAIN) {
+            before = ops::add(before, chunk.before), behind = ops::add(behind, chunk.behind);
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k)
-        if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
-    __syncthreads();  // the solution is there for all
-    const Index l = chunk.at % lows, m = chunk.at / lows % middles, h = chunk.at / lows / middles;
-    T* to = out.system(h, m, l) + chunk.chunk * (ROWS * UNITS) * out.along;
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], chunk.guess[k]);
+            error = 0;
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        const int row = threadIdx.x + k * UNITS;
-        if (row < chunk.n) to[row * out.along] = chunk.rhs[chunk.place(row)];
+            for (int k = 0; k < ROWS; ++k)
+                if (k < chunk.count) chunk.residual(k, chunk.row(k), x, before, behind, error);
+            tell_error(error, &verdict.errors[1]);
+        } else {
+            bool finite = true;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
+            if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&verdict.lost, 1u);
+            if (EXCHANGE && __syncthreads_or(chunk.is_off(x, before, behind)) && threadIdx.x == 0)
+                atomicOr(&verdict.again, 1u);
+        }
+        __syncthreads();  // all have read the right-hand sides
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
+        __syncthreads();  // the solution is there for all
+        const Index begin = chunk.chunk * C::LENGTH;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = threadIdx.x + k * UNITS;
+            if (row >= chunk.n) continue;
+            const T value = chunk.rhs[chunk.place(row)];
+            if constexpr (AGAIN)
+                better[chunk.at * s.rows + begin + row] = value;
+            else
+                chunk.to[(begin + row) * s.out.along] = value;
+        }
+        __syncthreads();  // all have read the solution before the next rows come
+    }
+}
+
+// Takes the second solutions where they are better, and makes those that are lost in one unknown lost in all.
+template <class T>
+DEVICE void finish_long(System<T> s, const T* better, const Verdict* verdicts) {
+    // Several blocks to a system, or several systems to a block.
+    const Index each = max((Index)1, gridDim.x / s.systems);
+#pragma unroll 1
+    for (Index system = blockIdx.x / each; system < s.systems; system += gridDim.x / each) {
+        const Verdict verdict = verdicts[system];
+        const bool second = verdict.again && verdict.errors[1] < verdict.errors[0];
+        if (!verdict.lost && !second) continue;
+        const Place p = place_of(system, s.systems, s.middles, s.lows);
+        T* to = s.out.system(p.high, p.middle, p.low);
+        const T nan = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
+        for (Index row = blockIdx.x % each * blockDim.x + threadIdx.x; row < s.rows; row += each * blockDim.x)
+            to[row * s.out.along] = second ? better[system * s.rows + row] : nan;
     }
 }

@@ -691,6 +691,9 @@ class _Tile:
     rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
     units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 256), (16, 256))
     across_in_order: int = 256
+    stretch: int = 128
+    each: tuple[tuple[int, int], ...] = ((4, 16), (8, 8), (16, 8))
+    long_blocks: int = 1056
 
 
 _TILE = _Tile()
@@ -819,50 +822,169 @@ def _seen(
     return groups, aside, numbers, views
 
 
-def _long_plans(
+def _long_plan(
     shape: tuple[int, ...],
     axis: int,
     periodic: bool,
     pivot: str,
     dtype: str,
+    columns: int,
     shapes: Sequence[tuple[int, ...]],
     layouts: Sequence[tuple[tuple[int, ...], int]],
-) -> tuple[_cuda.Plan, _cuda.Plan] | None:
-    """Return the two launches for systems that no block can hold, or None if the arrays have too many axes."""
-    seen = _seen(shape, axis, dtype, shape, shapes, layouts)
+) -> _cuda.Plan | None:
+    """Return the launches for systems that no block can hold, or None if the arrays have too many axes.
+
+    The arguments are those of `_plan`.
+    """
+    whole = (columns, *shape) if columns else shape
+    along = axis % len(shape) + (1 if columns else 0)
+    wide = tuple(_widened(one, layout, len(whole)) for one, layout in zip(shapes, layouts, strict=True))
+    seen = _seen(whole, along, dtype, whole, [one for one, _ in wide], [layout for _, layout in wide])
     if seen is None:
         return None
-    ((_, _), (middles, _), (lows, _)), _, numbers, views = seen
-    n, systems = shape[axis], math.prod(shape) // shape[axis]
-    nbytes = np.dtype(dtype).itemsize
+    groups, _, numbers, views = seen
+    (_, _), (middles, _), (lows, _) = groups
+    n, systems = shape[axis], math.prod(whole) // shape[axis]
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
+    memory = _Memory()
+    exchanged, checked = pivot != "none", pivot == "auto" and not periodic
+    verdicts = f"(Verdict*){memory.place(32 * systems)}"
+    launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
+    if not exchanged and not periodic or checked:
+        lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
+        launches += _in_order_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
+    if exchanged or periodic:
+        launches += _exchange_launches(dtype, n, systems, (exchanged, periodic, checked), verdicts, memory)
+    better = memory.place(nbytes * n * systems if exchanged else 0)
+    launches.append(
+        (f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.blocks, 256, 0)
+    )
+    integers = (*numbers, systems, middles, lows, n, *memory.places)
+    given = f"  const System<{kind}> all = {{{', '.join(views)}, n20, n21, n22, n23}};\n"
+    plans = [
+        _cuda.Plan(
+            source=_cuda.device_source("_common.cuh", "_tridiagonal.cu"),
+            body=given + body.replace("BETTER", f"({kind}*){better}"),
+            inputs=4,
+            outputs=((whole, dtype),),
+            integers=integers,
+            grid=min(blocks, _TILE.long_blocks),
+            block=threads,
+            shared_bytes=shared,
+            temporary_bytes=memory.nbytes,
+        )
+        for body, blocks, threads, shared in launches
+    ]
+    return dataclasses.replace(plans[0], then=tuple(plans[1:]))
+
+
+def _widened(
+    shape: tuple[int, ...], layout: tuple[tuple[int, ...], int], ndim: int
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], int]]:
+    """Return a shape and layout with axes of length 1 before, up to as many as are asked for."""
+    missing = ndim - len(shape)
+    return (1,) * missing + tuple(shape), ((0,) * missing + tuple(layout[0]), layout[1])
+
+
+class _Memory:
+    """What the launches for long systems keep in temporary memory, and where: integers from n24 on."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.nbytes = 0
+
+    def place(self, nbytes: int) -> str:
+        """Return the expression of the address of that many bytes."""
+        self.places.append(self.nbytes)
+        self.nbytes += -(-nbytes // 16) * 16
+        return f"((char*)temporary + n{23 + len(self.places)})"
+
+    def number(self, value: int) -> str:
+        """Return the expression of a number."""
+        self.places.append(value)
+        return f"n{23 + len(self.places)}"
+
+
+def _in_order_launches(
+    dtype: str,
+    n: int,
+    systems: int,
+    checked: bool,
+    lies: Sequence[str],
+    views: Sequence[str],
+    verdicts: str,
+    memory: _Memory,
+) -> list[tuple[str, int, int, int]]:
+    """Return the launches for long systems whose rows are not exchanged."""
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
+    rows, each, units = dict(_TILE.rows_in_order)[nbytes], dict(_TILE.each)[nbytes], _TILE.stretch
+    most = 2 * rows * dict(_TILE.units_in_order)[nbytes]
+    chunks = -(-n // (rows * units))
+    marks = f"(unsigned*){memory.place(4 * systems * chunks if checked else 0)}"
+    shared = 7 * nbytes * (units + units // each)
+    inputs = ", ".join(views[:4])
+    down, up = [], []
+    count, kept, unknowns = n, "nullptr", ""
+    while True:
+        given, level_rows = count == n, memory.number(count)
+        blocks = systems * -(-count // (rows * units))
+        level = f"Level<{kind}>{{{inputs}, (const {kind}*){kept}, {level_rows}, n21, n22, n20}}"
+        groups = -(-count // (rows * each))
+        above, known = memory.place(7 * nbytes * groups * systems), memory.place(nbytes * groups * systems)
+        sizes = f"{kind}, {rows}, {units}, {each}, {_cpp(given)}"
+        places = ", ".join(lies[:4]) if given else "APART, APART, APART, APART"
+        call = f"shorten_long<{sizes}, {_cpp(given and checked)}, {places}>"
+        down.append((f"  {call}({level}, ({kind}*){above}, {marks});", blocks, units, shared))
+        out = f"{views[4]}" if given else f"Batch<{kind}>{{({kind}*){unknowns}, 0, 0, 0, 1}}"
+        call = f"lengthen_long<{sizes}, {_cpp(checked)}, {places}, {lies[4] if given else 'APART'}>"
+        up.append((f"  {call}({level}, (const {kind}*){known}, {out}, {verdicts});", blocks, units, shared))
+        count, kept, unknowns = groups, above, known
+        if count <= most:
+            break
+    top_rows, top_units, _, _ = _block_in_order(dtype, count, across=False)
+    top_units = max(top_units, 64)
+    call = f"solve_top<{kind}, {top_rows}, {top_units}, {_cpp(checked)}>"
+    numbers = f"{memory.number(chunks)}, {memory.number(count)}"
+    top = f"  {call}((const {kind}*){kept}, ({kind}*){unknowns}, {verdicts}, {marks}, {numbers});"
+    return [*down, (top, systems, top_units, 7 * nbytes * (top_units + 32)), *reversed(up)]
+
+
+def _exchange_launches(
+    dtype: str, n: int, systems: int, ways: tuple[bool, bool, bool], verdicts: str, memory: _Memory
+) -> list[tuple[str, int, int, int]]:
+    """Return the launches for long systems whose rows may be exchanged."""
+    exchanged, periodic, checked = ways
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
     rows, units = dict(_TILE.rows)[nbytes], _TILE.chunk
     chunks = -(-n // (rows * units))
-    call = ", ".join((C_TYPES[dtype], str(rows), str(units), _cpp(pivot != "none"), _cpp(periodic)))
-    kept = f"({C_TYPES[dtype]}*)"
-    source = _cuda.device_source("_common.cuh", "_tridiagonal.cu")
-    inputs = ", ".join(views[:4])
+    counts = [chunks]
+    while counts[-1] > units:
+        counts.append(-(-counts[-1] // units))
+    segments = [f"({kind}*){memory.place(10 * nbytes * count * systems)}" for count in counts]
+    ys = [f"({kind}*){memory.place(2 * nbytes * count * systems)}" for count in counts]
+    lengths = [memory.number(count) for count in counts]
+    in_chunk = nbytes * (4 * units * (rows + 1) + _KEPT * (units + 2))
+    in_join = nbytes * _KEPT * (units + 2)
+    launches = []
+    for again in (False, True) if exchanged else (False,):
+        call = f"<{kind}, {rows}, {units}, {', '.join(map(_cpp, (exchanged, periodic, checked, again)))}>"
+        joining = f"{kind}, {units}, {', '.join(map(_cpp, (exchanged, checked, again)))}"
 
-    def launch(body: str, count: int, output: tuple[int, ...], zeroed_bytes: int = 0) -> _cuda.Plan:
-        return _cuda.Plan(
-            source=source,
-            body=body,
-            inputs=count,
-            outputs=((output, dtype),),
-            integers=(*numbers, middles, lows, n),
-            grid=systems * chunks,
-            block=units,
-            shared_bytes=nbytes * (4 * units * (rows + 1) + _KEPT * (units + 2)),
-            zeroed_bytes=zeroed_bytes,
+        def join(step: str, level: int) -> tuple[str, int, int, int]:
+            last = level + 1 == len(counts)
+            above, known = ("nullptr", "nullptr") if last else (segments[level + 1], ys[level + 1])
+            arguments = f"{segments[level]}, {above}, {known}, {ys[level]}, {verdicts}, n20, {lengths[level]}"
+            blocks = systems * -(-counts[level] // units)
+            return f"  join_segments<{joining}, {step}>({arguments});", blocks, units, in_join  # noqa: B023
+
+        launches.append((f"  reduce_chunks{call}(all, {segments[0]}, {verdicts});", systems * chunks, units, in_chunk))
+        launches += [join("JOIN", level) for level in range(len(counts) - 1)]
+        launches.append(join("CLOSE", len(counts) - 1))
+        launches += [join("RESOLVE", level) for level in reversed(range(len(counts) - 1))]
+        launches.append(
+            (f"  solve_chunks{call}(all, {ys[0]}, BETTER, {verdicts});", systems * chunks, units, in_chunk)
         )
-
-    reduce = launch(
-        f"  reduce_chunks<{call}>({inputs}, {kept}out0, (unsigned*)zeroed, n20, n21, n22);",
-        4,
-        (systems * _KEPT * chunks,),
-        zeroed_bytes=4 * systems,
-    )
-    expand = launch(f"  solve_chunks<{call}>({inputs}, (const {kept[1:]}in4, {views[4]}, n20, n21, n22);", 5, shape)
-    return reduce, expand
+    return launches
 
 
 def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
@@ -909,8 +1031,6 @@ def _kernel_refusal(xp: Namespace, s: _System) -> str | None:
     dtype = dtype_name(s.diag.dtype)
     if dtype not in _LAPACK:
         return f"the kernel does not compute in {dtype}"
-    if _is_long(s) and _cuda.is_jax(xp):
-        return f"a system of {s.n} unknowns of {dtype} does not fit a block, and two launches JAX does not get yet"
     return None
 
 
@@ -921,12 +1041,9 @@ def _is_long(s: _System) -> bool:
 
 
 def _kernel(xp: Namespace, s: _System) -> Array:
-    """Return the solutions by one launch of a CUDA kernel, or those of long systems by several."""
+    """Return the solutions by a CUDA kernel, or for long systems by several."""
     if 0 in s.shape:
         return s.rhs / s.diag
-    if _is_long(s):
-        solve = functools.partial(_launched_long, xp, s)
-        return _whole(xp, solve(s.rhs) if s.pivot == "none" else _refined(xp, s, solve), s.axis)
     return _launched(xp, s, (*s.given, s.rhs))[0]
 
 
@@ -943,7 +1060,7 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         key = (xp, gpu, options, shapes, layouts)
         found = _runners.get(key)
         if found is None:
-            plan = _plan(*options, shapes, layouts)
+            plan = (_long_plan if _is_long(s) else _plan)(*options, shapes, layouts)
             if plan is None:
                 return None
             found = _cuda.remember(_runners, key, _traced(xp, s, plan) if gpu is None else _cuda.Runner(xp, plan, gpu))
@@ -958,24 +1075,6 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         run = runner()
         assert run is not None
     return run(*arrays)
-
-
-def _launched_long(xp: Namespace, s: _System, rhs: Array) -> Array:
-    arrays = tuple(_cuda.plain(xp, x) for x in (*s.given, rhs))
-    options = (s.shape, s.axis, s.periodic, s.pivot, dtype_name(s.diag.dtype))
-    gpu = _cuda.device_index(xp, rhs)
-    while True:
-        layouts = tuple([_cuda.layout(xp, x) for x in arrays])
-        key = (xp, gpu, options, tuple([tuple(x.shape) for x in arrays]), layouts)
-        runners = _runners.get(key)
-        if runners is None:
-            plans = _long_plans(*options, key[3], layouts)
-            if plans is None:
-                arrays = tuple(_cuda.contiguous(xp, xp.broadcast_to(x, s.shape)) for x in arrays)
-                continue
-            runners = _cuda.remember(_runners, key, tuple(_cuda.Runner(xp, plan, gpu) for plan in plans))
-        reduce, expand = runners
-        return expand(*arrays, *reduce(*arrays))[0]
 
 
 _runners: dict[Any, Any] = {}
