@@ -597,30 +597,35 @@ DEVICE void shorten_long(Level<T> level, T* kept, unsigned* marks) {
 
 // Solves for the rows of a level, a block to each system, and says what is known of the system.
 template <class T, int ROWS, int UNITS, bool CHECKED>
-DEVICE void solve_top(const T* kept, T* unknowns, Verdict* verdicts, const unsigned* marks, Index chunks, Index rows) {
+DEVICE void solve_top(const T* kept, T* unknowns, Verdict* verdicts, const unsigned* marks, Index systems, Index chunks,
+                      Index rows) {
     const int unit = threadIdx.x;
-    bool exchange = false;
-    if constexpr (CHECKED) {
-        for (Index chunk = unit; chunk < chunks; chunk += UNITS) exchange |= marks[blockIdx.x * chunks + chunk] != 0;
-        exchange = __syncthreads_or(exchange);
-    }
-    if (unit == 0) verdicts[blockIdx.x] = {{0, 0}, exchange, 0, 0, 0};
-    if (exchange) return;
-    kept += blockIdx.x * 7 * rows, unknowns += blockIdx.x * rows;
-    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+#pragma unroll 1
+    for (Index system = blockIdx.x; system < systems; system += gridDim.x) {
+        bool exchange = false;
+        if constexpr (CHECKED) {
+            for (Index chunk = unit; chunk < chunks; chunk += UNITS) exchange |= marks[system * chunks + chunk] != 0;
+            exchange = __syncthreads_or(exchange);
+        }
+        if (unit == 0) verdicts[system] = {{0, 0}, exchange, 0, 0, 0};
+        if (exchange) continue;
+        const T* from = kept + system * 7 * rows;
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        const Index row = unit * ROWS + k;
-        Ends<T> one = {T(), number<T>(1)};
-        if (row < rows) one = linked(kept, rows, row, min(row + 1, rows - 1));
-        a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
-    }
-    T own, left;
-    meet<T, UNITS, 1, false>(shorten(a, b, c, d), 0, unit, own, left);
-    lengthen(a, c, d, left, own);
+        for (int k = 0; k < ROWS; ++k) {
+            const Index row = unit * ROWS + k;
+            Ends<T> one = {T(), number<T>(1)};
+            if (row < rows) one = linked(from, rows, row, min(row + 1, rows - 1));
+            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+        }
+        T own, left;
+        meet<T, UNITS, 1, false>(shorten(a, b, c, d), 0, unit, own, left);
+        lengthen(a, c, d, left, own);
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k)
-        if (unit * ROWS + k < rows) unknowns[unit * ROWS + k] = d[k];
+        for (int k = 0; k < ROWS; ++k)
+            if (unit * ROWS + k < rows) unknowns[system * rows + unit * ROWS + k] = d[k];
+        __syncthreads();  // all have read the last unknowns before the next ends are written
+    }
 }
 
 template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS,

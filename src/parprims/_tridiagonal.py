@@ -944,7 +944,7 @@ def _in_order_launches(
     top_rows, top_units, _, _ = _block_in_order(dtype, count, across=False)
     top_units = max(top_units, 64)
     call = f"solve_top<{kind}, {top_rows}, {top_units}, {_cpp(checked)}>"
-    numbers = f"{memory.number(chunks)}, {memory.number(count)}"
+    numbers = f"n20, {memory.number(chunks)}, {memory.number(count)}"
     top = f"  {call}((const {kind}*){kept}, ({kind}*){unknowns}, {verdicts}, {marks}, {numbers});"
     return [*down, (top, systems, top_units, 7 * nbytes * (top_units + 32)), *reversed(up)]
 
