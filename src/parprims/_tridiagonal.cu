@@ -997,8 +997,7 @@ struct Block {
 
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Pivot PIVOT, bool PERIODIC>
 DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
-                          Batch<T> out, Index systems, Index middles, Index lows, Index rows, Index columns,
-                          Index columns_each, Index rhs_column, Index out_column, Left left_over) {
+                          Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
     using B = Block<T, ROWS, UNITS, SYSTEMS, ACROSS>;
     extern __shared__ uint4 shared[];
     B block;
@@ -1018,51 +1017,39 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     block.own = block.place(unit * ROWS);
     block.count = max(0, min(ROWS, n - unit * ROWS));
     const Index listed = left_over.counts ? left_over.take() : systems;
-    const Index blocks = (listed + SYSTEMS - 1) / SYSTEMS;
-    const Index all_blocks = blocks * ((columns + columns_each - 1) / columns_each);
 #pragma unroll 1
-    for (Index number_of = blockIdx.x; number_of < all_blocks; number_of += gridDim.x) {
-    // Threads beyond the last system do as it does, but store nothing.
-    const Index first = number_of % blocks * SYSTEMS + system;
-    const Index begin = number_of / blocks * columns_each, end = min(columns, begin + columns_each);
-    const bool stores = first < listed;
-    const Index counted = stores ? first : listed - 1;
-    const Place at = place_of(left_over.counts ? left_over.list[counted] : counted, systems, middles, lows);
-    const Index h = at.high, m = at.middle, l = at.low;
-    const T *from_lower = lower.system(h, m, l), *from_diag = diag.system(h, m, l), *from_upper = upper.system(h, m, l);
+    for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
+        // Threads beyond the last system do as it does, but store nothing.
+        const Index first = base + system;
+        const bool stores = first < listed;
+        const Index counted = stores ? first : listed - 1;
+        const Place at = place_of(left_over.counts ? left_over.list[counted] : counted, systems, middles, lows);
+        const Index h = at.high, m = at.middle, l = at.low;
+        const T *from_lower = lower.system(h, m, l), *from_diag = diag.system(h, m, l);
+        const T* from_upper = upper.system(h, m, l);
 
-    // Rows are loaded by the threads that are side by side in memory.
-    const auto loaded = [&](int k) { return ACROSS ? unit * ROWS + k : unit + k * UNITS; };
-    const auto load_rhs = [&](Index column) {
-        const T* from = rhs.system(h, m, l) + column * rhs_column;
+        // Rows are loaded by the threads that are side by side in memory.
+        const auto loaded = [&](int k) { return ACROSS ? unit * ROWS + k : unit + k * UNITS; };
+        const T* from_rhs = rhs.system(h, m, l);
+        Tidings& tidings = block.tidings[system];
+        if (unit == 0) tidings = {{0, 0}, PIVOT == PARTIAL, 0, 0};
 #pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            if (loaded(k) < n) block.rhs[block.place(loaded(k))] = from[loaded(k) * rhs.along];
-    };
-    Tidings& tidings = block.tidings[system];
-    if (unit == 0) tidings.exchange = PIVOT == PARTIAL;
-#pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        const int row = loaded(k), place = block.place(row);
-        if (row < n) {
-            block.lower[place] = row > 0 || PERIODIC ? from_lower[row * lower.along] : T();
-            block.diag[place] = from_diag[row * diag.along];
-            block.upper[place] = row < n - 1 || PERIODIC ? from_upper[row * upper.along] : T();
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = loaded(k), place = block.place(row);
+            if (row < n) {
+                block.lower[place] = row > 0 || PERIODIC ? from_lower[row * lower.along] : T();
+                block.diag[place] = from_diag[row * diag.along];
+                block.upper[place] = row < n - 1 || PERIODIC ? from_upper[row * upper.along] : T();
+                block.rhs[place] = from_rhs[row * rhs.along];
+            }
         }
-    }
-    load_rhs(begin);
-    B::sync();  // rows and tidings are there for all
-    if (PIVOT == AUTO) {
-        if (!block.dominant()) atomicOr(&tidings.exchange, 1u);
-        B::sync();  // all have looked at their rows
-    }
-    const bool exchange = PIVOT != NONE && tidings.exchange != 0;
+        B::sync();  // rows and tidings are there for all
+        if (PIVOT == AUTO) {
+            if (!block.dominant()) atomicOr(&tidings.exchange, 1u);
+            B::sync();  // all have looked at their rows
+        }
+        const bool exchange = PIVOT != NONE && tidings.exchange != 0;
 
-#pragma unroll 1
-    for (Index column = begin; column < end; ++column) {
-        if (column > begin) load_rhs(column);
-        if (unit == 0) tidings.errors[0] = tidings.errors[1] = 0, tidings.again = tidings.lost = 0;
-        B::sync();  // the right-hand sides are there, and the tidings are new
         // A second pass refines the solution of the first. Systems that need none go along, and keep the first.
         T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
         Real<T> errors[2] = {};
@@ -1113,7 +1100,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
             }
         if (!finite) atomicOr(&tidings.lost, 1u);
         B::sync();  // the solution is there for all
-        T* to = out.system(h, m, l) + column * out_column;
+        T* to = out.system(h, m, l);
         const T nan = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
         const bool lost = tidings.lost != 0;
         if (stores) {
@@ -1121,8 +1108,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
             for (int k = 0; k < ROWS; ++k)
                 if (loaded(k) < n) to[loaded(k) * out.along] = lost ? nan : block.rhs[block.place(loaded(k))];
         }
-        B::sync();  // all have read the solution before the next right-hand sides come
-    }
+        B::sync();  // all have read the solution before the next systems come
     }
 }
 

@@ -675,7 +675,7 @@ class _Tile:
     ``rows`` are those of a thread, by the bytes of a number; ``threads`` the most in a block of short systems;
     ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
     by the words of a number, so that their registers suffice;
-    ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one;
+    ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
     ``chunk`` the threads of a block that has a part of a long system. Where rows are not exchanged ``rows_in_order``
     are those of a thread, twice as many if a system would have more than ``units_in_order`` threads, and
     ``across_in_order`` the threads of a block whose systems lie side by side.
@@ -717,19 +717,17 @@ def _plan(
     the coefficients do not have.
     """
     whole = (columns, *shape) if columns else shape
-    seen = _seen(shape, axis, dtype, whole, shapes, layouts)
+    seen = _seen(whole, axis, dtype, shapes, layouts)
     if seen is None:
         return None
-    groups, aside, numbers, views = seen
+    groups, numbers, views = seen
     (_, _), (middles, _), (lows, low) = groups
-    n, systems = shape[axis], math.prod(shape) // shape[axis]
+    n, systems = shape[axis], math.prod(whole) // shape[axis]
     across = low[3] == 1 and numbers[15] != 1
     rows, units, together, shared = _block(dtype, n, across)
     blocks = -(-systems // together)
-    count = max(columns, 1)
-    each = max(1, min(count, blocks * count // _TILE.blocks))
-    numbers += (systems, middles, lows, n, count, each, aside[3], aside[4])
-    arguments = f"{', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 28))}"
+    numbers += (systems, middles, lows, n)
+    arguments = f"{', '.join(views)}, n20, n21, n22, n23"
 
     sizes = C_TYPES[dtype], str(rows), str(units), str(together), _cpp(across)
 
@@ -743,11 +741,11 @@ def _plan(
         inputs=4,
         outputs=((whole, dtype),),
         integers=tuple(numbers),
-        grid=blocks * -(-count // each),
+        grid=blocks,
         block=units * together,
         shared_bytes=shared,
     )
-    if pivot == "partial" or periodic or columns or systems >= 2**32:
+    if pivot == "partial" or periodic or systems >= 2**32:
         return plan
     addresses = [address for _, address in layouts]
     lies = _lies(dtype, n, groups, numbers, addresses)
@@ -756,10 +754,9 @@ def _plan(
     call = ", ".join(
         (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *lies)
     )
-    arguments_in_order = f"{', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 24))}"
     first = dataclasses.replace(
         plan,
-        body=f"  solve_in_order<{call}>({arguments_in_order}, {left if pivot == 'auto' else 'Left{}'});",
+        body=f"  solve_in_order<{call}>({arguments}, {left if pivot == 'auto' else 'Left{}'});",
         grid=-(-systems // together),
         block=units * together,
         shared_bytes=shared,
@@ -792,23 +789,19 @@ def _seen(
     shape: tuple[int, ...],
     axis: int,
     dtype: str,
-    whole: tuple[int, ...],
     shapes: Sequence[tuple[int, ...]],
     layouts: Sequence[tuple[tuple[int, ...], int]],
-) -> tuple[list[tuple[int, tuple[int, ...]]], list[int], list[int], list[str]] | None:
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[int], list[str]] | None:
     """Return how the kernel sees the coefficients, rhs and the solution, or None if that takes more than three axes.
 
-    These are the axes beside that of the unknowns, merged; the strides of an axis that ``whole`` has before ``shape``;
-    the integers that the kernel is given first; and the arguments they make, one for each array.
+    These are the axes beside that of the unknowns, merged; the integers that the kernel is given first; and the
+    arguments they make, one for each array.
     """
     strides = []
     for one, (steps, _) in zip(shapes, layouts, strict=True):
         known = tuple(0 if length == 1 else step for length, step in zip(one, steps, strict=True))
-        strides.append((0,) * (len(whole) - len(known)) + known)
-    strides.append(_row_major(whole))
-    extra = len(whole) - len(shape)
-    aside = [stride[0] if extra else 0 for stride in strides]
-    strides = [stride[extra:] for stride in strides]
+        strides.append((0,) * (len(shape) - len(known)) + known)
+    strides.append(_row_major(shape))
     before, behind = _merged(shape, axis % len(shape), strides)
     groups = before + behind
     if len(groups) > 3:
@@ -819,7 +812,7 @@ def _seen(
         numbers += [*(steps[at] for _, steps in groups), strides[at][axis]]
         kind = C_TYPES[dtype] if at == 4 else f"const {C_TYPES[dtype]}"
         views.append(f"{{({kind}*){name}, {', '.join(f'n{k}' for k in range(4 * at, 4 * at + 4))}}}")
-    return groups, aside, numbers, views
+    return groups, numbers, views
 
 
 def _long_plan(
@@ -837,12 +830,10 @@ def _long_plan(
     The arguments are those of `_plan`.
     """
     whole = (columns, *shape) if columns else shape
-    along = axis % len(shape) + (1 if columns else 0)
-    wide = tuple(_widened(one, layout, len(whole)) for one, layout in zip(shapes, layouts, strict=True))
-    seen = _seen(whole, along, dtype, whole, [one for one, _ in wide], [layout for _, layout in wide])
+    seen = _seen(whole, axis, dtype, shapes, layouts)
     if seen is None:
         return None
-    groups, _, numbers, views = seen
+    groups, numbers, views = seen
     (_, _), (middles, _), (lows, _) = groups
     n, systems = shape[axis], math.prod(whole) // shape[axis]
     kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
@@ -876,14 +867,6 @@ def _long_plan(
         for body, blocks, threads, shared in launches
     ]
     return dataclasses.replace(plans[0], then=tuple(plans[1:]))
-
-
-def _widened(
-    shape: tuple[int, ...], layout: tuple[tuple[int, ...], int], ndim: int
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], int]]:
-    """Return a shape and layout with axes of length 1 before, up to as many as are asked for."""
-    missing = ndim - len(shape)
-    return (1,) * missing + tuple(shape), ((0,) * missing + tuple(layout[0]), layout[1])
 
 
 class _Memory:
