@@ -1,26 +1,31 @@
 // Tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i]. Of those that a block can hold every
-// number is read once and every unknown written once, in one launch (solve_systems); longer ones take two launches that
-// read the data once each (reduce_chunks and solve_chunks, see there). A block has SYSTEMS systems, UNITS threads to
-// each: thread `unit` has the ROWS rows from unit * ROWS on, in shared memory. ACROSS says that the systems, and not
-// their rows, lie side by side in memory.
+// number is read once and every unknown written once. A thread, `unit`, has some rows of a system that follow each
+// other. ACROSS says that the systems, and not their rows, lie side by side in memory. There are two ways:
 //
+// Without exchanges (solve_in_order): a thread has its rows in registers. It eliminates all of their unknowns but the
+// last, downwards; the units' last unknowns are a tridiagonal system of their own, solved by cyclic reduction between
+// the lanes of a warp (of more units than that, some to each lane, in the same way); then each thread computes its
+// others. The Schur complement of a definite, dominant or M-matrix is one, so no pivot vanishes before rounding.
+// CHECKED leaves the systems that are not diagonally dominant to the launch behind.
+//
+// With exchanges (solve_systems): a block has SYSTEMS systems, UNITS threads to each with ROWS rows, in shared memory.
 // A segment of rows i ... j-1 is known by two equations between y[i] = (x[i-1], x[i]) and y[j] = (x[j-1], x[j]).
-// Phases, of which 3 to 6 run twice where rows are exchanged, the second time for the residual of the first solution:
+// Phases, of which 3 to 6 run again, for the residual of the first solution, where its error asks for that:
 //   1. The threads of a block copy the rows of its systems to shared memory, neighbours reading neighbours.
-//   2. AUTO looks whether every row is diagonally dominant; rows of such systems are not exchanged.
+//   2. AUTO looks whether every row is diagonally dominant; rows of such systems (periodic ones) are not exchanged.
 //   3. Every thread makes its rows one segment: a row that joins the segment lets it eliminate x[j-1] from three
 //      equations. The one used for that is kept, to compute x[j-1] once its neighbours are known.
 //   4. Neighbouring segments are joined in pairs, log2(UNITS) times: two segments are four equations of which two
 //      eliminate the y they share; these two take the place of the right segment in shared memory.
 //   5. The last segment begins and ends with the same y, that of a periodic system; the corners of others are zero.
 //      Down the same tree, every pair kept gives the y between two that are known.
-//   6. Every thread computes its unknowns from the first and last of them, and the residual of its rows.
-//   7. Of both solutions the one with the smaller backward error goes to shared memory, and from there to the result.
+//   6. Every thread computes its unknowns from the first and last of them, and looks at the residual of its rows.
+//   7. Of two solutions the one with the smaller backward error goes to shared memory, and from there to the result.
 // The equation that eliminates an unknown is the one with its largest coefficient, rows having been scaled by a power
 // of two to a largest coefficient from 1 to 2; without exchanges it is the unknown's own row. All of the rows that hold
 // an unknown are among the three or four equations, so no regular matrix lacks a pivot.
-// Order and bits: which rows make a segment depends on n and the dtype alone, so a system gives the same bits alone and
-// in any batch.
+// Order and bits: which rows make a unit or a segment depends on n and the dtype alone, so a system gives the same bits
+// alone and in any batch.
 //
 // S. J. Wright, Stable Parallel Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3),
 // 1992; one read of the data, a few rows to a thread: M. Giles, E. Laszlo, I. Reguly, J. Appleyard and J. Demouth, GPU
@@ -476,8 +481,8 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
 // ---- Long systems without exchanges ---------------------------------------------------------------------------
 
 // A system longer than a block holds is shortened: shorten_long leaves a row of every EACH units, which are a system of
-// the same kind, shortened again until a block can solve it (solve_top). lengthen_long goes the way back, level by level;
-// it repeats the elimination of its rows, so that little is kept between.
+// the same kind, shortened again until a block can solve it (solve_top). lengthen_long goes the way back, level by
+// level; it repeats the elimination of its rows, so that little is kept between.
 
 // What is known of a long system as a whole.
 struct Verdict {
@@ -1117,9 +1122,9 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 // A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each. reduce_chunks makes one
 // segment of every chunk; join_segments joins those, UNITS at a time, until one is left, closes the system and goes the
 // way back, so that the y with which every chunk begins is known; solve_chunks repeats the elimination of its rows and
-// computes the unknowns between two of these ys. Where that leaves a row with too large an error, all of it is done once
-// more for the residual (AGAIN). The blocks of every launch return at once where there is nothing to do, and take the
-// chunks in turn.
+// computes the unknowns between two of these ys. Where that leaves a row with too large an error, all of it is done
+// once more for the residual (AGAIN). The blocks of every launch return at once where there is nothing to do, and take
+// the chunks in turn.
 
 template <bool CHECKED, bool AGAIN>
 DEVICE bool is_due(const Verdict& verdict) {
@@ -1232,8 +1237,8 @@ DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
 
 enum Step { JOIN, CLOSE, RESOLVE };
 
-// Joins `count` segments, UNITS at a time, to those of the next level (JOIN) or the whole system, of which it gives the y
-// with which every segment begins (CLOSE); or goes the way back from those of the next level (RESOLVE).
+// Joins `count` segments, UNITS at a time, to those of the next level (JOIN) or the whole system, of which it gives the
+// y with which every segment begins (CLOSE); or goes the way back from those of the next level (RESOLVE).
 template <class T, int UNITS, bool EXCHANGE, bool CHECKED, bool AGAIN, Step STEP>
 DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, Verdict* verdicts, Index systems,
                           Index count) {

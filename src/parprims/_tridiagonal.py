@@ -115,20 +115,24 @@ def solve_tridiagonal(
     Notes
     -----
     Work and depth: O(n) in 2 ceil(log2 n) steps, twice (array; with ``none`` O(n log n) in ceil(log2 n) steps), O(n)
-    in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where rows are exchanged.
+    in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where exchanges leave errors.
     Traffic and launches: kernel reads every number once and writes every unknown once, in one launch, in whatever order
-    the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1572 of
-    complex128 (on GPUs with 227 KB of shared memory to a block). Longer ones take two launches, which read the data
-    once each; with row exchanges both run twice, and array operations find the residual between. Coefficients that
-    broadcast are read as they are, those of several right-hand sides once for a few of them. Array passes about 150
-    times over its n rows in all (with ``none`` 40 times at each step) unless a compiler fuses them.
+    the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1568 of
+    complex128 (on GPUs with 227 KB of shared memory to a block). With ``auto`` it is two launches, the second for
+    systems that are not diagonally dominant, which read theirs again. Longer systems take 4 to 16 launches, which
+    without exchanges read the data twice and keep a sixteenth to an eighth of the unknowns' memory between. With
+    exchanges they also take memory for a second solution, and where the first is not good enough they read the data
+    twice more; ``auto`` reads it once before. Coefficients that broadcast are read as they are, those of several
+    right-hand sides once for each. Array passes about 150 times over its n rows in all (with ``none`` 40 times at each
+    step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
-    solution is refined once by its residual, and the better of both returned. The backward error is commonly below
-    eps, and at most ten times that of LAPACK's gtsv in the classes of matrices that studies of stability use
-    (tests/test_tridiagonal.py has them), by array and kernel. This holds for periodic and transposed systems too. Not
-    so in float32 for a few in a thousand systems whose solution is 1e20 times rhs, such as of random coefficients with
-    a diagonal of size 1e-8: the error may be a thousand times that of gtsv there, and return_residual tells.
+    solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
+    of both returned. The backward error is at most ten times that of LAPACK's gtsv, or ten eps if that is more, in the
+    classes of matrices that studies of stability use (tests/test_tridiagonal.py has them), by array and kernel, and by
+    array commonly below eps. This holds for periodic and transposed systems too. Not so in float32 for a few in a
+    thousand systems whose solution is 1e20 times rhs, such as of random coefficients with a diagonal of size 1e-8: the
+    error may be a thousand times that of gtsv there, and return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
@@ -139,10 +143,10 @@ def solve_tridiagonal(
     Singular systems: the solution is NaN or, where rounding hides that the matrix is singular, large numbers. Nothing
     is raised; the status tells. 16-bit floats are solved in float32 and rounded once; XLA may take their residual
     before.
-    Reproducibility: the same input gives the same bits, run after run, and with row exchanges a system gives the same
-    bits alone and in a batch: by kernel, and by array where the library's elementwise operations do (NumPy's do).
-    Methods: kernel (CUDA arrays, those of JAX for systems that a block holds; asked for by name, until it is measured),
-    native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a time), array.
+    Reproducibility: the same input gives the same bits, run after run, and a system gives the same bits alone and in a
+    batch: by kernel, and by array with row exchanges where the library's elementwise operations do (NumPy's do).
+    Methods: kernel (CUDA arrays; asked for by name, until it is measured), native (NumPy with SciPy installed: LAPACK's
+    gtsv; JAX on a CPU, and on a GPU for one system at a time), array.
     Kernel and native are for float32, float64, complex64 and complex128; native always exchanges rows.
     Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
     order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
@@ -678,7 +682,10 @@ class _Tile:
     ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
     ``chunk`` the threads of a block that has a part of a long system. Where rows are not exchanged ``rows_in_order``
     are those of a thread, twice as many if a system would have more than ``units_in_order`` threads, and
-    ``across_in_order`` the threads of a block whose systems lie side by side.
+    ``across_in_order`` the threads of a block whose systems lie side by side. Of long systems ``stretch`` are the
+    threads of a block there, and ``each``, by the bytes of a number, how many of them make one row of the next level;
+    ``long_blocks`` how many blocks there are at most, which take chunks in turn. ``resident`` blocks of short systems
+    with exchanges are to fit a multiprocessor.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -694,6 +701,7 @@ class _Tile:
     stretch: int = 128
     each: tuple[tuple[int, int], ...] = ((4, 16), (8, 8), (16, 8))
     long_blocks: int = 1056
+    resident: int = 0
 
 
 _TILE = _Tile()
@@ -744,6 +752,7 @@ def _plan(
         grid=blocks,
         block=units * together,
         shared_bytes=shared,
+        resident_blocks=_TILE.resident,
     )
     if pivot == "partial" or periodic or systems >= 2**32:
         return plan
@@ -751,15 +760,14 @@ def _plan(
     lies = _lies(dtype, n, groups, numbers, addresses)
     rows, units, together, shared = _block_in_order(dtype, n, across)
     left = "Left{(unsigned*)zeroed, (unsigned*)temporary}"
-    call = ", ".join(
-        (C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *lies)
-    )
+    call = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *lies))
     first = dataclasses.replace(
         plan,
         body=f"  solve_in_order<{call}>({arguments}, {left if pivot == 'auto' else 'Left{}'});",
         grid=-(-systems // together),
         block=units * together,
         shared_bytes=shared,
+        resident_blocks=_TILE.resident,
     )
     if pivot == "none":
         return first
@@ -841,15 +849,13 @@ def _long_plan(
     exchanged, checked = pivot != "none", pivot == "auto" and not periodic
     verdicts = f"(Verdict*){memory.place(32 * systems)}"
     launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
-    if not exchanged and not periodic or checked:
+    if checked or not (exchanged or periodic):
         lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
         launches += _in_order_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
     if exchanged or periodic:
         launches += _exchange_launches(dtype, n, systems, (exchanged, periodic, checked), verdicts, memory)
     better = memory.place(nbytes * n * systems if exchanged else 0)
-    launches.append(
-        (f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.blocks, 256, 0)
-    )
+    launches.append((f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.blocks, 256, 0))
     integers = (*numbers, systems, middles, lows, n, *memory.places)
     given = f"  const System<{kind}> all = {{{', '.join(views)}, n20, n21, n22, n23}};\n"
     plans = [
@@ -964,9 +970,7 @@ def _exchange_launches(
         launches += [join("JOIN", level) for level in range(len(counts) - 1)]
         launches.append(join("CLOSE", len(counts) - 1))
         launches += [join("RESOLVE", level) for level in reversed(range(len(counts) - 1))]
-        launches.append(
-            (f"  solve_chunks{call}(all, {ys[0]}, BETTER, {verdicts});", systems * chunks, units, in_chunk)
-        )
+        launches.append((f"  solve_chunks{call}(all, {ys[0]}, BETTER, {verdicts});", systems * chunks, units, in_chunk))
     return launches
 
 
@@ -1018,8 +1022,12 @@ def _kernel_refusal(xp: Namespace, s: _System) -> str | None:
 
 
 def _is_long(s: _System) -> bool:
+    return _beyond_block(dtype_name(s.diag.dtype), s.n)
+
+
+def _beyond_block(dtype: str, n: int) -> bool:
     """Return whether a system is more than a block can hold."""
-    _, units, _, shared = _block(dtype_name(s.diag.dtype), max(s.n, 1), across=False)
+    _, units, _, shared = _block(dtype, max(n, 1), across=False)
     return units > 1024 or shared > _TILE.shared_bytes
 
 
@@ -1087,6 +1095,7 @@ def _traced(xp: Namespace, s: _System, plan: _cuda.Plan) -> Callable[..., tuple[
 
 
 def _kernel_slower(_xp: Namespace, _s: _System) -> str | None:
+    """Return why ``auto`` takes another method, or None."""
     return "it has not been measured on a GPU yet"
 
 
