@@ -37,6 +37,9 @@ SPILLS = {
     "solve_systems<float, 8, 1024, 1,": "up to 1 KB each way",
     "solve_systems<float, 8, ": "up to 120 bytes each way, which let another block fit a multiprocessor",
     "solve_systems<Complex<double>, 4,": "up to 400 bytes each way",
+    "solve_in_order<float, 8, 128, 8, true": _OCCUPANCY,
+    "reduce_chunks<double, 8, 256, false": _OCCUPANCY,
+    "reduce_chunks<Complex<double>, 4, 256, false": "up to 100 bytes each way, the same",
     "solve_chunks<float, 8, 256, false": _OCCUPANCY,
     "solve_chunks<Complex<float>, 8, 256,": "up to 200 bytes each way, the same",
     "solve_chunks<double, 8, 256,": "up to 120 bytes each way, which let another block fit a multiprocessor",
@@ -227,6 +230,7 @@ def solves() -> Iterator[tuple[str, _cuda.Plan]]:
             yield from _solve_kernels(shape, axis, dtype, "auto", periodic=True)
     for dtype in dtypes:
         yield from _solve_kernels((4, 1 << 24), -1, dtype, "auto")
+        yield from _solve_kernels((1 << 16,), -1, dtype, "auto")
         yield from _solve_kernels((4, 1 << 24), -1, dtype, "none", periodic=True)
 
 

@@ -376,6 +376,9 @@ struct Left {
     }
 };
 
+// a / b of numbers below 2^32, such as count the parts of all systems.
+DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
+
 // Where a system stands along the three axes.
 struct Place {
     Index high, middle, low;
@@ -516,7 +519,7 @@ struct Stretch {
 
     DEVICE void find(Index number, Index rows) {
         const Index all = chunks(rows);
-        system = number / all, chunk = number % all;
+        system = quotient(number, all), chunk = number - system * all;
         begin = (chunk * UNITS + threadIdx.x) * ROWS;
         count = (int)max((Index)0, min((Index)ROWS, rows - begin));
     }
@@ -1151,7 +1154,7 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
     DEVICE void load_rows(const System<T>& s, Index number) {
         extern __shared__ uint4 shared[];
         chunks = count_chunks(s.rows);
-        at = number / chunks, chunk = number % chunks;
+        at = quotient(number, chunks), chunk = number - at * chunks;
         const Index begin = chunk * LENGTH;
         const Place p = place_of(at, s.systems, s.middles, s.lows);
         this->n = (int)min((Index)LENGTH, s.rows - begin);
@@ -1222,7 +1225,7 @@ DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
 #pragma unroll 1
     for (Index number = blockIdx.x; number < all; number += gridDim.x) {
         C chunk;
-        Verdict& verdict = verdicts[number / C::count_chunks(s.rows)];
+        Verdict& verdict = verdicts[quotient(number, C::count_chunks(s.rows))];
         if (!is_due<CHECKED, AGAIN>(verdict)) continue;
         chunk.load_rows(s, number);
         Equation<T, 5> equations[ROWS];
@@ -1250,7 +1253,7 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
     const auto sync = [] { __syncthreads(); };
 #pragma unroll 1
     for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
-        const Index system = number / parts, part = number % parts;
+        const Index system = quotient(number, parts), part = number - system * parts;
         Verdict& verdict = verdicts[system];
         if (!is_due<CHECKED, AGAIN>(verdict)) continue;
         const int here = (int)min((Index)UNITS, count - part * UNITS);
@@ -1288,7 +1291,7 @@ DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts)
 #pragma unroll 1
     for (Index number = blockIdx.x; number < all; number += gridDim.x) {
         C chunk;
-        Verdict& verdict = verdicts[number / C::count_chunks(s.rows)];
+        Verdict& verdict = verdicts[quotient(number, C::count_chunks(s.rows))];
         if (!is_due<CHECKED, AGAIN>(verdict)) continue;
         chunk.load_rows(s, number);
         Equation<T, 5> equations[ROWS];

@@ -680,12 +680,12 @@ class _Tile:
     ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
     by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
-    ``chunk`` the threads of a block that has a part of a long system. Where rows are not exchanged ``rows_in_order``
-    are those of a thread, twice as many if a system would have more than ``units_in_order`` threads, and
-    ``across_in_order`` the threads of a block whose systems lie side by side. Of long systems ``stretch`` are the
-    threads of a block there, and ``each``, by the bytes of a number, how many of them make one row of the next level;
-    ``long_blocks`` how many blocks there are at most, which take chunks in turn. ``resident`` blocks of short systems
-    with exchanges are to fit a multiprocessor.
+    ``chunk`` the threads of a block that has a part of a long system, a quarter of that up to ``few`` unknowns.
+    Where rows are not exchanged ``rows_in_order`` are those of a thread, twice as many if a system would have more than
+    ``units_in_order`` threads, and ``across_in_order`` the threads of a block whose systems lie side by side. Of long
+    systems ``stretch`` are the threads of a block there, and ``each``, by the bytes of a number, how many of them make
+    one row of the next level; ``long_blocks`` how many blocks there are at most, which take chunks in turn.
+    ``resident`` blocks of short systems with exchanges are to fit a multiprocessor.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -695,6 +695,7 @@ class _Tile:
     shared_bytes: int = 227 << 10
     blocks: int = 1056
     chunk: int = 256
+    few: int = 1 << 19
     rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
     units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 256), (16, 256))
     across_in_order: int = 256
@@ -944,27 +945,29 @@ def _exchange_launches(
     """Return the launches for long systems whose rows may be exchanged."""
     exchanged, periodic, checked = ways
     kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
-    rows, units = dict(_TILE.rows)[nbytes], _TILE.chunk
+    rows, units, joined = dict(_TILE.rows)[nbytes], _TILE.chunk, _TILE.chunk
+    if n <= _TILE.few:
+        units = max(32, units // 4)
     chunks = -(-n // (rows * units))
     counts = [chunks]
-    while counts[-1] > units:
-        counts.append(-(-counts[-1] // units))
+    while counts[-1] > joined:
+        counts.append(-(-counts[-1] // joined))
     segments = [f"({kind}*){memory.place(10 * nbytes * count * systems)}" for count in counts]
     ys = [f"({kind}*){memory.place(2 * nbytes * count * systems)}" for count in counts]
     lengths = [memory.number(count) for count in counts]
     in_chunk = nbytes * (4 * units * (rows + 1) + _KEPT * (units + 2))
-    in_join = nbytes * _KEPT * (units + 2)
+    in_join = nbytes * _KEPT * (joined + 2)
     launches = []
     for again in (False, True) if exchanged else (False,):
         call = f"<{kind}, {rows}, {units}, {', '.join(map(_cpp, (exchanged, periodic, checked, again)))}>"
-        joining = f"{kind}, {units}, {', '.join(map(_cpp, (exchanged, checked, again)))}"
+        joining = f"{kind}, {joined}, {', '.join(map(_cpp, (exchanged, checked, again)))}"
 
         def join(step: str, level: int) -> tuple[str, int, int, int]:
             last = level + 1 == len(counts)
             above, known = ("nullptr", "nullptr") if last else (segments[level + 1], ys[level + 1])
             arguments = f"{segments[level]}, {above}, {known}, {ys[level]}, {verdicts}, n20, {lengths[level]}"
-            blocks = systems * -(-counts[level] // units)
-            return f"  join_segments<{joining}, {step}>({arguments});", blocks, units, in_join  # noqa: B023
+            blocks = systems * -(-counts[level] // joined)
+            return f"  join_segments<{joining}, {step}>({arguments});", blocks, joined, in_join  # noqa: B023
 
         launches.append((f"  reduce_chunks{call}(all, {segments[0]}, {verdicts});", systems * chunks, units, in_chunk))
         launches += [join("JOIN", level) for level in range(len(counts) - 1)]
@@ -999,7 +1002,7 @@ def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, in
         rows *= 2
     units = _cuda.power_of_two(-(-n // rows), up=True)
     # Systems side by side are 32 bytes at least, as memory is read, where they fit.
-    beside = min(_TILE.across, max(_TILE.across_in_order // units, 32 // nbytes), 1024 // units)
+    beside = min(_TILE.across, max(_TILE.across_in_order // units, 32 // nbytes), 4096 // nbytes // units)
     together = max(32 // units, beside if across else _TILE.threads // units, 1)
     if units == 1 or (units <= 32 and not across):
         return rows, units, together, 0
