@@ -274,9 +274,11 @@ DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
     return {from_above<WIDTH>(mine.re, distance), from_above<WIDTH>(mine.im, distance)};
 }
 
-// Solves for the last unknowns of units in neighbouring lanes, WIDTH of them a system, by cyclic reduction: a lane's
-// row holds its unknown and those `apart` lanes below and above, which their rows eliminate. Beyond the ends of a
-// system the coefficients are zero, so that a lane may read its own there.
+// Solves for the last unknowns of units in neighbouring lanes, WIDTH of them a system, by cyclic reduction: every
+// second row that is left eliminates those `apart` lanes below and above, and on the way back these take their unknowns
+// from it. So it is one factorisation, whose error does not grow with the condition number, as it does where every lane
+// reduces its own row to the end. Beyond the ends of a system the coefficients are zero, so that a lane may read its
+// own there.
 template <int WIDTH, int COUNT, class T>
 DEVICE T solve_ends(Ends<T> ends) {
     if constexpr (COUNT > 1 && WIDTH > 1)
@@ -284,15 +286,23 @@ DEVICE T solve_ends(Ends<T> ends) {
                   from_above<WIDTH>(ends.first_own, 1));
     const T scale = inverse(ends.diag);
     T a = of_both(ends.lower, scale), c = of_both(ends.upper, scale), d = of_both(ends.rhs, scale);
+    const int place = threadIdx.x % WIDTH + 1;
 #pragma unroll
     for (int apart = 1; apart < WIDTH; apart *= 2) {
-        const T c_below = from_below<WIDTH>(c, apart), a_above = from_above<WIDTH>(a, apart);
-        const T w = inverse(less(less(number<T>(1), a, c_below), c, a_above));
-        d = of_both(less(less(d, a, from_below<WIDTH>(d, apart)), c, from_above<WIDTH>(d, apart)), w);
-        if (2 * apart < WIDTH) {
-            a = ops::negative(of_both(of_both(a, from_below<WIDTH>(a, apart)), w));
-            c = ops::negative(of_both(of_both(c, from_above<WIDTH>(c, apart)), w));
+        const T a_below = from_below<WIDTH>(a, apart), a_above = from_above<WIDTH>(a, apart);
+        const T c_below = from_below<WIDTH>(c, apart), c_above = from_above<WIDTH>(c, apart);
+        const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
+        if (place % (2 * apart) == 0) {
+            const T w = inverse(less(less(number<T>(1), a, c_below), c, a_above));
+            d = of_both(less(less(d, a, d_below), c, d_above), w);
+            a = ops::negative(of_both(of_both(a, a_below), w));
+            c = ops::negative(of_both(of_both(c, c_above), w));
         }
+    }
+#pragma unroll
+    for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
+        const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
+        if (place % (2 * apart) == apart) d = less(less(d, a, d_below), c, d_above);
     }
     return d;
 }
@@ -697,11 +707,26 @@ DEVICE void choose(bool exchange, int unknown, Equation<T, COUNT>& first, Equati
     }
 }
 
-// Takes an unknown out of an equation by another, in which the inverse of its coefficient stands for it; the one in the
-// equation itself is not read again.
+// a / b, given the inverse of b, rounded once but for a few.
+DEVICE float divided(float a, float b, float inverse_b) {
+    const float quotient = a * inverse_b;
+    return __fmaf_rn(less(a, quotient, b), inverse_b, quotient);
+}
+DEVICE double divided(double a, double b, double inverse_b) {
+    const double quotient = a * inverse_b;
+    return __fma_rn(less(a, quotient, b), inverse_b, quotient);
+}
+template <class T>
+DEVICE Complex<T> divided(Complex<T> a, Complex<T> b, Complex<T> inverse_b) {
+    const Complex<T> quotient = of_both(a, inverse_b), rest = of_both(less(a, quotient, b), inverse_b);
+    return {quotient.re + rest.re, quotient.im + rest.im};
+}
+
+// Takes an unknown out of an equation by another, given the inverse of its coefficient there; the one in the equation
+// itself is not read again.
 template <class T, int COUNT>
-DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, Equation<T, COUNT>& other) {
-    const T factor = of_both(other.a[unknown], first.a[unknown]);
+DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, T inverse_of, Equation<T, COUNT>& other) {
+    const T factor = divided(other.a[unknown], first.a[unknown], inverse_of);
 #pragma unroll
     for (int k = 0; k < COUNT; ++k)
         if (k != unknown) other.a[k] = less(other.a[k], factor, first.a[k]);
@@ -714,7 +739,8 @@ struct Segment {
     Equation<T, 4> p, q;
 };
 
-// Adds row j to a segment; returns the equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), that is to give x[j-1].
+// Adds row j to a segment; returns the equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), that is to give x[j-1], with
+// the inverse of its coefficient in its place. So do joins.
 template <class T>
 DEVICE Equation<T, 5> append(Segment<T>& s, bool exchange, T lower, T diag, T upper, T rhs) {
     Equation<T, 5> first = {{s.q.a[0], s.q.a[1], s.q.a[2], s.q.a[3], T()}, s.q.rhs};
@@ -722,9 +748,10 @@ DEVICE Equation<T, 5> append(Segment<T>& s, bool exchange, T lower, T diag, T up
     Equation<T, 5> row = {{T(), T(), lower, diag, upper}, rhs};
     choose(exchange, 2, first, other);
     choose(exchange, 2, first, row);
-    first.a[2] = inverse(first.a[2]);
-    eliminate(2, first, other);
-    eliminate(2, first, row);
+    const T inverse_of = inverse(first.a[2]);
+    eliminate(2, first, inverse_of, other);
+    eliminate(2, first, inverse_of, row);
+    first.a[2] = inverse_of;
     s.p = {{other.a[0], other.a[1], other.a[3], other.a[4]}, other.rhs};
     s.q = {{row.a[0], row.a[1], row.a[3], row.a[4]}, row.rhs};
     return first;
@@ -773,15 +800,17 @@ struct Slots {
         choose(exchange, 0, first, second);
         choose(exchange, 0, first, p);
         choose(exchange, 0, first, q);
-        first.a[0] = inverse(first.a[0]);
-        eliminate(0, first, second);
-        eliminate(0, first, p);
-        eliminate(0, first, q);
+        const T inverse0 = inverse(first.a[0]);
+        eliminate(0, first, inverse0, second);
+        eliminate(0, first, inverse0, p);
+        eliminate(0, first, inverse0, q);
+        first.a[0] = inverse0;
         choose(exchange, 1, second, p);
         choose(exchange, 1, second, q);
-        second.a[1] = inverse(second.a[1]);
-        eliminate(1, second, p);
-        eliminate(1, second, q);
+        const T inverse1 = inverse(second.a[1]);
+        eliminate(1, second, inverse1, p);
+        eliminate(1, second, inverse1, q);
+        second.a[1] = inverse1;
         put(left_slot, {{{p.a[2], p.a[3], p.a[4], p.a[5]}, p.rhs}, {{q.a[2], q.a[3], q.a[4], q.a[5]}, q.rhs}});
 #pragma unroll
         for (int k = 0; k < 6; ++k) at(right_slot, k) = first.a[k];
@@ -811,11 +840,9 @@ struct Slots {
         Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
         Equation<T, 2> second = {{ops::add(s.p.a[0], s.p.a[2]), ops::add(s.p.a[1], s.p.a[3])}, s.p.rhs};
         choose(true, 0, first, second);
-        const T pivot = first.a[0];
-        first.a[0] = inverse(pivot);
-        eliminate(0, first, second);
+        eliminate(0, first, inverse(first.a[0]), second);
         const T y1 = ops::divide(second.rhs, second.a[1]);
-        at(slot, 0) = ops::divide(less(first.rhs, first.a[1], y1), pivot);
+        at(slot, 0) = ops::divide(less(first.rhs, first.a[1], y1), first.a[0]);
         at(slot, 1) = y1;
     }
 };
