@@ -38,6 +38,8 @@ SPILLS = {
     "solve_systems<float, 8, ": "up to 120 bytes each way, which let another block fit a multiprocessor",
     "solve_systems<Complex<double>, 4,": "up to 400 bytes each way",
     "solve_in_order<float, 8, 128, 8, true": _OCCUPANCY,
+    "solve_in_order<double, 8, 256, 1, false": _OCCUPANCY,
+    "join_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",
     "reduce_chunks<double, 8, 256, false": _OCCUPANCY,
     "reduce_chunks<Complex<double>, 4, 256, false": "up to 100 bytes each way, the same",
     "solve_chunks<float, 8, 256, false": _OCCUPANCY,
