@@ -38,6 +38,11 @@ SPILLS = {
     "solve_systems<float, 8, 1024, 1,": "up to 1 KB each way",
     "solve_systems<float, 8, ": "up to 120 bytes each way, which let another block fit a multiprocessor",
     "solve_systems<Complex<double>, 4,": "up to 400 bytes each way",
+    "solve_in_order<float, 8, 128, 8, true": _OCCUPANCY,
+    "solve_in_order<double, 8, 256, 1, false": _OCCUPANCY,
+    "join_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",
+    "reduce_chunks<double, 8, 256, false": _OCCUPANCY,
+    "reduce_chunks<Complex<double>, 4, 256, false": "up to 100 bytes each way, the same",
     "solve_chunks<float, 8, 256, false": _OCCUPANCY,
     "solve_chunks<Complex<float>, 8, 256,": "up to 200 bytes each way, the same",
     "solve_chunks<double, 8, 256,": "up to 120 bytes each way, which let another block fit a multiprocessor",
@@ -221,30 +226,30 @@ TRIDIAGONAL_LAYOUTS = (
 
 
 def solves() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of tridiagonal solves that reach every way of the template."""
+    """Yield the name and the plans of tridiagonal solves that reach every way of the templates."""
+    dtypes = ("float32", "float64", "complex64", "complex128")
     for shape, axis in TRIDIAGONAL_LAYOUTS:
-        for dtype in ("float32", "float64", "complex64", "complex128"):
+        for dtype in dtypes:
             for pivot in ("auto", "partial", "none"):
-                if pivot == "auto" or dtype == "float32":
-                    yield from _solve_kernel(shape, axis, dtype, pivot)
-            yield from _solve_kernel(shape, axis, dtype, "auto", periodic=True)
-    shape = (4, 1 << 20)
-    layouts = ((_tridiagonal._row_major(shape), 0),) * 4
-    for dtype, pivot, periodic in itertools.product(
-        ("float32", "float64", "complex64", "complex128"), ("partial", "none"), (False, True)
-    ):
-        plans = _tridiagonal._long_plans(shape, -1, periodic, pivot, dtype, (shape,) * 4, layouts)
-        assert plans is not None
-        for plan in plans:
-            yield f"{re.search(r'(reduce|solve)_chunks<.+>(?=[(])', plan.body).group()} solve {dtype}", plan
+                if pivot != "partial" or dtype == "float32":
+                    yield from _solve_kernels(shape, axis, dtype, pivot)
+            yield from _solve_kernels(shape, axis, dtype, "auto", periodic=True)
+    for dtype in dtypes:
+        yield from _solve_kernels((4, 1 << 24), -1, dtype, "auto")
+        yield from _solve_kernels((1 << 16,), -1, dtype, "auto")
+        yield from _solve_kernels((4, 1 << 24), -1, dtype, "none", periodic=True)
 
 
-def _solve_kernel(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tuple[str, _cuda.Plan]]:
+def _solve_kernels(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tuple[str, _cuda.Plan]]:
     layouts = ((_tridiagonal._row_major(shape), 0),) * 4
-    plan = _tridiagonal._plan(shape, axis, periodic, pivot, dtype, 0, (shape,) * 4, layouts)
+    arguments = (shape, axis, periodic, pivot, dtype, 0, (shape,) * 4, layouts)
+    plan = (_tridiagonal._long_plan if _tridiagonal._beyond_block(dtype, shape[axis]) else _tridiagonal._plan)(
+        *arguments
+    )
     assert plan is not None
-    if plan.block <= 1024 and plan.shared_bytes <= _tridiagonal._TILE.shared_bytes:
-        yield f"{re.search(r'solve_systems<.+>(?=[(])', plan.body).group()} solve {dtype}", plan
+    for launch in plan.launches():
+        body = launch.body.splitlines()[-1]
+        yield f"{re.match(r' *([a-z_]+<.+?>)[(]', body).group(1)} solve {dtype}", launch
 
 
 # And for sorts: rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.

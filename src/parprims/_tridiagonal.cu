@@ -1,26 +1,31 @@
 // Tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i]. Of those that a block can hold every
-// number is read once and every unknown written once, in one launch (solve_systems); longer ones take two launches that
-// read the data once each (reduce_chunks and solve_chunks, see there). A block has SYSTEMS systems, UNITS threads to
-// each: thread `unit` has the ROWS rows from unit * ROWS on, in shared memory. ACROSS says that the systems, and not
-// their rows, lie side by side in memory.
+// number is read once and every unknown written once. A thread, `unit`, has some rows of a system that follow each
+// other. ACROSS says that the systems, and not their rows, lie side by side in memory. There are two ways:
 //
+// Without exchanges (solve_in_order): a thread has its rows in registers. It eliminates all of their unknowns but the
+// last, downwards; the units' last unknowns are a tridiagonal system of their own, solved by cyclic reduction between
+// the lanes of a warp (of more units than that, some to each lane, in the same way); then each thread computes its
+// others. The Schur complement of a definite, dominant or M-matrix is one, so no pivot vanishes before rounding.
+// CHECKED leaves the systems that are not diagonally dominant to the launch behind.
+//
+// With exchanges (solve_systems): a block has SYSTEMS systems, UNITS threads to each with ROWS rows, in shared memory.
 // A segment of rows i ... j-1 is known by two equations between y[i] = (x[i-1], x[i]) and y[j] = (x[j-1], x[j]).
-// Phases, of which 3 to 6 run twice where rows are exchanged, the second time for the residual of the first solution:
+// Phases, of which 3 to 6 run again, for the residual of the first solution, where its error asks for that:
 //   1. The threads of a block copy the rows of its systems to shared memory, neighbours reading neighbours.
-//   2. AUTO looks whether every row is diagonally dominant; rows of such systems are not exchanged.
+//   2. AUTO looks whether every row is diagonally dominant; rows of such systems (periodic ones) are not exchanged.
 //   3. Every thread makes its rows one segment: a row that joins the segment lets it eliminate x[j-1] from three
 //      equations. The one used for that is kept, to compute x[j-1] once its neighbours are known.
 //   4. Neighbouring segments are joined in pairs, log2(UNITS) times: two segments are four equations of which two
 //      eliminate the y they share; these two take the place of the right segment in shared memory.
 //   5. The last segment begins and ends with the same y, that of a periodic system; the corners of others are zero.
 //      Down the same tree, every pair kept gives the y between two that are known.
-//   6. Every thread computes its unknowns from the first and last of them, and the residual of its rows.
-//   7. Of both solutions the one with the smaller backward error goes to shared memory, and from there to the result.
+//   6. Every thread computes its unknowns from the first and last of them, and looks at the residual of its rows.
+//   7. Of two solutions the one with the smaller backward error goes to shared memory, and from there to the result.
 // The equation that eliminates an unknown is the one with its largest coefficient, rows having been scaled by a power
 // of two to a largest coefficient from 1 to 2; without exchanges it is the unknown's own row. All of the rows that hold
 // an unknown are among the three or four equations, so no regular matrix lacks a pivot.
-// Order and bits: which rows make a segment depends on n and the dtype alone, so a system gives the same bits alone and
-// in any batch.
+// Order and bits: which rows make a unit or a segment depends on n and the dtype alone, so a system gives the same bits
+// alone and in any batch.
 //
 // S. J. Wright, Stable Parallel Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3),
 // 1992; one read of the data, a few rows to a thread: M. Giles, E. Laszlo, I. Reguly, J. Appleyard and J. Demouth, GPU
@@ -78,12 +83,6 @@ template <class T>
 DEVICE T number(Real<T> x) {
     return ops::cast<T>(x);
 }
-// a - b c
-template <class T>
-DEVICE T less_product(T a, T b, T c) {
-    return ops::subtract(a, ops::multiply(b, c));
-}
-
 // Returns the power of two that scales a number to 1 ... 2 (less for subnormal ones); NaN for what is not finite.
 DEVICE float scale_of(float x) {
     const int exponent = __float_as_int(x) >> 23;
@@ -99,6 +98,596 @@ DEVICE double scale_of(double x) {
 
 DEVICE float infinity(float) { return __int_as_float(0x7f800000); }
 DEVICE double infinity(double) { return __longlong_as_double(0x7ff0000000000000ll); }
+
+// ---- Without exchanges ----------------------------------------------------------------------------------------
+
+// How the rows of a system lie in memory: a stride apart, all in one place, or in whole aligned words of 16 bytes.
+enum Lies { APART, SAME, VECTORS };
+
+template <class T>
+struct alignas(16) Vector {
+    static constexpr int PARTS = 16 / sizeof(T);
+    T part[PARTS];
+};
+
+// Loads `count` rows that a thread has, or COUNT if there are more; `beyond` stands for those behind.
+template <Lies LIES, class T, int COUNT>
+DEVICE void load(const T* from, Index along, int count, T beyond, T (&to)[COUNT]) {
+    if constexpr (LIES == VECTORS) {
+        constexpr int PARTS = Vector<T>::PARTS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PARTS) {
+            Vector<T> some;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) some.part[part] = beyond;
+            if (k < count) some = *reinterpret_cast<const Vector<T>*>(from + k);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) to[k + part] = some.part[part];
+        }
+    } else if constexpr (LIES == SAME) {
+        const T one = count > 0 ? *from : beyond;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = k < count ? one : beyond;
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = k < count ? from[k * along] : beyond;
+    }
+}
+
+template <Lies LIES, class T, int COUNT>
+DEVICE void save(T* to, Index along, int count, const T (&from)[COUNT]) {
+    if constexpr (LIES == VECTORS) {
+        constexpr int PARTS = Vector<T>::PARTS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PARTS) {
+            Vector<T> some;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) some.part[part] = from[k + part];
+            if (k < count) *reinterpret_cast<Vector<T>*>(to + k) = some;
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (k < count) to[k * along] = from[k];
+    }
+}
+
+// a - b c and a b, in the same roundings wherever they are used.
+DEVICE float less(float a, float b, float c) { return __fmaf_rn(-b, c, a); }
+DEVICE double less(double a, double b, double c) { return __fma_rn(-b, c, a); }
+template <class T>
+DEVICE Complex<T> less(Complex<T> a, Complex<T> b, Complex<T> c) {
+    return {less(less(a.re, b.re, c.re), -b.im, c.im), less(less(a.im, b.re, c.im), b.im, c.re)};
+}
+DEVICE float of_both(float a, float b) { return a * b; }
+DEVICE double of_both(double a, double b) { return a * b; }
+template <class T>
+DEVICE Complex<T> of_both(Complex<T> a, Complex<T> b) {
+    return {less(a.re * b.re, a.im, b.im), less(a.re * b.im, -a.im, b.re)};
+}
+
+// 1 / x, to a unit in the last place or two; what is not finite or zero gives no number. The rows' scale keeps it
+// from the ends of the range.
+DEVICE float inverse(float x) {
+    const float y = __fdividef(1.f, x);
+    return __fmaf_rn(y, less(1.f, x, y), y);
+}
+DEVICE double inverse(double x) { return 1. / x; }
+template <class T>
+DEVICE Complex<T> inverse(Complex<T> x) {
+    const T scale = scale_of(::fmax(::fabs(x.re), ::fabs(x.im)));
+    const T re = x.re * scale, im = x.im * scale;
+    const T factor = inverse(less(re * re, -im, im)) * scale;
+    return {re * factor, -im * factor};
+}
+
+// What remains of a unit, some rows that follow each other, when all of its unknowns but the last are eliminated: the
+// row of that, between the last unknown of the unit before (`left`) and the first of the unit behind; and its first
+// unknown, which is first - first_left left - first_own own.
+template <class T>
+struct Ends {
+    T lower, diag, upper, rhs;
+    T first, first_left, first_own;
+
+    // Puts what is known of the first unknown of the unit behind into the row.
+    DEVICE void link(T next, T next_left, T next_own) {
+        diag = less(diag, upper, next_left);
+        rhs = less(rhs, upper, next);
+        upper = ops::negative(of_both(upper, next_own));
+    }
+    // Writes the numbers `apart` places from one another.
+    DEVICE void put(T* to, Index apart) const {
+        to[0] = lower, to[apart] = diag, to[2 * apart] = upper, to[3 * apart] = rhs;
+        to[4 * apart] = first, to[5 * apart] = first_left, to[6 * apart] = first_own;
+    }
+    static DEVICE Ends get(const T* from, Index apart) {
+        return {from[0], from[apart], from[2 * apart], from[3 * apart], from[4 * apart], from[5 * apart],
+                from[6 * apart]};
+    }
+};
+
+// Returns the row of a unit's last unknown, with what is kept of the unit behind.
+template <class T>
+DEVICE Ends<T> linked(const T* kept, Index apart, Index at, Index next) {
+    Ends<T> one = {kept[at], kept[apart + at], kept[2 * apart + at], kept[3 * apart + at]};
+    one.link(kept[4 * apart + next], kept[5 * apart + next], kept[6 * apart + next]);
+    return one;
+}
+
+// Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] left for all k but the last.
+template <class T, int COUNT>
+DEVICE Ends<T> shorten(T (&lower)[COUNT], const T (&diag)[COUNT], T (&upper)[COUNT], T (&rhs)[COUNT]) {
+    constexpr int LAST = COUNT - 1;
+    if constexpr (LAST == 0) {
+        return {lower[0], diag[0], upper[0], rhs[0], T(), T(), number<T>(-1)};
+    } else {
+#pragma unroll
+        for (int k = 0; k < LAST; ++k) {
+            if (k == 0) {
+                const T w = inverse(diag[0]);
+                rhs[0] = of_both(rhs[0], w), lower[0] = of_both(lower[0], w), upper[0] = of_both(upper[0], w);
+            } else {
+                const T w = inverse(less(diag[k], lower[k], upper[k - 1]));
+                rhs[k] = of_both(less(rhs[k], lower[k], rhs[k - 1]), w);
+                lower[k] = ops::negative(of_both(of_both(lower[k], lower[k - 1]), w));
+                upper[k] = of_both(upper[k], w);
+            }
+        }
+        Ends<T> ends;
+        ends.lower = ops::negative(of_both(lower[LAST], lower[LAST - 1]));
+        ends.diag = less(diag[LAST], lower[LAST], upper[LAST - 1]);
+        ends.upper = upper[LAST];
+        ends.rhs = less(rhs[LAST], lower[LAST], rhs[LAST - 1]);
+        ends.first = rhs[LAST - 1], ends.first_left = lower[LAST - 1], ends.first_own = upper[LAST - 1];
+#pragma unroll
+        for (int k = LAST - 2; k >= 0; --k) {
+            ends.first = less(rhs[k], upper[k], ends.first);
+            ends.first_left = less(lower[k], upper[k], ends.first_left);
+            ends.first_own = ops::negative(of_both(upper[k], ends.first_own));
+        }
+        return ends;
+    }
+}
+
+// Computes the unknowns of a shortened unit, in the place of `rhs`.
+template <class T, int COUNT>
+DEVICE void lengthen(const T (&lower)[COUNT], const T (&upper)[COUNT], T (&rhs)[COUNT], T left, T own) {
+    rhs[COUNT - 1] = own;
+#pragma unroll
+    for (int k = COUNT - 2; k >= 0; --k) rhs[k] = less(less(rhs[k], lower[k], left), upper[k], rhs[k + 1]);
+}
+
+template <int WIDTH, class T>
+DEVICE T from_below(T mine, int distance) {
+    return __shfl_up_sync(0xffffffffu, mine, distance, WIDTH);
+}
+template <int WIDTH, class T>
+DEVICE T from_above(T mine, int distance) {
+    return __shfl_down_sync(0xffffffffu, mine, distance, WIDTH);
+}
+template <int WIDTH, class T>
+DEVICE Complex<T> from_below(Complex<T> mine, int distance) {
+    return {from_below<WIDTH>(mine.re, distance), from_below<WIDTH>(mine.im, distance)};
+}
+template <int WIDTH, class T>
+DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
+    return {from_above<WIDTH>(mine.re, distance), from_above<WIDTH>(mine.im, distance)};
+}
+
+// Solves for the last unknowns of units in neighbouring lanes, WIDTH of them a system, by cyclic reduction: every
+// second row that is left eliminates those `apart` lanes below and above, and on the way back these take their unknowns
+// from it. So it is one factorisation, whose error does not grow with the condition number, as it does where every lane
+// reduces its own row to the end. Beyond the ends of a system the coefficients are zero, so that a lane may read its
+// own there.
+template <int WIDTH, int COUNT, class T>
+DEVICE T solve_ends(Ends<T> ends) {
+    if constexpr (COUNT > 1 && WIDTH > 1)
+        ends.link(from_above<WIDTH>(ends.first, 1), from_above<WIDTH>(ends.first_left, 1),
+                  from_above<WIDTH>(ends.first_own, 1));
+    const T scale = inverse(ends.diag);
+    T a = of_both(ends.lower, scale), c = of_both(ends.upper, scale), d = of_both(ends.rhs, scale);
+    const int place = threadIdx.x % WIDTH + 1;
+#pragma unroll
+    for (int apart = 1; apart < WIDTH; apart *= 2) {
+        const T a_below = from_below<WIDTH>(a, apart), a_above = from_above<WIDTH>(a, apart);
+        const T c_below = from_below<WIDTH>(c, apart), c_above = from_above<WIDTH>(c, apart);
+        const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
+        if (place % (2 * apart) == 0) {
+            const T w = inverse(less(less(number<T>(1), a, c_below), c, a_above));
+            d = of_both(less(less(d, a, d_below), c, d_above), w);
+            a = ops::negative(of_both(of_both(a, a_below), w));
+            c = ops::negative(of_both(of_both(c, c_above), w));
+        }
+    }
+#pragma unroll
+    for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
+        const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
+        if (place % (2 * apart) == apart) d = less(less(d, a, d_below), c, d_above);
+    }
+    return d;
+}
+
+// Solves for the last unknowns of the units of a block's systems, which meet in shared memory: to every thread the last
+// unknowns of its unit and of that before.
+template <class T, int UNITS, int SYSTEMS, bool ACROSS>
+DEVICE void meet(const Ends<T>& ends, int system, int unit, T& own, T& left) {
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, EACH = UNITS / WIDTH;
+    // One number of every unit after the other. Gaps keep the EACH units that a lane has from others' banks.
+    constexpr int UNITS_WIDE = UNITS + (EACH > 1 ? WIDTH : 0), ACROSS_WIDE = ACROSS ? SYSTEMS + 1 : 1;
+    constexpr int PLACES = ACROSS ? UNITS_WIDE * ACROSS_WIDE : UNITS_WIDE * SYSTEMS;
+    extern __shared__ uint4 shared[];
+    T* const kept = reinterpret_cast<T*>(shared);
+    const auto place = [&](int system, int unit) {
+        const int gaps = EACH > 1 ? unit / EACH : 0;
+        return ACROSS ? (unit + gaps) * ACROSS_WIDE + system : system * UNITS_WIDE + unit + gaps;
+    };
+    T* const here = kept + place(system, unit);
+    ends.put(here, PLACES);
+    __syncthreads();  // the ends of all units are there
+    if (threadIdx.x < SYSTEMS * WIDTH) {
+        const int system = threadIdx.x / WIDTH, lane = threadIdx.x % WIDTH;
+        T a[EACH], b[EACH], c[EACH], d[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            const int unit = lane * EACH + k;
+            const Ends<T> one = linked(kept, PLACES, place(system, unit), place(system, min(unit + 1, UNITS - 1)));
+            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+        }
+        const T last = solve_ends<WIDTH, EACH>(shorten(a, b, c, d));
+        lengthen(a, c, d, from_below<WIDTH>(last, 1), last);
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) kept[place(system, lane * EACH + k)] = d[k];
+    }
+    __syncthreads();  // the last unknowns of all units are there
+    own = here[0], left = kept[place(system, max(unit - 1, 0))];
+}
+
+// Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
+template <class T, int COUNT>
+DEVICE void scale_rows(T (&lower)[COUNT], T (&diag)[COUNT], T (&upper)[COUNT], T (&rhs)[COUNT]) {
+    using R = Real<T>;
+    R least = size(diag[0]), most = least;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+        least = ::fmin(least, size(diag[k]));
+        most = ::fmax(most, ::fmax(size(diag[k]), size(lower[k]) + size(upper[k])));
+    }
+    constexpr R FAR = (R)0x1p60f;
+    if (least * FAR >= (R)1 && most <= FAR) return;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+        const R scale = scale_of(::fmax(::fmax(size(lower[k]), size(diag[k])), size(upper[k])));
+        lower[k] = times(lower[k], scale), diag[k] = times(diag[k], scale);
+        upper[k] = times(upper[k], scale), rhs[k] = times(rhs[k], scale);
+    }
+}
+
+// The systems that are left to a later launch: how many, how many of its blocks know, and which.
+struct Left {
+    unsigned* counts;
+    unsigned* list;
+
+    // Adds a system for every lane of the warp that has one.
+    DEVICE void add(bool mine, Index system) const {
+        const unsigned all = __ballot_sync(0xffffffffu, mine);
+        if (all == 0) return;
+        const int lane = threadIdx.x % 32, leader = __ffs((int)all) - 1;
+        unsigned at = 0;
+        if (lane == leader) at = atomicAdd(&counts[0], (unsigned)__popc(all));
+        at = __shfl_sync(0xffffffffu, at, leader);
+        if (mine) list[at + __popc(all & ((1u << lane) - 1u))] = (unsigned)system;
+    }
+    // Returns how many there are, to every thread of a block; the last block to ask leaves none.
+    DEVICE unsigned take() const {
+        const unsigned count = __ldcg(counts);
+        __syncthreads();  // all have the count before it may be gone
+        if (threadIdx.x == 0 && atomicAdd(&counts[1], 1u) == gridDim.x - 1) counts[0] = counts[1] = 0;
+        return count;
+    }
+};
+
+// a / b of numbers below 2^32, such as count the parts of all systems.
+DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
+
+// Where a system stands along the three axes.
+struct Place {
+    Index high, middle, low;
+};
+DEVICE Place place_of(Index at, Index systems, Index middles, Index lows) {
+    if (lows == systems) return {0, 0, at};
+    if (systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
+    const unsigned row = (unsigned)at / (unsigned)lows;
+    return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
+}
+
+template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
+          Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
+    // Units are the lanes of a warp, or meet in shared memory.
+    constexpr bool MEET = UNITS > 1 && (ACROSS || UNITS > 32);
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32;
+    const int thread = threadIdx.x, n = (int)rows;
+    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
+    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
+    // Threads beyond the last system do as it does, but store nothing.
+    bool stores = mine < systems;
+    const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
+    const int begin = unit * ROWS, count = n - begin;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    load<LOWER>(lower.system(at.high, at.middle, at.low) + begin * lower.along, lower.along, count, T(), a);
+    load<DIAG>(diag.system(at.high, at.middle, at.low) + begin * diag.along, diag.along, count, number<T>(1), b);
+    load<UPPER>(upper.system(at.high, at.middle, at.low) + begin * upper.along, upper.along, count, T(), c);
+    load<RHS>(rhs.system(at.high, at.middle, at.low) + begin * rhs.along, rhs.along, count, T(), d);
+    if (unit == 0) a[0] = T();
+    if (count <= ROWS) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k >= count - 1) c[k] = T();
+    }
+
+    __shared__ unsigned left_out[SYSTEMS], lost[SYSTEMS];
+    constexpr unsigned GROUP = WIDTH == 32 ? ~0u : (1u << (WIDTH & 31)) - 1u;
+    const auto in_group = [&](bool condition) {
+        return (__ballot_sync(0xffffffffu, condition) >> (thread % 32 & ~(WIDTH - 1)) & GROUP) != 0;
+    };
+    if constexpr (MEET) {
+        if (thread < SYSTEMS) left_out[thread] = lost[thread] = 0;
+    }
+    if constexpr (CHECKED) {
+        bool dominant = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        bool leave;
+        if constexpr (MEET && SYSTEMS == 1) {
+            leave = __syncthreads_or(!dominant);
+        } else if constexpr (MEET) {
+            __syncthreads();  // there are no marks yet
+            if (!dominant) left_out[system] = 1;
+            __syncthreads();  // all marks are there
+            leave = left_out[system] != 0;
+        } else {
+            leave = in_group(!dominant);
+        }
+        left_over.add(leave && stores && unit == 0, mine);
+        if constexpr (MEET && SYSTEMS == 1) {
+            if (leave) return;
+        } else if constexpr (!MEET) {
+            if (__all_sync(0xffffffffu, leave)) return;
+        }
+        if (leave) stores = false;
+    }
+
+    scale_rows(a, b, c, d);
+    Ends<T> ends = shorten(a, b, c, d);
+    T own, left;
+    if constexpr (!MEET) {
+        own = solve_ends<WIDTH, ROWS>(ends);
+        left = from_below<WIDTH>(own, 1);
+    } else {
+        meet<T, UNITS, SYSTEMS, ACROSS>(ends, system, unit, own, left);
+    }
+    lengthen(a, c, d, left, own);
+
+    T sum = T();  // stays zero if all are finite
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
+    const bool whole = ops::equal(sum, T());
+    bool nowhere;
+    if constexpr (MEET) {
+        nowhere = __syncthreads_or(!whole);
+        if (nowhere) {
+            if (!whole) lost[system] = 1;
+            __syncthreads();  // all losses are known
+            nowhere = lost[system] != 0;
+        }
+    } else {
+        nowhere = in_group(!whole);
+    }
+    if (nowhere) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    if (stores) save<OUT>(out.system(at.high, at.middle, at.low) + begin * out.along, out.along, count, d);
+}
+
+// ---- Long systems without exchanges ---------------------------------------------------------------------------
+
+// A system longer than a block holds is shortened: shorten_long leaves a row of every EACH units, which are a system of
+// the same kind, shortened again until a block can solve it (solve_top). lengthen_long goes the way back, level by
+// level; it repeats the elimination of its rows, so that little is kept between.
+
+// What is known of a long system as a whole.
+struct Verdict {
+    unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
+    unsigned exchange, again, lost, unused;
+};
+
+// The rows of one level: those that are given, or what is kept of the level below, 7 numbers of a row.
+template <class T>
+struct Level {
+    Batch<const T> lower, diag, upper, rhs;
+    const T* kept;
+    Index rows, middles, lows, systems;
+};
+
+// A block's part of a level: UNITS threads with ROWS rows each, EACH of which make one row of the next level.
+template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+struct Stretch {
+    static constexpr int GROUPS = UNITS / EACH, PLACES = UNITS + GROUPS;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    Index system, chunk, begin;
+    int count;
+
+    static DEVICE Index chunks(Index rows) { return (rows + ROWS * UNITS - 1) / (ROWS * UNITS); }
+    static DEVICE Index groups(Index rows) { return (rows + ROWS * EACH - 1) / (ROWS * EACH); }
+    static DEVICE int place(int unit) { return unit + unit / EACH; }
+    static DEVICE T* places() {
+        extern __shared__ uint4 shared[];
+        return reinterpret_cast<T*>(shared);
+    }
+
+    DEVICE void find(Index number, Index rows) {
+        const Index all = chunks(rows);
+        system = quotient(number, all), chunk = number - system * all;
+        begin = (chunk * UNITS + threadIdx.x) * ROWS;
+        count = (int)max((Index)0, min((Index)ROWS, rows - begin));
+    }
+    DEVICE void load_rows(const Level<T>& level) {
+        if constexpr (GIVEN) {
+            const Place at = place_of(system, level.systems, level.middles, level.lows);
+            const T* lower = level.lower.system(at.high, at.middle, at.low);
+            const T* diag = level.diag.system(at.high, at.middle, at.low);
+            const T* upper = level.upper.system(at.high, at.middle, at.low);
+            const T* rhs = level.rhs.system(at.high, at.middle, at.low);
+            load<LOWER>(lower + begin * level.lower.along, level.lower.along, count, T(), a);
+            load<DIAG>(diag + begin * level.diag.along, level.diag.along, count, number<T>(1), b);
+            load<UPPER>(upper + begin * level.upper.along, level.upper.along, count, T(), c);
+            load<RHS>(rhs + begin * level.rhs.along, level.rhs.along, count, T(), d);
+            if (begin == 0) a[0] = T();
+            if (level.rows - begin <= ROWS) {
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k)
+                    if (begin + k >= level.rows - 1) c[k] = T();
+            }
+        } else {
+            const T* kept = level.kept + system * 7 * level.rows;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) {
+                const Index row = begin + k;
+                Ends<T> one = {T(), number<T>(1)};
+                if (row < level.rows) one = linked(kept, level.rows, row, min(row + 1, level.rows - 1));
+                a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+            }
+        }
+    }
+    DEVICE bool dominant() const {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) all = all && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        return all;
+    }
+    // Shortens the units, and the EACH of a group for one of the first threads.
+    DEVICE Ends<T> shorten_groups(T (&lower)[EACH], T (&upper)[EACH], T (&rhs)[EACH]) {
+        if (GIVEN) scale_rows(a, b, c, d);
+        shorten(a, b, c, d).put(places() + place(threadIdx.x), PLACES);
+        __syncthreads();  // the ends of all units are there
+        if (threadIdx.x >= GROUPS) return {};
+        const T* from = places() + place(threadIdx.x * EACH);
+        T diag[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            Ends<T> one = {from[k], from[PLACES + k], from[2 * PLACES + k], from[3 * PLACES + k]};
+            if (k + 1 < EACH) one = linked(from, PLACES, k, k + 1);
+            lower[k] = one.lower, diag[k] = one.diag, upper[k] = one.upper, rhs[k] = one.rhs;
+        }
+        Ends<T> ends = shorten(lower, diag, upper, rhs);
+        // The first unknown of the group by the last of its first unit, and that by the ends of the group.
+        const T own = from[6 * PLACES];
+        ends.first = less(from[4 * PLACES], own, ends.first);
+        ends.first_left = less(from[5 * PLACES], own, ends.first_left);
+        ends.first_own = ops::negative(of_both(own, ends.first_own));
+        return ends;
+    }
+};
+
+template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void shorten_long(Level<T> level, T* kept, unsigned* marks) {
+    using S = Stretch<T, ROWS, UNITS, EACH, GIVEN, LOWER, DIAG, UPPER, RHS>;
+    const Index groups = S::groups(level.rows), all = level.systems * S::chunks(level.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        S part;
+        part.find(number, level.rows);
+        part.load_rows(level);
+        if constexpr (CHECKED) {
+            const bool left = __syncthreads_or(!part.dominant());
+            if (threadIdx.x == 0) marks[number] = left;
+            if (left) continue;
+        }
+        T lower[EACH], upper[EACH], rhs[EACH];
+        const Ends<T> ends = part.shorten_groups(lower, upper, rhs);
+        const Index group = part.chunk * S::GROUPS + threadIdx.x;
+        if (threadIdx.x < S::GROUPS && group < groups) ends.put(kept + part.system * 7 * groups + group, groups);
+        __syncthreads();  // all ends have been read before the next are written
+    }
+}
+
+// Solves for the rows of a level, a block to each system, and says what is known of the system.
+template <class T, int ROWS, int UNITS, bool CHECKED>
+DEVICE void solve_top(const T* kept, T* unknowns, Verdict* verdicts, const unsigned* marks, Index systems, Index chunks,
+                      Index rows) {
+    const int unit = threadIdx.x;
+#pragma unroll 1
+    for (Index system = blockIdx.x; system < systems; system += gridDim.x) {
+        bool exchange = false;
+        if constexpr (CHECKED) {
+            for (Index chunk = unit; chunk < chunks; chunk += UNITS) exchange |= marks[system * chunks + chunk] != 0;
+            exchange = __syncthreads_or(exchange);
+        }
+        if (unit == 0) verdicts[system] = {{0, 0}, exchange, 0, 0, 0};
+        if (exchange) continue;
+        const T* from = kept + system * 7 * rows;
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const Index row = unit * ROWS + k;
+            Ends<T> one = {T(), number<T>(1)};
+            if (row < rows) one = linked(from, rows, row, min(row + 1, rows - 1));
+            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+        }
+        T own, left;
+        meet<T, UNITS, 1, false>(shorten(a, b, c, d), 0, unit, own, left);
+        lengthen(a, c, d, left, own);
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (unit * ROWS + k < rows) unknowns[system * rows + unit * ROWS + k] = d[k];
+        __syncthreads();  // all have read the last unknowns before the next ends are written
+    }
+}
+
+template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS,
+          Lies OUT>
+DEVICE void lengthen_long(Level<T> level, const T* ends, Batch<T> out, Verdict* verdicts) {
+    using S = Stretch<T, ROWS, UNITS, EACH, GIVEN, LOWER, DIAG, UPPER, RHS>;
+    const Index groups = S::groups(level.rows), all = level.systems * S::chunks(level.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        S part;
+        part.find(number, level.rows);
+        if (CHECKED && verdicts[part.system].exchange) continue;
+        part.load_rows(level);
+        T lower[EACH], upper[EACH], rhs[EACH];
+        part.shorten_groups(lower, upper, rhs);
+        const T* known = ends + part.system * groups;
+        const Index group = part.chunk * S::GROUPS + threadIdx.x;
+        if (threadIdx.x < S::GROUPS && group < groups) {
+            lengthen(lower, upper, rhs, group > 0 ? known[group - 1] : T(), known[group]);
+#pragma unroll
+            for (int k = 0; k < EACH; ++k) S::places()[S::place(threadIdx.x * EACH + k)] = rhs[k];
+        }
+        __syncthreads();  // the last unknowns of all units are there
+        const int unit = threadIdx.x;
+        const Index first = part.chunk * S::GROUPS;
+        const T left = unit > 0 ? S::places()[S::place(unit - 1)] : first > 0 ? known[first - 1] : T();
+        lengthen(part.a, part.c, part.d, left, S::places()[S::place(unit)]);
+        if constexpr (GIVEN) {
+            const Place at = place_of(part.system, level.systems, level.middles, level.lows);
+            T* to = out.system(at.high, at.middle, at.low) + part.begin * out.along;
+            save<OUT>(to, out.along, part.count, part.d);
+            T sum = T();  // stays zero if all are finite
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < part.count) sum = less(sum, T(), part.d[k]);
+            if (!ops::equal(sum, T())) atomicOr(&verdicts[part.system].lost, 1u);
+        } else {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < part.count) out.base[part.system * level.rows + part.begin + k] = part.d[k];
+        }
+        __syncthreads();  // all have read the unknowns before the next ends are written
+    }
+}
 
 // ---- Equations ------------------------------------------------------------------------------------------------
 
@@ -118,14 +707,30 @@ DEVICE void choose(bool exchange, int unknown, Equation<T, COUNT>& first, Equati
     }
 }
 
-// Takes an unknown out of an equation; its coefficient there is not read again.
+// a / b, given the inverse of b, rounded once but for a few.
+DEVICE float divided(float a, float b, float inverse_b) {
+    const float quotient = a * inverse_b;
+    return __fmaf_rn(less(a, quotient, b), inverse_b, quotient);
+}
+DEVICE double divided(double a, double b, double inverse_b) {
+    const double quotient = a * inverse_b;
+    return __fma_rn(less(a, quotient, b), inverse_b, quotient);
+}
+template <class T>
+DEVICE Complex<T> divided(Complex<T> a, Complex<T> b, Complex<T> inverse_b) {
+    const Complex<T> quotient = of_both(a, inverse_b), rest = of_both(less(a, quotient, b), inverse_b);
+    return {quotient.re + rest.re, quotient.im + rest.im};
+}
+
+// Takes an unknown out of an equation by another, given the inverse of its coefficient there; the one in the equation
+// itself is not read again.
 template <class T, int COUNT>
-DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, Equation<T, COUNT>& other) {
-    const T factor = ops::divide(other.a[unknown], first.a[unknown]);
+DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, T inverse_of, Equation<T, COUNT>& other) {
+    const T factor = divided(other.a[unknown], first.a[unknown], inverse_of);
 #pragma unroll
     for (int k = 0; k < COUNT; ++k)
-        if (k != unknown) other.a[k] = less_product(other.a[k], factor, first.a[k]);
-    other.rhs = less_product(other.rhs, factor, first.rhs);
+        if (k != unknown) other.a[k] = less(other.a[k], factor, first.a[k]);
+    other.rhs = less(other.rhs, factor, first.rhs);
 }
 
 // Two equations in (x[i-1], x[i], x[j-1], x[j]); without exchanges p is that of row i and q that of row j-1.
@@ -134,7 +739,8 @@ struct Segment {
     Equation<T, 4> p, q;
 };
 
-// Adds row j to a segment; returns the equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), that is to give x[j-1].
+// Adds row j to a segment; returns the equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), that is to give x[j-1], with
+// the inverse of its coefficient in its place. So do joins.
 template <class T>
 DEVICE Equation<T, 5> append(Segment<T>& s, bool exchange, T lower, T diag, T upper, T rhs) {
     Equation<T, 5> first = {{s.q.a[0], s.q.a[1], s.q.a[2], s.q.a[3], T()}, s.q.rhs};
@@ -142,8 +748,10 @@ DEVICE Equation<T, 5> append(Segment<T>& s, bool exchange, T lower, T diag, T up
     Equation<T, 5> row = {{T(), T(), lower, diag, upper}, rhs};
     choose(exchange, 2, first, other);
     choose(exchange, 2, first, row);
-    eliminate(2, first, other);
-    eliminate(2, first, row);
+    const T inverse_of = inverse(first.a[2]);
+    eliminate(2, first, inverse_of, other);
+    eliminate(2, first, inverse_of, row);
+    first.a[2] = inverse_of;
     s.p = {{other.a[0], other.a[1], other.a[3], other.a[4]}, other.rhs};
     s.q = {{row.a[0], row.a[1], row.a[3], row.a[4]}, row.rhs};
     return first;
@@ -192,13 +800,17 @@ struct Slots {
         choose(exchange, 0, first, second);
         choose(exchange, 0, first, p);
         choose(exchange, 0, first, q);
-        eliminate(0, first, second);
-        eliminate(0, first, p);
-        eliminate(0, first, q);
+        const T inverse0 = inverse(first.a[0]);
+        eliminate(0, first, inverse0, second);
+        eliminate(0, first, inverse0, p);
+        eliminate(0, first, inverse0, q);
+        first.a[0] = inverse0;
         choose(exchange, 1, second, p);
         choose(exchange, 1, second, q);
-        eliminate(1, second, p);
-        eliminate(1, second, q);
+        const T inverse1 = inverse(second.a[1]);
+        eliminate(1, second, inverse1, p);
+        eliminate(1, second, inverse1, q);
+        second.a[1] = inverse1;
         put(left_slot, {{{p.a[2], p.a[3], p.a[4], p.a[5]}, p.rhs}, {{q.a[2], q.a[3], q.a[4], q.a[5]}, q.rhs}});
 #pragma unroll
         for (int k = 0; k < 6; ++k) at(right_slot, k) = first.a[k];
@@ -214,11 +826,11 @@ struct Slots {
         T shared0 = at(slot, 6), shared1 = at(slot, 12);
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            shared0 = less_product(shared0, at(slot, 2 + k), ends[k]);
-            shared1 = less_product(shared1, at(slot, 8 + k), ends[k]);
+            shared0 = less(shared0, at(slot, 2 + k), ends[k]);
+            shared1 = less(shared1, at(slot, 8 + k), ends[k]);
         }
-        shared1 = ops::divide(shared1, at(slot, 7));
-        shared0 = ops::divide(less_product(shared0, at(slot, 1), shared1), at(slot, 0));
+        shared1 = of_both(shared1, at(slot, 7));
+        shared0 = of_both(less(shared0, at(slot, 1), shared1), at(slot, 0));
         at(slot, 0) = shared0, at(slot, 1) = shared1;
     }
 
@@ -228,9 +840,9 @@ struct Slots {
         Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
         Equation<T, 2> second = {{ops::add(s.p.a[0], s.p.a[2]), ops::add(s.p.a[1], s.p.a[3])}, s.p.rhs};
         choose(true, 0, first, second);
-        eliminate(0, first, second);
+        eliminate(0, first, inverse(first.a[0]), second);
         const T y1 = ops::divide(second.rhs, second.a[1]);
-        at(slot, 0) = ops::divide(less_product(first.rhs, first.a[1], y1), first.a[0]);
+        at(slot, 0) = ops::divide(less(first.rhs, first.a[1], y1), first.a[0]);
         at(slot, 1) = y1;
     }
 };
@@ -269,7 +881,7 @@ DEVICE void resolve_all(const Kept& slots, N count, int thread, int threads, Ind
 // What the threads of a system tell each other.
 struct Tidings {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
-    unsigned exchange, lost;
+    unsigned exchange, again, lost;
 };
 
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS>
@@ -359,10 +971,10 @@ struct Block {
                 x[k] = near;
                 if (k > 1) {
                     const Equation<T, 5>& e = kept[k];
-                    T y = less_product(e.rhs, e.a[0], before);
-                    y = less_product(y, e.a[1], start);
-                    y = less_product(y, e.a[3], near);
-                    y = ops::divide(less_product(y, e.a[4], far), e.a[2]);
+                    T y = less(e.rhs, e.a[0], before);
+                    y = less(y, e.a[1], start);
+                    y = less(y, e.a[3], near);
+                    y = of_both(less(y, e.a[4], far), e.a[2]);
                     far = near, near = y;
                 }
             }
@@ -393,6 +1005,24 @@ struct Block {
         largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
         return r;
     }
+    // Returns whether the backward error of a row of this thread is more than one that is kept.
+    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind) const {
+        using R = Real<T>;
+        constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x3p-22f : (R)0x3p-51;  // 6 eps
+        bool off = false;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) {
+                const Row c = row(k);
+                const T f = rhs[own + (ACROSS ? k * SYSTEMS : k)];
+                const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
+                const T here = ops::multiply(c.diag, x[k]);
+                const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
+                const T r = ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
+                off = off || !(size(r) <= KEPT_ERROR * (size(f) + size(below) + size(here) + size(above)));
+            }
+        return off;
+    }
     DEVICE void tell_errors(const Real<T> (&errors)[2]) const {
         if (count == 0) return;
         for (int k = 0; k < 2; ++k)
@@ -402,8 +1032,7 @@ struct Block {
 
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Pivot PIVOT, bool PERIODIC>
 DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
-                          Batch<T> out, Index systems, Index middles, Index lows, Index rows, Index columns,
-                          Index columns_each, Index rhs_column, Index out_column) {
+                          Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
     using B = Block<T, ROWS, UNITS, SYSTEMS, ACROSS>;
     extern __shared__ uint4 shared[];
     B block;
@@ -422,58 +1051,46 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     const int unit = block.unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
     block.own = block.place(unit * ROWS);
     block.count = max(0, min(ROWS, n - unit * ROWS));
-    // Threads beyond the last system do as it does, but store nothing.
-    const Index blocks = (systems + SYSTEMS - 1) / SYSTEMS;
-    const Index first = blockIdx.x % blocks * SYSTEMS + system;
-    const Index begin = blockIdx.x / blocks * columns_each, end = min(columns, begin + columns_each);
-    const bool stores = first < systems;
-    const Index at = stores ? first : systems - 1;
-    const Index l = at % lows, m = at / lows % middles, h = at / lows / middles;
-    const T *from_lower = lower.system(h, m, l), *from_diag = diag.system(h, m, l), *from_upper = upper.system(h, m, l);
-
-    // Rows are loaded by the threads that are side by side in memory.
-    const auto loaded = [&](int k) { return ACROSS ? unit * ROWS + k : unit + k * UNITS; };
-    const auto load_rhs = [&](Index column) {
-        const T* from = rhs.system(h, m, l) + column * rhs_column;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            if (loaded(k) < n) block.rhs[block.place(loaded(k))] = from[loaded(k) * rhs.along];
-    };
-    Tidings& tidings = block.tidings[system];
-    if (unit == 0) tidings.exchange = PIVOT == PARTIAL;
-#pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        const int row = loaded(k), place = block.place(row);
-        if (row < n) {
-            block.lower[place] = row > 0 || PERIODIC ? from_lower[row * lower.along] : T();
-            block.diag[place] = from_diag[row * diag.along];
-            block.upper[place] = row < n - 1 || PERIODIC ? from_upper[row * upper.along] : T();
-        }
-    }
-    load_rhs(begin);
-    B::sync();  // rows and tidings are there for all
-    if (PIVOT == AUTO) {
-        if (!block.dominant()) atomicOr(&tidings.exchange, 1u);
-        B::sync();  // all have looked at their rows
-    }
-    const bool exchange = PIVOT != NONE && tidings.exchange != 0;
-    // Systems whose rows are not exchanged go along where others of the block are solved again, and keep the first.
-    bool again;
-    if constexpr (ACROSS || UNITS > 32)
-        again = __syncthreads_or(exchange);
-    else
-        again = __any_sync(0xffffffffu, exchange);
-
+    const Index listed = left_over.counts ? left_over.take() : systems;
 #pragma unroll 1
-    for (Index column = begin; column < end; ++column) {
-        if (column > begin) load_rhs(column);
-        if (unit == 0) tidings.errors[0] = tidings.errors[1] = 0, tidings.lost = 0;
-        B::sync();  // the right-hand sides are there, and the tidings are new
-        // The solution of one pass is what the next one refines; both are there at the end.
+    for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
+        // Threads beyond the last system do as it does, but store nothing.
+        const Index first = base + system;
+        const bool stores = first < listed;
+        const Index counted = stores ? first : listed - 1;
+        const Place at = place_of(left_over.counts ? left_over.list[counted] : counted, systems, middles, lows);
+        const Index h = at.high, m = at.middle, l = at.low;
+        const T *from_lower = lower.system(h, m, l), *from_diag = diag.system(h, m, l);
+        const T* from_upper = upper.system(h, m, l);
+
+        // Rows are loaded by the threads that are side by side in memory.
+        const auto loaded = [&](int k) { return ACROSS ? unit * ROWS + k : unit + k * UNITS; };
+        const T* from_rhs = rhs.system(h, m, l);
+        Tidings& tidings = block.tidings[system];
+        if (unit == 0) tidings = {{0, 0}, PIVOT == PARTIAL, 0, 0};
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = loaded(k), place = block.place(row);
+            if (row < n) {
+                block.lower[place] = row > 0 || PERIODIC ? from_lower[row * lower.along] : T();
+                block.diag[place] = from_diag[row * diag.along];
+                block.upper[place] = row < n - 1 || PERIODIC ? from_upper[row * upper.along] : T();
+                block.rhs[place] = from_rhs[row * rhs.along];
+            }
+        }
+        B::sync();  // rows and tidings are there for all
+        if (PIVOT == AUTO) {
+            if (!block.dominant()) atomicOr(&tidings.exchange, 1u);
+            B::sync();  // all have looked at their rows
+        }
+        const bool exchange = PIVOT != NONE && tidings.exchange != 0;
+
+        // A second pass refines the solution of the first. Systems that need none go along, and keep the first.
         T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
         Real<T> errors[2] = {};
+        bool again = false, together = false;
 #pragma unroll 1
-        for (int pass = 0; pass <= again; ++pass) {
+        for (int pass = 0; pass <= together; ++pass) {
             T more_before, more_behind;
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) last[k] = x[k];
@@ -488,14 +1105,23 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) x[k] = ops::add(last[k], x[k]);
+            if (PIVOT != NONE && pass == 0) {
+                if (exchange && block.is_off(x, before, behind)) atomicOr(&tidings.again, 1u);
+                B::sync();  // all have looked at their rows
+                again = tidings.again != 0;
+                if constexpr (ACROSS || UNITS > 32)
+                    together = __syncthreads_or(again);
+                else
+                    together = __any_sync(0xffffffffu, again);
+            }
         }
-        if (again) {
+        if (together) {
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
             block.tell_errors(errors);
             B::sync();  // all have told their errors
-            if (!exchange || !(tidings.errors[1] < tidings.errors[0])) {
+            if (!again || !(tidings.errors[1] < tidings.errors[0])) {
 #pragma unroll
                 for (int k = 0; k < ROWS; ++k) x[k] = last[k];
             }
@@ -509,7 +1135,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
             }
         if (!finite) atomicOr(&tidings.lost, 1u);
         B::sync();  // the solution is there for all
-        T* to = out.system(h, m, l) + column * out_column;
+        T* to = out.system(h, m, l);
         const T nan = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
         const bool lost = tidings.lost != 0;
         if (stores) {
@@ -517,30 +1143,48 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
             for (int k = 0; k < ROWS; ++k)
                 if (loaded(k) < n) to[loaded(k) * out.along] = lost ? nan : block.rhs[block.place(loaded(k))];
         }
-        B::sync();  // all have read the solution before the next right-hand sides come
+        B::sync();  // all have read the solution before the next systems come
     }
 }
 
-// ---- Long systems ---------------------------------------------------------------------------------------------
+// ---- Long systems with exchanges ------------------------------------------------------------------------------
 
-// A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each, and takes two launches:
-// reduce_chunks makes one segment of every chunk, and the block that is the last to do so for a system joins them all,
-// closes the system and goes the way back, so that `kept` holds the y with which every chunk begins. solve_chunks
-// repeats the elimination of its rows and computes the unknowns between two of these ys.
+// A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each. reduce_chunks makes one
+// segment of every chunk; join_segments joins those, UNITS at a time, until one is left, closes the system and goes the
+// way back, so that the y with which every chunk begins is known; solve_chunks repeats the elimination of its rows and
+// computes the unknowns between two of these ys. Where that leaves a row with too large an error, all of it is done
+// once more for the residual (AGAIN). The blocks of every launch return at once where there is nothing to do, and take
+// the chunks in turn.
 
-template <class T, int ROWS, int UNITS, bool PERIODIC>
+template <bool CHECKED, bool AGAIN>
+DEVICE bool is_due(const Verdict& verdict) {
+    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.exchange != 0;
+}
+
+template <class T>
+struct System {
+    Batch<const T> lower, diag, upper, rhs;
+    Batch<T> out;
+    Index systems, middles, lows, rows;
+};
+
+template <class T, int ROWS, int UNITS, bool PERIODIC, bool AGAIN>
 struct Chunk : Block<T, ROWS, UNITS, 1, false> {
+    static constexpr int LENGTH = ROWS * UNITS, PLACES = (ROWS + 1) * UNITS;
     Index at, chunk, chunks;  // the system, the chunk of it that this block has, of how many
+    T* to;  // where its solution goes
+    T guess[ROWS], before, behind;  // the first solution, that of the rows before and behind
+
+    static DEVICE Index count_chunks(Index rows) { return (rows + LENGTH - 1) / LENGTH; }
 
     // Loads the chunk's rows to shared memory.
-    DEVICE void load(Batch<const T> from_lower, Batch<const T> from_diag, Batch<const T> from_upper,
-                     Batch<const T> from_rhs, Index middles, Index lows, Index rows) {
+    DEVICE void load_rows(const System<T>& s, Index number) {
         extern __shared__ uint4 shared[];
-        constexpr int LENGTH = ROWS * UNITS, PLACES = (ROWS + 1) * UNITS;
-        chunks = (rows + LENGTH - 1) / LENGTH;
-        at = blockIdx.x / chunks, chunk = blockIdx.x % chunks;
-        const Index begin = chunk * LENGTH, l = at % lows, m = at / lows % middles, h = at / lows / middles;
-        this->n = (int)min((Index)LENGTH, rows - begin);
+        chunks = count_chunks(s.rows);
+        at = quotient(number, chunks), chunk = number - at * chunks;
+        const Index begin = chunk * LENGTH;
+        const Place p = place_of(at, s.systems, s.middles, s.lows);
+        this->n = (int)min((Index)LENGTH, s.rows - begin);
         this->segments = (this->n + ROWS - 1) / ROWS;
         this->pitch = PLACES;
         this->system = 0, this->unit = threadIdx.x;
@@ -551,77 +1195,195 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
         this->upper = this->diag + PLACES;
         this->rhs = this->upper + PLACES;
         this->slots.first = this->rhs + PLACES;
-        const T *a = from_lower.system(h, m, l), *b = from_diag.system(h, m, l), *c = from_upper.system(h, m, l);
-        const T* d = from_rhs.system(h, m, l);
+        const T *a = s.lower.system(p.high, p.middle, p.low), *b = s.diag.system(p.high, p.middle, p.low);
+        const T *c = s.upper.system(p.high, p.middle, p.low), *d = s.rhs.system(p.high, p.middle, p.low);
+        to = s.out.system(p.high, p.middle, p.low);
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             const int row = this->unit + k * UNITS, place = this->place(row);
             const Index i = begin + row;
             if (row < this->n) {
-                this->lower[place] = i > 0 || PERIODIC ? a[i * from_lower.along] : T();
-                this->diag[place] = b[i * from_diag.along];
-                this->upper[place] = i < rows - 1 || PERIODIC ? c[i * from_upper.along] : T();
-                this->rhs[place] = d[i * from_rhs.along];
+                this->lower[place] = i > 0 || PERIODIC ? a[i * s.lower.along] : T();
+                this->diag[place] = b[i * s.diag.along];
+                this->upper[place] = i < s.rows - 1 || PERIODIC ? c[i * s.upper.along] : T();
+                this->rhs[place] = d[i * s.rhs.along];
+            }
+        }
+        if constexpr (AGAIN) {
+            const Index first = begin + this->unit * ROWS, last = first + this->count;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) guess[k] = k < this->count ? to[(first + k) * s.out.along] : T();
+            before = behind = T();
+            if (this->count > 0) {
+                before = to[(first > 0 ? first - 1 : s.rows - 1) * s.out.along];
+                behind = to[(last < s.rows ? last : 0) * s.out.along];
             }
         }
         __syncthreads();  // rows are there for all
     }
-    DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS]) const {
-        this->reduce(exchange, [&](int k, typename Chunk::Row) { return this->rhs[this->own + k]; }, equations);
+    // Makes one segment of the chunk; `error` becomes the backward error of the first solution in this thread's rows.
+    DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS], Real<T>& error) const {
+        this->reduce(
+            exchange,
+            [&](int k, typename Chunk::Row row) {
+                if constexpr (AGAIN)
+                    return this->residual(k, row, guess, before, behind, error);
+                else
+                    return this->rhs[this->own + k];
+            },
+            equations);
     }
 };
 
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC>
-DEVICE void reduce_chunks(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs, T* kept,
-                          unsigned* arrived, Index middles, Index lows, Index rows) {
-    Chunk<T, ROWS, UNITS, PERIODIC> chunk;
-    chunk.load(lower, diag, upper, rhs, middles, lows, rows);
-    Equation<T, 5> equations[ROWS];
-    chunk.reduce_all(EXCHANGE, equations);
-    const Index chunks = chunk.chunks;
-    const Slots<T, 0> all = {kept + chunk.at * KEPT * chunks, chunks};
-    bool last = false;
-    if (threadIdx.x == 0) {
-        all.put(chunk.chunk, chunk.slots.get(0));
-        __threadfence();  // the segment is there before its arrival is counted
-        last = atomicAdd(&arrived[chunk.at], 1u) == (unsigned)(chunks - 1);
-        if (last) arrived[chunk.at] = 0;
-    }
-    if (!__syncthreads_or(last)) return;
-    __threadfence();  // the segments that were counted are read after the count
-    const auto slot = [](Index i) { return i; };
-    const auto sync = [] { __syncthreads(); };
-    join_all(all, chunks, threadIdx.x, UNITS, EXCHANGE, slot, sync);
-    if (threadIdx.x == 0) all.close(0);
-    __syncthreads();
-    resolve_all(all, chunks, threadIdx.x, UNITS, 0, slot, sync);
+// Adds the backward error that the threads of a block have found.
+template <class R>
+DEVICE void tell_error(R mine, unsigned long long* largest) {
+    double error = (double)mine;
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) error = ::fmax(error, __shfl_xor_sync(0xffffffffu, error, lanes));
+    const unsigned long long bits = (unsigned long long)__double_as_longlong(error);
+    if (threadIdx.x % 32 == 0 && bits > __ldcg(largest)) atomicMax(largest, bits);
 }
 
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC>
-DEVICE void solve_chunks(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
-                         const T* kept, Batch<T> out, Index middles, Index lows, Index rows) {
-    Chunk<T, ROWS, UNITS, PERIODIC> chunk;
-    chunk.load(lower, diag, upper, rhs, middles, lows, rows);
-    Equation<T, 5> equations[ROWS];
-    chunk.reduce_all(EXCHANGE, equations);
-    const Index chunks = chunk.chunks, next = chunk.chunk + 1 < chunks ? chunk.chunk + 1 : 0;
-    if (threadIdx.x < 2) {
-        const T* y = kept + (chunk.at * KEPT + threadIdx.x) * chunks;
-        chunk.slots.at(0, threadIdx.x) = y[chunk.chunk];
-        chunk.slots.at(UNITS, threadIdx.x) = y[next];
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
+DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
+    using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
+    const Index all = s.systems * C::count_chunks(s.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        C chunk;
+        Verdict& verdict = verdicts[quotient(number, C::count_chunks(s.rows))];
+        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
+        chunk.load_rows(s, number);
+        Equation<T, 5> equations[ROWS];
+        Real<T> error = 0;
+        chunk.reduce_all(EXCHANGE, equations, error);
+        if (AGAIN) tell_error(error, &verdict.errors[0]);
+        const Slots<T, 0> kept = {segments + chunk.at * 10 * chunk.chunks, chunk.chunks};
+        if (threadIdx.x == 0) kept.put(chunk.chunk, chunk.slots.get(0));
+        __syncthreads();  // the segment has been read before the slots are written again
     }
-    __syncthreads();  // both ends are known to all
-    T x[ROWS], before, behind;
-    chunk.expand(equations, UNITS, x, before, behind);
+}
+
+enum Step { JOIN, CLOSE, RESOLVE };
+
+// Joins `count` segments, UNITS at a time, to those of the next level (JOIN) or the whole system, of which it gives the
+// y with which every segment begins (CLOSE); or goes the way back from those of the next level (RESOLVE).
+template <class T, int UNITS, bool EXCHANGE, bool CHECKED, bool AGAIN, Step STEP>
+DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, Verdict* verdicts, Index systems,
+                          Index count) {
+    extern __shared__ uint4 shared[];
+    const Slots<T, UNITS + 2> slots = {reinterpret_cast<T*>(shared), 0};
+    const int thread = threadIdx.x;
+    const Index parts = (count + UNITS - 1) / UNITS;
+    const auto slot = [](int i) { return i; };
+    const auto sync = [] { __syncthreads(); };
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
+        const Index system = quotient(number, parts), part = number - system * parts;
+        Verdict& verdict = verdicts[system];
+        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
+        const int here = (int)min((Index)UNITS, count - part * UNITS);
+        const Slots<T, 0> from = {const_cast<T*>(segments) + system * 10 * count, count};
+        if (thread < here) slots.put(thread, from.get(part * UNITS + thread));
+        __syncthreads();  // the segments are there
+        join_all(slots, here, thread, UNITS, EXCHANGE, slot, sync);
+        if constexpr (STEP == JOIN) {
+            const Slots<T, 0> next = {joined + system * 10 * parts, parts};
+            if (thread == 0) next.put(part, slots.get(0));
+        } else {
+            if (STEP == CLOSE && thread == 0) {
+                slots.close(0);
+                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, 0};
+            }
+            if (STEP == RESOLVE && thread < 2) {
+                const T* y = known + (system * 2 + thread) * parts;
+                slots.at(0, thread) = y[part], slots.at(UNITS, thread) = y[part + 1 < parts ? part + 1 : 0];
+            }
+            __syncthreads();  // both ends are known to all
+            resolve_all(slots, here, thread, UNITS, STEP == CLOSE ? 0 : UNITS, slot, sync);
+            if (thread < here) {
+                for (int k = 0; k < 2; ++k)
+                    ys[(system * 2 + k) * count + part * UNITS + thread] = slots.at(thread, k);
+            }
+        }
+        __syncthreads();  // all have read the slots before they are written again
+    }
+}
+
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
+DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts) {
+    using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
+    const Index all = s.systems * C::count_chunks(s.rows);
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+        C chunk;
+        Verdict& verdict = verdicts[quotient(number, C::count_chunks(s.rows))];
+        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
+        chunk.load_rows(s, number);
+        Equation<T, 5> equations[ROWS];
+        Real<T> error = 0;
+        chunk.reduce_all(EXCHANGE, equations, error);
+        const Index chunks = chunk.chunks, next = chunk.chunk + 1 < chunks ? chunk.chunk + 1 : 0;
+        if (threadIdx.x < 2) {
+            const T* y = ys + (chunk.at * 2 + threadIdx.x) * chunks;
+            chunk.slots.at(0, threadIdx.x) = y[chunk.chunk];
+            chunk.slots.at(UNITS, threadIdx.x) = y[next];
+        }
+        __syncthreads();  // both ends are known to all
+        T x[ROWS], before, behind;
+        chunk.expand(equations, UNITS, x, before, behind);
+        if constexpr (AGAIN) {
+            before = ops::add(before, chunk.before), behind = ops::add(behind, chunk.behind);
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k)
-        if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
-    __syncthreads();  // the solution is there for all
-    const Index l = chunk.at % lows, m = chunk.at / lows % middles, h = chunk.at / lows / middles;
-    T* to = out.system(h, m, l) + chunk.chunk * (ROWS * UNITS) * out.along;
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], chunk.guess[k]);
+            error = 0;
 #pragma unroll
-    for (int k = 0; k < ROWS; ++k) {
-        const int row = threadIdx.x + k * UNITS;
-        if (row < chunk.n) to[row * out.along] = chunk.rhs[chunk.place(row)];
+            for (int k = 0; k < ROWS; ++k)
+                if (k < chunk.count) chunk.residual(k, chunk.row(k), x, before, behind, error);
+            tell_error(error, &verdict.errors[1]);
+        } else {
+            bool finite = true;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
+            if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&verdict.lost, 1u);
+            if (EXCHANGE && __syncthreads_or(chunk.is_off(x, before, behind)) && threadIdx.x == 0)
+                atomicOr(&verdict.again, 1u);
+        }
+        __syncthreads();  // all have read the right-hand sides
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
+        __syncthreads();  // the solution is there for all
+        const Index begin = chunk.chunk * C::LENGTH;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = threadIdx.x + k * UNITS;
+            if (row >= chunk.n) continue;
+            const T value = chunk.rhs[chunk.place(row)];
+            if constexpr (AGAIN)
+                better[chunk.at * s.rows + begin + row] = value;
+            else
+                chunk.to[(begin + row) * s.out.along] = value;
+        }
+        __syncthreads();  // all have read the solution before the next rows come
+    }
+}
+
+// Takes the second solutions where they are better, and makes those that are lost in one unknown lost in all.
+template <class T>
+DEVICE void finish_long(System<T> s, const T* better, const Verdict* verdicts) {
+    // Several blocks to a system, or several systems to a block.
+    const Index each = max((Index)1, gridDim.x / s.systems);
+#pragma unroll 1
+    for (Index system = blockIdx.x / each; system < s.systems; system += gridDim.x / each) {
+        const Verdict verdict = verdicts[system];
+        const bool second = verdict.again && verdict.errors[1] < verdict.errors[0];
+        if (!verdict.lost && !second) continue;
+        const Place p = place_of(system, s.systems, s.middles, s.lows);
+        T* to = s.out.system(p.high, p.middle, p.low);
+        const T nan = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
+        for (Index row = blockIdx.x % each * blockDim.x + threadIdx.x; row < s.rows; row += each * blockDim.x)
+            to[row * s.out.along] = second ? better[system * s.rows + row] : nan;
     }
 }

@@ -16,7 +16,6 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
-    as_array,
     check_kind,
     compute_dtype,
     device,
@@ -116,20 +115,24 @@ def solve_tridiagonal(
     Notes
     -----
     Work and depth: O(n) in 2 ceil(log2 n) steps, twice (array; with ``none`` O(n log n) in ceil(log2 n) steps), O(n)
-    in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where rows are exchanged.
+    in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where exchanges leave errors.
     Traffic and launches: kernel reads every number once and writes every unknown once, in one launch, in whatever order
-    the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1572 of
-    complex128 (on GPUs with 227 KB of shared memory to a block). Longer ones take two launches, which read the data
-    once each; with row exchanges both run twice, and array operations find the residual between. Coefficients that
-    broadcast are read as they are, those of several right-hand sides once for a few of them. Array passes about 150
-    times over its n rows in all (with ``none`` 40 times at each step) unless a compiler fuses them.
+    the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1568 of
+    complex128 (on GPUs with 227 KB of shared memory to a block). With ``auto`` it is two launches, the second for
+    systems that are not diagonally dominant, which read theirs again. Longer systems take 4 to 16 launches, which
+    without exchanges read the data twice and keep a sixteenth to an eighth of the unknowns' memory between. With
+    exchanges they also take memory for a second solution, and where the first is not good enough they read the data
+    twice more; ``auto`` reads it once before. Coefficients that broadcast are read as they are, those of several
+    right-hand sides once for each. Array passes about 150 times over its n rows in all (with ``none`` 40 times at each
+    step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
-    solution is refined once by its residual, and the better of both returned. The backward error is commonly below
-    eps, and at most ten times that of LAPACK's gtsv in the classes of matrices that studies of stability use
-    (tests/test_tridiagonal.py has them), by array and kernel. This holds for periodic and transposed systems too. Not
-    so in float32 for a few in a thousand systems whose solution is 1e20 times rhs, such as of random coefficients with
-    a diagonal of size 1e-8: the error may be a thousand times that of gtsv there, and return_residual tells.
+    solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
+    of both returned. The backward error is at most ten times that of LAPACK's gtsv, or ten eps if that is more, in the
+    classes of matrices that studies of stability use (tests/test_tridiagonal.py has them), by array and kernel, and by
+    array commonly below eps. This holds for periodic and transposed systems too. Not so in float32 for a few in a
+    thousand systems whose solution is 1e20 times rhs, such as of random coefficients with a diagonal of size 1e-8: the
+    error may be a thousand times that of gtsv there, and return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
@@ -140,10 +143,10 @@ def solve_tridiagonal(
     Singular systems: the solution is NaN or, where rounding hides that the matrix is singular, large numbers. Nothing
     is raised; the status tells. 16-bit floats are solved in float32 and rounded once; XLA may take their residual
     before.
-    Reproducibility: the same input gives the same bits, run after run, and with row exchanges a system gives the same
-    bits alone and in a batch: by kernel, and by array where the library's elementwise operations do (NumPy's do).
-    Methods: kernel (CUDA arrays, those of JAX for systems that a block holds; asked for by name, until it is measured),
-    native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one system at a time), array.
+    Reproducibility: the same input gives the same bits, run after run, and a system gives the same bits alone and in a
+    batch: by kernel, and by array with row exchanges where the library's elementwise operations do (NumPy's do).
+    Methods: kernel (CUDA arrays; asked for by name, until it is measured), native (NumPy with SciPy installed: LAPACK's
+    gtsv; JAX on a CPU, and on a GPU for one system at a time), array.
     Kernel and native are for float32, float64, complex64 and complex128; native always exchanges rows.
     Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
     order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
@@ -236,9 +239,13 @@ def _checked(
     check_kind("rhs", rhs, ("float", "complex"))
     if rhs.ndim == 0:
         raise ValueError("rhs must have at least one dimension")
+    rhs_kind = dtype_kind(rhs.dtype)
     for name in ("lower", "diag", "upper"):
-        if type(arrays[name]) in (int, float, complex):
-            arrays[name] = as_array(name, arrays[name], xp, rhs.dtype, device(rhs), ())
+        if type(arrays[name]) in (int, float) or (type(arrays[name]) is complex and rhs_kind == "complex"):
+            # Unlike asarray, full makes no device wait for a copy.
+            arrays[name] = xp.full((), arrays[name], dtype=rhs.dtype, device=device(rhs))
+        elif type(arrays[name]) is complex:
+            raise TypeError(f"{name} must fit dtype {dtype_name(rhs.dtype)}, got {arrays[name]!r}")
         check_kind(name, arrays[name], ("float", "complex"))
     lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
     ndim = max(x.ndim for x in coefficients) or rhs.ndim
@@ -672,8 +679,13 @@ class _Tile:
     ``rows`` are those of a thread, by the bytes of a number; ``threads`` the most in a block of short systems;
     ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
     by the words of a number, so that their registers suffice;
-    ``shared_bytes`` what a block may have; ``blocks`` how many there should be before right-hand sides share one;
-    ``chunk`` the threads of a block that has a part of a long system.
+    ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
+    ``chunk`` the threads of a block that has a part of a long system, a quarter of that up to ``few`` unknowns.
+    Where rows are not exchanged ``rows_in_order`` are those of a thread, twice as many if a system would have more than
+    ``units_in_order`` threads, and ``across_in_order`` the threads of a block whose systems lie side by side. Of long
+    systems ``stretch`` are the threads of a block there, and ``each``, by the bytes of a number, how many of them make
+    one row of the next level; ``long_blocks`` how many blocks there are at most, which take chunks in turn.
+    ``resident`` blocks of short systems with exchanges are to fit a multiprocessor.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -683,11 +695,19 @@ class _Tile:
     shared_bytes: int = 227 << 10
     blocks: int = 1056
     chunk: int = 256
+    few: int = 1 << 19
+    rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
+    units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 256), (16, 256))
+    across_in_order: int = 256
+    stretch: int = 128
+    each: tuple[tuple[int, int], ...] = ((4, 16), (8, 8), (16, 8))
+    long_blocks: int = 1056
+    resident: int = 0
 
 
 _TILE = _Tile()
 _KEPT = 13  # as in _tridiagonal.cu
-_TIDINGS = 24
+_TIDINGS = 32
 
 
 def _plan(
@@ -706,52 +726,91 @@ def _plan(
     the coefficients do not have.
     """
     whole = (columns, *shape) if columns else shape
-    seen = _seen(shape, axis, dtype, whole, shapes, layouts)
+    seen = _seen(whole, axis, dtype, shapes, layouts)
     if seen is None:
         return None
-    groups, aside, numbers, views = seen
+    groups, numbers, views = seen
     (_, _), (middles, _), (lows, low) = groups
-    n, systems = shape[axis], math.prod(shape) // shape[axis]
+    n, systems = shape[axis], math.prod(whole) // shape[axis]
     across = low[3] == 1 and numbers[15] != 1
     rows, units, together, shared = _block(dtype, n, across)
     blocks = -(-systems // together)
-    count = max(columns, 1)
-    each = max(1, min(count, blocks * count // _TILE.blocks))
-    numbers += (systems, middles, lows, n, count, each, aside[3], aside[4])
-    call = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), pivot.upper(), _cpp(periodic)))
-    return _cuda.Plan(
+    numbers += (systems, middles, lows, n)
+    arguments = f"{', '.join(views)}, n20, n21, n22, n23"
+
+    sizes = C_TYPES[dtype], str(rows), str(units), str(together), _cpp(across)
+
+    def stable(pivot: str, left: str) -> str:
+        call = ", ".join((*sizes, pivot.upper(), _cpp(periodic)))
+        return f"  solve_systems<{call}>({arguments}, {left});"
+
+    plan = _cuda.Plan(
         source=_cuda.device_source("_common.cuh", "_tridiagonal.cu"),
-        body=f"  solve_systems<{call}>({', '.join(views)}, {', '.join(f'n{k}' for k in range(20, 28))});",
+        body=stable(pivot, "Left{}"),
         inputs=4,
         outputs=((whole, dtype),),
         integers=tuple(numbers),
-        grid=blocks * -(-count // each),
+        grid=blocks,
         block=units * together,
         shared_bytes=shared,
+        resident_blocks=_TILE.resident,
     )
+    if pivot == "partial" or periodic or systems >= 2**32:
+        return plan
+    addresses = [address for _, address in layouts]
+    lies = _lies(dtype, n, groups, numbers, addresses)
+    rows, units, together, shared = _block_in_order(dtype, n, across)
+    left = "Left{(unsigned*)zeroed, (unsigned*)temporary}"
+    call = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *lies))
+    first = dataclasses.replace(
+        plan,
+        body=f"  solve_in_order<{call}>({arguments}, {left if pivot == 'auto' else 'Left{}'});",
+        grid=-(-systems // together),
+        block=units * together,
+        shared_bytes=shared,
+        resident_blocks=_TILE.resident,
+    )
+    if pivot == "none":
+        return first
+    # Blocks take the systems that are left in turn: where none are, few have to find that out.
+    second = dataclasses.replace(plan, body=stable("partial", left), grid=min(blocks, _TILE.blocks))
+    return dataclasses.replace(first, zeroed_bytes=8, temporary_bytes=4 * systems, then=(second,))
+
+
+def _lies(
+    dtype: str, n: int, groups: Sequence[tuple[int, tuple[int, ...]]], numbers: Sequence[int], addresses: Sequence[int]
+) -> list[str]:
+    """Return how the rows of coefficients, rhs and solution lie in memory, by the names of `Lies`."""
+    nbytes = np.dtype(dtype).itemsize
+    found = []
+    for at, address in enumerate((*addresses, 0)):
+        along = numbers[4 * at + 3]
+        steps = [step[at] for length, step in groups if length > 1]
+        whole = along == 1 and address % 16 == 0 and all(step * nbytes % 16 == 0 for step in steps)
+        if along == 0:
+            found.append("SAME")
+        else:
+            found.append("VECTORS" if whole and n * nbytes % 16 == 0 else "APART")
+    return found
 
 
 def _seen(
     shape: tuple[int, ...],
     axis: int,
     dtype: str,
-    whole: tuple[int, ...],
     shapes: Sequence[tuple[int, ...]],
     layouts: Sequence[tuple[tuple[int, ...], int]],
-) -> tuple[list[tuple[int, tuple[int, ...]]], list[int], list[int], list[str]] | None:
+) -> tuple[list[tuple[int, tuple[int, ...]]], list[int], list[str]] | None:
     """Return how the kernel sees the coefficients, rhs and the solution, or None if that takes more than three axes.
 
-    These are the axes beside that of the unknowns, merged; the strides of an axis that ``whole`` has before ``shape``;
-    the integers that the kernel is given first; and the arguments they make, one for each array.
+    These are the axes beside that of the unknowns, merged; the integers that the kernel is given first; and the
+    arguments they make, one for each array.
     """
     strides = []
     for one, (steps, _) in zip(shapes, layouts, strict=True):
         known = tuple(0 if length == 1 else step for length, step in zip(one, steps, strict=True))
-        strides.append((0,) * (len(whole) - len(known)) + known)
-    strides.append(_row_major(whole))
-    extra = len(whole) - len(shape)
-    aside = [stride[0] if extra else 0 for stride in strides]
-    strides = [stride[extra:] for stride in strides]
+        strides.append((0,) * (len(shape) - len(known)) + known)
+    strides.append(_row_major(shape))
     before, behind = _merged(shape, axis % len(shape), strides)
     groups = before + behind
     if len(groups) > 3:
@@ -762,53 +821,160 @@ def _seen(
         numbers += [*(steps[at] for _, steps in groups), strides[at][axis]]
         kind = C_TYPES[dtype] if at == 4 else f"const {C_TYPES[dtype]}"
         views.append(f"{{({kind}*){name}, {', '.join(f'n{k}' for k in range(4 * at, 4 * at + 4))}}}")
-    return groups, aside, numbers, views
+    return groups, numbers, views
 
 
-def _long_plans(
+def _long_plan(
     shape: tuple[int, ...],
     axis: int,
     periodic: bool,
     pivot: str,
     dtype: str,
+    columns: int,
     shapes: Sequence[tuple[int, ...]],
     layouts: Sequence[tuple[tuple[int, ...], int]],
-) -> tuple[_cuda.Plan, _cuda.Plan] | None:
-    """Return the two launches for systems that no block can hold, or None if the arrays have too many axes."""
-    seen = _seen(shape, axis, dtype, shape, shapes, layouts)
+) -> _cuda.Plan | None:
+    """Return the launches for systems that no block can hold, or None if the arrays have too many axes.
+
+    The arguments are those of `_plan`.
+    """
+    whole = (columns, *shape) if columns else shape
+    seen = _seen(whole, axis, dtype, shapes, layouts)
     if seen is None:
         return None
-    ((_, _), (middles, _), (lows, _)), _, numbers, views = seen
-    n, systems = shape[axis], math.prod(shape) // shape[axis]
-    nbytes = np.dtype(dtype).itemsize
-    rows, units = dict(_TILE.rows)[nbytes], _TILE.chunk
-    chunks = -(-n // (rows * units))
-    call = ", ".join((C_TYPES[dtype], str(rows), str(units), _cpp(pivot != "none"), _cpp(periodic)))
-    kept = f"({C_TYPES[dtype]}*)"
-    source = _cuda.device_source("_common.cuh", "_tridiagonal.cu")
-    inputs = ", ".join(views[:4])
-
-    def launch(body: str, count: int, output: tuple[int, ...], zeroed_bytes: int = 0) -> _cuda.Plan:
-        return _cuda.Plan(
-            source=source,
-            body=body,
-            inputs=count,
-            outputs=((output, dtype),),
-            integers=(*numbers, middles, lows, n),
-            grid=systems * chunks,
-            block=units,
-            shared_bytes=nbytes * (4 * units * (rows + 1) + _KEPT * (units + 2)),
-            zeroed_bytes=zeroed_bytes,
+    groups, numbers, views = seen
+    (_, _), (middles, _), (lows, _) = groups
+    n, systems = shape[axis], math.prod(whole) // shape[axis]
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
+    memory = _Memory()
+    exchanged, checked = pivot != "none", pivot == "auto" and not periodic
+    verdicts = f"(Verdict*){memory.place(32 * systems)}"
+    launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
+    if checked or not (exchanged or periodic):
+        lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
+        launches += _in_order_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
+    if exchanged or periodic:
+        launches += _exchange_launches(dtype, n, systems, (exchanged, periodic, checked), verdicts, memory)
+    better = memory.place(nbytes * n * systems if exchanged else 0)
+    launches.append((f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.blocks, 256, 0))
+    integers = (*numbers, systems, middles, lows, n, *memory.places)
+    given = f"  const System<{kind}> all = {{{', '.join(views)}, n20, n21, n22, n23}};\n"
+    plans = [
+        _cuda.Plan(
+            source=_cuda.device_source("_common.cuh", "_tridiagonal.cu"),
+            body=given + body.replace("BETTER", f"({kind}*){better}"),
+            inputs=4,
+            outputs=((whole, dtype),),
+            integers=integers,
+            grid=min(blocks, _TILE.long_blocks),
+            block=threads,
+            shared_bytes=shared,
+            temporary_bytes=memory.nbytes,
         )
+        for body, blocks, threads, shared in launches
+    ]
+    return dataclasses.replace(plans[0], then=tuple(plans[1:]))
 
-    reduce = launch(
-        f"  reduce_chunks<{call}>({inputs}, {kept}out0, (unsigned*)zeroed, n20, n21, n22);",
-        4,
-        (systems * _KEPT * chunks,),
-        zeroed_bytes=4 * systems,
-    )
-    expand = launch(f"  solve_chunks<{call}>({inputs}, (const {kept[1:]}in4, {views[4]}, n20, n21, n22);", 5, shape)
-    return reduce, expand
+
+class _Memory:
+    """What the launches for long systems keep in temporary memory, and where: integers from n24 on."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.nbytes = 0
+
+    def place(self, nbytes: int) -> str:
+        """Return the expression of the address of that many bytes."""
+        self.places.append(self.nbytes)
+        self.nbytes += -(-nbytes // 16) * 16
+        return f"((char*)temporary + n{23 + len(self.places)})"
+
+    def number(self, value: int) -> str:
+        """Return the expression of a number."""
+        self.places.append(value)
+        return f"n{23 + len(self.places)}"
+
+
+def _in_order_launches(
+    dtype: str,
+    n: int,
+    systems: int,
+    checked: bool,
+    lies: Sequence[str],
+    views: Sequence[str],
+    verdicts: str,
+    memory: _Memory,
+) -> list[tuple[str, int, int, int]]:
+    """Return the launches for long systems whose rows are not exchanged."""
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
+    rows, each, units = dict(_TILE.rows_in_order)[nbytes], dict(_TILE.each)[nbytes], _TILE.stretch
+    most = 2 * rows * dict(_TILE.units_in_order)[nbytes]
+    chunks = -(-n // (rows * units))
+    marks = f"(unsigned*){memory.place(4 * systems * chunks if checked else 0)}"
+    shared = 7 * nbytes * (units + units // each)
+    inputs = ", ".join(views[:4])
+    down, up = [], []
+    count, kept, unknowns = n, "nullptr", ""
+    while True:
+        given, level_rows = count == n, memory.number(count)
+        blocks = systems * -(-count // (rows * units))
+        level = f"Level<{kind}>{{{inputs}, (const {kind}*){kept}, {level_rows}, n21, n22, n20}}"
+        groups = -(-count // (rows * each))
+        above, known = memory.place(7 * nbytes * groups * systems), memory.place(nbytes * groups * systems)
+        sizes = f"{kind}, {rows}, {units}, {each}, {_cpp(given)}"
+        places = ", ".join(lies[:4]) if given else "APART, APART, APART, APART"
+        call = f"shorten_long<{sizes}, {_cpp(given and checked)}, {places}>"
+        down.append((f"  {call}({level}, ({kind}*){above}, {marks});", blocks, units, shared))
+        out = f"{views[4]}" if given else f"Batch<{kind}>{{({kind}*){unknowns}, 0, 0, 0, 1}}"
+        call = f"lengthen_long<{sizes}, {_cpp(checked)}, {places}, {lies[4] if given else 'APART'}>"
+        up.append((f"  {call}({level}, (const {kind}*){known}, {out}, {verdicts});", blocks, units, shared))
+        count, kept, unknowns = groups, above, known
+        if count <= most:
+            break
+    top_rows, top_units, _, _ = _block_in_order(dtype, count, across=False)
+    top_units = max(top_units, 64)
+    call = f"solve_top<{kind}, {top_rows}, {top_units}, {_cpp(checked)}>"
+    numbers = f"n20, {memory.number(chunks)}, {memory.number(count)}"
+    top = f"  {call}((const {kind}*){kept}, ({kind}*){unknowns}, {verdicts}, {marks}, {numbers});"
+    return [*down, (top, systems, top_units, 7 * nbytes * (top_units + 32)), *reversed(up)]
+
+
+def _exchange_launches(
+    dtype: str, n: int, systems: int, ways: tuple[bool, bool, bool], verdicts: str, memory: _Memory
+) -> list[tuple[str, int, int, int]]:
+    """Return the launches for long systems whose rows may be exchanged."""
+    exchanged, periodic, checked = ways
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
+    rows, units, joined = dict(_TILE.rows)[nbytes], _TILE.chunk, _TILE.chunk
+    if n <= _TILE.few:
+        units = max(32, units // 4)
+    chunks = -(-n // (rows * units))
+    counts = [chunks]
+    while counts[-1] > joined:
+        counts.append(-(-counts[-1] // joined))
+    segments = [f"({kind}*){memory.place(10 * nbytes * count * systems)}" for count in counts]
+    ys = [f"({kind}*){memory.place(2 * nbytes * count * systems)}" for count in counts]
+    lengths = [memory.number(count) for count in counts]
+    in_chunk = nbytes * (4 * units * (rows + 1) + _KEPT * (units + 2))
+    in_join = nbytes * _KEPT * (joined + 2)
+    launches = []
+    for again in (False, True) if exchanged else (False,):
+        call = f"<{kind}, {rows}, {units}, {', '.join(map(_cpp, (exchanged, periodic, checked, again)))}>"
+        joining = f"{kind}, {joined}, {', '.join(map(_cpp, (exchanged, checked, again)))}"
+
+        def join(step: str, level: int) -> tuple[str, int, int, int]:
+            last = level + 1 == len(counts)
+            above, known = ("nullptr", "nullptr") if last else (segments[level + 1], ys[level + 1])
+            arguments = f"{segments[level]}, {above}, {known}, {ys[level]}, {verdicts}, n20, {lengths[level]}"
+            blocks = systems * -(-counts[level] // joined)
+            return f"  join_segments<{joining}, {step}>({arguments});", blocks, joined, in_join  # noqa: B023
+
+        launches.append((f"  reduce_chunks{call}(all, {segments[0]}, {verdicts});", systems * chunks, units, in_chunk))
+        launches += [join("JOIN", level) for level in range(len(counts) - 1)]
+        launches.append(join("CLOSE", len(counts) - 1))
+        launches += [join("RESOLVE", level) for level in reversed(range(len(counts) - 1))]
+        launches.append((f"  solve_chunks{call}(all, {ys[0]}, BETTER, {verdicts});", systems * chunks, units, in_chunk))
+    return launches
 
 
 def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
@@ -828,6 +994,22 @@ def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
         together //= 2
 
 
+def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
+    """Return what `_block` does, for systems whose rows are not exchanged."""
+    nbytes = np.dtype(dtype).itemsize
+    rows, most = dict(_TILE.rows_in_order)[nbytes], dict(_TILE.units_in_order)[nbytes]
+    if n > rows * most:
+        rows *= 2
+    units = _cuda.power_of_two(-(-n // rows), up=True)
+    # Systems side by side are 32 bytes at least, as memory is read, where they fit.
+    beside = min(_TILE.across, max(_TILE.across_in_order // units, 32 // nbytes), 4096 // nbytes // units)
+    together = max(32 // units, beside if across else _TILE.threads // units, 1)
+    if units == 1 or (units <= 32 and not across):
+        return rows, units, together, 0
+    wide = units + (32 if units > 32 else 0)
+    return rows, units, together, 7 * nbytes * wide * (together + 1 if across else together)
+
+
 def _cpp(truth: bool) -> str:
     return "true" if truth else "false"
 
@@ -839,24 +1021,23 @@ def _kernel_refusal(xp: Namespace, s: _System) -> str | None:
     dtype = dtype_name(s.diag.dtype)
     if dtype not in _LAPACK:
         return f"the kernel does not compute in {dtype}"
-    if _is_long(s) and _cuda.is_jax(xp):
-        return f"a system of {s.n} unknowns of {dtype} does not fit a block, and two launches JAX does not get yet"
     return None
 
 
 def _is_long(s: _System) -> bool:
+    return _beyond_block(dtype_name(s.diag.dtype), s.n)
+
+
+def _beyond_block(dtype: str, n: int) -> bool:
     """Return whether a system is more than a block can hold."""
-    _, units, _, shared = _block(dtype_name(s.diag.dtype), max(s.n, 1), across=False)
+    _, units, _, shared = _block(dtype, max(n, 1), across=False)
     return units > 1024 or shared > _TILE.shared_bytes
 
 
 def _kernel(xp: Namespace, s: _System) -> Array:
-    """Return the solutions by one launch of a CUDA kernel, or those of long systems by several."""
+    """Return the solutions by a CUDA kernel, or for long systems by several."""
     if 0 in s.shape:
         return s.rhs / s.diag
-    if _is_long(s):
-        solve = functools.partial(_launched_long, xp, s)
-        return _whole(xp, solve(s.rhs) if s.pivot == "none" else _refined(xp, s, solve), s.axis)
     return _launched(xp, s, (*s.given, s.rhs))[0]
 
 
@@ -873,7 +1054,7 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         key = (xp, gpu, options, shapes, layouts)
         found = _runners.get(key)
         if found is None:
-            plan = _plan(*options, shapes, layouts)
+            plan = (_long_plan if _is_long(s) else _plan)(*options, shapes, layouts)
             if plan is None:
                 return None
             found = _cuda.remember(_runners, key, _traced(xp, s, plan) if gpu is None else _cuda.Runner(xp, plan, gpu))
@@ -888,24 +1069,6 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         run = runner()
         assert run is not None
     return run(*arrays)
-
-
-def _launched_long(xp: Namespace, s: _System, rhs: Array) -> Array:
-    arrays = tuple(_cuda.plain(xp, x) for x in (*s.given, rhs))
-    options = (s.shape, s.axis, s.periodic, s.pivot, dtype_name(s.diag.dtype))
-    gpu = _cuda.device_index(xp, rhs)
-    while True:
-        layouts = tuple([_cuda.layout(xp, x) for x in arrays])
-        key = (xp, gpu, options, tuple([tuple(x.shape) for x in arrays]), layouts)
-        runners = _runners.get(key)
-        if runners is None:
-            plans = _long_plans(*options, key[3], layouts)
-            if plans is None:
-                arrays = tuple(_cuda.contiguous(xp, xp.broadcast_to(x, s.shape)) for x in arrays)
-                continue
-            runners = _cuda.remember(_runners, key, tuple(_cuda.Runner(xp, plan, gpu) for plan in plans))
-        reduce, expand = runners
-        return expand(*arrays, *reduce(*arrays))[0]
 
 
 _runners: dict[Any, Any] = {}
@@ -935,6 +1098,7 @@ def _traced(xp: Namespace, s: _System, plan: _cuda.Plan) -> Callable[..., tuple[
 
 
 def _kernel_slower(_xp: Namespace, _s: _System) -> str | None:
+    """Return why ``auto`` takes another method, or None."""
     return "it has not been measured on a GPU yet"
 
 
