@@ -490,7 +490,7 @@ class TestUnpivoted(TestSolveTridiagonal):
 
 
 class TestPeriodic(Systems):
-    lengths: ClassVar = (*range(21), 63, 64, 65, 257)
+    lengths: ClassVar = (*range(10), 16, 17, 33, 64, 65, 257)
     options: ClassVar = {"periodic": True}
 
     def reference(self, *inputs, axis, periodic, **_):

@@ -502,7 +502,24 @@ def contiguous(xp: Namespace, x: Array) -> Array:
     kind = _library(xp)
     if kind == "torch":
         return x.contiguous()
-    return xp.ascontiguousarray(x) if kind == "cupy" else x
+    if kind != "cupy":
+        return x
+    copy = xp.ascontiguousarray(x)
+    if copy is not x:
+        _keep_if_captured(copy, _cupy().cuda.get_current_stream().ptr)
+    return copy
+
+
+_captured: list[Array] = []
+
+
+def _keep_if_captured(own: Array, stream: int) -> None:
+    """Keep an array of CuPy that nobody else holds, if the stream is being captured: a graph may need it at any time.
+
+    PyTorch keeps the memory of a graph by itself.
+    """
+    if _cupy().cuda.runtime.streamIsCapturing(stream):
+        _captured.append(own)
 
 
 class Runner:
@@ -545,6 +562,7 @@ class Runner:
                 else functools.partial(_cupy().ndarray, shape, np.dtype("uint8"))
             )
             self._outputs += (own,)
+        self._may_be_captured = torch is None and plan.temporary_bytes > 0
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         """Launch on the caller's current stream and return the outputs; nothing waits."""
@@ -574,6 +592,8 @@ class Runner:
         packets.append(packet)  # type: ignore[union-attr]
         if status:
             raise _driver().error("cuLaunchKernelEx", status)
+        if self._may_be_captured:
+            _keep_if_captured(outputs[-1], stream)
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
     def one(self, x: Array) -> Array:
