@@ -53,6 +53,7 @@ SPILLS = {
     "scan_rows<256, 256, 3, GROUPS, false> adjoint complex128": _OCCUPANCY,
     "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
+    "SortedRows<128, 32, 32, 8, true, false> sort": _OCCUPANCY,
     "SortedTile<384, 15> sort float32 values (1, 2, 8)": _OCCUPANCY,
     "SortedRows<64, 64, 16, 8, true, true> sort ": "up to 30 bytes each way on sm_100, which another block is worth",
     "SortedRows<256, 256, 16, 8, false, true> sort uint8 values (4,)": _OCCUPANCY,
