@@ -82,9 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
     records: list[dict[str, Any]] = []
     errors: list[str] = []
     notes: dict[str, None] = {}
+    measured: set[str] = set()
     for case in progress(selected):
+        measured.add(case.primitive)
         try:
             outcome = harness.run_case(case, present, ceilings, budget=0.05 if options.quick else 0.3)
+        except KeyboardInterrupt:
+            errors.append(f"interrupted at {case.primitive}: {case.name}; the cases before it are written")
+            break
         except Exception as error:  # a case that breaks down must not take the others' results with it
             errors.append(f"{case.primitive}: {case.name} FAILED: {type(error).__name__}: {error}")
             continue
@@ -94,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not options.summary:
             say(harness.table(outcome))
 
-    harness.write_results(path, head, records, {case.primitive for case in selected})
+    harness.write_results(path, head, records, measured)
     everything = json.loads(path.read_text())["records"]
     print(f"\n{harness.summary(records)}\n")
     print(f"{harness.LEGEND} In the long table * marks what auto takes.")
