@@ -121,6 +121,7 @@ _OPTIONS = (
     "-fvisibility=hidden",
     "-pthread",
     "-fno-strict-aliasing",
+    "-U_FORTIFY_SOURCE",  # which takes a jump to another fiber for an error
     "-ffp-contract=off",
 )
 

@@ -487,7 +487,7 @@ def _scan(
         identity = operator.identity(*(dtype_name(one) for one in working))
         if identity is None:
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
-    n = xs[0].shape[index] + include_initial
+    n = xs[0].shape[index] + int(include_initial)  # a length may be a symbol, to which PyTorch adds no bool
     call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
     call.key = key
     return _derivatives.scan(_METHODS[primitive], method, xp, call)
@@ -934,8 +934,12 @@ class _Tile:
     """Lines from which on a tile waits for its neighbour alone: tiles are then drawn across the lines."""
     walkers: int = 1056
     """Lines from which on a block goes along each, and loads a tile while it works on the one before."""
+    walk_threads: int = 128
+    """Threads of such a block."""
     walk_bytes: int = 160
-    """What a thread of such a block keeps in shared memory of each tile."""
+    """What each of them keeps in shared memory of each tile."""
+    walk_resident: int = 4
+    """Such blocks that are to fit a multiprocessor."""
 
 
 _TILE = _Tile()
@@ -1275,7 +1279,7 @@ def _plan(
                 each = by_tile if vectors <= widest * by_tile else by_line
                 block = _cuda.power_of_two(-(-vectors // each), up=True)
             elif lines >= _TILE.walkers:
-                direct, walks = False, True
+                direct, walks, block = False, True, _TILE.walk_threads
                 tiles = -(-vectors // (block * _rounds(_TILE.walk_bytes, vector * sum(sizes))))
             elif lines >= _TILE.many_lines:
                 tiles = -(-vectors // (block * by_tile))
@@ -1325,6 +1329,7 @@ def _plan(
         block=block,
         shared_bytes=-(-shared // 16) * 16,
         status_bytes=16 * words if tiles > 1 and look != "WALK" else 0,
+        resident_blocks=_TILE.walk_resident if look == "WALK" else 0,
     )
 
 
