@@ -321,7 +321,10 @@ class TestTorchCompile:
 
     def test_registered_right(self, backend, rng):
         from torch.library import opcheck
-        from torch.ops import parprims as ops
+
+        from parprims import _derivatives_torch  # makes the operators known
+
+        ops = _derivatives_torch.torch.ops.parprims
 
         def leaf(*shape):
             return backend.asarray(random(rng, shape, "float64")).requires_grad_()
