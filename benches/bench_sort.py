@@ -121,6 +121,8 @@ SORT_BY_KEY = {
 
 LARGE = 2**26
 TIMED_SMALLER = {"array": "it is timed at smaller sizes"}
+# XLA takes ten seconds and more to compile it, whatever the size.
+TIMED_ONCE = {"jax-cuda array": "it is timed in B11 and at 2^20"}
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -129,7 +131,7 @@ def cases(scale: Scale) -> list[Case]:
 
     def add(function, name, make, peers, n, dtype, *, whole_call=False, **options):
         make = functools.partial(make, n=n, dtype=dtype, **options)
-        skip = TIMED_SMALLER if n >= LARGE else {}
+        skip = TIMED_SMALLER if n >= LARGE else TIMED_ONCE if n != 2**20 else {}
         found.append(
             Case(
                 function.__name__,

@@ -69,8 +69,8 @@ class Case:
     primitive. ``peers`` maps a name of `LIBRARIES` or `OUTSIDE` to a function of the library's module and the
     arrays. ``work`` is counted in ``unit``; for B/s it is the bytes of inputs and outputs. ``ceiling`` names the
     entry of `ceilings` that bounds the case. With ``whole_call`` the time is that of the call as Python sees it,
-    and not only the device's. ``libraries`` are those whose arrays the case is for. ``skip`` maps a method or peer
-    to the reason why it is not timed.
+    and not only the device's. ``libraries`` are those whose arrays the case is for. ``skip`` maps a method or peer,
+    or one of a backend ("jax-cuda array"), to the reason why it is not timed.
     """
 
     primitive: str
@@ -384,9 +384,10 @@ def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: O
             elif peer != "numpy" or case.whole_call or methods.get("native", "absent") is not None:
                 calls[f"peer:{peer}"] = functools.partial(call, backend.module)
         for name, call in calls.items():
-            reason = case.skip.get(name.removeprefix("peer:"))
+            short = name.removeprefix("peer:")
+            reason = case.skip.get(short) or case.skip.get(f"{backend.name} {short}")
             if reason:
-                outcome.notes.append(f"{case.name}: {name} not timed, {reason}")
+                outcome.notes.append(f"{case.name}: {backend.name} {name} not timed, {reason}")
             else:
                 yield Contender(backend, name, backend.compile(call), inputs)
 
