@@ -385,9 +385,9 @@ def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: O
                 calls[f"peer:{peer}"] = functools.partial(call, backend.module)
         for name, call in calls.items():
             short = name.removeprefix("peer:")
-            reason = case.skip.get(short) or case.skip.get(f"{backend.name} {short}")
-            if reason:
-                outcome.notes.append(f"{case.name}: {backend.name} {name} not timed, {reason}")
+            label = next((one for one in (short, f"{backend.name} {short}") if one in case.skip), None)
+            if label:
+                outcome.notes.append(f"{case.name}: {label} not timed, {case.skip[label]}")
             else:
                 yield Contender(backend, name, backend.compile(call), inputs)
 
