@@ -39,7 +39,7 @@ def lowest(session: nox.Session) -> None:
     """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""
     requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
     session.install("-e", ".", *_group("test"), *requirements)
-    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *session.posargs)
+    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", "-n", "auto", *session.posargs)
 
 
 @nox.session
