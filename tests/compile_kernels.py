@@ -2,8 +2,8 @@
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
 compile error or on a spill that is not in `SPILLS`. One architecture, or the one in `WHOLE`, compiles the whole list;
-beside it the others compile every sixteenth kernel, and the oldest and the newest the first of each way of each template
-with each dtype.
+beside it the others compile every sixteenth kernel, and the oldest and the newest the first of each way of each
+template with each dtype.
 """
 
 import argparse
