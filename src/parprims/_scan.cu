@@ -18,8 +18,8 @@
 //      stores the results.
 // Nothing is fed to the operator but elements of the line: past its end some are repeated, which changes no result
 // before it. No identity is needed.
-// Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, from left to right
-// or in groups of 32), never on which block came first, so the same input gives the same bits.
+// Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, from left to
+// right or in groups of 32), never on which block came first, so the same input gives the same bits.
 // Progress: a tile's number is drawn from a counter when its block starts, so a tile only ever waits for tiles whose
 // blocks have started before it, whatever order the device starts blocks in.
 //
@@ -245,7 +245,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             if (!STARTS && r == 0 && lane == 0 && begin == 0) first(found[0]);
             return found;
         };
-        // Of the element behind the run of WIDTH threads, and of the one behind the thread's own if these follow each other.
+        // Of the element behind the run of WIDTH threads, and of the one behind the thread's own if these follow each
+        // other.
         Peek behind_run, behind;
         if (PEEKS) {
             Raw beyond[VEC];
@@ -271,8 +272,10 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             }
         } else {
             if (LOOK == WALK) {
-                if (number + 1 < tiles) stage(number + 1);
-                else end_group_of_staged();
+                if (number + 1 < tiles)
+                    stage(number + 1);
+                else
+                    end_group_of_staged();
                 wait_for_earlier_groups();
             } else {
                 wait_for_staged();

@@ -911,7 +911,7 @@ def _native_recurrence_refusal(xp: Namespace, r: _Recurrence) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Tile:
-    """How the kernels cut their work. Frozen by the runs recorded in benches/results/nvidia-h200.json."""
+    """How the kernels cut their work, chosen by measurements on an H200."""
 
     threads: int = 256
     """Threads of a block; a block that holds a whole line in registers may have twice as many."""

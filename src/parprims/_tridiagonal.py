@@ -1024,10 +1024,6 @@ def _kernel_refusal(xp: Namespace, s: _System) -> str | None:
     return None
 
 
-def _is_long(s: _System) -> bool:
-    return _beyond_block(dtype_name(s.diag.dtype), s.n)
-
-
 def _beyond_block(dtype: str, n: int) -> bool:
     """Return whether a system is more than a block can hold."""
     _, units, _, shared = _block(dtype, max(n, 1), across=False)
@@ -1038,15 +1034,12 @@ def _kernel(xp: Namespace, s: _System) -> Array:
     """Return the solutions by a CUDA kernel, or for long systems by several."""
     if 0 in s.shape:
         return s.rhs / s.diag
-    return _launched(xp, s, (*s.given, s.rhs))[0]
-
-
-def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     # More axes than the coefficients have: the first counts right-hand sides.
     columns = s.shape[0] if len(s.shape) > s.diag.ndim else 0
     shape = s.shape[1:] if columns else s.shape
-    arrays = tuple(_cuda.plain(xp, x) for x in arrays)
-    options = (shape, s.axis, s.periodic, s.pivot, dtype_name(s.diag.dtype), columns)
+    dtype = dtype_name(s.diag.dtype)
+    arrays = tuple(_cuda.plain(xp, x) for x in (*s.given, s.rhs))
+    options = (shape, s.axis, s.periodic, s.pivot, dtype, columns)
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, arrays[3])
 
     def runner() -> Callable[..., tuple[Array, ...]] | None:
@@ -1054,7 +1047,7 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         key = (xp, gpu, options, shapes, layouts)
         found = _runners.get(key)
         if found is None:
-            plan = (_long_plan if _is_long(s) else _plan)(*options, shapes, layouts)
+            plan = (_long_plan if _beyond_block(dtype, s.n) else _plan)(*options, shapes, layouts)
             if plan is None:
                 return None
             found = _cuda.remember(_runners, key, _traced(xp, s, plan) if gpu is None else _cuda.Runner(xp, plan, gpu))
@@ -1068,7 +1061,8 @@ def _launched(xp: Namespace, s: _System, arrays: tuple[Array, ...]) -> tuple[Arr
         )
         run = runner()
         assert run is not None
-    return run(*arrays)
+    solution: Array = run(*arrays)[0]
+    return solution
 
 
 _runners: dict[Any, Any] = {}
