@@ -35,13 +35,27 @@ using Index = long long;
 
 enum Pivot { AUTO, PARTIAL, NONE };
 
+// a / b of numbers below 2^32, such as count the parts of all systems.
+DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
+
+// Where a system stands along the three axes.
+struct Place {
+    Index high, middle, low;
+};
+DEVICE Place place_of(Index at, Index systems, Index middles, Index lows) {
+    if (lows == systems) return {0, 0, at};
+    if (systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
+    const unsigned row = (unsigned)at / (unsigned)lows;
+    return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
+}
+
 // A batch of systems as three axes and the one along which the unknowns are numbered, with its strides in elements.
 template <class T>
 struct Batch {
     T* base;
     Index high, middle, low, along;
 
-    DEVICE T* system(Index h, Index m, Index l) const { return base + h * high + m * middle + l * low; }
+    DEVICE T* system(const Place& p) const { return base + p.high * high + p.middle * middle + p.low * low; }
 };
 
 DEVICE float part(float x) { return x; }
@@ -149,6 +163,24 @@ DEVICE void save(T* to, Index along, int count, const T (&from)[COUNT]) {
 #pragma unroll
         for (int k = 0; k < COUNT; ++k)
             if (k < count) to[k * along] = from[k];
+    }
+}
+
+// Loads the rows of a thread, from row `begin` of a system; those beyond its end leave x = 0 alone.
+template <Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, class T, int ROWS>
+DEVICE void load_part(const Batch<const T> (&batches)[4], const Place& at, Index begin, Index rows, T (&a)[ROWS],
+                      T (&b)[ROWS], T (&c)[ROWS], T (&d)[ROWS]) {
+    const int count = (int)max((Index)0, min((Index)ROWS, rows - begin));
+    const auto from = [&](int k) { return batches[k].system(at) + begin * batches[k].along; };
+    load<LOWER>(from(0), batches[0].along, count, T(), a);
+    load<DIAG>(from(1), batches[1].along, count, number<T>(1), b);
+    load<UPPER>(from(2), batches[2].along, count, T(), c);
+    load<RHS>(from(3), batches[3].along, count, T(), d);
+    if (begin == 0) a[0] = T();
+    if (begin + ROWS >= rows) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k >= count - 1) c[k] = T();
     }
 }
 
@@ -386,26 +418,34 @@ struct Left {
     }
 };
 
-// a / b of numbers below 2^32, such as count the parts of all systems.
-DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
+// Returns whether the units of a system meet in shared memory; else they are lanes of a warp.
+constexpr DEVICE bool meets(int units, bool across) { return units > 1 && (across || units > 32); }
 
-// Where a system stands along the three axes.
-struct Place {
-    Index high, middle, low;
-};
-DEVICE Place place_of(Index at, Index systems, Index middles, Index lows) {
-    if (lows == systems) return {0, 0, at};
-    if (systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
-    const unsigned row = (unsigned)at / (unsigned)lows;
-    return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
+// Returns whether a condition holds in any thread of the system; all threads of the block ask.
+template <int UNITS, int SYSTEMS, bool MEET>
+DEVICE bool any_of_system(bool mine, int system) {
+    if constexpr (!MEET) {
+        constexpr unsigned GROUP = UNITS == 32 ? ~0u : (1u << (UNITS & 31)) - 1u;
+        return (__ballot_sync(0xffffffffu, mine) >> (threadIdx.x % 32 & ~(UNITS - 1)) & GROUP) != 0;
+    } else {
+        const bool any = __syncthreads_or(mine);
+        if (SYSTEMS == 1 || !any) return any;
+        __shared__ unsigned marks[SYSTEMS];
+        if (threadIdx.x < SYSTEMS) marks[threadIdx.x] = 0;
+        __syncthreads();  // there are no marks yet
+        if (mine) marks[system] = 1;
+        __syncthreads();  // all marks are there
+        const bool found = marks[system] != 0;
+        __syncthreads();  // all have read them
+        return found;
+    }
 }
 
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
           Lies UPPER, Lies RHS, Lies OUT>
 DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
                            Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
-    // Units are the lanes of a warp, or meet in shared memory.
-    constexpr bool MEET = UNITS > 1 && (ACROSS || UNITS > 32);
+    constexpr bool MEET = meets(UNITS, ACROSS);
     constexpr int WIDTH = UNITS < 32 ? UNITS : 32;
     const int thread = threadIdx.x, n = (int)rows;
     const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
@@ -415,47 +455,16 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
     const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
     const int begin = unit * ROWS, count = n - begin;
     T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-    load<LOWER>(lower.system(at.high, at.middle, at.low) + begin * lower.along, lower.along, count, T(), a);
-    load<DIAG>(diag.system(at.high, at.middle, at.low) + begin * diag.along, diag.along, count, number<T>(1), b);
-    load<UPPER>(upper.system(at.high, at.middle, at.low) + begin * upper.along, upper.along, count, T(), c);
-    load<RHS>(rhs.system(at.high, at.middle, at.low) + begin * rhs.along, rhs.along, count, T(), d);
-    if (unit == 0) a[0] = T();
-    if (count <= ROWS) {
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            if (k >= count - 1) c[k] = T();
-    }
+    load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
 
-    __shared__ unsigned left_out[SYSTEMS], lost[SYSTEMS];
-    constexpr unsigned GROUP = WIDTH == 32 ? ~0u : (1u << (WIDTH & 31)) - 1u;
-    const auto in_group = [&](bool condition) {
-        return (__ballot_sync(0xffffffffu, condition) >> (thread % 32 & ~(WIDTH - 1)) & GROUP) != 0;
-    };
-    if constexpr (MEET) {
-        if (thread < SYSTEMS) left_out[thread] = lost[thread] = 0;
-    }
     if constexpr (CHECKED) {
         bool dominant = true;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
-        bool leave;
-        if constexpr (MEET && SYSTEMS == 1) {
-            leave = __syncthreads_or(!dominant);
-        } else if constexpr (MEET) {
-            __syncthreads();  // there are no marks yet
-            if (!dominant) left_out[system] = 1;
-            __syncthreads();  // all marks are there
-            leave = left_out[system] != 0;
-        } else {
-            leave = in_group(!dominant);
-        }
+        const bool leave = any_of_system<UNITS, SYSTEMS, MEET>(!dominant, system);
         left_over.add(leave && stores && unit == 0, mine);
-        if constexpr (MEET && SYSTEMS == 1) {
-            if (leave) return;
-        } else if constexpr (!MEET) {
-            if (__all_sync(0xffffffffu, leave)) return;
-        }
         if (leave) stores = false;
+        if (MEET && SYSTEMS == 1 ? leave : !MEET && __all_sync(0xffffffffu, leave)) return;
     }
 
     scale_rows(a, b, c, d);
@@ -473,22 +482,240 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
     const bool whole = ops::equal(sum, T());
-    bool nowhere;
-    if constexpr (MEET) {
-        nowhere = __syncthreads_or(!whole);
-        if (nowhere) {
-            if (!whole) lost[system] = 1;
-            __syncthreads();  // all losses are known
-            nowhere = lost[system] != 0;
-        }
-    } else {
-        nowhere = in_group(!whole);
-    }
+    const bool nowhere = any_of_system<UNITS, SYSTEMS, MEET>(!whole, system);
     if (nowhere) {
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
     }
-    if (stores) save<OUT>(out.system(at.high, at.middle, at.low) + begin * out.along, out.along, count, d);
+    if (stores) save<OUT>(out.system(at) + begin * out.along, out.along, count, d);
+}
+
+// ---- With exchanges, in registers -----------------------------------------------------------------------------
+
+// An equation start x[i] + last x[k-1] + next x[k] = rhs, by which a chain of eliminations stands at row k: it began
+// with the row behind x[i], and every row that it takes gives it the next unknown for the last. A chain that goes up
+// counts the unknowns backwards.
+template <class T>
+struct Link {
+    T start, last, next, rhs;
+
+    // Writes the numbers `apart` places from one another, and reads them.
+    DEVICE void put(T* to, int apart) const {
+        to[0] = start, to[apart] = last, to[2 * apart] = next, to[3 * apart] = rhs;
+    }
+    DEVICE void get(const T* from, int apart) {
+        start = from[0], last = from[apart], next = from[2 * apart], rhs = from[3 * apart];
+    }
+};
+// The equation start x[i] + x[k-1] / inverse_of + next x[k] + behind x[k+1] = rhs, kept to give x[k-1].
+template <class T>
+struct Pivoted {
+    T start, next, behind, rhs, inverse_of;
+
+    DEVICE T solve(T start_x, T next_x, T behind_x) const {
+        return of_both(less(less(less(rhs, start, start_x), behind, behind_x), next, next_x), inverse_of);
+    }
+};
+
+// Takes the row a x[k-1] + b x[k] + c x[k+1] = f: x[k-1] is eliminated by the equation that has more of it.
+template <class T>
+DEVICE Pivoted<T> advance(Link<T>& chain, T a, T b, T c, T f) {
+    const bool swap = size(a) > size(chain.last);
+    const T none = T(), other = swap ? chain.last : a;
+    const Pivoted<T> first = {swap ? none : chain.start, swap ? b : chain.next, swap ? c : none, swap ? f : chain.rhs,
+                              inverse(swap ? a : chain.last)};
+    const T factor = of_both(other, first.inverse_of);
+    chain = {less(swap ? chain.start : none, factor, first.start), less(swap ? chain.next : b, factor, first.next),
+             less(swap ? none : c, factor, first.behind), less(swap ? chain.rhs : f, factor, first.rhs)};
+    return first;
+}
+
+// Returns the residual of a row; `off` becomes true if the row's backward error is more than one that is kept.
+template <class T>
+DEVICE T rest_of(T a, T b, T c, T f, T x_before, T x, T x_behind, bool& off) {
+    using R = Real<T>;
+    constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x3p-22f : (R)0x3p-51;  // 6 eps
+    const T below = ops::multiply(a, x_before), here = ops::multiply(b, x), above = ops::multiply(c, x_behind);
+    const T rest = ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
+    off = off || !(size(rest) <= KEPT_ERROR * (size(f) + size(below) + size(here) + size(above)));
+    return rest;
+}
+
+// What is known of some units that follow each other: their first and last unknown, that before and that behind.
+template <class T>
+struct Known {
+    T before, first, last, behind;
+
+    DEVICE void put(T* to, int apart) const {
+        to[0] = before, to[apart] = first, to[2 * apart] = last, to[3 * apart] = behind;
+    }
+    DEVICE void get(const T* from, int apart) {
+        before = from[0], first = from[apart], last = from[2 * apart], behind = from[3 * apart];
+    }
+};
+
+// The units that neighbouring lanes have, WIDTH of them a system, joined in pairs log2(WIDTH) times. Of each unit, or
+// some that are joined, a chain that goes up ends with an equation in (last, first, before), one that goes down with one
+// in (first, last, behind). Of some that are joined the first lane has `up`, the first of their second half `down`.
+// Beyond that lane L keeps the equations for the two unknowns where those halves meet whose second one begins with it.
+template <int WIDTH, class T>
+struct Joins {
+    Link<T> up, down;
+    Pivoted<T> first, second;
+
+    DEVICE void join() {
+        const int lane = threadIdx.x % WIDTH;
+#pragma unroll
+        for (int apart = 1; apart < WIDTH; apart *= 2) {
+            if (apart > 1) {
+                const Link<T> own = shuffle_down(down, apart / 2);
+                if (lane % apart == 0) down = own;
+            }
+            const bool right = lane & apart;
+            const Link<T> near = right ? up : down, outer = right ? down : up;
+            Link<T> chain = shuffle(near, (int)(threadIdx.x % 32) ^ apart);
+            const Pivoted<T> one = advance(chain, near.next, near.last, near.start, near.rhs);
+            const Pivoted<T> two = advance(chain, outer.start, outer.last, outer.next, outer.rhs);
+            if (lane % (2 * apart) == 0) up = chain;
+            if (lane % (2 * apart) == apart) down = chain, first = one, second = two;
+        }
+        if (WIDTH > 1) down = shuffle_down(down, WIDTH / 2);
+    }
+    // Returns what is known of a whole system to the lane that has both its equations.
+    DEVICE Known<T> close() const {
+        Link<T> chain = {T(), up.last, up.start, up.rhs};
+        const Pivoted<T> one = advance(chain, down.start, down.last, T(), down.rhs);
+        const T last = of_both(chain.rhs, inverse(chain.last));
+        return {T(), one.solve(T(), last, T()), last, T()};
+    }
+    // Given in its first lane what is known of all units, returns what is known of this lane's.
+    DEVICE Known<T> resolve(Known<T> known) const {
+        const int lane = threadIdx.x % WIDTH;
+#pragma unroll
+        for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
+            const Known<T> both = shuffle_up(known, apart);
+            const T behind = second.solve(both.first, both.last, both.behind);
+            const T before = first.solve(both.first, behind, both.last);
+            const T last_of_left = shuffle_down(before, apart), behind_left = shuffle_down(behind, apart);
+            if (lane % (2 * apart) == 0) known.last = last_of_left, known.behind = behind_left;
+            if (lane % (2 * apart) == apart) known = {before, behind, both.last, both.behind};
+        }
+        return known;
+    }
+};
+
+// Solves for the first and last unknowns of the units of a block's systems.
+template <class T, int UNITS, int SYSTEMS, bool ACROSS>
+DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, int unit) {
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, WARPS = UNITS / WIDTH;
+    extern __shared__ uint4 shared[];
+    T* const places = reinterpret_cast<T*>(shared);
+    Joins<WIDTH, T> joins = {up, down};
+    // Where the units of a system are not neighbouring lanes, threads change places: SYSTEMS units wide, and a gap.
+    constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
+    constexpr int WIDE = UNITS + 1, TURNED = WIDE * SYSTEMS;
+    const int at = system * WIDE + unit, turned = threadIdx.x / UNITS * WIDE + threadIdx.x % UNITS;
+    if constexpr (TURN) {
+        up.put(places + at, TURNED);
+        down.put(places + 4 * TURNED + at, TURNED);
+        __syncthreads();  // all equations are there
+        joins.up.get(places + turned, TURNED);
+        joins.down.get(places + 4 * TURNED + turned, TURNED);
+    }
+    joins.join();
+    Known<T> known;
+    if constexpr (WARPS == 1) {
+        known = joins.close();
+    } else {
+        // A system is several warps, the first of which joins what they have joined.
+        __shared__ Link<T> links[SYSTEMS * WARPS][2];
+        __shared__ Known<T> knowns[SYSTEMS * WARPS];
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) links[warp][0] = joins.up, links[warp][1] = joins.down;
+        __syncthreads();  // all warps' equations are there
+        if (warp % WARPS == 0) {
+            const int mine = warp + lane % WARPS;
+            Joins<WARPS, T> of_warps = {links[mine][0], links[mine][1]};
+            of_warps.join();
+            const Known<T> one = of_warps.resolve(of_warps.close());
+            if (lane < WARPS) knowns[mine] = one;
+        }
+        __syncthreads();  // what is known of the warps is there
+        known = knowns[warp];
+    }
+    known = joins.resolve(known);
+    if constexpr (TURN) {
+        known.put(places + turned, TURNED);
+        __syncthreads();  // what is known of all units is there
+        known.get(places + at, TURNED);
+        __syncthreads();  // all have read it
+    }
+    return known;
+}
+
+// Solves the systems, or those that a launch before has left; leaves those whose solution, once refined, has too large a
+// backward error.
+template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                             Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left given,
+                             Left left_over) {
+    constexpr bool MEET = meets(UNITS, ACROSS);
+    const int thread = threadIdx.x;
+    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
+    const Index begin = unit * ROWS, listed = given.counts ? given.take() : systems;
+    const int count = (int)rows - begin;
+#pragma unroll 1
+    for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
+        // Threads beyond the last system do as it does, but store nothing.
+        const bool stores = base + system < listed;
+        const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
+        const Place at = place_of(mine, systems, middles, lows);
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS], x[ROWS];
+        load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const Real<T> scale = scale_of(::fmax(::fmax(size(a[k]), size(b[k])), size(c[k])));
+            a[k] = times(a[k], scale), b[k] = times(b[k], scale), c[k] = times(c[k], scale), d[k] = times(d[k], scale);
+            x[k] = T();
+        }
+        T before = T(), behind = T(), rest[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) rest[k] = d[k];
+        // Solves, and solves again for the residual if that is too large; systems that need none keep what they have.
+        bool off = true, more = true;
+#pragma unroll 1
+        for (int pass = 0; pass < 2 && more; ++pass) {
+            Pivoted<T> kept[ROWS];
+            Link<T> down = {a[1], b[1], c[1], rest[1]};
+#pragma unroll
+            for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance(down, a[k], b[k], c[k], rest[k]);
+            Link<T> up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rest[ROWS - 2]};
+#pragma unroll
+            for (int k = ROWS - 3; k >= 0; --k) advance(up, c[k], b[k], a[k], rest[k]);
+            const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS>(up, down, system, unit);
+            T y[ROWS + 1];
+            y[0] = known.first, y[ROWS - 1] = known.last, y[ROWS] = known.behind;
+#pragma unroll
+            for (int k = ROWS - 2; k > 0; --k) y[k] = kept[k].solve(known.first, y[k + 1], y[k + 2]);
+            if (off) {
+                before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);
+            }
+            bool mine_is_off = false;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                rest[k] = rest_of(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                                  k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, mine_is_off);
+            off = any_of_system<UNITS, SYSTEMS, MEET>(mine_is_off, system);
+            if constexpr (!MEET)
+                more = __any_sync(0xffffffffu, off);
+            else
+                more = SYSTEMS == 1 ? off : __syncthreads_or(off);
+        }
+        left_over.add(off && stores && unit == 0, mine);
+        if (stores && !off) save<OUT>(out.system(at) + begin * out.along, out.along, count, x);
+    }
 }
 
 // ---- Long systems without exchanges ---------------------------------------------------------------------------
@@ -536,20 +763,8 @@ struct Stretch {
     DEVICE void load_rows(const Level<T>& level) {
         if constexpr (GIVEN) {
             const Place at = place_of(system, level.systems, level.middles, level.lows);
-            const T* lower = level.lower.system(at.high, at.middle, at.low);
-            const T* diag = level.diag.system(at.high, at.middle, at.low);
-            const T* upper = level.upper.system(at.high, at.middle, at.low);
-            const T* rhs = level.rhs.system(at.high, at.middle, at.low);
-            load<LOWER>(lower + begin * level.lower.along, level.lower.along, count, T(), a);
-            load<DIAG>(diag + begin * level.diag.along, level.diag.along, count, number<T>(1), b);
-            load<UPPER>(upper + begin * level.upper.along, level.upper.along, count, T(), c);
-            load<RHS>(rhs + begin * level.rhs.along, level.rhs.along, count, T(), d);
-            if (begin == 0) a[0] = T();
-            if (level.rows - begin <= ROWS) {
-#pragma unroll
-                for (int k = 0; k < ROWS; ++k)
-                    if (begin + k >= level.rows - 1) c[k] = T();
-            }
+            load_part<LOWER, DIAG, UPPER, RHS>({level.lower, level.diag, level.upper, level.rhs}, at, begin, level.rows,
+                                               a, b, c, d);
         } else {
             const T* kept = level.kept + system * 7 * level.rows;
 #pragma unroll
@@ -673,7 +888,7 @@ DEVICE void lengthen_long(Level<T> level, const T* ends, Batch<T> out, Verdict* 
         lengthen(part.a, part.c, part.d, left, S::places()[S::place(unit)]);
         if constexpr (GIVEN) {
             const Place at = place_of(part.system, level.systems, level.middles, level.lows);
-            T* to = out.system(at.high, at.middle, at.low) + part.begin * out.along;
+            T* to = out.system(at) + part.begin * out.along;
             save<OUT>(to, out.along, part.count, part.d);
             T sum = T();  // stays zero if all are finite
 #pragma unroll
@@ -1007,19 +1222,14 @@ struct Block {
     }
     // Returns whether the backward error of a row of this thread is more than one that is kept.
     DEVICE bool is_off(const T (&x)[ROWS], T before, T behind) const {
-        using R = Real<T>;
-        constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x3p-22f : (R)0x3p-51;  // 6 eps
         bool off = false;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
             if (k < count) {
-                const Row c = row(k);
-                const T f = rhs[own + (ACROSS ? k * SYSTEMS : k)];
-                const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
-                const T here = ops::multiply(c.diag, x[k]);
-                const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
-                const T r = ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
-                off = off || !(size(r) <= KEPT_ERROR * (size(f) + size(below) + size(here) + size(above)));
+                const Row r = row(k);
+                rest_of(r.lower, r.diag, r.upper, rhs[own + (ACROSS ? k * SYSTEMS : k)],
+                        k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                        k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, off);
             }
         return off;
     }
@@ -1059,13 +1269,11 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
         const bool stores = first < listed;
         const Index counted = stores ? first : listed - 1;
         const Place at = place_of(left_over.counts ? left_over.list[counted] : counted, systems, middles, lows);
-        const Index h = at.high, m = at.middle, l = at.low;
-        const T *from_lower = lower.system(h, m, l), *from_diag = diag.system(h, m, l);
-        const T* from_upper = upper.system(h, m, l);
+        const T *from_lower = lower.system(at), *from_diag = diag.system(at), *from_upper = upper.system(at);
 
         // Rows are loaded by the threads that are side by side in memory.
         const auto loaded = [&](int k) { return ACROSS ? unit * ROWS + k : unit + k * UNITS; };
-        const T* from_rhs = rhs.system(h, m, l);
+        const T* from_rhs = rhs.system(at);
         Tidings& tidings = block.tidings[system];
         if (unit == 0) tidings = {{0, 0}, PIVOT == PARTIAL, 0, 0};
 #pragma unroll
@@ -1135,7 +1343,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
             }
         if (!finite) atomicOr(&tidings.lost, 1u);
         B::sync();  // the solution is there for all
-        T* to = out.system(h, m, l);
+        T* to = out.system(at);
         const T nan = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
         const bool lost = tidings.lost != 0;
         if (stores) {
@@ -1195,9 +1403,9 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
         this->upper = this->diag + PLACES;
         this->rhs = this->upper + PLACES;
         this->slots.first = this->rhs + PLACES;
-        const T *a = s.lower.system(p.high, p.middle, p.low), *b = s.diag.system(p.high, p.middle, p.low);
-        const T *c = s.upper.system(p.high, p.middle, p.low), *d = s.rhs.system(p.high, p.middle, p.low);
-        to = s.out.system(p.high, p.middle, p.low);
+        const T *a = s.lower.system(p), *b = s.diag.system(p);
+        const T *c = s.upper.system(p), *d = s.rhs.system(p);
+        to = s.out.system(p);
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             const int row = this->unit + k * UNITS, place = this->place(row);
@@ -1381,7 +1589,7 @@ DEVICE void finish_long(System<T> s, const T* better, const Verdict* verdicts) {
         const bool second = verdict.again && verdict.errors[1] < verdict.errors[0];
         if (!verdict.lost && !second) continue;
         const Place p = place_of(system, s.systems, s.middles, s.lows);
-        T* to = s.out.system(p.high, p.middle, p.low);
+        T* to = s.out.system(p);
         const T nan = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
         for (Index row = blockIdx.x % each * blockDim.x + threadIdx.x; row < s.rows; row += each * blockDim.x)
             to[row * s.out.along] = second ? better[system * s.rows + row] : nan;

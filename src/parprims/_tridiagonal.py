@@ -699,6 +699,8 @@ class _Tile:
     rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
     units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 256), (16, 256))
     across_in_order: int = 512
+    rows_exchanging: tuple[tuple[int, int], ...] = ((4, 8), (8, 4), (16, 2))
+    units_exchanging: int = 512
     stretch: int = 128
     each: tuple[tuple[int, int], ...] = ((4, 16), (8, 8), (16, 8))
     long_blocks: int = 1056
@@ -755,26 +757,38 @@ def _plan(
         shared_bytes=shared,
         resident_blocks=_TILE.resident if dtype == "float32" and units * together <= _TILE.threads else 0,
     )
-    if pivot == "partial" or periodic or systems >= 2**32:
+    if periodic or systems >= 2**32:
         return plan
-    addresses = [address for _, address in layouts]
-    lies = _lies(dtype, n, groups, numbers, addresses)
-    rows, units, together, shared = _block_in_order(dtype, n, across)
-    left = "Left{(unsigned*)zeroed, (unsigned*)temporary}"
-    call = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across), _cpp(pivot == "auto"), *lies))
-    first = dataclasses.replace(
-        plan,
-        body=f"  solve_in_order<{call}>({arguments}, {left if pivot == 'auto' else 'Left{}'});",
-        grid=-(-systems // together),
-        block=units * together,
-        shared_bytes=shared,
-        resident_blocks=0,
-    )
+    lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
+
+    def launch(call: str, block: tuple[int, int, int, int], *others: str) -> _cuda.Plan:
+        rows, units, together, shared = block
+        sizes = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across)))
+        return dataclasses.replace(
+            plan,
+            body=f"  {call.format(sizes, ', '.join(lies))}({', '.join((arguments, *others))});",
+            grid=-(-systems // together),
+            block=units * together,
+            shared_bytes=shared,
+            resident_blocks=0,
+        )
+
+    in_order = _block_in_order(dtype, n, across)
     if pivot == "none":
-        return first
+        return launch("solve_in_order<{}, false, {}>", in_order, "Left{}")
+    # The systems that a launch leaves to the one behind it.
+    lists = [f"Left{{(unsigned*)zeroed + {2 * k}, (unsigned*)temporary + {k} * n20}}" for k in range(2)]
+    launches = []
+    if pivot == "auto":
+        launches.append(launch("solve_in_order<{}, true, {}>", in_order, lists[0]))
+    given = lists[0] if launches else "Left{}"
+    launches.append(launch("solve_exchanging<{}, {}>", _block_exchanging(dtype, n, across), given, lists[1]))
+    launches.append(dataclasses.replace(plan, body=stable("partial", lists[1])))
     # Blocks take the systems that are left in turn: where none are, few have to find that out.
-    second = dataclasses.replace(plan, body=stable("partial", left), grid=min(blocks, _TILE.blocks))
-    return dataclasses.replace(first, zeroed_bytes=8, temporary_bytes=4 * systems, then=(second,))
+    first, *then = (
+        dataclasses.replace(one, grid=min(one.grid, _TILE.blocks) if k else one.grid) for k, one in enumerate(launches)
+    )
+    return dataclasses.replace(first, zeroed_bytes=16, temporary_bytes=8 * systems, then=tuple(then))
 
 
 def _lies(
@@ -1008,6 +1022,17 @@ def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, in
         return rows, units, together, 0
     wide = units + (32 if units > 32 else 0)
     return rows, units, together, 7 * nbytes * wide * (together + 1 if across else together)
+
+
+def _block_exchanging(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
+    """Return what `_block` does, for systems whose rows are exchanged in registers."""
+    nbytes = np.dtype(dtype).itemsize
+    rows, most = dict(_TILE.rows_exchanging)[nbytes], _TILE.units_exchanging
+    if n > rows * most:
+        rows *= 2
+    units = _cuda.power_of_two(-(-n // rows), up=True)
+    together = max(32 // units, _TILE.threads // units, 1)
+    return rows, units, together, 8 * nbytes * (units + 1) * together if across else 0
 
 
 def _cpp(truth: bool) -> str:
