@@ -159,6 +159,7 @@ def long_ones(gpu, cut):
         stretch=32,
         each=tuple((size, 4) for size in sizes),
         units_in_order=tuple((size, 2) for size in sizes),
+        units_exchanging=2,
         long_blocks=3,
     )
     return gpu

@@ -500,10 +500,10 @@ struct Link {
     T start, last, next, rhs;
 
     // Writes the numbers `apart` places from one another, and reads them.
-    DEVICE void put(T* to, int apart) const {
+    DEVICE void put(T* to, Index apart) const {
         to[0] = start, to[apart] = last, to[2 * apart] = next, to[3 * apart] = rhs;
     }
-    DEVICE void get(const T* from, int apart) {
+    DEVICE void get(const T* from, Index apart) {
         start = from[0], last = from[apart], next = from[2 * apart], rhs = from[3 * apart];
     }
 };
@@ -546,10 +546,10 @@ template <class T>
 struct Known {
     T before, first, last, behind;
 
-    DEVICE void put(T* to, int apart) const {
+    DEVICE void put(T* to, Index apart) const {
         to[0] = before, to[apart] = first, to[2 * apart] = last, to[3 * apart] = behind;
     }
-    DEVICE void get(const T* from, int apart) {
+    DEVICE void get(const T* from, Index apart) {
         before = from[0], first = from[apart], last = from[2 * apart], behind = from[3 * apart];
     }
 };
@@ -653,6 +653,50 @@ DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, 
     return known;
 }
 
+// The rows that a thread has.
+template <class T, int ROWS>
+struct Unit {
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    Pivoted<T> kept[ROWS];
+
+    template <Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+    DEVICE void load(const Batch<const T> (&batches)[4], const Place& at, Index begin, Index rows) {
+        load_part<LOWER, DIAG, UPPER, RHS>(batches, at, begin, rows, a, b, c, d);
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const Real<T> scale = scale_of(::fmax(::fmax(size(a[k]), size(b[k])), size(c[k])));
+            a[k] = times(a[k], scale), b[k] = times(b[k], scale), c[k] = times(c[k], scale), d[k] = times(d[k], scale);
+        }
+    }
+    // Eliminates all unknowns but the first and the last, downwards and upwards.
+    DEVICE void shorten(const T (&rhs)[ROWS], Link<T>& up, Link<T>& down) {
+        down = {a[1], b[1], c[1], rhs[1]};
+#pragma unroll
+        for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance(down, a[k], b[k], c[k], rhs[k]);
+        up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
+#pragma unroll
+        for (int k = ROWS - 3; k >= 0; --k) advance(up, c[k], b[k], a[k], rhs[k]);
+    }
+    DEVICE void lengthen(const Known<T>& known, T (&x)[ROWS]) const {
+        T behind = known.behind, next = known.last;
+        x[0] = known.first, x[ROWS - 1] = known.last;
+#pragma unroll
+        for (int k = ROWS - 2; k > 0; --k) {
+            x[k] = kept[k].solve(known.first, next, behind);
+            behind = next, next = x[k];
+        }
+    }
+    // Puts the residual in `rest`; returns whether the backward error of a row is too large.
+    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, T (&rest)[ROWS]) const {
+        bool off = false;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            rest[k] = rest_of(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                              k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, off);
+        return off;
+    }
+};
+
 // Solves the systems, or those that a launch before has left; leaves those whose solution, once refined, has too large a
 // backward error.
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
@@ -663,58 +707,39 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
     const int thread = threadIdx.x;
     const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
     const Index begin = unit * ROWS, listed = given.counts ? given.take() : systems;
-    const int count = (int)rows - begin;
 #pragma unroll 1
     for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
         // Threads beyond the last system do as it does, but store nothing.
         const bool stores = base + system < listed;
         const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
         const Place at = place_of(mine, systems, middles, lows);
-        T a[ROWS], b[ROWS], c[ROWS], d[ROWS], x[ROWS];
-        load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
+        Unit<T, ROWS> part;
+        part.template load<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
+        T x[ROWS] = {}, rest[ROWS], before = T(), behind = T();
 #pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            const Real<T> scale = scale_of(::fmax(::fmax(size(a[k]), size(b[k])), size(c[k])));
-            a[k] = times(a[k], scale), b[k] = times(b[k], scale), c[k] = times(c[k], scale), d[k] = times(d[k], scale);
-            x[k] = T();
-        }
-        T before = T(), behind = T(), rest[ROWS];
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) rest[k] = d[k];
+        for (int k = 0; k < ROWS; ++k) rest[k] = part.d[k];
         // Solves, and solves again for the residual if that is too large; systems that need none keep what they have.
         bool off = true, more = true;
 #pragma unroll 1
         for (int pass = 0; pass < 2 && more; ++pass) {
-            Pivoted<T> kept[ROWS];
-            Link<T> down = {a[1], b[1], c[1], rest[1]};
-#pragma unroll
-            for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance(down, a[k], b[k], c[k], rest[k]);
-            Link<T> up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rest[ROWS - 2]};
-#pragma unroll
-            for (int k = ROWS - 3; k >= 0; --k) advance(up, c[k], b[k], a[k], rest[k]);
+            Link<T> up, down;
+            part.shorten(rest, up, down);
             const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS>(up, down, system, unit);
-            T y[ROWS + 1];
-            y[0] = known.first, y[ROWS - 1] = known.last, y[ROWS] = known.behind;
-#pragma unroll
-            for (int k = ROWS - 2; k > 0; --k) y[k] = kept[k].solve(known.first, y[k + 1], y[k + 2]);
+            T y[ROWS];
+            part.lengthen(known, y);
             if (off) {
                 before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
 #pragma unroll
                 for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);
             }
-            bool mine_is_off = false;
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                rest[k] = rest_of(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
-                                  k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, mine_is_off);
-            off = any_of_system<UNITS, SYSTEMS, MEET>(mine_is_off, system);
+            off = any_of_system<UNITS, SYSTEMS, MEET>(part.is_off(x, before, behind, rest), system);
             if constexpr (!MEET)
                 more = __any_sync(0xffffffffu, off);
             else
                 more = SYSTEMS == 1 ? off : __syncthreads_or(off);
         }
         left_over.add(off && stores && unit == 0, mine);
-        if (stores && !off) save<OUT>(out.system(at) + begin * out.along, out.along, count, x);
+        if (stores && !off) save<OUT>(out.system(at) + begin * out.along, out.along, (int)(rows - begin), x);
     }
 }
 
@@ -727,7 +752,7 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
 // What is known of a long system as a whole.
 struct Verdict {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
-    unsigned exchange, again, lost, unused;
+    unsigned exchange, again, lost, left;  // rows are to be exchanged, ... in the stable way
 };
 
 // The rows of one level: those that are given, or what is kept of the level below, 7 numbers of a row.
@@ -902,6 +927,102 @@ DEVICE void lengthen_long(Level<T> level, const T* ends, Batch<T> out, Verdict* 
         }
         __syncthreads();  // all have read the unknowns before the next ends are written
     }
+}
+
+// ---- Long systems with exchanges, in registers ----------------------------------------------------------------
+
+// The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order in
+// which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
+// expand_long goes the way back. It marks a system as left where the backward error of a row is too large.
+
+template <class T>
+struct System {
+    Batch<const T> lower, diag, upper, rhs;
+    Batch<T> out;
+    Index systems, middles, lows, rows;
+};
+
+// Returns the system that is kept at some place, each of its arrays after the other, with its solution behind.
+template <class T>
+DEVICE System<T> kept_system(T* kept, Index systems, Index rows) {
+    const Index all = systems * rows;
+    const auto array = [&](int k) -> Batch<const T> { return {kept + k * all, 0, 0, rows, 1}; };
+    return {array(0), array(1), array(2), array(3), {kept + 4 * all, 0, 0, rows, 1}, systems, 1, systems, rows};
+}
+
+// Calls `each` with the place and first row of all parts of `length` rows that this warp or block, `mine` of `all`, has
+// of systems whose rows are to be exchanged.
+template <bool CHECKED, class T, class Each>
+DEVICE void take_parts(const System<T>& s, const Verdict* verdicts, int length, Index mine, Index all, Each each) {
+    const Index parts = (s.rows + length - 1) / length;
+#pragma unroll 1
+    for (Index number = mine; number < s.systems * parts; number += all) {
+        const Index system = quotient(number, parts);
+        if (!CHECKED || verdicts[system].exchange) each(system, number - system * parts, parts);
+    }
+}
+
+template <class T, int ROWS, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    const Index warp = (Index)blockIdx.x * warps + threadIdx.x / 32;
+    take_parts<CHECKED>(s, verdicts, 32 * ROWS, warp, (Index)gridDim.x * warps,
+                        [&](Index system, Index part, Index parts) {
+        Unit<T, ROWS> unit;
+        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs},
+                                                    place_of(system, s.systems, s.middles, s.lows),
+                                                    (part * 32 + lane) * ROWS, s.rows);
+        Joins<32, T> joins;
+        unit.shorten(unit.d, joins.up, joins.down);
+        joins.join();
+        if (lane == 0) {
+            const Index all = s.systems * 2 * parts;
+            T* const to = const_cast<T*>(next.lower.base) + system * 2 * parts + 2 * part;
+            const Link<T> up = joins.up, down = joins.down;
+            to[0] = up.next, to[all] = up.last, to[2 * all] = up.start, to[3 * all] = up.rhs;
+            down.put(to + 1, all);
+        }
+    });
+}
+
+// Solves the systems that are left of systems reduced, a block to each, and says what is known of each.
+template <class T, int ROWS, int UNITS, bool CHECKED>
+DEVICE void solve_short(System<T> s, Verdict* verdicts) {
+    take_parts<CHECKED>(s, verdicts, ROWS * UNITS, blockIdx.x, gridDim.x, [&](Index system, Index, Index) {
+        const Place at = {0, 0, system};
+        const Index begin = threadIdx.x * ROWS;
+        Unit<T, ROWS> unit;
+        unit.template load<APART, APART, APART, APART>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
+        Link<T> up, down;
+        unit.shorten(unit.d, up, down);
+        T x[ROWS];
+        unit.lengthen(solve_links<T, UNITS, 1, false>(up, down, 0, threadIdx.x), x);
+        save<APART>(s.out.system(at) + begin, 1, (int)(s.rows - begin), x);
+        if (!CHECKED && threadIdx.x == 0) verdicts[system] = {{0, 0}, 1, 0, 0, 0};
+    });
+}
+
+template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void expand_long(System<T> s, System<T> next, Verdict* verdicts) {
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    const Index warp = (Index)blockIdx.x * warps + threadIdx.x / 32;
+    take_parts<CHECKED>(s, verdicts, 32 * ROWS, warp, (Index)gridDim.x * warps,
+                        [&](Index system, Index part, Index parts) {
+        const Place at = place_of(system, s.systems, s.middles, s.lows);
+        const Index begin = (part * 32 + lane) * ROWS;
+        Unit<T, ROWS> unit;
+        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
+        Joins<32, T> joins;
+        unit.shorten(unit.d, joins.up, joins.down);
+        joins.join();
+        const T* const ends = next.out.base + (system * parts + part) * 2;
+        const Known<T> known =
+            joins.resolve({part > 0 ? ends[-1] : T(), ends[0], ends[1], part + 1 < parts ? ends[2] : T()});
+        T x[ROWS], rest[ROWS];
+        unit.lengthen(known, x);
+        if (s.rows > begin) save<OUT>(s.out.system(at) + begin * s.out.along, s.out.along, (int)min((Index)ROWS, s.rows - begin), x);
+        if (GIVEN && unit.is_off(x, known.before, known.behind, rest)) atomicOr(&verdicts[system].left, 1u);
+    });
 }
 
 // ---- Equations ------------------------------------------------------------------------------------------------
@@ -1366,15 +1487,8 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 
 template <bool CHECKED, bool AGAIN>
 DEVICE bool is_due(const Verdict& verdict) {
-    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.exchange != 0;
+    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.left != 0;
 }
-
-template <class T>
-struct System {
-    Batch<const T> lower, diag, upper, rhs;
-    Batch<T> out;
-    Index systems, middles, lows, rows;
-};
 
 template <class T, int ROWS, int UNITS, bool PERIODIC, bool AGAIN>
 struct Chunk : Block<T, ROWS, UNITS, 1, false> {
@@ -1502,7 +1616,7 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
         } else {
             if (STEP == CLOSE && thread == 0) {
                 slots.close(0);
-                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, 0};
+                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, CHECKED};
             }
             if (STEP == RESOLVE && thread < 2) {
                 const T* y = known + (system * 2 + thread) * parts;

@@ -701,6 +701,7 @@ class _Tile:
     across_in_order: int = 512
     rows_exchanging: tuple[tuple[int, int], ...] = ((4, 8), (8, 4), (16, 2))
     units_exchanging: int = 512
+    resident_exchanging: int = 0
     stretch: int = 128
     each: tuple[tuple[int, int], ...] = ((4, 16), (8, 8), (16, 8))
     long_blocks: int = 1056
@@ -770,7 +771,7 @@ def _plan(
             grid=-(-systems // together),
             block=units * together,
             shared_bytes=shared,
-            resident_blocks=0,
+            resident_blocks=_TILE.resident_exchanging if "exchanging" in call and dtype == "float32" and units * together <= 256 else 0,
         )
 
     in_order = _block_in_order(dtype, n, across)
@@ -864,11 +865,14 @@ def _long_plan(
     exchanged, checked = pivot != "none", pivot == "auto" and not periodic
     verdicts = f"(Verdict*){memory.place(32 * systems)}"
     launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
+    lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
     if checked or not (exchanged or periodic):
-        lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
         launches += _in_order_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
+    if exchanged and not periodic:
+        launches += _exchanging_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
     if exchanged or periodic:
-        launches += _exchange_launches(dtype, n, systems, (exchanged, periodic, checked), verdicts, memory)
+        ways = (exchanged, periodic, exchanged and not periodic)
+        launches += _exchange_launches(dtype, n, systems, ways, verdicts, memory)
     better = memory.place(nbytes * n * systems if exchanged else 0)
     launches.append((f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.blocks, 256, 0))
     integers = (*numbers, systems, middles, lows, n, *memory.places)
@@ -951,6 +955,40 @@ def _in_order_launches(
     numbers = f"n20, {memory.number(chunks)}, {memory.number(count)}"
     top = f"  {call}((const {kind}*){kept}, ({kind}*){unknowns}, {verdicts}, {marks}, {numbers});"
     return [*down, (top, systems, top_units, 7 * nbytes * (top_units + 32)), *reversed(up)]
+
+
+def _exchanging_launches(
+    dtype: str,
+    n: int,
+    systems: int,
+    checked: bool,
+    lies: Sequence[str],
+    views: Sequence[str],
+    verdicts: str,
+    memory: _Memory,
+) -> list[tuple[str, int, int, int]]:
+    """Return the launches for long systems whose rows are exchanged in registers."""
+    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
+    rows, threads, check = dict(_TILE.rows_exchanging)[nbytes], _TILE.stretch, _cpp(checked)
+    down, up = [], []
+    count, system, places = n, "all", tuple(lies)
+    while count == n or count > rows * _TILE.units_exchanging:
+        parts = -(-count // (32 * rows))
+        next_count = 2 * parts
+        above = (
+            f"kept_system(({kind}*){memory.place(5 * nbytes * next_count * systems)}, n20, {memory.number(next_count)})"
+        )
+        blocks = -(-systems * parts // (threads // 32))
+        sizes = f"{kind}, {rows}, {check}"
+        down.append(
+            (f"  reduce_long<{sizes}, {', '.join(places[:4])}>({system}, {above}, {verdicts});", blocks, threads, 0)
+        )
+        call = f"expand_long<{sizes}, {_cpp(count == n)}, {', '.join(places)}>"
+        up.append((f"  {call}({system}, {above}, {verdicts});", blocks, threads, 0))
+        count, system, places = next_count, above, ("APART",) * 5
+    units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
+    call = f"solve_short<{kind}, {rows}, {units}, {check}>"
+    return [*down, (f"  {call}({system}, {verdicts});", systems, units, 0), *reversed(up)]
 
 
 def _exchange_launches(
