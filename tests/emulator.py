@@ -25,6 +25,8 @@ from parprims import _cuda
 # What each PTX text does, as C++ with the same operands.
 PTX = {
     "": "",  # keeps a compiler from seeing through a number
+    "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.f / %1;",
+    "rcp.approx.ftz.f64 %0, %1;": "%0 = 1. / %1;",
     "cvt.f32.f16 %0, %1;": "%0 = emulated::from_half(%1);",
     "cvt.rn.f16.f32 %0, %1;": "%0 = emulated::to_half(%1);",
     "cvt.rn.bf16.f32 %0, %1;": "%0 = emulated::to_bfloat(%1);",

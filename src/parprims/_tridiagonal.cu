@@ -517,17 +517,44 @@ struct Pivoted {
     }
 };
 
-// Takes the row a x[k-1] + b x[k] + c x[k+1] = f: x[k-1] is eliminated by the equation that has more of it.
+// A number of about the size of 1 / x, by which both equations are multiplied; and 1 / x itself.
+DEVICE float near_inverse(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE double near_inverse(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    return y;
+}
+template <class T>
+DEVICE T near_inverse(Complex<T> x) {
+    return near_inverse(size(x));
+}
+DEVICE float sharpened(float, float near) { return near; }  // which is within a unit in the last place
+DEVICE double sharpened(double x, double near) {
+    near = __fma_rn(near, less(1., x, near), near);
+    return __fma_rn(near, less(1., x, near), near);
+}
+template <class T>
+DEVICE Complex<T> sharpened(Complex<T> x, T) {
+    return inverse(x);
+}
+
+// Takes the row a x[k-1] + b x[k] + c x[k+1] = f: x[k-1] is eliminated, and kept is the equation that has more of it.
 template <class T>
 DEVICE Pivoted<T> advance(Link<T>& chain, T a, T b, T c, T f) {
     const bool swap = size(a) > size(chain.last);
-    const T none = T(), other = swap ? chain.last : a;
-    const Pivoted<T> first = {swap ? none : chain.start, swap ? b : chain.next, swap ? c : none, swap ? f : chain.rhs,
-                              inverse(swap ? a : chain.last)};
-    const T factor = of_both(other, first.inverse_of);
-    chain = {less(swap ? chain.start : none, factor, first.start), less(swap ? chain.next : b, factor, first.next),
-             less(swap ? none : c, factor, first.behind), less(swap ? chain.rhs : f, factor, first.rhs)};
-    return first;
+    const T pivot = swap ? a : chain.last;
+    const Real<T> scale = near_inverse(pivot);
+    const Pivoted<T> kept = {swap ? T() : chain.start, swap ? b : chain.next, swap ? c : T(), swap ? f : chain.rhs,
+                             sharpened(pivot, scale)};
+    // The factors, of which one is about 1.
+    const T of_chain = times(a, scale), of_row = times(chain.last, scale);
+    chain = {of_both(of_chain, chain.start), less(of_both(of_chain, chain.next), of_row, b),
+             of_both(ops::negative(of_row), c), less(of_both(of_chain, chain.rhs), of_row, f)};
+    return kept;
 }
 
 // Returns the residual of a row; `off` becomes true if the row's backward error is more than one that is kept.
@@ -556,30 +583,37 @@ struct Known {
 
 // The units that neighbouring lanes have, WIDTH of them a system, joined in pairs log2(WIDTH) times. Of each unit, or
 // some that are joined, a chain that goes up ends with an equation in (last, first, before), one that goes down with one
-// in (first, last, behind). Of some that are joined the first lane has `up`, the first of their second half `down`.
-// Beyond that lane L keeps the equations for the two unknowns where those halves meet whose second one begins with it.
+// in (first, last, behind). Beyond that every lane but the first keeps the equations for the two unknowns where those
+// two of the units joined meet whose second one begins with it.
 template <int WIDTH, class T>
 struct Joins {
     Link<T> up, down;
     Pivoted<T> first, second;
 
+    // Leaves to the first lane of a system the equations of all of it.
     DEVICE void join() {
-        const int lane = threadIdx.x % WIDTH;
+        const int lane = threadIdx.x % 32;
+        Link<T> mine = up;
 #pragma unroll
         for (int apart = 1; apart < WIDTH; apart *= 2) {
-            if (apart > 1) {
-                const Link<T> own = shuffle_down(down, apart / 2);
-                if (lane % apart == 0) down = own;
-            }
+            // The left of two goes up, from the equation of the right one, the right one down from that of the left.
             const bool right = lane & apart;
-            const Link<T> near = right ? up : down, outer = right ? down : up;
-            Link<T> chain = shuffle(near, (int)(threadIdx.x % 32) ^ apart);
+            Link<T> chain, near, outer;
+            if (apart == 1) {
+                near = right ? up : down, outer = right ? down : up;
+                chain = shuffle(near, lane ^ 1);
+            } else {
+                // Those that are joined have `up` in their first lane, `down` in the first of their second half.
+                const int half = apart / 2;
+                chain = shuffle(mine, right ? lane - half : lane + apart);
+                near = shuffle(mine, right ? lane : lane + half), outer = shuffle(mine, right ? lane + half : lane);
+            }
             const Pivoted<T> one = advance(chain, near.next, near.last, near.start, near.rhs);
             const Pivoted<T> two = advance(chain, outer.start, outer.last, outer.next, outer.rhs);
-            if (lane % (2 * apart) == 0) up = chain;
-            if (lane % (2 * apart) == apart) down = chain, first = one, second = two;
+            mine = chain;
+            if (lane % apart == 0) first = one, second = two;
         }
-        if (WIDTH > 1) down = shuffle_down(down, WIDTH / 2);
+        if (WIDTH > 1) up = mine, down = shuffle_down(mine, WIDTH / 2);
     }
     // Returns what is known of a whole system to the lane that has both its equations.
     DEVICE Known<T> close() const {
@@ -590,15 +624,16 @@ struct Joins {
     }
     // Given in its first lane what is known of all units, returns what is known of this lane's.
     DEVICE Known<T> resolve(Known<T> known) const {
-        const int lane = threadIdx.x % WIDTH;
+        const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
             const Known<T> both = shuffle_up(known, apart);
             const T behind = second.solve(both.first, both.last, both.behind);
             const T before = first.solve(both.first, behind, both.last);
             const T last_of_left = shuffle_down(before, apart), behind_left = shuffle_down(behind, apart);
-            if (lane % (2 * apart) == 0) known.last = last_of_left, known.behind = behind_left;
-            if (lane % (2 * apart) == apart) known = {before, behind, both.last, both.behind};
+            const bool right = lane & apart;
+            known = {right ? before : known.before, right ? behind : known.first, right ? both.last : last_of_left,
+                     right ? both.behind : behind_left};
         }
         return known;
     }
@@ -662,10 +697,22 @@ struct Unit {
     template <Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
     DEVICE void load(const Batch<const T> (&batches)[4], const Place& at, Index begin, Index rows) {
         load_part<LOWER, DIAG, UPPER, RHS>(batches, at, begin, rows, a, b, c, d);
+        // Multiplies all rows by one power of two, or where their sizes differ much each by its own.
+        using R = Real<T>;
+        const auto size_of = [&](int k) { return size(a[k]) + size(b[k]) + size(c[k]); };
+        R least = size_of(0), most = least;
 #pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            const Real<T> scale = scale_of(::fmax(::fmax(size(a[k]), size(b[k])), size(c[k])));
+        for (int k = 1; k < ROWS; ++k) least = ::fmin(least, size_of(k)), most = ::fmax(most, size_of(k));
+        const auto multiply = [&](int k, R scale) {
             a[k] = times(a[k], scale), b[k] = times(b[k], scale), c[k] = times(c[k], scale), d[k] = times(d[k], scale);
+        };
+        if (least * (R)8 >= most) {
+            const R scale = scale_of(most);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) multiply(k, scale);
+        } else {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) multiply(k, scale_of(size_of(k)));
         }
     }
     // Eliminates all unknowns but the first and the last, downwards and upwards.
@@ -727,16 +774,18 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
             const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS>(up, down, system, unit);
             T y[ROWS];
             part.lengthen(known, y);
-            if (off) {
-                before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
+            before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
 #pragma unroll
-                for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);
-            }
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);
             off = any_of_system<UNITS, SYSTEMS, MEET>(part.is_off(x, before, behind, rest), system);
             if constexpr (!MEET)
                 more = __any_sync(0xffffffffu, off);
             else
                 more = SYSTEMS == 1 ? off : __syncthreads_or(off);
+            if (!off) {
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k) rest[k] = T();
+            }
         }
         left_over.add(off && stores && unit == 0, mine);
         if (stores && !off) save<OUT>(out.system(at) + begin * out.along, out.along, (int)(rows - begin), x);
@@ -950,35 +999,44 @@ DEVICE System<T> kept_system(T* kept, Index systems, Index rows) {
     return {array(0), array(1), array(2), array(3), {kept + 4 * all, 0, 0, rows, 1}, systems, 1, systems, rows};
 }
 
-// Calls `each` with the place and first row of all parts of `length` rows that this warp or block, `mine` of `all`, has
-// of systems whose rows are to be exchanged.
+// Calls `each` with every system whose rows are to be exchanged and every part, `length` rows, that this block has of it.
 template <bool CHECKED, class T, class Each>
-DEVICE void take_parts(const System<T>& s, const Verdict* verdicts, int length, Index mine, Index all, Each each) {
+DEVICE void take_parts(const System<T>& s, const Verdict* verdicts, int length, Each each) {
     const Index parts = (s.rows + length - 1) / length;
 #pragma unroll 1
-    for (Index number = mine; number < s.systems * parts; number += all) {
+    for (Index number = blockIdx.x; number < s.systems * parts; number += gridDim.x) {
         const Index system = quotient(number, parts);
-        if (!CHECKED || verdicts[system].exchange) each(system, number - system * parts, parts);
+        if (!CHECKED || verdicts[system].exchange) each(system, number - system * parts);
     }
 }
 
-template <class T, int ROWS, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
-DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
-    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
-    const Index warp = (Index)blockIdx.x * warps + threadIdx.x / 32;
-    take_parts<CHECKED>(s, verdicts, 32 * ROWS, warp, (Index)gridDim.x * warps,
-                        [&](Index system, Index part, Index parts) {
-        Unit<T, ROWS> unit;
-        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs},
-                                                    place_of(system, s.systems, s.middles, s.lows),
-                                                    (part * 32 + lane) * ROWS, s.rows);
-        Joins<32, T> joins;
+// The rows of a warp: lane for lane a unit, and what joins those.
+template <class T, int ROWS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+struct WarpRows {
+    Unit<T, ROWS> unit;
+    Joins<32, T> joins;
+    Place at;
+    Index begin, part, parts;  // the first row of this lane; which part of the system the warp has, of how many
+
+    DEVICE WarpRows(const System<T>& s, Index system, Index first) {
+        at = place_of(system, s.systems, s.middles, s.lows);
+        part = first + threadIdx.x / 32, parts = (s.rows + 32 * ROWS - 1) / (32 * ROWS);
+        begin = (part * 32 + threadIdx.x % 32) * ROWS;
+        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
         unit.shorten(unit.d, joins.up, joins.down);
         joins.join();
-        if (lane == 0) {
-            const Index all = s.systems * 2 * parts;
-            T* const to = const_cast<T*>(next.lower.base) + system * 2 * parts + 2 * part;
-            const Link<T> up = joins.up, down = joins.down;
+    }
+};
+
+template <class T, int ROWS, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
+    const int warps = blockDim.x / 32;
+    take_parts<CHECKED>(s, verdicts, blockDim.x * ROWS, [&](Index system, Index group) {
+        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, group * warps);
+        if (threadIdx.x % 32 == 0 && mine.part < mine.parts) {
+            const Index all = s.systems * next.rows;
+            T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * mine.part;
+            const Link<T>&up = mine.joins.up, &down = mine.joins.down;
             to[0] = up.next, to[all] = up.last, to[2 * all] = up.start, to[3 * all] = up.rhs;
             down.put(to + 1, all);
         }
@@ -988,7 +1046,7 @@ DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
 // Solves the systems that are left of systems reduced, a block to each, and says what is known of each.
 template <class T, int ROWS, int UNITS, bool CHECKED>
 DEVICE void solve_short(System<T> s, Verdict* verdicts) {
-    take_parts<CHECKED>(s, verdicts, ROWS * UNITS, blockIdx.x, gridDim.x, [&](Index system, Index, Index) {
+    take_parts<CHECKED>(s, verdicts, ROWS * UNITS, [&](Index system, Index) {
         const Place at = {0, 0, system};
         const Index begin = threadIdx.x * ROWS;
         Unit<T, ROWS> unit;
@@ -1004,24 +1062,18 @@ DEVICE void solve_short(System<T> s, Verdict* verdicts) {
 
 template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 DEVICE void expand_long(System<T> s, System<T> next, Verdict* verdicts) {
-    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
-    const Index warp = (Index)blockIdx.x * warps + threadIdx.x / 32;
-    take_parts<CHECKED>(s, verdicts, 32 * ROWS, warp, (Index)gridDim.x * warps,
-                        [&](Index system, Index part, Index parts) {
-        const Place at = place_of(system, s.systems, s.middles, s.lows);
-        const Index begin = (part * 32 + lane) * ROWS;
-        Unit<T, ROWS> unit;
-        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
-        Joins<32, T> joins;
-        unit.shorten(unit.d, joins.up, joins.down);
-        joins.join();
-        const T* const ends = next.out.base + (system * parts + part) * 2;
-        const Known<T> known =
-            joins.resolve({part > 0 ? ends[-1] : T(), ends[0], ends[1], part + 1 < parts ? ends[2] : T()});
+    const int warps = blockDim.x / 32;
+    take_parts<CHECKED>(s, verdicts, blockDim.x * ROWS, [&](Index system, Index group) {
+        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, group * warps);
+        const T* const ends = next.out.base + system * next.rows + 2 * min(mine.part, mine.parts - 1);
+        const T before = mine.part > 0 ? ends[-1] : T(), behind = mine.part + 1 < mine.parts ? ends[2] : T();
+        const Known<T> known = mine.joins.resolve({before, ends[0], ends[1], behind});
         T x[ROWS], rest[ROWS];
-        unit.lengthen(known, x);
-        if (s.rows > begin) save<OUT>(s.out.system(at) + begin * s.out.along, s.out.along, (int)min((Index)ROWS, s.rows - begin), x);
-        if (GIVEN && unit.is_off(x, known.before, known.behind, rest)) atomicOr(&verdicts[system].left, 1u);
+        mine.unit.lengthen(known, x);
+        const int count = (int)max((Index)0, min((Index)ROWS, s.rows - mine.begin));
+        save<OUT>(s.out.system(mine.at) + mine.begin * s.out.along, s.out.along, count, x);
+        if (GIVEN && count > 0 && mine.unit.is_off(x, known.before, known.behind, rest))
+            atomicOr(&verdicts[system].left, 1u);
     });
 }
 
