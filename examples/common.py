@@ -15,8 +15,8 @@ import math
 import os
 import pathlib
 import platform
-import statistics
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -94,6 +94,21 @@ class Run:
     def compile(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return the call as users would make it often: under ``jit`` on JAX."""
         return self.library.jit(call) if self.backend == "jax" else call
+
+    def compile_now(self, calls: Iterable[Callable[..., Any]], *arrays: Any) -> None:
+        """Make what `compile` returned ready for arrays: XLA takes seconds for one, and only one core."""
+
+        def one(call: Callable[..., Any]) -> None:
+            with contextlib.suppress(parprims.MethodRefused):  # whoever calls it will hear
+                call.lower(*arrays).compile()
+
+        if self.backend == "jax":
+            list(cores().map(one, calls))
+
+    @property
+    def shown_already(self) -> tuple[str, ...]:
+        """Tell what to skip in a row like one before: the array form, which XLA takes long to compile for a GPU."""
+        return ("array",) if self.backend == "jax" and self.cuda else ()
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has computed the result."""
@@ -181,9 +196,9 @@ class Run:
         """
         listed = parprims.methods(functools.partial(call, method="auto"), *arrays)
         compiled = {name: self.compile(functools.partial(call, method=name)) for name in listed if name not in skip}
-        if self.backend == "jax":  # XLA takes seconds to compile one call on one core
-            served = [one for name, one in compiled.items() if listed[name] is None]
-            list(cores().map(lambda one: one.lower(*arrays).compile(), served))
+        for method in skip:
+            print(f"{row}: method {method!r} is left out, it would take too long")
+        self.compile_now([one for name, one in compiled.items() if listed[name] is None], *arrays)
         calls, found = {}, {}
         for method, one in compiled.items():
             one = functools.partial(one, *arrays)
