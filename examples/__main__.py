@@ -1,6 +1,8 @@
 """Run the worked examples, each backend's in a process of its own, and print one table of what they found.
 
 ``python examples`` runs all of them on every array library that is installed; names and options choose.
+On a GPU, JAX's array form stands in one row of several alike, since XLA takes long to compile it; an example run
+by itself says what it leaves out.
 """
 
 import argparse
@@ -81,6 +83,7 @@ def run_all(names: list[str], backends: list[str], options: list[str], found: di
             if not worker.process.is_alive():
                 worker = Worker()
         worker.process.kill()
+        worker.process.join()  # so that its memory on the device is free for the next
 
 
 def table(rows: list[dict]) -> str:
