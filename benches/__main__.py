@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     for case in progress(selected):
         measured.add(case.primitive)
         try:
-            outcome = harness.run_case(case, present, ceilings, budget=0.05 if options.quick else 0.3)
+            outcome = harness.run_case(case, present, ceilings, budget=scale.pick(0.05, 0.3, 0.15))
         except KeyboardInterrupt:
             errors.append(f"interrupted at {case.primitive}: {case.name}; the cases before it are written")
             break
@@ -96,6 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
         records += outcome.records
         errors += outcome.errors
         notes |= dict.fromkeys(outcome.notes)
+        made, checked, timed = outcome.spent
+        spent = f"made in {made:.1f} s, checked in {checked:.1f} s, timed in {timed:.1f} s"
+        print(f"{case.primitive}: {case.name}: {spent}", file=sys.stderr, flush=True)
         if not options.summary:
             say(harness.table(outcome))
 

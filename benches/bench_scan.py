@@ -9,12 +9,12 @@ import array_api_compat
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, installed, library
+from benches.harness import Case, Problem, Scale, copied, drawn, installed, library
 
 
 def integers(rng, shape, low=-8, high=8):
     """Return small integers, whose float32 sums in any order are exact, so the gate allows no error."""
-    return rng.integers(low, high + 1, shape, dtype=np.int8)
+    return drawn(rng, shape, np.int8, lambda own, length: own.integers(low, high + 1, length, dtype=np.int8))
 
 
 def copies(shape):
@@ -28,10 +28,10 @@ def copies(shape):
     return (shape[0] // times, *shape[1:]), times
 
 
-def running_sums(x, axis, times, dtype):
-    """Return the sums along an axis of copies of x that follow each other along axis 0."""
+def running_sums(x, axis, times, dtype, result=None):
+    """Return the sums along an axis, formed in a dtype, of copies of x that follow each other along axis 0."""
     y = np.cumsum(x, axis=axis, dtype=dtype)
-    return np.concatenate([y + k * y[-1] if axis == 0 else y for k in range(times)])
+    return copied(y, times, result or dtype, lambda y, k: y + k * y[-1] if axis == 0 else y)
 
 
 def floats(x, dtype, times=1):
@@ -40,7 +40,7 @@ def floats(x, dtype, times=1):
         import ml_dtypes
 
         dtype = ml_dtypes.bfloat16
-    return np.concatenate([x.astype(dtype)] * times)
+    return copied(x, times, dtype)
 
 
 TIMED_SMALLER = dict.fromkeys(("array", "native", "jax"), "it is timed at smaller sizes")
@@ -73,7 +73,7 @@ def cuda_compute(op, start=0.0, *, inclusive=True):
 def sum_problem(rng, shape, axis=0, dtype="float32"):
     shape, times = copies(shape)
     x = integers(rng, shape)
-    return Problem((floats(x, dtype, times),), running_sums(x, axis, times, np.int32).astype(dtype))
+    return Problem((floats(x, dtype, times),), running_sums(x, axis, times, np.int32, dtype))
 
 
 def cumulative_maximum(xp, x):
@@ -219,10 +219,11 @@ def recurrence_problem(rng, shape, dtype="float32"):
     b = integers(rng, shape)
     p = np.cumprod(a, axis=-1, dtype=np.int8)
     x = p * np.cumsum(p * b, axis=-1, dtype=np.int32)
-    parts = [x]
-    while len(parts) < times:  # a sequence goes on from where the copy before ended
-        parts.append(x + p * parts[-1][-1] if x.ndim == 1 else x)
-    return Problem((floats(a, dtype, times), floats(b, dtype, times)), np.concatenate(parts).astype(dtype))
+    before = [0]
+    while len(before) < times:  # a sequence goes on from where the copy before ended
+        before.append(x[-1] + p[-1] * before[-1] if x.ndim == 1 else 0)
+    answer = copied(x, times, dtype, lambda x, k: x + p * before[k])
+    return Problem((floats(a, dtype, times), floats(b, dtype, times)), answer)
 
 
 RUN = 32

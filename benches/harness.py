@@ -7,6 +7,7 @@ whatever the machine does meanwhile happens to all of them.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import datetime
 import functools
@@ -238,6 +239,52 @@ def backends(names: Iterable[str] | None = None) -> list[Backend]:
     return [_MAKERS[name][1]() for name in names]
 
 
+@functools.cache
+def cores() -> concurrent.futures.ThreadPoolExecutor:
+    """Return a thread for every core: on one, NumPy would take longer than all that is timed on a GPU."""
+    return concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+
+
+PIECE = 2**20
+
+
+def computed(shape: Any, dtype: Any, call: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+    """Return an array filled on all cores: ``call(*pieces)`` gives a piece's elements from pieces of other arrays."""
+    found = np.empty(shape, dtype)
+    flat, others = found.reshape(-1), [x.reshape(-1) for x in arrays]
+
+    def fill(start: int) -> None:
+        flat[start : start + PIECE] = call(*(x[start : start + PIECE] for x in others))
+
+    list(cores().map(fill, range(0, flat.size, PIECE)))
+    return found
+
+
+def drawn(rng: np.random.Generator, shape: Any, dtype: Any, draw: Callable[..., Any]) -> np.ndarray:
+    """Return an array filled on all cores: ``draw(rng, length)`` gives a piece, with a generator of its own."""
+    found = np.empty(shape, dtype)
+    flat = found.reshape(-1)
+    starts = range(0, flat.size, PIECE)
+
+    def fill(start: int, own: np.random.Generator) -> None:
+        part = flat[start : start + PIECE]
+        part[...] = draw(own, part.size)
+
+    list(cores().map(fill, starts, rng.spawn(len(starts))))
+    return found
+
+
+def copied(x: np.ndarray, times: int, dtype: Any, change: Callable[..., Any] = lambda x, _: x) -> np.ndarray:
+    """Return copies of an array one after another along axis 0, the k-th of them ``change(x, k)``."""
+    found = np.empty((times, *x.shape), dtype)
+
+    def fill(k: int) -> None:
+        found[k] = change(x, k)
+
+    list(cores().map(fill, range(times)))
+    return found.reshape(times * x.shape[0], *x.shape[1:])
+
+
 def gate(result: Any, problem: Problem) -> str | None:
     """Return what is wrong with a result, given as NumPy arrays, or None. NaN is always wrong."""
     ones = result if isinstance(result, tuple) else (result,)
@@ -248,19 +295,37 @@ def gate(result: Any, problem: Problem) -> str | None:
     for one, other, bound in zip(ones, map(np.asarray, expected), allowed, strict=True):
         if one.size != other.size:
             return f"shape {one.shape} instead of {other.shape}"
-        one = one.reshape(other.shape)
-        if np.array_equal(one, other):
-            continue
-        with np.errstate(all="ignore"):
-            near = abs(one.astype(np.float64) - other.astype(np.float64)) <= bound
-            right = near if np.any(bound) else one == other
-        if not np.all(right):
-            first = int(np.argmin(right))
+        shape, starts = other.shape, range(0, max(1, other.size), PIECE)
+        one, other = one.reshape(-1), other.reshape(-1)
+        bound = np.broadcast_to(bound, shape).reshape(-1) if np.ndim(bound) else bound
+        wrong = np.concatenate(list(cores().map(functools.partial(_wrong, one, other, bound), starts)))
+        if wrong.size:
+            first = wrong[0]
             return (
-                f"{right.size - np.count_nonzero(right)} of {right.size} elements are wrong, the first is "
-                f"{first}: {one.flat[first]} instead of {other.flat[first]}"
+                f"{wrong.size} of {one.size} elements are wrong, the first is "
+                f"{first}: {one[first]} instead of {other[first]}"
             )
     return None
+
+
+def _wrong(one: np.ndarray, other: np.ndarray, bound: Any, start: int) -> np.ndarray:
+    """Return the indices of a piece's elements that are wrong."""
+    piece = slice(start, start + PIECE)
+    one, other = one[piece], other[piece]
+    if np.array_equal(one, other):
+        return np.empty(0, np.int64)
+    bound = bound[piece] if np.ndim(bound) else bound
+    with np.errstate(all="ignore"):
+        near = abs(one.astype(np.float64) - other.astype(np.float64)) <= bound
+        return start + np.flatnonzero(~near if np.any(bound) else one != other)
+
+
+def equal(result: Any, other: Any) -> bool:
+    """Return whether results are the same arrays, found where they are, without a copy. NaN is equal to nothing."""
+    ones, others = (x if isinstance(x, (tuple, list)) else (x,) for x in (result, other))
+    return len(ones) == len(others) and all(
+        x.shape == y.shape and x.dtype == y.dtype and bool((x == y).all()) for x, y in zip(ones, others, strict=True)
+    )
 
 
 @dataclasses.dataclass
@@ -317,29 +382,51 @@ def interleave(contenders: list[Contender], whole_call: bool, budget: float) -> 
 
 @dataclasses.dataclass
 class Outcome:
-    """What a case came to: records in the file's form, the method auto takes by backend, errors and refusals."""
+    """What a case came to: records in the file's form, the method auto takes by backend, errors and refusals.
+
+    ``spent`` holds the seconds it took to make the problem, to compile and check, and to time.
+    """
 
     case: Case
     records: list[dict[str, Any]]
     auto: dict[str, str]
     errors: list[str]
     notes: list[str]
+    spent: tuple[float, ...] = ()
 
 
 def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], budget: float) -> Outcome:
     """Make a case's problem, pass every contender through the gate and time those that get through."""
+    clock = [time.perf_counter()]
     for backend in present:
         backend.free()
     problem = case.make(np.random.default_rng(list(case.name.encode())))
+    clock.append(time.perf_counter())
     outcome = Outcome(case, [], {}, [], [])
     contenders = []
-    for one in _contenders(case, problem, present, outcome):
+    entrants = list(_contenders(case, problem, present, outcome))
+    # XLA takes seconds to compile a call, on one core: all of a case are compiled while the others are checked.
+    compiling = {
+        id(one): cores().submit(lambda one=one: one.call.lower(*one.inputs[0]).compile())
+        for one in entrants
+        if hasattr(one.call, "lower")
+    }
+    passed: dict[str, Any] = {}
+    for one in entrants:
         label = f"{case.name}: {one.backend.name} {one.method}"
         try:
+            if id(one) in compiling:
+                compiling[id(one)].result()
             result = one.call(*one.inputs[0])
-            to_numpy = one.backend.to_numpy
-            arrays = tuple(map(to_numpy, result)) if isinstance(result, (tuple, list)) else to_numpy(result)
-            wrong = gate(arrays, problem)
+            to_numpy, name = one.backend.to_numpy, one.backend.name
+            # What a GPU finds equal to a result that passed need not be copied and pass once more.
+            if one.backend.cuda and name in passed and equal(result, passed[name]):
+                wrong = None
+            else:
+                arrays = tuple(map(to_numpy, result)) if isinstance(result, (tuple, list)) else to_numpy(result)
+                wrong = gate(arrays, problem)
+            if wrong is None:
+                passed.setdefault(name, result)
         except parprims.MethodRefused as refusal:
             outcome.notes.append(f"{one.backend.name} {str(refusal).partition(': ')[2]}")
         except Exception as error:
@@ -349,7 +436,12 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
                 outcome.errors.append(f"{label} WRONG: {wrong}")
             else:
                 contenders.append(one)
+    passed.clear()
+    result = arrays = None
+    clock.append(time.perf_counter())
     interleave(contenders, case.whole_call, budget)
+    clock.append(time.perf_counter())
+    outcome.spent = tuple(after - before for before, after in itertools.pairwise(clock))
     outcome.records = [_record(case, problem, one, ceilings) for one in contenders]
     return outcome
 
@@ -420,6 +512,8 @@ def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
     found: dict[str, float] = {}
     size, n = scale.pick((2**24, 1024), (2**26, 2048), (2**30, 8192))
     rng = np.random.default_rng(0)
+    numbers = drawn(rng, size, np.float32, lambda own, length: own.random(length, np.float32))
+    matrices = drawn(rng, (2, n, n), np.float32, lambda own, length: own.standard_normal(length, np.float32))
 
     def best(name: str, backend: Backend, work: float, call: Callable[..., Any], *arrays: Any) -> None:
         one = Contender(backend, name, call, [arrays])
@@ -430,7 +524,7 @@ def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
         if backend.name.startswith("jax") and len(present) > 1:
             continue
         is_torch = backend.name.startswith("torch")
-        x, out = (backend.asarray(rng.random(size, np.float32)) for _ in range(2))
+        x, out = (backend.asarray(numbers) for _ in range(2))
         copy = backend.module.Tensor.copy_ if is_torch else getattr(backend.module, "copyto", lambda _, x: x.copy())
         best("copy", backend, 8 * size, backend.compile(copy), out, x)
         for reduction in ("sum", "max"):
@@ -438,7 +532,7 @@ def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
         del x, out
         for dtype in ("float32", "float64", *(("float16", "bfloat16") if backend.cuda else ())):
             if backend.supports(dtype):
-                a, b = (backend.asarray(rng.standard_normal((n, n), np.float32)) for _ in range(2))
+                a, b = map(backend.asarray, matrices)
                 cast = getattr(backend.module, dtype)
                 a, b = (m.to(cast) if is_torch else m.astype(cast) for m in (a, b))
                 best(f"matmul {dtype}", backend, 2 * n**3, backend.compile(backend.module.matmul), a, b)

@@ -1,19 +1,22 @@
-"""Run the worked examples, each in a process of its own, and print one table of what they found.
+"""Run the worked examples, each backend's in a process of its own, and print one table of what they found.
 
 ``python examples`` runs all of them on every array library that is installed; names and options choose.
+On a GPU, JAX's array form stands in one row of several alike, since XLA takes long to compile it; an example run
+by itself says what it leaves out.
 """
 
 import argparse
 import datetime
 import importlib.util
-import json
+import multiprocessing
 import pathlib
 import re
+import signal
 import subprocess
 import sys
-import tempfile
+import time
 
-from common import BACKENDS
+import common
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 RESULTS = FOLDER.parent / "benches" / "results"
@@ -28,7 +31,7 @@ BEGIN, END = "<!-- examples table: begin -->", "<!-- examples table: end -->"
 
 def installed() -> list[str]:
     """Return the backends there are; CuPy counts if it sees a GPU."""
-    found = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    found = [name for name in common.BACKENDS if importlib.util.find_spec(name)]
     if "cupy" in found:
         import cupy
 
@@ -39,14 +42,48 @@ def installed() -> list[str]:
     return found
 
 
-def run(name: str, backend: str, options: list[str]) -> tuple[dict, str]:
-    """Return what an example recorded, and why it failed or ""."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "rows.json"
-        command = [sys.executable, str(FOLDER / f"{name}.py"), "--backend", backend, "--json", str(path), *options]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        facts = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    return facts, "" if done.returncode == 0 else f"{name} on {backend} failed:\n{done.stdout[-2000:]}"
+class Worker:
+    """A process that runs the examples of one backend, one after another: importing a library takes seconds."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=common.serve, args=(other,), daemon=True)
+        self.process.start()
+        other.close()
+
+    def run(self, name: str, backend: str, options: list[str]) -> tuple[dict, str]:
+        """Return what an example recorded, and why it failed or ""."""
+        self.pipe.send((name, ["--backend", backend, *options]))
+        try:
+            facts, passed, text = self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            facts, passed, text = {"rows": []}, False, f"the process ended with {self.process.exitcode}"
+        return facts, "" if passed else f"{name} on {backend} failed:\n{text[-2000:]}"
+
+
+def run_all(names: list[str], backends: list[str], options: list[str], found: dict, failures: list[str]) -> None:
+    """Run examples on backends; keep the facts of each and the failures."""
+    for backend in backends:
+        worker = Worker()
+        for name in names:
+            print(f"{name} on {backend} ...", end=" ", file=sys.stderr, flush=True)
+            began = time.perf_counter()
+            try:
+                found[name, backend], failure = worker.run(name, backend, options)
+            except KeyboardInterrupt:
+                for number in (signal.SIGINT, signal.SIGTERM):  # a second one must not lose what there is
+                    signal.signal(number, signal.SIG_IGN)
+                worker.process.kill()
+                failures.append(f"{name} on {backend} was cut off, and what follows it has not run")
+                return
+            print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+            failures += [failure] if failure else []
+            if not worker.process.is_alive():
+                worker = Worker()
+        worker.process.kill()
+        worker.process.join()  # so that its memory on the device is free for the next
 
 
 def table(rows: list[dict]) -> str:
@@ -59,13 +96,15 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def save(device: str, versions: list[str], rows: list[dict], commit: str | None) -> None:
+def save(device: str, versions: list[str], rows: list[dict], commit: str | None, failures: list[str]) -> None:
     """Write the table to benches/results, and to the README the rows that the source has times for."""
     if commit is None:
         describe = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=12"]
         commit = subprocess.run(describe, check=True, capture_output=True, text=True).stdout.strip()
     slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     head = f"**{device}**, {datetime.date.today()}, commit {commit}; {', '.join(versions)}."
+    if failures:
+        head += f" Not complete: {'; '.join(failure.partition(':')[0] for failure in failures)}."
     (RESULTS / f"examples-{slug}.md").write_text(f"{head}\n\n{table(rows)}\n")
     readme = FOLDER.parent / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
@@ -77,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run what the command line asks for; return 0 if all passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help=", ".join(EXAMPLES))
-    parser.add_argument("--backend", action="append", choices=BACKENDS, help="only this one")
+    parser.add_argument("--backend", action="append", choices=common.BACKENDS, help="only this one")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--size", help="a number, or 'small'")
     parser.add_argument("--save", action="store_true", help="write the table to benches/results and the README")
@@ -87,20 +126,19 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no example {', '.join(sorted(unknown))}")
     passed_on = [f"--{name}={value}" for name in ("device", "size") if (value := getattr(options, name))]
-    rows, failures, devices, versions = [], [], [], []
-    for name in options.examples or EXAMPLES:
-        for backend in options.backend or installed():
-            print(f"{name} on {backend} ...", file=sys.stderr, flush=True)
-            facts, failure = run(name, backend, passed_on)
-            rows += facts["rows"]
-            devices.append(facts.get("device", "unknown device"))
-            versions.append(facts.get("version", backend))
-            failures += [failure] if failure else []
+    names, backends = options.examples or EXAMPLES, options.backend or installed()
+    found: dict[tuple[str, str], dict] = {}
+    failures: list[str] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is found by then is printed and saved
+    run_all(names, backends, passed_on, found, failures)
+    facts = [found[name, backend] for name in names for backend in backends if (name, backend) in found]
+    rows = [row for one in facts for row in one["rows"]]
     print(table(rows))
     print("\n".join(failures))
     print(f"{sum(one['passed'] for one in rows)} of {len(rows)} checks passed; {len(failures)} examples failed")
-    if options.save and not failures:
-        save(devices[0], sorted(set(versions)), rows, options.commit)
+    if options.save and rows:
+        known = [one for one in facts if "device" in one]
+        save(known[0]["device"], sorted({one["version"] for one in known}), rows, options.commit, failures)
     return 1 if failures else 0
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import gc
+import importlib
+import io
 import json
 import math
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -88,6 +95,21 @@ class Run:
         """Return the call as users would make it often: under ``jit`` on JAX."""
         return self.library.jit(call) if self.backend == "jax" else call
 
+    def compile_now(self, calls: Iterable[Callable[..., Any]], *arrays: Any) -> None:
+        """Make what `compile` returned ready for arrays: XLA takes seconds for one, and only one core."""
+
+        def one(call: Callable[..., Any]) -> None:
+            with contextlib.suppress(parprims.MethodRefused):  # whoever calls it will hear
+                call.lower(*arrays).compile()
+
+        if self.backend == "jax":
+            list(cores().map(one, calls))
+
+    @property
+    def shown_already(self) -> tuple[str, ...]:
+        """Tell what to skip in a row like one before: the array form, which XLA takes long to compile for a GPU."""
+        return ("array",) if self.backend == "jax" and self.cuda else ()
+
     def wait(self, result: Any = None) -> None:
         """Wait until the device has computed the result."""
         if self.backend == "jax":
@@ -96,6 +118,14 @@ class Run:
             self.library.cuda.runtime.deviceSynchronize()
         elif self.cuda:
             self.library.cuda.synchronize()
+
+    def free(self) -> None:
+        """Give memory that nothing uses back to the device."""
+        gc.collect()
+        if self.backend == "cupy":
+            self.library.get_default_memory_pool().free_all_blocks()
+        elif self.backend == "torch" and self.cuda:
+            self.library.cuda.empty_cache()
 
     def times(self, *calls: Callable[[], Any]) -> list[float]:
         """Return the median seconds of each call. All are warmed up, then take turns."""
@@ -165,9 +195,13 @@ class Run:
         ``vendor`` of the same arrays the method native, the library's own routine, takes its part.
         """
         listed = parprims.methods(functools.partial(call, method="auto"), *arrays)
+        compiled = {name: self.compile(functools.partial(call, method=name)) for name in listed if name not in skip}
+        for method in skip:
+            print(f"{row}: method {method!r} is left out, it would take too long")
+        self.compile_now([one for name, one in compiled.items() if listed[name] is None], *arrays)
         calls, found = {}, {}
-        for method in [name for name in listed if name not in skip]:
-            one = functools.partial(self.compile(functools.partial(call, method=method)), *arrays)
+        for method, one in compiled.items():
+            one = functools.partial(one, *arrays)
             try:
                 found[method], calls[method] = one(), one
             except parprims.MethodRefused as refusal:
@@ -218,6 +252,24 @@ class Run:
             print(f"plot: {self._plot}")
 
 
+@functools.cache
+def cores() -> concurrent.futures.ThreadPoolExecutor:
+    """Return a thread for every core. NumPy alone would use one, and take longer than a GPU many times over."""
+    return concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+
+
+def by_pieces(call: Callable[..., Any], *arrays: np.ndarray) -> list[Any]:
+    """Return ``call(*pieces)`` for every 2^20 elements of arrays of one length along their first axis, on all cores."""
+    rows = max(1, 2**20 * len(arrays[0]) // max(1, arrays[0].size))
+    starts = range(0, len(arrays[0]), rows)
+    return list(cores().map(lambda start: call(*(x[start : start + rows] for x in arrays)), starts))
+
+
+def distance(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest distance between two arrays' elements; NaN if there is one."""
+    return float(np.max(by_pieces(lambda one, other: np.max(abs(one - other)), found, expected)))
+
+
 @contextlib.contextmanager
 def raises(run: Run, row: str, *errors: type[BaseException]) -> Iterator[None]:
     """Report whether the block raised one of these errors, as it must, and print its message."""
@@ -249,11 +301,36 @@ def main(example: Callable[[Run], None], sizes: Sizes, argv: list[str] | None = 
         run.size = sizes.small if options.size == "small" else int(options.size)
     if run.size < 1:
         parser.error(f"--size must be positive, got {run.size}")
-    example(run)
-    if options.json:
-        version = f"{run.library.__name__} {run.library.__version__}"
-        facts = {"device": run.device_name(), "version": version, "rows": run.rows}
-        pathlib.Path(options.json).write_text(json.dumps(facts))
+    try:
+        example(run)
+    finally:
+        run.free()
+        if options.json:
+            version = f"{run.library.__name__} {run.library.__version__}"
+            facts = {"device": run.device_name(), "version": version, "rows": run.rows}
+            pathlib.Path(options.json).write_text(json.dumps(facts))
     failed = sum(not row["passed"] for row in run.rows)
     print(f"{len(run.rows) - failed} checks passed, {failed} failed")
     return 1 if failed or not run.rows else 0
+
+
+def serve(pipe: Any) -> None:
+    """Run the examples whose names and options come through a pipe, and answer with what each found and printed.
+
+    The answer is the facts that ``--json`` saves, whether all passed, and the text.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever sends the names kills this process
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        name, options = pipe.recv()
+        passed, facts, text = False, {"rows": []}, io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(text):
+            path = pathlib.Path(folder) / "rows.json"
+            try:
+                module = importlib.import_module(name)
+                passed = main(module.example, module.SIZES, [*options, "--json", str(path)]) == 0
+            except BaseException:
+                print(traceback.format_exc())
+            if path.exists():
+                facts = json.loads(path.read_text())
+        pipe.send((facts, passed, text.getvalue()))

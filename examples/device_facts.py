@@ -15,7 +15,7 @@ import numpy as np
 
 import parprims
 
-SIZES = common.Sizes(small=1000, cpu=10_000_000, cuda=2**28)
+SIZES = common.Sizes(small=1000, cpu=10_000_000, cuda=2**26)
 ADD = r"""
 extern "C" __global__ void add(const float* x, const float* y, float* sum, long long n) {
     const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;

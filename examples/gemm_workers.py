@@ -106,7 +106,7 @@ def example(run: common.Run) -> None:
             row = row.format(n, n, count)
             options = {"seconds": multiplied + joined, "reported": times[count] if n == 8192 else "", "vendor": whole}
             corner = f"corner {float(result[-1, -1]):.0f}"
-            run.report(row, corner, np.max(abs(run.to_numpy(result) - expected)), 0, **options)
+            run.report(row, corner, common.distance(run.to_numpy(result), expected), 0, **options)
             share = joined / (multiplied + joined)
             if join is not xp.concat:
                 run.report(f"{row}, share of the sum", f"{share:.0%}", share, 0.5 if n >= 512 else 1)

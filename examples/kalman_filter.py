@@ -20,7 +20,7 @@ import numpy as np
 
 import parprims
 
-SIZES = common.Sizes(small=20, cpu=500, cuda=500_000)
+SIZES = common.Sizes(small=20, cpu=500, cuda=200_000)
 STEP, JERK, NOISE = 0.1, 0.5, 0.3
 F = np.array([[1, STEP], [0, 1]])
 Q = JERK * np.array([[STEP**3 / 3, STEP**2 / 2], [STEP**2 / 2, STEP]])

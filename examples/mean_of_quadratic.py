@@ -53,6 +53,11 @@ def one_cell(xp, z, cell):
     return cell
 
 
+def on_cpu(z, change=np.asarray):
+    """Return the sum by NumPy in float64, on all cores."""
+    return sum(common.by_pieces(lambda piece: float(np.sum(quadratic(change(piece).astype(np.float64)))), z))
+
+
 def drawn(index, stream):
     """Return the sum of four values for every index."""
     one, two, three, four = (quadratic(z) for z in philox.normals(1, index, stream))
@@ -81,15 +86,15 @@ def example(run: common.Run) -> None:
     starts = range(0, run.size, chunk)
     for start in run.progress("mean of a quadratic", starts, len(starts)):
         z = run.normals(start, (min(chunk, run.size - start),))
-        host = run.to_numpy(z).astype(np.float64)
+        host = run.to_numpy(z)
         if start in (0, starts[-1]):
             [call(z) for call in (*ways.values(), vendor)]  # compile
         run.wait(z)
         for way, call in ways.items():
             totals[way] += clock(way, call, z)
         clock("vendor", vendor, z)
-        totals["CPU"] += clock("CPU", lambda z: np.sum(quadratic(z)), host)
-        size += float(np.sum(quadratic(abs(host))))
+        totals["CPU"] += clock("CPU", on_cpu, host)
+        size += on_cpu(host, abs)
 
     n = run.size
     allowed = 4 * 2.0**-24 * size / n + n * 2.0**-53 * size / n

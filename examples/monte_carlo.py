@@ -77,7 +77,8 @@ def example(run: common.Run) -> None:
             return run.asarray(np.arange(start, stop)), two_steps
         z = run.normals(SEED + start, (2, STEPS, stop - start))
         if form == "paths first":  # z1 and z2 of a step side by side, a path's steps after each other
-            z = run.asarray(np.ascontiguousarray(run.to_numpy(z).transpose(2, 1, 0)))
+            # To reshape puts the numbers into this order, while permute_dims alone may leave them where they are.
+            z = xp.reshape(xp.reshape(xp.permute_dims(z, (2, 1, 0)), (-1,)), (-1, STEPS, 2))
             return z[..., 0], z[..., 1]
         return z[0], z[1]
 

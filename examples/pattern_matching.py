@@ -17,7 +17,7 @@ from array_api_compat import array_namespace
 
 import parprims
 
-SIZES = common.Sizes(small=30_000, cpu=4_000_000, cuda=400_000_000)
+SIZES = common.Sizes(small=30_000, cpu=4_000_000, cuda=2**28)
 WORDS = (b"the", b"scan", b"parallel", b"abab", b"aa", b"e t", b"never")
 VOCABULARY = b"the scan of parallel sums ababab over aaa threads and blocks in the end is the answer to".split()
 LONGEST = max(map(len, WORDS))

@@ -49,7 +49,7 @@ def example(run: common.Run) -> None:
     numbers = np.random.default_rng(7).integers(-(10**9), 10**9, run.size)
     for dtype in ("float32", "float64", "int32"):
         x = numbers.astype(dtype)
-        ascending = np.sort(x)
+        ascending = np.sort(np.partition(x, 7)[:8])
         for count in (1, 2, 4, 8) if dtype == "int32" else (4,):
 
             def check(result, _, expected=ascending[:count]):
@@ -57,7 +57,8 @@ def example(run: common.Run) -> None:
                 return f"largest of them {found[-1]:.0f}", np.max(abs(found - expected)), 0
 
             call = functools.partial(smallest, count=count)
-            run.compare(f"B7 the {count} smallest, {dtype}", call, (run.asarray(x),), check)
+            skip = () if dtype == "float32" or count == 1 else run.shown_already
+            run.compare(f"B7 the {count} smallest, {dtype}", call, (run.asarray(x),), check, skip=skip)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import harness
+from benches import bench_sort, harness
 
 FIELDS = {
     "primitive": str,
@@ -151,6 +151,42 @@ def test_gate_is_exact_without_an_allowance():
     assert harness.gate((np.array([2**53 + 1, 5]), np.array(7.0)), exact) is None
     assert "the first is 0" in harness.gate((np.array([2**53, 5]), np.array(7.0)), exact)
     assert "the first is 0" in harness.gate((np.array([2**53 + 1, 5]), np.array(np.nextafter(7.0, 8.0))), exact)
+
+
+def test_gate_sees_every_piece():
+    n = 2 * harness.PIECE + 7
+    expected = np.arange(n)
+    for bound in (0, 0.5, np.full(n, 0.5)):
+        problem = harness.Problem((), expected, (bound,))
+        assert harness.gate(expected.copy(), problem) is None
+        wrong = expected.copy()
+        wrong[[harness.PIECE, n - 1]] += 1
+        assert f"2 of {n} elements are wrong, the first is {harness.PIECE}:" in harness.gate(wrong, problem)
+
+
+def test_equal_results_are_equal_in_every_element_and_dtype():
+    x = np.arange(5.0)
+    assert harness.equal(x, x.copy())
+    assert harness.equal((x, x + 1), [x, x + 1])
+    assert not harness.equal(x, (x, x))
+    assert not harness.equal(x, x[None])
+    assert not harness.equal(x, x.astype(np.float32))
+    assert not harness.equal(x, np.where(x == 4, 5, x))
+    assert not harness.equal(x * np.nan, x * np.nan)
+
+
+def test_problems_made_on_all_cores():
+    n = 2 * harness.PIECE + 7
+    one, other = (bench_sort.keys(np.random.default_rng(1), n, "int32") for _ in range(2))
+    assert np.array_equal(one, other)
+    assert len(np.unique(one[:: harness.PIECE])) == 3
+    for x in (one, one % 10, one.astype(np.uint8), one[: harness.PIECE].reshape(-1, 256), 0 * one):
+        assert np.array_equal(bench_sort.sort(x), np.sort(x))
+        assert np.array_equal(bench_sort.argsort(x.reshape(-1)), np.argsort(x.reshape(-1), kind="stable"))
+    assert np.array_equal(harness.computed(n, "int64", np.subtract, one, other), np.zeros(n))
+    assert np.array_equal(
+        harness.copied(one[:2], 3, "int64", lambda x, k: x + k), [v + k for k in range(3) for v in one[:2].tolist()]
+    )
 
 
 def test_skipped_and_refused_methods_are_noted(numpy_only):

@@ -9,6 +9,8 @@ import math
 import pathlib
 import re
 import runpy
+import shutil
+import signal
 import subprocess
 import sys
 
@@ -156,6 +158,36 @@ def test_command_lines(tmp_path):
     done = subprocess.run([*every, "--size", str(10**9)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "float64 does not hold the answer" in done.stdout
+    assert re.search(r"dot_product on numpy \.\.\. \d+\.\d s", done.stderr)
+
+
+def test_rows_found_are_saved_when_others_fail_or_are_cut_off(tmp_path):
+    shutil.copytree(FOLDER, tmp_path / "examples")
+    (tmp_path / "benches" / "results").mkdir(parents=True)
+    readme = tmp_path / "README.md"
+    readme.write_text("text\n<!-- examples table: begin -->\n<!-- examples table: end -->\nmore\n")
+    (tmp_path / "examples" / "templates.py").write_text("import os\nos._exit(3)\n")
+    (tmp_path / "examples" / "recurrence.py").write_text("import time\ntime.sleep(100)\n")
+    names = ["templates", "dot_product", "recurrence", "reduction"]
+    options = ["--backend", "numpy", "--size", "small", "--save", "--commit", "abc"]
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "examples"), *names, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        begun = ""
+        while not begun.endswith("recurrence on numpy ... "):
+            begun += process.stderr.read(1)
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate()
+    assert process.returncode == 1
+    assert "the process ended with 3" in printed
+    (table,) = (tmp_path / "benches" / "results").iterdir()
+    assert "Not complete: templates on numpy failed; recurrence on numpy was cut off, and" in table.read_text()
+    assert "| E1 dot product, 1024 float32, array | numpy |" in table.read_text()
+    assert "Not complete" in readme.read_text()
+    assert readme.read_text().endswith("<!-- examples table: end -->\nmore\n")
 
 
 @pytest.mark.parametrize(
