@@ -152,14 +152,11 @@ def test_small(gpu, rng, pivot, periodic, subtests):
 @pytest.fixture
 def long_ones(gpu, cut):
     """Return the array library; all systems but the shortest are long, their chunks short, of 32 threads each."""
-    sizes = (4, 8, 16)
     cut(
         shared_bytes=2000,
         chunk=32,
         stretch=32,
-        each=tuple((size, 4) for size in sizes),
-        units_in_order=tuple((size, 2) for size in sizes),
-        units_exchanging=2,
+        units_short=2,
         long_blocks=3,
     )
     return gpu

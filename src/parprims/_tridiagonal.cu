@@ -517,7 +517,7 @@ struct Pivoted {
     }
 };
 
-// A number of about the size of 1 / x, by which both equations are multiplied; and 1 / x itself.
+// A number of about the size of 1 / x, and 1 / x itself.
 DEVICE float near_inverse(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -542,18 +542,25 @@ DEVICE Complex<T> sharpened(Complex<T> x, T) {
     return inverse(x);
 }
 
-// Takes the row a x[k-1] + b x[k] + c x[k+1] = f: x[k-1] is eliminated, and kept is the equation that has more of it.
-template <class T>
+// Takes the row a x[k-1] + b x[k] + c x[k+1] = f and eliminates x[k-1]. Returns the equation that is kept to give it: that
+// of the chain, or with exchanges the one that has more of it.
+template <bool EXCHANGE, class T>
 DEVICE Pivoted<T> advance(Link<T>& chain, T a, T b, T c, T f) {
-    const bool swap = size(a) > size(chain.last);
+    const bool swap = EXCHANGE && size(a) > size(chain.last);
     const T pivot = swap ? a : chain.last;
-    const Real<T> scale = near_inverse(pivot);
+    const Real<T> near = near_inverse(pivot);
     const Pivoted<T> kept = {swap ? T() : chain.start, swap ? b : chain.next, swap ? c : T(), swap ? f : chain.rhs,
-                             sharpened(pivot, scale)};
-    // The factors, of which one is about 1.
-    const T of_chain = times(a, scale), of_row = times(chain.last, scale);
-    chain = {of_both(of_chain, chain.start), less(of_both(of_chain, chain.next), of_row, b),
-             of_both(ops::negative(of_row), c), less(of_both(of_chain, chain.rhs), of_row, f)};
+                             sharpened(pivot, near)};
+    if constexpr (EXCHANGE) {
+        // Both are multiplied, one by about 1.
+        const T of_chain = times(a, near), of_row = times(chain.last, near);
+        chain = {of_both(of_chain, chain.start), less(of_both(of_chain, chain.next), of_row, b),
+                 of_both(ops::negative(of_row), c), less(of_both(of_chain, chain.rhs), of_row, f)};
+    } else {
+        const T factor = of_both(a, kept.inverse_of);
+        chain = {ops::negative(of_both(factor, chain.start)), less(b, factor, chain.next), c,
+                 less(f, factor, chain.rhs)};
+    }
     return kept;
 }
 
@@ -585,7 +592,7 @@ struct Known {
 // some that are joined, a chain that goes up ends with an equation in (last, first, before), one that goes down with one
 // in (first, last, behind). Beyond that every lane but the first keeps the equations for the two unknowns where those
 // two of the units joined meet whose second one begins with it.
-template <int WIDTH, class T>
+template <int WIDTH, class T, bool EXCHANGE>
 struct Joins {
     Link<T> up, down;
     Pivoted<T> first, second;
@@ -608,8 +615,8 @@ struct Joins {
                 chain = shuffle(mine, right ? lane - half : lane + apart);
                 near = shuffle(mine, right ? lane : lane + half), outer = shuffle(mine, right ? lane + half : lane);
             }
-            const Pivoted<T> one = advance(chain, near.next, near.last, near.start, near.rhs);
-            const Pivoted<T> two = advance(chain, outer.start, outer.last, outer.next, outer.rhs);
+            const Pivoted<T> one = advance<EXCHANGE>(chain, near.next, near.last, near.start, near.rhs);
+            const Pivoted<T> two = advance<EXCHANGE>(chain, outer.start, outer.last, outer.next, outer.rhs);
             mine = chain;
             if (lane % apart == 0) first = one, second = two;
         }
@@ -618,7 +625,7 @@ struct Joins {
     // Returns what is known of a whole system to the lane that has both its equations.
     DEVICE Known<T> close() const {
         Link<T> chain = {T(), up.last, up.start, up.rhs};
-        const Pivoted<T> one = advance(chain, down.start, down.last, T(), down.rhs);
+        const Pivoted<T> one = advance<EXCHANGE>(chain, down.start, down.last, T(), down.rhs);
         const T last = of_both(chain.rhs, inverse(chain.last));
         return {T(), one.solve(T(), last, T()), last, T()};
     }
@@ -640,12 +647,12 @@ struct Joins {
 };
 
 // Solves for the first and last unknowns of the units of a block's systems.
-template <class T, int UNITS, int SYSTEMS, bool ACROSS>
+template <class T, int UNITS, int SYSTEMS, bool ACROSS, bool EXCHANGE>
 DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, int unit) {
     constexpr int WIDTH = UNITS < 32 ? UNITS : 32, WARPS = UNITS / WIDTH;
     extern __shared__ uint4 shared[];
     T* const places = reinterpret_cast<T*>(shared);
-    Joins<WIDTH, T> joins = {up, down};
+    Joins<WIDTH, T, EXCHANGE> joins = {up, down};
     // Where the units of a system are not neighbouring lanes, threads change places: SYSTEMS units wide, and a gap.
     constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
     constexpr int WIDE = UNITS + 1, TURNED = WIDE * SYSTEMS;
@@ -670,7 +677,7 @@ DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, 
         __syncthreads();  // all warps' equations are there
         if (warp % WARPS == 0) {
             const int mine = warp + lane % WARPS;
-            Joins<WARPS, T> of_warps = {links[mine][0], links[mine][1]};
+            Joins<WARPS, T, EXCHANGE> of_warps = {links[mine][0], links[mine][1]};
             of_warps.join();
             const Known<T> one = of_warps.resolve(of_warps.close());
             if (lane < WARPS) knowns[mine] = one;
@@ -689,7 +696,7 @@ DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, 
 }
 
 // The rows that a thread has.
-template <class T, int ROWS>
+template <class T, int ROWS, bool EXCHANGE>
 struct Unit {
     T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
     Pivoted<T> kept[ROWS];
@@ -719,10 +726,10 @@ struct Unit {
     DEVICE void shorten(const T (&rhs)[ROWS], Link<T>& up, Link<T>& down) {
         down = {a[1], b[1], c[1], rhs[1]};
 #pragma unroll
-        for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance(down, a[k], b[k], c[k], rhs[k]);
+        for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance<EXCHANGE>(down, a[k], b[k], c[k], rhs[k]);
         up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
 #pragma unroll
-        for (int k = ROWS - 3; k >= 0; --k) advance(up, c[k], b[k], a[k], rhs[k]);
+        for (int k = ROWS - 3; k >= 0; --k) advance<EXCHANGE>(up, c[k], b[k], a[k], rhs[k]);
     }
     DEVICE void lengthen(const Known<T>& known, T (&x)[ROWS]) const {
         T behind = known.behind, next = known.last;
@@ -732,6 +739,12 @@ struct Unit {
             x[k] = kept[k].solve(known.first, next, behind);
             behind = next, next = x[k];
         }
+    }
+    DEVICE bool is_dominant() const {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) all = all && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        return all;
     }
     // Puts the residual in `rest`; returns whether the backward error of a row is too large.
     DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, T (&rest)[ROWS]) const {
@@ -760,7 +773,7 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
         const bool stores = base + system < listed;
         const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
         const Place at = place_of(mine, systems, middles, lows);
-        Unit<T, ROWS> part;
+        Unit<T, ROWS, true> part;
         part.template load<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
         T x[ROWS] = {}, rest[ROWS], before = T(), behind = T();
 #pragma unroll
@@ -771,7 +784,7 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
         for (int pass = 0; pass < 2 && more; ++pass) {
             Link<T> up, down;
             part.shorten(rest, up, down);
-            const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS>(up, down, system, unit);
+            const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS, true>(up, down, system, unit);
             T y[ROWS];
             part.lengthen(known, y);
             before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
@@ -792,197 +805,18 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
     }
 }
 
-// ---- Long systems without exchanges ---------------------------------------------------------------------------
+// ---- Long systems, in registers -------------------------------------------------------------------------------
 
-// A system longer than a block holds is shortened: shorten_long leaves a row of every EACH units, which are a system of
-// the same kind, shortened again until a block can solve it (solve_top). lengthen_long goes the way back, level by
-// level; it repeats the elimination of its rows, so that little is kept between.
+// The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order in
+// which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
+// expand_long goes the way back. Where rows are exchanged, a system is left to the launches behind if the backward error
+// of a row is too large; where they are not, CHECKED leaves those that are not diagonally dominant.
 
 // What is known of a long system as a whole.
 struct Verdict {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
-    unsigned exchange, again, lost, left;  // rows are to be exchanged, ... in the stable way
+    unsigned exchange, again, lost, left;  // exchange: is not dominant; left: and not solved in registers
 };
-
-// The rows of one level: those that are given, or what is kept of the level below, 7 numbers of a row.
-template <class T>
-struct Level {
-    Batch<const T> lower, diag, upper, rhs;
-    const T* kept;
-    Index rows, middles, lows, systems;
-};
-
-// A block's part of a level: UNITS threads with ROWS rows each, EACH of which make one row of the next level.
-template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
-struct Stretch {
-    static constexpr int GROUPS = UNITS / EACH, PLACES = UNITS + GROUPS;
-    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-    Index system, chunk, begin;
-    int count;
-
-    static DEVICE Index chunks(Index rows) { return (rows + ROWS * UNITS - 1) / (ROWS * UNITS); }
-    static DEVICE Index groups(Index rows) { return (rows + ROWS * EACH - 1) / (ROWS * EACH); }
-    static DEVICE int place(int unit) { return unit + unit / EACH; }
-    static DEVICE T* places() {
-        extern __shared__ uint4 shared[];
-        return reinterpret_cast<T*>(shared);
-    }
-
-    DEVICE void find(Index number, Index rows) {
-        const Index all = chunks(rows);
-        system = quotient(number, all), chunk = number - system * all;
-        begin = (chunk * UNITS + threadIdx.x) * ROWS;
-        count = (int)max((Index)0, min((Index)ROWS, rows - begin));
-    }
-    DEVICE void load_rows(const Level<T>& level) {
-        if constexpr (GIVEN) {
-            const Place at = place_of(system, level.systems, level.middles, level.lows);
-            load_part<LOWER, DIAG, UPPER, RHS>({level.lower, level.diag, level.upper, level.rhs}, at, begin, level.rows,
-                                               a, b, c, d);
-        } else {
-            const T* kept = level.kept + system * 7 * level.rows;
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) {
-                const Index row = begin + k;
-                Ends<T> one = {T(), number<T>(1)};
-                if (row < level.rows) one = linked(kept, level.rows, row, min(row + 1, level.rows - 1));
-                a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
-            }
-        }
-    }
-    DEVICE bool dominant() const {
-        bool all = true;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) all = all && size(a[k]) + size(c[k]) <= least_size(b[k]);
-        return all;
-    }
-    // Shortens the units, and the EACH of a group for one of the first threads.
-    DEVICE Ends<T> shorten_groups(T (&lower)[EACH], T (&upper)[EACH], T (&rhs)[EACH]) {
-        if (GIVEN) scale_rows(a, b, c, d);
-        shorten(a, b, c, d).put(places() + place(threadIdx.x), PLACES);
-        __syncthreads();  // the ends of all units are there
-        if (threadIdx.x >= GROUPS) return {};
-        const T* from = places() + place(threadIdx.x * EACH);
-        T diag[EACH];
-#pragma unroll
-        for (int k = 0; k < EACH; ++k) {
-            Ends<T> one = {from[k], from[PLACES + k], from[2 * PLACES + k], from[3 * PLACES + k]};
-            if (k + 1 < EACH) one = linked(from, PLACES, k, k + 1);
-            lower[k] = one.lower, diag[k] = one.diag, upper[k] = one.upper, rhs[k] = one.rhs;
-        }
-        Ends<T> ends = shorten(lower, diag, upper, rhs);
-        // The first unknown of the group by the last of its first unit, and that by the ends of the group.
-        const T own = from[6 * PLACES];
-        ends.first = less(from[4 * PLACES], own, ends.first);
-        ends.first_left = less(from[5 * PLACES], own, ends.first_left);
-        ends.first_own = ops::negative(of_both(own, ends.first_own));
-        return ends;
-    }
-};
-
-template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
-DEVICE void shorten_long(Level<T> level, T* kept, unsigned* marks) {
-    using S = Stretch<T, ROWS, UNITS, EACH, GIVEN, LOWER, DIAG, UPPER, RHS>;
-    const Index groups = S::groups(level.rows), all = level.systems * S::chunks(level.rows);
-#pragma unroll 1
-    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
-        S part;
-        part.find(number, level.rows);
-        part.load_rows(level);
-        if constexpr (CHECKED) {
-            const bool left = __syncthreads_or(!part.dominant());
-            if (threadIdx.x == 0) marks[number] = left;
-            if (left) continue;
-        }
-        T lower[EACH], upper[EACH], rhs[EACH];
-        const Ends<T> ends = part.shorten_groups(lower, upper, rhs);
-        const Index group = part.chunk * S::GROUPS + threadIdx.x;
-        if (threadIdx.x < S::GROUPS && group < groups) ends.put(kept + part.system * 7 * groups + group, groups);
-        __syncthreads();  // all ends have been read before the next are written
-    }
-}
-
-// Solves for the rows of a level, a block to each system, and says what is known of the system.
-template <class T, int ROWS, int UNITS, bool CHECKED>
-DEVICE void solve_top(const T* kept, T* unknowns, Verdict* verdicts, const unsigned* marks, Index systems, Index chunks,
-                      Index rows) {
-    const int unit = threadIdx.x;
-#pragma unroll 1
-    for (Index system = blockIdx.x; system < systems; system += gridDim.x) {
-        bool exchange = false;
-        if constexpr (CHECKED) {
-            for (Index chunk = unit; chunk < chunks; chunk += UNITS) exchange |= marks[system * chunks + chunk] != 0;
-            exchange = __syncthreads_or(exchange);
-        }
-        if (unit == 0) verdicts[system] = {{0, 0}, exchange, 0, 0, 0};
-        if (exchange) continue;
-        const T* from = kept + system * 7 * rows;
-        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            const Index row = unit * ROWS + k;
-            Ends<T> one = {T(), number<T>(1)};
-            if (row < rows) one = linked(from, rows, row, min(row + 1, rows - 1));
-            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
-        }
-        T own, left;
-        meet<T, UNITS, 1, false>(shorten(a, b, c, d), 0, unit, own, left);
-        lengthen(a, c, d, left, own);
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            if (unit * ROWS + k < rows) unknowns[system * rows + unit * ROWS + k] = d[k];
-        __syncthreads();  // all have read the last unknowns before the next ends are written
-    }
-}
-
-template <class T, int ROWS, int UNITS, int EACH, bool GIVEN, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS,
-          Lies OUT>
-DEVICE void lengthen_long(Level<T> level, const T* ends, Batch<T> out, Verdict* verdicts) {
-    using S = Stretch<T, ROWS, UNITS, EACH, GIVEN, LOWER, DIAG, UPPER, RHS>;
-    const Index groups = S::groups(level.rows), all = level.systems * S::chunks(level.rows);
-#pragma unroll 1
-    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
-        S part;
-        part.find(number, level.rows);
-        if (CHECKED && verdicts[part.system].exchange) continue;
-        part.load_rows(level);
-        T lower[EACH], upper[EACH], rhs[EACH];
-        part.shorten_groups(lower, upper, rhs);
-        const T* known = ends + part.system * groups;
-        const Index group = part.chunk * S::GROUPS + threadIdx.x;
-        if (threadIdx.x < S::GROUPS && group < groups) {
-            lengthen(lower, upper, rhs, group > 0 ? known[group - 1] : T(), known[group]);
-#pragma unroll
-            for (int k = 0; k < EACH; ++k) S::places()[S::place(threadIdx.x * EACH + k)] = rhs[k];
-        }
-        __syncthreads();  // the last unknowns of all units are there
-        const int unit = threadIdx.x;
-        const Index first = part.chunk * S::GROUPS;
-        const T left = unit > 0 ? S::places()[S::place(unit - 1)] : first > 0 ? known[first - 1] : T();
-        lengthen(part.a, part.c, part.d, left, S::places()[S::place(unit)]);
-        if constexpr (GIVEN) {
-            const Place at = place_of(part.system, level.systems, level.middles, level.lows);
-            T* to = out.system(at) + part.begin * out.along;
-            save<OUT>(to, out.along, part.count, part.d);
-            T sum = T();  // stays zero if all are finite
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < part.count) sum = less(sum, T(), part.d[k]);
-            if (!ops::equal(sum, T())) atomicOr(&verdicts[part.system].lost, 1u);
-        } else {
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < part.count) out.base[part.system * level.rows + part.begin + k] = part.d[k];
-        }
-        __syncthreads();  // all have read the unknowns before the next ends are written
-    }
-}
-
-// ---- Long systems with exchanges, in registers ----------------------------------------------------------------
-
-// The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order in
-// which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
-// expand_long goes the way back. It marks a system as left where the backward error of a row is too large.
 
 template <class T>
 struct System {
@@ -999,40 +833,54 @@ DEVICE System<T> kept_system(T* kept, Index systems, Index rows) {
     return {array(0), array(1), array(2), array(3), {kept + 4 * all, 0, 0, rows, 1}, systems, 1, systems, rows};
 }
 
-// Calls `each` with every system whose rows are to be exchanged and every part, `length` rows, that this block has of it.
-template <bool CHECKED, class T, class Each>
-DEVICE void take_parts(const System<T>& s, const Verdict* verdicts, int length, Each each) {
-    const Index parts = (s.rows + length - 1) / length;
+// Calls `each` with the systems that are due and the parts, of how many each has, that this block has of them in turn.
+template <class Due, class Each>
+DEVICE void take_parts(Index systems, Index parts, Due due, Each each) {
 #pragma unroll 1
-    for (Index number = blockIdx.x; number < s.systems * parts; number += gridDim.x) {
+    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
         const Index system = quotient(number, parts);
-        if (!CHECKED || verdicts[system].exchange) each(system, number - system * parts);
+        if (due(system))
+            each(system, number - system * parts);
+        else  // the last before those of the next system
+            number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;
     }
 }
 
 // The rows of a warp: lane for lane a unit, and what joins those.
-template <class T, int ROWS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+template <class T, int ROWS, bool EXCHANGE, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
 struct WarpRows {
-    Unit<T, ROWS> unit;
-    Joins<32, T> joins;
+    Unit<T, ROWS, EXCHANGE> unit;
+    Joins<32, T, EXCHANGE> joins;
     Place at;
     Index begin, part, parts;  // the first row of this lane; which part of the system the warp has, of how many
 
-    DEVICE WarpRows(const System<T>& s, Index system, Index first) {
+    static DEVICE Index of_block(Index rows) { return (rows + blockDim.x * ROWS - 1) / (blockDim.x * ROWS); }
+
+    DEVICE WarpRows(const System<T>& s, Index system, Index block) {
         at = place_of(system, s.systems, s.middles, s.lows);
-        part = first + threadIdx.x / 32, parts = (s.rows + 32 * ROWS - 1) / (32 * ROWS);
+        part = block * (blockDim.x / 32) + threadIdx.x / 32, parts = (s.rows + 32 * ROWS - 1) / (32 * ROWS);
         begin = (part * 32 + threadIdx.x % 32) * ROWS;
         unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
+    }
+    DEVICE void join() {
         unit.shorten(unit.d, joins.up, joins.down);
         joins.join();
     }
 };
 
-template <class T, int ROWS, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
-DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
-    const int warps = blockDim.x / 32;
-    take_parts<CHECKED>(s, verdicts, blockDim.x * ROWS, [&](Index system, Index group) {
-        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, group * warps);
+template <class T, int ROWS, bool EXCHANGE, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts, unsigned* marks) {
+    using Rows = WarpRows<T, ROWS, EXCHANGE, LOWER, DIAG, UPPER, RHS>;
+    const Index blocks = Rows::of_block(s.rows);
+    const auto due = [&](Index system) { return !(CHECKED && EXCHANGE) || verdicts[system].exchange; };
+    take_parts(s.systems, blocks, due, [&](Index system, Index block) {
+        Rows mine(s, system, block);
+        if constexpr (CHECKED && !EXCHANGE && GIVEN) {
+            const bool mixed = __syncthreads_or(!mine.unit.is_dominant());
+            if (threadIdx.x == 0) marks[system * blocks + block] = mixed;
+            if (mixed) return;
+        }
+        mine.join();
         if (threadIdx.x % 32 == 0 && mine.part < mine.parts) {
             const Index all = s.systems * next.rows;
             T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * mine.part;
@@ -1043,28 +891,41 @@ DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
     });
 }
 
-// Solves the systems that are left of systems reduced, a block to each, and says what is known of each.
-template <class T, int ROWS, int UNITS, bool CHECKED>
-DEVICE void solve_short(System<T> s, Verdict* verdicts) {
-    take_parts<CHECKED>(s, verdicts, ROWS * UNITS, [&](Index system, Index) {
+// Solves what is left of the systems reduced, a block to each, and says what is known of each.
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool CHECKED>
+DEVICE void solve_short(System<T> s, Verdict* verdicts, const unsigned* marks, Index blocks) {
+    const auto due = [&](Index system) { return !(CHECKED && EXCHANGE) || verdicts[system].exchange; };
+    take_parts(s.systems, 1, due, [&](Index system, Index) {
+        if constexpr (!(CHECKED && EXCHANGE)) {
+            bool mixed = EXCHANGE;
+            if constexpr (CHECKED) {
+                for (Index block = threadIdx.x; block < blocks; block += UNITS) mixed |= marks[system * blocks + block];
+                mixed = __syncthreads_or(mixed);
+            }
+            if (threadIdx.x == 0) verdicts[system] = {{0, 0}, mixed, 0, 0, 0};
+            if (mixed && !EXCHANGE) return;
+        }
         const Place at = {0, 0, system};
         const Index begin = threadIdx.x * ROWS;
-        Unit<T, ROWS> unit;
+        Unit<T, ROWS, EXCHANGE> unit;
         unit.template load<APART, APART, APART, APART>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
         Link<T> up, down;
         unit.shorten(unit.d, up, down);
         T x[ROWS];
-        unit.lengthen(solve_links<T, UNITS, 1, false>(up, down, 0, threadIdx.x), x);
+        unit.lengthen(solve_links<T, UNITS, 1, false, EXCHANGE>(up, down, 0, threadIdx.x), x);
         save<APART>(s.out.system(at) + begin, 1, (int)(s.rows - begin), x);
-        if (!CHECKED && threadIdx.x == 0) verdicts[system] = {{0, 0}, 1, 0, 0, 0};
+        __syncthreads();  // all have read what is known of the system before
     });
 }
 
-template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+template <class T, int ROWS, bool EXCHANGE, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS,
+          Lies OUT>
 DEVICE void expand_long(System<T> s, System<T> next, Verdict* verdicts) {
-    const int warps = blockDim.x / 32;
-    take_parts<CHECKED>(s, verdicts, blockDim.x * ROWS, [&](Index system, Index group) {
-        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, group * warps);
+    using Rows = WarpRows<T, ROWS, EXCHANGE, LOWER, DIAG, UPPER, RHS>;
+    const auto due = [&](Index system) { return !CHECKED || (verdicts[system].exchange != 0) == EXCHANGE; };
+    take_parts(s.systems, Rows::of_block(s.rows), due, [&](Index system, Index block) {
+        Rows mine(s, system, block);
+        mine.join();
         const T* const ends = next.out.base + system * next.rows + 2 * min(mine.part, mine.parts - 1);
         const T before = mine.part > 0 ? ends[-1] : T(), behind = mine.part + 1 < mine.parts ? ends[2] : T();
         const Known<T> known = mine.joins.resolve({before, ends[0], ends[1], behind});
@@ -1072,8 +933,16 @@ DEVICE void expand_long(System<T> s, System<T> next, Verdict* verdicts) {
         mine.unit.lengthen(known, x);
         const int count = (int)max((Index)0, min((Index)ROWS, s.rows - mine.begin));
         save<OUT>(s.out.system(mine.at) + mine.begin * s.out.along, s.out.along, count, x);
-        if (GIVEN && count > 0 && mine.unit.is_off(x, known.before, known.behind, rest))
-            atomicOr(&verdicts[system].left, 1u);
+        if constexpr (GIVEN && EXCHANGE) {
+            if (count > 0 && mine.unit.is_off(x, known.before, known.behind, rest))
+                atomicOr(&verdicts[system].left, 1u);
+        } else if constexpr (GIVEN) {
+            T sum = T();  // stays zero if all are finite
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < count) sum = less(sum, T(), x[k]);
+            if (!ops::equal(sum, T())) atomicOr(&verdicts[system].lost, 1u);
+        }
     });
 }
 
@@ -1552,10 +1421,9 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
     static DEVICE Index count_chunks(Index rows) { return (rows + LENGTH - 1) / LENGTH; }
 
     // Loads the chunk's rows to shared memory.
-    DEVICE void load_rows(const System<T>& s, Index number) {
+    DEVICE void load_rows(const System<T>& s, Index system, Index part) {
         extern __shared__ uint4 shared[];
-        chunks = count_chunks(s.rows);
-        at = quotient(number, chunks), chunk = number - at * chunks;
+        chunks = count_chunks(s.rows), at = system, chunk = part;
         const Index begin = chunk * LENGTH;
         const Place p = place_of(at, s.systems, s.middles, s.lows);
         this->n = (int)min((Index)LENGTH, s.rows - begin);
@@ -1622,13 +1490,11 @@ DEVICE void tell_error(R mine, unsigned long long* largest) {
 template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
 DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
     using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
-    const Index all = s.systems * C::count_chunks(s.rows);
-#pragma unroll 1
-    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+    const auto due = [&](Index system) { return is_due<CHECKED, AGAIN>(verdicts[system]); };
+    take_parts(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
         C chunk;
-        Verdict& verdict = verdicts[quotient(number, C::count_chunks(s.rows))];
-        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
-        chunk.load_rows(s, number);
+        Verdict& verdict = verdicts[system];
+        chunk.load_rows(s, system, part);
         Equation<T, 5> equations[ROWS];
         Real<T> error = 0;
         chunk.reduce_all(EXCHANGE, equations, error);
@@ -1636,7 +1502,7 @@ DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
         const Slots<T, 0> kept = {segments + chunk.at * 10 * chunk.chunks, chunk.chunks};
         if (threadIdx.x == 0) kept.put(chunk.chunk, chunk.slots.get(0));
         __syncthreads();  // the segment has been read before the slots are written again
-    }
+    });
 }
 
 enum Step { JOIN, CLOSE, RESOLVE };
@@ -1652,11 +1518,9 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
     const Index parts = (count + UNITS - 1) / UNITS;
     const auto slot = [](int i) { return i; };
     const auto sync = [] { __syncthreads(); };
-#pragma unroll 1
-    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
-        const Index system = quotient(number, parts), part = number - system * parts;
+    const auto due = [&](Index system) { return is_due<CHECKED, AGAIN>(verdicts[system]); };
+    take_parts(systems, parts, due, [&](Index system, Index part) {
         Verdict& verdict = verdicts[system];
-        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
         const int here = (int)min((Index)UNITS, count - part * UNITS);
         const Slots<T, 0> from = {const_cast<T*>(segments) + system * 10 * count, count};
         if (thread < here) slots.put(thread, from.get(part * UNITS + thread));
@@ -1682,19 +1546,17 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
             }
         }
         __syncthreads();  // all have read the slots before they are written again
-    }
+    });
 }
 
 template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
 DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts) {
     using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
-    const Index all = s.systems * C::count_chunks(s.rows);
-#pragma unroll 1
-    for (Index number = blockIdx.x; number < all; number += gridDim.x) {
+    const auto due = [&](Index system) { return is_due<CHECKED, AGAIN>(verdicts[system]); };
+    take_parts(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
         C chunk;
-        Verdict& verdict = verdicts[quotient(number, C::count_chunks(s.rows))];
-        if (!is_due<CHECKED, AGAIN>(verdict)) continue;
-        chunk.load_rows(s, number);
+        Verdict& verdict = verdicts[system];
+        chunk.load_rows(s, system, part);
         Equation<T, 5> equations[ROWS];
         Real<T> error = 0;
         chunk.reduce_all(EXCHANGE, equations, error);
@@ -1741,7 +1603,7 @@ DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts)
                 chunk.to[(begin + row) * s.out.along] = value;
         }
         __syncthreads();  // all have read the solution before the next rows come
-    }
+    });
 }
 
 // Takes the second solutions where they are better, and makes those that are lost in one unknown lost in all.

@@ -681,10 +681,11 @@ class _Tile:
     by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
     ``chunk`` the threads of a block that has a part of a long system, a quarter of that up to ``few`` unknowns.
-    Where rows are not exchanged ``rows_in_order`` are those of a thread, twice as many if a system would have more than
-    ``units_in_order`` threads, and ``across_in_order`` the threads of a block whose systems lie side by side. Of long
-    systems ``stretch`` are the threads of a block there, and ``each``, by the bytes of a number, how many of them make
-    one row of the next level; ``long_blocks`` how many blocks there are at most, which take chunks in turn.
+    Where rows stay in registers a thread has ``rows_in_order`` or ``rows_exchanging`` of them, twice as many if a system
+    would have more than ``units_in_order`` or ``units_exchanging`` threads; ``across_in_order`` are the threads of a
+    block whose systems lie side by side, and ``threads_exchanging`` those of one with exchanges. Of long systems
+    ``stretch`` are the threads of a block there, which shorten them until ``units_short`` threads have the rest;
+    ``long_blocks`` how many blocks there are at most, which take chunks in turn.
     ``resident`` blocks of short systems of 4-byte numbers with exchanges are to fit a multiprocessor.
     """
 
@@ -702,8 +703,9 @@ class _Tile:
     rows_exchanging: tuple[tuple[int, int], ...] = ((4, 8), (8, 4), (16, 2))
     units_exchanging: int = 512
     resident_exchanging: int = 0
+    threads_exchanging: int = 64
     stretch: int = 128
-    each: tuple[tuple[int, int], ...] = ((4, 16), (8, 8), (16, 8))
+    units_short: int = 512
     long_blocks: int = 1056
     resident: int = 4
 
@@ -771,7 +773,9 @@ def _plan(
             grid=-(-systems // together),
             block=units * together,
             shared_bytes=shared,
-            resident_blocks=_TILE.resident_exchanging if "exchanging" in call and dtype == "float32" and units * together <= 256 else 0,
+            resident_blocks=_TILE.resident_exchanging
+            if "exchanging" in call and dtype == "float32" and units * together <= 256
+            else 0,
         )
 
     in_order = _block_in_order(dtype, n, across)
@@ -864,12 +868,11 @@ def _long_plan(
     memory = _Memory()
     exchanged, checked = pivot != "none", pivot == "auto" and not periodic
     verdicts = f"(Verdict*){memory.place(32 * systems)}"
-    launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
     lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
-    if checked or not (exchanged or periodic):
-        launches += _in_order_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
-    if exchanged and not periodic:
-        launches += _exchanging_launches(dtype, n, systems, checked, lies, views, verdicts, memory)
+    launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
+    for exchange in (False, True):
+        if not periodic and (checked or exchange == exchanged):
+            launches += _register_launches(dtype, n, systems, (exchange, checked), lies, verdicts, memory)
     if exchanged or periodic:
         ways = (exchanged, periodic, exchanged and not periodic)
         launches += _exchange_launches(dtype, n, systems, ways, verdicts, memory)
@@ -913,82 +916,32 @@ class _Memory:
         return f"n{23 + len(self.places)}"
 
 
-def _in_order_launches(
-    dtype: str,
-    n: int,
-    systems: int,
-    checked: bool,
-    lies: Sequence[str],
-    views: Sequence[str],
-    verdicts: str,
-    memory: _Memory,
+def _register_launches(
+    dtype: str, n: int, systems: int, ways: tuple[bool, bool], lies: Sequence[str], verdicts: str, memory: _Memory
 ) -> list[tuple[str, int, int, int]]:
-    """Return the launches for long systems whose rows are not exchanged."""
-    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
-    rows, each, units = dict(_TILE.rows_in_order)[nbytes], dict(_TILE.each)[nbytes], _TILE.stretch
-    most = 2 * rows * dict(_TILE.units_in_order)[nbytes]
-    chunks = -(-n // (rows * units))
-    marks = f"(unsigned*){memory.place(4 * systems * chunks if checked else 0)}"
-    shared = 7 * nbytes * (units + units // each)
-    inputs = ", ".join(views[:4])
+    """Return the launches for long systems whose rows stay in registers, exchanged or not, checked or not."""
+    exchange, checked = ways
+    kind, nbytes, threads = C_TYPES[dtype], np.dtype(dtype).itemsize, _TILE.stretch
+    rows = dict(_TILE.rows_exchanging if exchange else _TILE.rows_in_order)[nbytes]
+    blocks = -(-n // (threads * rows))
+    marks = f"(unsigned*){memory.place(4 * systems * blocks if checked and not exchange else 0)}"
     down, up = [], []
-    count, kept, unknowns = n, "nullptr", ""
-    while True:
-        given, level_rows = count == n, memory.number(count)
-        blocks = systems * -(-count // (rows * units))
-        level = f"Level<{kind}>{{{inputs}, (const {kind}*){kept}, {level_rows}, n21, n22, n20}}"
-        groups = -(-count // (rows * each))
-        above, known = memory.place(7 * nbytes * groups * systems), memory.place(nbytes * groups * systems)
-        sizes = f"{kind}, {rows}, {units}, {each}, {_cpp(given)}"
-        places = ", ".join(lies[:4]) if given else "APART, APART, APART, APART"
-        call = f"shorten_long<{sizes}, {_cpp(given and checked)}, {places}>"
-        down.append((f"  {call}({level}, ({kind}*){above}, {marks});", blocks, units, shared))
-        out = f"{views[4]}" if given else f"Batch<{kind}>{{({kind}*){unknowns}, 0, 0, 0, 1}}"
-        call = f"lengthen_long<{sizes}, {_cpp(checked)}, {places}, {lies[4] if given else 'APART'}>"
-        up.append((f"  {call}({level}, (const {kind}*){known}, {out}, {verdicts});", blocks, units, shared))
-        count, kept, unknowns = groups, above, known
-        if count <= most:
-            break
-    top_rows, top_units, _, _ = _block_in_order(dtype, count, across=False)
-    top_units = max(top_units, 64)
-    call = f"solve_top<{kind}, {top_rows}, {top_units}, {_cpp(checked)}>"
-    numbers = f"n20, {memory.number(chunks)}, {memory.number(count)}"
-    top = f"  {call}((const {kind}*){kept}, ({kind}*){unknowns}, {verdicts}, {marks}, {numbers});"
-    return [*down, (top, systems, top_units, 7 * nbytes * (top_units + 32)), *reversed(up)]
-
-
-def _exchanging_launches(
-    dtype: str,
-    n: int,
-    systems: int,
-    checked: bool,
-    lies: Sequence[str],
-    views: Sequence[str],
-    verdicts: str,
-    memory: _Memory,
-) -> list[tuple[str, int, int, int]]:
-    """Return the launches for long systems whose rows are exchanged in registers."""
-    kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
-    rows, threads, check = dict(_TILE.rows_exchanging)[nbytes], _TILE.stretch, _cpp(checked)
-    down, up = [], []
-    count, system, places = n, "all", tuple(lies)
-    while count == n or count > rows * _TILE.units_exchanging:
-        parts = -(-count // (32 * rows))
-        next_count = 2 * parts
-        above = (
-            f"kept_system(({kind}*){memory.place(5 * nbytes * next_count * systems)}, n20, {memory.number(next_count)})"
-        )
-        blocks = -(-systems * parts // (threads // 32))
-        sizes = f"{kind}, {rows}, {check}"
-        down.append(
-            (f"  reduce_long<{sizes}, {', '.join(places[:4])}>({system}, {above}, {verdicts});", blocks, threads, 0)
-        )
-        call = f"expand_long<{sizes}, {_cpp(count == n)}, {', '.join(places)}>"
-        up.append((f"  {call}({system}, {above}, {verdicts});", blocks, threads, 0))
-        count, system, places = next_count, above, ("APART",) * 5
+    count, system, places, given = n, "all", tuple(lies), True
+    while given or count > rows * _TILE.units_short:
+        grid = systems * -(-count // (threads * rows))
+        count = 2 * -(-count // (32 * rows))
+        kept = memory.place(5 * nbytes * count * systems)
+        above = f"kept_system(({kind}*){kept}, n20, {memory.number(count)})"
+        sizes = f"{kind}, {rows}, {_cpp(exchange)}, {_cpp(checked)}, {_cpp(given)}"
+        call = f"reduce_long<{sizes}, {', '.join(places[:4])}>"
+        down.append((f"  {call}({system}, {above}, {verdicts}, {marks});", grid, threads, 0))
+        call = f"expand_long<{sizes}, {', '.join(places)}>"
+        up.append((f"  {call}({system}, {above}, {verdicts});", grid, threads, 0))
+        system, places, given = above, ("APART",) * 5, False
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
-    call = f"solve_short<{kind}, {rows}, {units}, {check}>"
-    return [*down, (f"  {call}({system}, {verdicts});", systems, units, 0), *reversed(up)]
+    call = f"solve_short<{kind}, {rows}, {units}, {_cpp(exchange)}, {_cpp(checked)}>"
+    top = f"  {call}({system}, {verdicts}, {marks}, {memory.number(blocks)});"
+    return [*down, (top, systems, units, 0), *reversed(up)]
 
 
 def _exchange_launches(
@@ -1069,7 +1022,7 @@ def _block_exchanging(dtype: str, n: int, across: bool) -> tuple[int, int, int, 
     if n > rows * most:
         rows *= 2
     units = _cuda.power_of_two(-(-n // rows), up=True)
-    together = max(32 // units, _TILE.threads // units, 1)
+    together = max(32 // units, _TILE.threads_exchanging // units, 1)
     return rows, units, together, 8 * nbytes * (units + 1) * together if across else 0
 
 
