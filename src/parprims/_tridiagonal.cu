@@ -227,24 +227,7 @@ struct Ends {
         rhs = less(rhs, upper, next);
         upper = ops::negative(of_both(upper, next_own));
     }
-    // Writes the numbers `apart` places from one another.
-    DEVICE void put(T* to, Index apart) const {
-        to[0] = lower, to[apart] = diag, to[2 * apart] = upper, to[3 * apart] = rhs;
-        to[4 * apart] = first, to[5 * apart] = first_left, to[6 * apart] = first_own;
-    }
-    static DEVICE Ends get(const T* from, Index apart) {
-        return {from[0], from[apart], from[2 * apart], from[3 * apart], from[4 * apart], from[5 * apart],
-                from[6 * apart]};
-    }
 };
-
-// Returns the row of a unit's last unknown, with what is kept of the unit behind.
-template <class T>
-DEVICE Ends<T> linked(const T* kept, Index apart, Index at, Index next) {
-    Ends<T> one = {kept[at], kept[apart + at], kept[2 * apart + at], kept[3 * apart + at]};
-    one.link(kept[4 * apart + next], kept[5 * apart + next], kept[6 * apart + next]);
-    return one;
-}
 
 // Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] left for all k but the last.
 template <class T, int COUNT>
@@ -339,39 +322,25 @@ DEVICE T solve_ends(Ends<T> ends) {
     return d;
 }
 
-// Solves for the last unknowns of the units of a block's systems, which meet in shared memory: to every thread the last
-// unknowns of its unit and of that before.
-template <class T, int UNITS, int SYSTEMS, bool ACROSS>
-DEVICE void meet(const Ends<T>& ends, int system, int unit, T& own, T& left) {
-    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, EACH = UNITS / WIDTH;
-    // One number of every unit after the other. Gaps keep the EACH units that a lane has from others' banks.
-    constexpr int UNITS_WIDE = UNITS + (EACH > 1 ? WIDTH : 0), ACROSS_WIDE = ACROSS ? SYSTEMS + 1 : 1;
-    constexpr int PLACES = ACROSS ? UNITS_WIDE * ACROSS_WIDE : UNITS_WIDE * SYSTEMS;
+// Threads of a block whose systems lie side by side change places, so that the units of a system are neighbouring lanes
+// (BACK: and the way back): gives each what the thread in whose place it comes had.
+template <class T, int UNITS, int SYSTEMS, bool BACK, class Numbers>
+DEVICE Numbers turned(const Numbers& mine, int system, int unit) {
+    constexpr int COUNT = sizeof(Numbers) / sizeof(T), WIDE = UNITS + 1, ALL = WIDE * SYSTEMS;
     extern __shared__ uint4 shared[];
-    T* const kept = reinterpret_cast<T*>(shared);
-    const auto place = [&](int system, int unit) {
-        const int gaps = EACH > 1 ? unit / EACH : 0;
-        return ACROSS ? (unit + gaps) * ACROSS_WIDE + system : system * UNITS_WIDE + unit + gaps;
-    };
-    T* const here = kept + place(system, unit);
-    ends.put(here, PLACES);
-    __syncthreads();  // the ends of all units are there
-    if (threadIdx.x < SYSTEMS * WIDTH) {
-        const int system = threadIdx.x / WIDTH, lane = threadIdx.x % WIDTH;
-        T a[EACH], b[EACH], c[EACH], d[EACH];
+    T* const places = reinterpret_cast<T*>(shared);
+    const int across = system * WIDE + unit, along = threadIdx.x / UNITS * WIDE + threadIdx.x % UNITS;
+    T numbers[COUNT];
+    memcpy(numbers, &mine, sizeof(Numbers));
 #pragma unroll
-        for (int k = 0; k < EACH; ++k) {
-            const int unit = lane * EACH + k;
-            const Ends<T> one = linked(kept, PLACES, place(system, unit), place(system, min(unit + 1, UNITS - 1)));
-            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
-        }
-        const T last = solve_ends<WIDTH, EACH>(shorten(a, b, c, d));
-        lengthen(a, c, d, from_below<WIDTH>(last, 1), last);
+    for (int k = 0; k < COUNT; ++k) places[k * ALL + (BACK ? along : across)] = numbers[k];
+    __syncthreads();  // all numbers are there
 #pragma unroll
-        for (int k = 0; k < EACH; ++k) kept[place(system, lane * EACH + k)] = d[k];
-    }
-    __syncthreads();  // the last unknowns of all units are there
-    own = here[0], left = kept[place(system, max(unit - 1, 0))];
+    for (int k = 0; k < COUNT; ++k) numbers[k] = places[k * ALL + (BACK ? across : along)];
+    __syncthreads();  // all have read them
+    Numbers other;
+    memcpy(&other, numbers, sizeof(Numbers));
+    return other;
 }
 
 // Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
@@ -441,55 +410,6 @@ DEVICE bool any_of_system(bool mine, int system) {
     }
 }
 
-template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
-          Lies UPPER, Lies RHS, Lies OUT>
-DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
-                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
-    constexpr bool MEET = meets(UNITS, ACROSS);
-    constexpr int WIDTH = UNITS < 32 ? UNITS : 32;
-    const int thread = threadIdx.x, n = (int)rows;
-    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
-    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
-    // Threads beyond the last system do as it does, but store nothing.
-    bool stores = mine < systems;
-    const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
-    const int begin = unit * ROWS, count = n - begin;
-    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-    load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
-
-    if constexpr (CHECKED) {
-        bool dominant = true;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
-        const bool leave = any_of_system<UNITS, SYSTEMS, MEET>(!dominant, system);
-        left_over.add(leave && stores && unit == 0, mine);
-        if (leave) stores = false;
-        if (MEET && SYSTEMS == 1 ? leave : !MEET && __all_sync(0xffffffffu, leave)) return;
-    }
-
-    scale_rows(a, b, c, d);
-    Ends<T> ends = shorten(a, b, c, d);
-    T own, left;
-    if constexpr (!MEET) {
-        own = solve_ends<WIDTH, ROWS>(ends);
-        left = from_below<WIDTH>(own, 1);
-    } else {
-        meet<T, UNITS, SYSTEMS, ACROSS>(ends, system, unit, own, left);
-    }
-    lengthen(a, c, d, left, own);
-
-    T sum = T();  // stays zero if all are finite
-#pragma unroll
-    for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
-    const bool whole = ops::equal(sum, T());
-    const bool nowhere = any_of_system<UNITS, SYSTEMS, MEET>(!whole, system);
-    if (nowhere) {
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
-    }
-    if (stores) save<OUT>(out.system(at) + begin * out.along, out.along, count, d);
-}
-
 // ---- With exchanges, in registers -----------------------------------------------------------------------------
 
 // An equation start x[i] + last x[k-1] + next x[k] = rhs, by which a chain of eliminations stands at row k: it began
@@ -499,12 +419,9 @@ template <class T>
 struct Link {
     T start, last, next, rhs;
 
-    // Writes the numbers `apart` places from one another, and reads them.
+    // Writes the numbers `apart` places from one another.
     DEVICE void put(T* to, Index apart) const {
         to[0] = start, to[apart] = last, to[2 * apart] = next, to[3 * apart] = rhs;
-    }
-    DEVICE void get(const T* from, Index apart) {
-        start = from[0], last = from[apart], next = from[2 * apart], rhs = from[3 * apart];
     }
 };
 // The equation start x[i] + x[k-1] / inverse_of + next x[k] + behind x[k+1] = rhs, kept to give x[k-1].
@@ -579,13 +496,6 @@ DEVICE T rest_of(T a, T b, T c, T f, T x_before, T x, T x_behind, bool& off) {
 template <class T>
 struct Known {
     T before, first, last, behind;
-
-    DEVICE void put(T* to, Index apart) const {
-        to[0] = before, to[apart] = first, to[2 * apart] = last, to[3 * apart] = behind;
-    }
-    DEVICE void get(const T* from, Index apart) {
-        before = from[0], first = from[apart], last = from[2 * apart], behind = from[3 * apart];
-    }
 };
 
 // The units that neighbouring lanes have, WIDTH of them a system, joined in pairs log2(WIDTH) times. Of each unit, or
@@ -650,19 +560,11 @@ struct Joins {
 template <class T, int UNITS, int SYSTEMS, bool ACROSS, bool EXCHANGE>
 DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, int unit) {
     constexpr int WIDTH = UNITS < 32 ? UNITS : 32, WARPS = UNITS / WIDTH;
-    extern __shared__ uint4 shared[];
-    T* const places = reinterpret_cast<T*>(shared);
-    Joins<WIDTH, T, EXCHANGE> joins = {up, down};
-    // Where the units of a system are not neighbouring lanes, threads change places: SYSTEMS units wide, and a gap.
     constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
-    constexpr int WIDE = UNITS + 1, TURNED = WIDE * SYSTEMS;
-    const int at = system * WIDE + unit, turned = threadIdx.x / UNITS * WIDE + threadIdx.x % UNITS;
+    Joins<WIDTH, T, EXCHANGE> joins = {up, down};
     if constexpr (TURN) {
-        up.put(places + at, TURNED);
-        down.put(places + 4 * TURNED + at, TURNED);
-        __syncthreads();  // all equations are there
-        joins.up.get(places + turned, TURNED);
-        joins.down.get(places + 4 * TURNED + turned, TURNED);
+        joins.up = turned<T, UNITS, SYSTEMS, false>(up, system, unit);
+        joins.down = turned<T, UNITS, SYSTEMS, false>(down, system, unit);
     }
     joins.join();
     Known<T> known;
@@ -686,12 +588,7 @@ DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, 
         known = knowns[warp];
     }
     known = joins.resolve(known);
-    if constexpr (TURN) {
-        known.put(places + turned, TURNED);
-        __syncthreads();  // what is known of all units is there
-        known.get(places + at, TURNED);
-        __syncthreads();  // all have read it
-    }
+    if constexpr (TURN) known = turned<T, UNITS, SYSTEMS, true>(known, system, unit);
     return known;
 }
 
@@ -756,6 +653,62 @@ struct Unit {
         return off;
     }
 };
+
+template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
+          Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
+    constexpr bool MEET = meets(UNITS, ACROSS);
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32;
+    const int thread = threadIdx.x, n = (int)rows;
+    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
+    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
+    // Threads beyond the last system do as it does, but store nothing.
+    bool stores = mine < systems;
+    const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
+    const int begin = unit * ROWS, count = n - begin;
+    Unit<T, ROWS, false> part;
+    T(&a)[ROWS] = part.a, (&b)[ROWS] = part.b, (&c)[ROWS] = part.c, (&d)[ROWS] = part.d;
+    load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
+
+    if constexpr (CHECKED) {
+        bool dominant = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        const bool leave = any_of_system<UNITS, SYSTEMS, MEET>(!dominant, system);
+        left_over.add(leave && stores && unit == 0, mine);
+        if (leave) stores = false;
+        if (MEET && SYSTEMS == 1 ? leave : !MEET && __all_sync(0xffffffffu, leave)) return;
+    }
+
+    scale_rows(a, b, c, d);
+    if constexpr (UNITS > 32) {
+        Link<T> up, down;
+        part.shorten(d, up, down);
+        part.lengthen(solve_links<T, UNITS, SYSTEMS, ACROSS, false>(up, down, system, unit), d);
+    } else {
+        constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
+        Ends<T> ends = shorten(a, b, c, d);
+        if constexpr (TURN) ends = turned<T, UNITS, SYSTEMS, false>(ends, system, unit);
+        struct {
+            T own, left;
+        } last;
+        last.own = solve_ends<WIDTH, ROWS>(ends), last.left = from_below<WIDTH>(last.own, 1);
+        if constexpr (TURN) last = turned<T, UNITS, SYSTEMS, true>(last, system, unit);
+        lengthen(a, c, d, last.left, last.own);
+    }
+
+    T sum = T();  // stays zero if all are finite
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
+    const bool whole = ops::equal(sum, T());
+    const bool nowhere = any_of_system<UNITS, SYSTEMS, MEET>(!whole, system);
+    if (nowhere) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    if (stores) save<OUT>(out.system(at) + begin * out.along, out.along, count, d);
+}
 
 // Solves the systems, or those that a launch before has left; leaves those whose solution, once refined, has too large a
 // backward error.

@@ -1009,10 +1009,7 @@ def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, in
     # Systems side by side are 32 bytes at least, as memory is read, where they fit.
     beside = min(_TILE.across, max(_TILE.across_in_order // units, 32 // nbytes), 4096 // nbytes // units)
     together = max(32 // units, beside if across else _TILE.threads // units, 1)
-    if units == 1 or (units <= 32 and not across):
-        return rows, units, together, 0
-    wide = units + (32 if units > 32 else 0)
-    return rows, units, together, 7 * nbytes * wide * (together + 1 if across else together)
+    return rows, units, together, 7 * nbytes * (units + 1) * together if across else 0
 
 
 def _block_exchanging(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
@@ -1023,7 +1020,7 @@ def _block_exchanging(dtype: str, n: int, across: bool) -> tuple[int, int, int, 
         rows *= 2
     units = _cuda.power_of_two(-(-n // rows), up=True)
     together = max(32 // units, _TILE.threads_exchanging // units, 1)
-    return rows, units, together, 8 * nbytes * (units + 1) * together if across else 0
+    return rows, units, together, 4 * nbytes * (units + 1) * together if across else 0
 
 
 def _cpp(truth: bool) -> str:
