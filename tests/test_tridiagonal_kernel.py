@@ -307,6 +307,28 @@ def test_cut_changes_no_bits(gpu, rng, cut):
         assert np.ascontiguousarray(solved(gpu, columns, axis=0).T).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("long", [False, True])
+def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
+    """Systems that a launch solves in registers are not left to the stable way, which is taken away here."""
+    cut(**({"shared_bytes": 2000, "units_short": 2, "stretch": 64} if long else {}))
+    name = "_long_plan" if long else "_plan"
+    made = getattr(_tridiagonal, name)
+
+    def without_stable_way(*arguments):
+        first, *others = made(*arguments).launches()
+        kept = [one for one in others if not any(word in one.body for word in ("solve_systems", "_chunks", "join_"))]
+        assert len(kept) < len(others)
+        return dataclasses.replace(first, then=tuple(kept))
+
+    monkeypatch.setattr(_tridiagonal, name, without_stable_way)
+    for n, pivot in ((600, "auto"), (1000, "partial")) if long else ((20, "auto"), (700, "partial")):
+        check(gpu, dominant(rng, (5, n), "float32"), pivot=pivot)
+        if not long:  # one step of refinement serves these
+            inputs = normal(rng, (5, n))
+            check(gpu, inputs, pivot=pivot)
+            check(gpu, tuple(np.ascontiguousarray(x.T) for x in inputs), axis=0, pivot=pivot)
+
+
 def test_dominance_is_seen_system_by_system(gpu, rng, subtests):
     """A dominant system gives the bits of pivot none, any other those of partial, whatever its neighbours are."""
     for n in (5, 64, 300):
@@ -413,6 +435,11 @@ def test_jax_plumbing(monkeypatch, axis):
     """Away from a GPU the traced kernel is the array form: jit, vmap and derivatives go through it."""
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
+    with jax.default_device(jax.devices("cpu")[0]):
+        _check_jax_plumbing(jax, monkeypatch, axis)
+
+
+def _check_jax_plumbing(jax, monkeypatch, axis):
     monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
     monkeypatch.setattr(_cuda, "layout", lambda _, x: (_tridiagonal._row_major(x.shape), 0))
     monkeypatch.setattr(

@@ -1,14 +1,22 @@
 // Tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i]. Of those that a block can hold every
 // number is read once and every unknown written once. A thread, `unit`, has some rows of a system that follow each
-// other. ACROSS says that the systems, and not their rows, lie side by side in memory. There are two ways:
+// other. ACROSS says that the systems, and not their rows, lie side by side in memory. There are three ways:
 //
 // Without exchanges (solve_in_order): a thread has its rows in registers. It eliminates all of their unknowns but the
 // last, downwards; the units' last unknowns are a tridiagonal system of their own, solved by cyclic reduction between
-// the lanes of a warp (of more units than that, some to each lane, in the same way); then each thread computes its
+// the lanes of a warp, and what remains of several warps by one of them in the same way; then each thread computes its
 // others. The Schur complement of a definite, dominant or M-matrix is one, so no pivot vanishes before rounding.
 // CHECKED leaves the systems that are not diagonally dominant to the launch behind.
 //
-// With exchanges (solve_systems): a block has SYSTEMS systems, UNITS threads to each with ROWS rows, in shared memory.
+// With exchanges in registers (solve_exchanging): a thread eliminates its unknowns but the first and the last, once
+// downwards without its first row and once upwards without its last, each time by that of two equations which has more
+// of the unknown. Neighbouring units, then pairs of them and so on are joined in the same way. That is two
+// factorisations which do not know of each other, so errors may grow with the condition number of a part, and a part
+// without one of its rows may be singular though the matrix is not. So every row's residual is looked at: where one is
+// too large the system is solved again for the residual, and if that was not enough it is left to the launch behind.
+//
+// With exchanges in the stable way (solve_systems): a block has SYSTEMS systems, UNITS threads to each with ROWS rows,
+// in shared memory.
 // A segment of rows i ... j-1 is known by two equations between y[i] = (x[i-1], x[i]) and y[j] = (x[j-1], x[j]).
 // Phases, of which 3 to 6 run again, for the residual of the first solution, where its error asks for that:
 //   1. The threads of a block copy the rows of its systems to shared memory, neighbours reading neighbours.
@@ -28,8 +36,10 @@
 // alone and in any batch.
 //
 // S. J. Wright, Stable Parallel Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3),
-// 1992; one read of the data, a few rows to a thread: M. Giles, E. Laszlo, I. Reguly, J. Appleyard and J. Demouth, GPU
-// Implementation of Finite Difference Solvers, 2014; R. D. Skeel, Math. Comp. 35, 1980, for the refinement.
+// 1992; two chains of eliminations to a thread: C. Klein and R. Strzodka, Tridiagonal GPU Solver with Scaled Partial
+// Pivoting at Maximum Bandwidth, ICPP 2021; one read of the data, a few rows to a thread: M. Giles, E. Laszlo,
+// I. Reguly, J. Appleyard and J. Demouth, GPU Implementation of Finite Difference Solvers, 2014; R. D. Skeel, Math.
+// Comp. 35, 1980, for the refinement.
 
 using Index = long long;
 
@@ -227,6 +237,11 @@ struct Ends {
         rhs = less(rhs, upper, next);
         upper = ops::negative(of_both(upper, next_own));
     }
+    // Writes the numbers `apart` places from one another.
+    DEVICE void put(T* to, Index apart) const {
+        to[0] = lower, to[apart] = diag, to[2 * apart] = upper, to[3 * apart] = rhs;
+        to[4 * apart] = first, to[5 * apart] = first_left, to[6 * apart] = first_own;
+    }
 };
 
 // Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] left for all k but the last.
@@ -289,41 +304,9 @@ DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
     return {from_above<WIDTH>(mine.re, distance), from_above<WIDTH>(mine.im, distance)};
 }
 
-// Solves for the last unknowns of units in neighbouring lanes, WIDTH of them a system, by cyclic reduction: every
-// second row that is left eliminates those `apart` lanes below and above, and on the way back these take their unknowns
-// from it. So it is one factorisation, whose error does not grow with the condition number, as it does where every lane
-// reduces its own row to the end. Beyond the ends of a system the coefficients are zero, so that a lane may read its
-// own there.
-template <int WIDTH, int COUNT, class T>
-DEVICE T solve_ends(Ends<T> ends) {
-    if constexpr (COUNT > 1 && WIDTH > 1)
-        ends.link(from_above<WIDTH>(ends.first, 1), from_above<WIDTH>(ends.first_left, 1),
-                  from_above<WIDTH>(ends.first_own, 1));
-    const T scale = inverse(ends.diag);
-    T a = of_both(ends.lower, scale), c = of_both(ends.upper, scale), d = of_both(ends.rhs, scale);
-    const int place = threadIdx.x % WIDTH + 1;
-#pragma unroll
-    for (int apart = 1; apart < WIDTH; apart *= 2) {
-        const T a_below = from_below<WIDTH>(a, apart), a_above = from_above<WIDTH>(a, apart);
-        const T c_below = from_below<WIDTH>(c, apart), c_above = from_above<WIDTH>(c, apart);
-        const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
-        if (place % (2 * apart) == 0) {
-            const T w = inverse(less(less(number<T>(1), a, c_below), c, a_above));
-            d = of_both(less(less(d, a, d_below), c, d_above), w);
-            a = ops::negative(of_both(of_both(a, a_below), w));
-            c = ops::negative(of_both(of_both(c, c_above), w));
-        }
-    }
-#pragma unroll
-    for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
-        const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
-        if (place % (2 * apart) == apart) d = less(less(d, a, d_below), c, d_above);
-    }
-    return d;
-}
-
 // Threads of a block whose systems lie side by side change places, so that the units of a system are neighbouring lanes
-// (BACK: and the way back): gives each what the thread in whose place it comes had.
+// (BACK: and the way back): gives each what the thread in whose place it comes had. A thread reads the places that it
+// writes the next time, so no other has to wait for that.
 template <class T, int UNITS, int SYSTEMS, bool BACK, class Numbers>
 DEVICE Numbers turned(const Numbers& mine, int system, int unit) {
     constexpr int COUNT = sizeof(Numbers) / sizeof(T), WIDE = UNITS + 1, ALL = WIDE * SYSTEMS;
@@ -337,10 +320,105 @@ DEVICE Numbers turned(const Numbers& mine, int system, int unit) {
     __syncthreads();  // all numbers are there
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) numbers[k] = places[k * ALL + (BACK ? across : along)];
-    __syncthreads();  // all have read them
     Numbers other;
     memcpy(&other, numbers, sizeof(Numbers));
     return other;
+}
+
+// The units that neighbouring lanes have, WIDTH of them, joined by cyclic reduction: every second row that is left
+// eliminates those `apart` lanes below and above, and on the way back these take their unknowns from it. So it is one
+// factorisation, whose error does not grow with the condition number, as it does where every lane reduces its own row
+// to the end. Afterwards the unknown of a lane is d - a x - c y, x and y those of the lanes that eliminated it.
+template <int WIDTH, class T>
+struct Ladder {
+    T a, c, d;
+
+    // Returns to the last lane what remains of all units.
+    DEVICE Ends<T> join(const Ends<T>& ends) {
+        const int place = threadIdx.x % WIDTH + 1;
+        Ends<T> row = ends;
+        if constexpr (WIDTH > 1) {
+            const T first = from_above<WIDTH>(ends.first, 1), first_left = from_above<WIDTH>(ends.first_left, 1);
+            const T first_own = from_above<WIDTH>(ends.first_own, 1);
+            if (place < WIDTH) row.link(first, first_left, first_own);
+        }
+        const T scale = inverse(row.diag);
+        T outer = of_both(row.upper, scale);  // of the last, to what is behind
+        a = of_both(row.lower, scale), c = place < WIDTH ? outer : T(), d = of_both(row.rhs, scale);
+#pragma unroll
+        for (int apart = 1; apart < WIDTH; apart *= 2) {
+            const T a_below = from_below<WIDTH>(a, apart), a_above = from_above<WIDTH>(a, apart);
+            const T c_below = from_below<WIDTH>(c, apart), c_above = from_above<WIDTH>(c, apart);
+            const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
+            if (place % (2 * apart) == 0) {
+                const T w = inverse(less(less(number<T>(1), a, c_below), c, a_above));
+                d = of_both(less(less(d, a, d_below), c, d_above), w);
+                a = ops::negative(of_both(of_both(a, a_below), w));
+                c = ops::negative(of_both(of_both(c, c_above), w));
+                outer = of_both(outer, w);
+            }
+        }
+        // The first unknown by the last of its unit, that by the one that eliminated it, until it is the last of all.
+        const int lane = threadIdx.x % 32 - (place - 1);
+        T first = shuffle(ends.first, lane), left = shuffle(ends.first_left, lane), own = shuffle(ends.first_own, lane);
+#pragma unroll
+        for (int apart = 1; apart < WIDTH; apart *= 2) {
+            first = less(first, own, shuffle(d, lane + apart - 1));
+            left = less(left, own, shuffle(a, lane + apart - 1));
+            own = ops::negative(of_both(own, shuffle(c, lane + apart - 1)));
+        }
+        return {a, number<T>(1), outer, d, first, left, own};
+    }
+    // Returns the last unknown of this lane's unit, given that before all of them and, in the last lane, the last.
+    DEVICE T resolve(T before, T last) const {
+        const int place = threadIdx.x % WIDTH + 1;
+        T x = place < WIDTH ? d : last;
+#pragma unroll
+        for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
+            const T below = from_below<WIDTH>(x, apart), above = from_above<WIDTH>(x, apart);
+            if (place % (2 * apart) == apart) x = less(less(x, a, place == apart ? before : below), c, above);
+        }
+        return x;
+    }
+};
+
+// The last unknown of a unit and of that before.
+template <class T>
+struct Last {
+    T own, left;
+};
+
+// Solves for the last unknowns of the units of a block's systems.
+template <class T, int UNITS, int SYSTEMS, bool ACROSS>
+DEVICE Last<T> solve_ends(Ends<T> ends, int system, int unit) {
+    constexpr int WIDTH = UNITS < 32 ? UNITS : 32, WARPS = UNITS / WIDTH;
+    constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
+    if constexpr (TURN) ends = turned<T, UNITS, SYSTEMS, false>(ends, system, unit);
+    Ladder<WIDTH, T> ladder;
+    const Ends<T> all = ladder.join(ends);
+    Last<T> known = {all.rhs, T()};  // a whole system is this one row
+    if constexpr (WARPS > 1) {
+        // A system is several warps, the first of which joins what they have joined.
+        __shared__ Ends<T> joined[SYSTEMS * WARPS];
+        __shared__ T lasts[SYSTEMS * WARPS];
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 31) joined[warp] = all;
+        __syncthreads();  // what remains of all warps is there
+        if (warp % WARPS == 0) {
+            const int mine = warp + lane % WARPS;
+            Ladder<WARPS, T> of_warps;
+            const T last = of_warps.resolve(T(), of_warps.join(joined[mine]).rhs);
+            if (lane < WARPS) lasts[mine] = last;
+        }
+        __syncthreads();  // their last unknowns are there
+        known = {lasts[warp], warp % WARPS > 0 ? lasts[warp > 0 ? warp - 1 : 0] : T()};
+    }
+    const T before = known.left;
+    known.own = ladder.resolve(before, known.own);
+    known.left = from_below<WIDTH>(known.own, 1);
+    if (threadIdx.x % WIDTH == 0) known.left = before;
+    if constexpr (TURN) known = turned<T, UNITS, SYSTEMS, true>(known, system, unit);
+    return known;
 }
 
 // Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
@@ -410,6 +488,199 @@ DEVICE bool any_of_system(bool mine, int system) {
     }
 }
 
+template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
+          Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
+                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
+    constexpr bool MEET = meets(UNITS, ACROSS);
+    const int thread = threadIdx.x, n = (int)rows;
+    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
+    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
+    // Threads beyond the last system do as it does, but store nothing.
+    bool stores = mine < systems;
+    const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
+    const int begin = unit * ROWS, count = n - begin;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
+
+    if constexpr (CHECKED) {
+        bool dominant = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
+        const bool leave = any_of_system<UNITS, SYSTEMS, MEET>(!dominant, system);
+        left_over.add(leave && stores && unit == 0, mine);
+        if (leave) stores = false;
+        if (MEET && SYSTEMS == 1 ? leave : !MEET && __all_sync(0xffffffffu, leave)) return;
+    }
+
+    scale_rows(a, b, c, d);
+    const Last<T> last = solve_ends<T, UNITS, SYSTEMS, ACROSS>(shorten(a, b, c, d), system, unit);
+    lengthen(a, c, d, last.left, last.own);
+
+    T sum = T();  // stays zero if all are finite
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
+    const bool whole = ops::equal(sum, T());
+    const bool nowhere = any_of_system<UNITS, SYSTEMS, MEET>(!whole, system);
+    if (nowhere) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    if (stores) save<OUT>(out.system(at) + begin * out.along, out.along, count, d);
+}
+
+// ---- Long systems, in registers -------------------------------------------------------------------------------
+
+// A system longer than a block holds is shortened by warps, again until a block can solve what remains, and the way back
+// is gone level by level. That repeats the elimination of the rows, so that little is kept between.
+
+// What is known of a long system as a whole.
+struct Verdict {
+    unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
+    unsigned exchange, again, lost, left;  // exchange: is not dominant; left: and not solved in registers
+};
+
+template <class T>
+struct System {
+    Batch<const T> lower, diag, upper, rhs;
+    Batch<T> out;
+    Index systems, middles, lows, rows;
+};
+
+// Calls `each` with the systems that are due and the parts, of how many each has, that this block has of them in turn.
+template <class Due, class Each>
+DEVICE void take_parts(Index systems, Index parts, Due due, Each each) {
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
+        const Index system = quotient(number, parts);
+        if (due(system))
+            each(system, number - system * parts);
+        else  // the last before those of the next system
+            number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;
+    }
+}
+
+// Which part of a system a warp has, of how many, and the first row of this lane.
+template <int ROWS>
+struct Part {
+    Index number, parts, begin;
+    int count;
+
+    // How many parts the blocks have, one to each warp.
+    static DEVICE Index of_blocks(Index rows) { return (rows + blockDim.x * ROWS - 1) / (blockDim.x * ROWS); }
+
+    DEVICE Part(Index rows, Index block) {
+        number = block * (blockDim.x / 32) + threadIdx.x / 32, parts = (rows + 32 * ROWS - 1) / (32 * ROWS);
+        begin = (number * 32 + threadIdx.x % 32) * ROWS;
+        count = (int)max((Index)0, min((Index)ROWS, rows - begin));
+    }
+};
+
+// Without exchanges a warp leaves one row, that of its last unknown, as `Ends`.
+
+// Returns the rows that are kept at some place as 7 arrays to each system, with their unknowns behind all of them.
+template <class T>
+DEVICE System<T> kept_ends(T* kept, Index systems, Index rows) {
+    System<T> s = {};
+    s.lower.base = kept, s.out = {kept + 7 * systems * rows, 0, 0, rows, 1};
+    s.systems = s.lows = systems, s.middles = 1, s.rows = rows;
+    return s;
+}
+
+// Loads a thread's rows: those given, or of what is kept the row of a unit's last unknown with what the unit behind says
+// of its first.
+template <bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, class T, int ROWS>
+DEVICE void load_level(const System<T>& s, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS],
+                       T (&d)[ROWS]) {
+    if constexpr (GIVEN) {
+        const Place at = place_of(system, s.systems, s.middles, s.lows);
+        load_part<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows, a, b, c, d);
+    } else {
+        const T* kept = s.lower.base + system * 7 * s.rows;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const Index row = begin + k, next = min(row + 1, s.rows - 1);
+            Ends<T> one = {T(), number<T>(1)};
+            if (row < s.rows) {
+                one = {kept[row], kept[s.rows + row], kept[2 * s.rows + row], kept[3 * s.rows + row]};
+                one.link(kept[4 * s.rows + next], kept[5 * s.rows + next], kept[6 * s.rows + next]);
+            }
+            a[k] = one.lower, b[k] = one.diag, c[k] = one.upper, d[k] = one.rhs;
+        }
+    }
+}
+
+template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void shorten_long(System<T> s, System<T> next, unsigned* marks) {
+    const Index blocks = Part<ROWS>::of_blocks(s.rows);
+    take_parts(s.systems, blocks, [](Index) { return true; }, [&](Index system, Index block) {
+        const Part<ROWS> part(s.rows, block);
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level<GIVEN, LOWER, DIAG, UPPER, RHS>(s, system, part.begin, a, b, c, d);
+        if constexpr (CHECKED && GIVEN) {
+            bool dominant = true;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
+            const bool leave = __syncthreads_or(!dominant);
+            if (threadIdx.x == 0) marks[system * blocks + block] = leave;
+            if (leave) return;
+        }
+        if (GIVEN) scale_rows(a, b, c, d);
+        Ladder<32, T> ladder;
+        const Ends<T> ends = ladder.join(shorten(a, b, c, d));
+        if (threadIdx.x % 32 == 31 && part.number < part.parts)
+            ends.put(const_cast<T*>(next.lower.base) + system * 7 * next.rows + part.number, next.rows);
+    });
+}
+
+// Solves for the rows of a level, a block to each system, and says what is known of the system.
+template <class T, int ROWS, int UNITS, bool CHECKED>
+DEVICE void solve_top(System<T> s, Verdict* verdicts, const unsigned* marks, Index blocks) {
+    take_parts(s.systems, 1, [](Index) { return true; }, [&](Index system, Index) {
+        bool exchange = false;
+        if constexpr (CHECKED) {
+            for (Index block = threadIdx.x; block < blocks; block += UNITS) exchange |= marks[system * blocks + block] != 0;
+            exchange = __syncthreads_or(exchange);
+        }
+        if (threadIdx.x == 0) verdicts[system] = {{0, 0}, exchange, 0, 0, 0};
+        if (exchange) return;
+        const Index begin = threadIdx.x * ROWS;
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level<false, APART, APART, APART, APART>(s, system, begin, a, b, c, d);
+        const Last<T> last = solve_ends<T, UNITS, 1, false>(shorten(a, b, c, d), 0, threadIdx.x);
+        lengthen(a, c, d, last.left, last.own);
+        save<APART>(s.out.base + system * s.rows + begin, 1, (int)(s.rows - begin), d);
+        __syncthreads();  // all have read what remains of the system before
+    });
+}
+
+template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void lengthen_long(System<T> s, System<T> next, Verdict* verdicts) {
+    const auto due = [&](Index system) { return !CHECKED || !verdicts[system].exchange; };
+    take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
+        const Part<ROWS> part(s.rows, block);
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level<GIVEN, LOWER, DIAG, UPPER, RHS>(s, system, part.begin, a, b, c, d);
+        if (GIVEN) scale_rows(a, b, c, d);
+        Ladder<32, T> ladder;
+        ladder.join(shorten(a, b, c, d));
+        const T* const known = next.out.base + system * next.rows + min(part.number, part.parts - 1);
+        const T before = part.number > 0 ? known[-1] : T(), own = ladder.resolve(before, known[0]);
+        T left = from_below<32>(own, 1);
+        if (threadIdx.x % 32 == 0) left = before;
+        lengthen(a, c, d, left, own);
+        const Place at = place_of(system, s.systems, s.middles, s.lows);
+        save<OUT>(s.out.system(at) + part.begin * s.out.along, s.out.along, part.count, d);
+        if constexpr (GIVEN) {
+            T sum = T();  // stays zero if all are finite
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < part.count) sum = less(sum, T(), d[k]);
+            if (!ops::equal(sum, T())) atomicOr(&verdicts[system].lost, 1u);
+        }
+    });
+}
+
 // ---- With exchanges, in registers -----------------------------------------------------------------------------
 
 // An equation start x[i] + last x[k-1] + next x[k] = rhs, by which a chain of eliminations stands at row k: it began
@@ -418,11 +689,6 @@ DEVICE bool any_of_system(bool mine, int system) {
 template <class T>
 struct Link {
     T start, last, next, rhs;
-
-    // Writes the numbers `apart` places from one another.
-    DEVICE void put(T* to, Index apart) const {
-        to[0] = start, to[apart] = last, to[2 * apart] = next, to[3 * apart] = rhs;
-    }
 };
 // The equation start x[i] + x[k-1] / inverse_of + next x[k] + behind x[k+1] = rhs, kept to give x[k-1].
 template <class T>
@@ -459,38 +725,36 @@ DEVICE Complex<T> sharpened(Complex<T> x, T) {
     return inverse(x);
 }
 
-// Takes the row a x[k-1] + b x[k] + c x[k+1] = f and eliminates x[k-1]. Returns the equation that is kept to give it: that
-// of the chain, or with exchanges the one that has more of it.
-template <bool EXCHANGE, class T>
+// Takes the row a x[k-1] + b x[k] + c x[k+1] = f: x[k-1] is eliminated, and kept is the equation that has more of it.
+template <class T>
 DEVICE Pivoted<T> advance(Link<T>& chain, T a, T b, T c, T f) {
-    const bool swap = EXCHANGE && size(a) > size(chain.last);
+    const bool swap = size(a) > size(chain.last);
     const T pivot = swap ? a : chain.last;
     const Real<T> near = near_inverse(pivot);
     const Pivoted<T> kept = {swap ? T() : chain.start, swap ? b : chain.next, swap ? c : T(), swap ? f : chain.rhs,
                              sharpened(pivot, near)};
-    if constexpr (EXCHANGE) {
-        // Both are multiplied, one by about 1.
-        const T of_chain = times(a, near), of_row = times(chain.last, near);
-        chain = {of_both(of_chain, chain.start), less(of_both(of_chain, chain.next), of_row, b),
-                 of_both(ops::negative(of_row), c), less(of_both(of_chain, chain.rhs), of_row, f)};
-    } else {
-        const T factor = of_both(a, kept.inverse_of);
-        chain = {ops::negative(of_both(factor, chain.start)), less(b, factor, chain.next), c,
-                 less(f, factor, chain.rhs)};
-    }
+    // Both are multiplied, one by about 1.
+    const T of_chain = times(a, near), of_row = times(chain.last, near);
+    chain = {of_both(of_chain, chain.start), less(of_both(of_chain, chain.next), of_row, b),
+             of_both(ops::negative(of_row), c), less(of_both(of_chain, chain.rhs), of_row, f)};
     return kept;
 }
 
-// Returns the residual of a row; `off` becomes true if the row's backward error is more than one that is kept.
-template <class T>
+// Returns the residual of a row; `off` becomes true if the row's backward error is more than so many eps.
+template <int MOST, class T>
 DEVICE T rest_of(T a, T b, T c, T f, T x_before, T x, T x_behind, bool& off) {
     using R = Real<T>;
-    constexpr R KEPT_ERROR = sizeof(R) == 4 ? (R)0x3p-22f : (R)0x3p-51;  // 6 eps
+    constexpr R KEPT_ERROR = MOST * (sizeof(R) == 4 ? (R)0x1p-23f : (R)0x1p-52);
     const T below = ops::multiply(a, x_before), here = ops::multiply(b, x), above = ops::multiply(c, x_behind);
     const T rest = ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
     off = off || !(size(rest) <= KEPT_ERROR * (size(f) + size(below) + size(here) + size(above)));
     return rest;
 }
+
+template <class T>
+struct Pair {
+    T first, second;
+};
 
 // What is known of some units that follow each other: their first and last unknown, that before and that behind.
 template <class T>
@@ -502,7 +766,7 @@ struct Known {
 // some that are joined, a chain that goes up ends with an equation in (last, first, before), one that goes down with one
 // in (first, last, behind). Beyond that every lane but the first keeps the equations for the two unknowns where those
 // two of the units joined meet whose second one begins with it.
-template <int WIDTH, class T, bool EXCHANGE>
+template <int WIDTH, class T>
 struct Joins {
     Link<T> up, down;
     Pivoted<T> first, second;
@@ -525,8 +789,8 @@ struct Joins {
                 chain = shuffle(mine, right ? lane - half : lane + apart);
                 near = shuffle(mine, right ? lane : lane + half), outer = shuffle(mine, right ? lane + half : lane);
             }
-            const Pivoted<T> one = advance<EXCHANGE>(chain, near.next, near.last, near.start, near.rhs);
-            const Pivoted<T> two = advance<EXCHANGE>(chain, outer.start, outer.last, outer.next, outer.rhs);
+            const Pivoted<T> one = advance(chain, near.next, near.last, near.start, near.rhs);
+            const Pivoted<T> two = advance(chain, outer.start, outer.last, outer.next, outer.rhs);
             mine = chain;
             if (lane % apart == 0) first = one, second = two;
         }
@@ -535,7 +799,7 @@ struct Joins {
     // Returns what is known of a whole system to the lane that has both its equations.
     DEVICE Known<T> close() const {
         Link<T> chain = {T(), up.last, up.start, up.rhs};
-        const Pivoted<T> one = advance<EXCHANGE>(chain, down.start, down.last, T(), down.rhs);
+        const Pivoted<T> one = advance(chain, down.start, down.last, T(), down.rhs);
         const T last = of_both(chain.rhs, inverse(chain.last));
         return {T(), one.solve(T(), last, T()), last, T()};
     }
@@ -557,14 +821,14 @@ struct Joins {
 };
 
 // Solves for the first and last unknowns of the units of a block's systems.
-template <class T, int UNITS, int SYSTEMS, bool ACROSS, bool EXCHANGE>
+template <class T, int UNITS, int SYSTEMS, bool ACROSS>
 DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, int unit) {
     constexpr int WIDTH = UNITS < 32 ? UNITS : 32, WARPS = UNITS / WIDTH;
     constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
-    Joins<WIDTH, T, EXCHANGE> joins = {up, down};
+    Joins<WIDTH, T> joins = {up, down};
     if constexpr (TURN) {
-        joins.up = turned<T, UNITS, SYSTEMS, false>(up, system, unit);
-        joins.down = turned<T, UNITS, SYSTEMS, false>(down, system, unit);
+        const auto other = turned<T, UNITS, SYSTEMS, false>(Pair<Link<T>>{up, down}, system, unit);
+        joins.up = other.first, joins.down = other.second;
     }
     joins.join();
     Known<T> known;
@@ -579,7 +843,7 @@ DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, 
         __syncthreads();  // all warps' equations are there
         if (warp % WARPS == 0) {
             const int mine = warp + lane % WARPS;
-            Joins<WARPS, T, EXCHANGE> of_warps = {links[mine][0], links[mine][1]};
+            Joins<WARPS, T> of_warps = {links[mine][0], links[mine][1]};
             of_warps.join();
             const Known<T> one = of_warps.resolve(of_warps.close());
             if (lane < WARPS) knowns[mine] = one;
@@ -593,7 +857,7 @@ DEVICE Known<T> solve_links(const Link<T>& up, const Link<T>& down, int system, 
 }
 
 // The rows that a thread has.
-template <class T, int ROWS, bool EXCHANGE>
+template <class T, int ROWS>
 struct Unit {
     T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
     Pivoted<T> kept[ROWS];
@@ -623,10 +887,10 @@ struct Unit {
     DEVICE void shorten(const T (&rhs)[ROWS], Link<T>& up, Link<T>& down) {
         down = {a[1], b[1], c[1], rhs[1]};
 #pragma unroll
-        for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance<EXCHANGE>(down, a[k], b[k], c[k], rhs[k]);
+        for (int k = 2; k < ROWS; ++k) kept[k - 1] = advance(down, a[k], b[k], c[k], rhs[k]);
         up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
 #pragma unroll
-        for (int k = ROWS - 3; k >= 0; --k) advance<EXCHANGE>(up, c[k], b[k], a[k], rhs[k]);
+        for (int k = ROWS - 3; k >= 0; --k) advance(up, c[k], b[k], a[k], rhs[k]);
     }
     DEVICE void lengthen(const Known<T>& known, T (&x)[ROWS]) const {
         T behind = known.behind, next = known.last;
@@ -637,78 +901,16 @@ struct Unit {
             behind = next, next = x[k];
         }
     }
-    DEVICE bool is_dominant() const {
-        bool all = true;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) all = all && size(a[k]) + size(c[k]) <= least_size(b[k]);
-        return all;
-    }
     // Puts the residual in `rest`; returns whether the backward error of a row is too large.
     DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, T (&rest)[ROWS]) const {
         bool off = false;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
-            rest[k] = rest_of(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+            rest[k] = rest_of<8>(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
                               k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, off);
         return off;
     }
 };
-
-template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, bool CHECKED, Lies LOWER, Lies DIAG,
-          Lies UPPER, Lies RHS, Lies OUT>
-DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
-                           Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left left_over) {
-    constexpr bool MEET = meets(UNITS, ACROSS);
-    constexpr int WIDTH = UNITS < 32 ? UNITS : 32;
-    const int thread = threadIdx.x, n = (int)rows;
-    const int system = ACROSS ? thread % SYSTEMS : thread / UNITS, unit = ACROSS ? thread / SYSTEMS : thread % UNITS;
-    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
-    // Threads beyond the last system do as it does, but store nothing.
-    bool stores = mine < systems;
-    const Place at = place_of(stores ? mine : systems - 1, systems, middles, lows);
-    const int begin = unit * ROWS, count = n - begin;
-    Unit<T, ROWS, false> part;
-    T(&a)[ROWS] = part.a, (&b)[ROWS] = part.b, (&c)[ROWS] = part.c, (&d)[ROWS] = part.d;
-    load_part<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
-
-    if constexpr (CHECKED) {
-        bool dominant = true;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) dominant = dominant && size(a[k]) + size(c[k]) <= least_size(b[k]);
-        const bool leave = any_of_system<UNITS, SYSTEMS, MEET>(!dominant, system);
-        left_over.add(leave && stores && unit == 0, mine);
-        if (leave) stores = false;
-        if (MEET && SYSTEMS == 1 ? leave : !MEET && __all_sync(0xffffffffu, leave)) return;
-    }
-
-    scale_rows(a, b, c, d);
-    if constexpr (UNITS > 32) {
-        Link<T> up, down;
-        part.shorten(d, up, down);
-        part.lengthen(solve_links<T, UNITS, SYSTEMS, ACROSS, false>(up, down, system, unit), d);
-    } else {
-        constexpr bool TURN = UNITS > 1 && SYSTEMS > 1 && ACROSS;
-        Ends<T> ends = shorten(a, b, c, d);
-        if constexpr (TURN) ends = turned<T, UNITS, SYSTEMS, false>(ends, system, unit);
-        struct {
-            T own, left;
-        } last;
-        last.own = solve_ends<WIDTH, ROWS>(ends), last.left = from_below<WIDTH>(last.own, 1);
-        if constexpr (TURN) last = turned<T, UNITS, SYSTEMS, true>(last, system, unit);
-        lengthen(a, c, d, last.left, last.own);
-    }
-
-    T sum = T();  // stays zero if all are finite
-#pragma unroll
-    for (int k = 0; k < ROWS; ++k) sum = less(sum, T(), d[k]);
-    const bool whole = ops::equal(sum, T());
-    const bool nowhere = any_of_system<UNITS, SYSTEMS, MEET>(!whole, system);
-    if (nowhere) {
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) d[k] = number<T>(infinity(Real<T>()) - infinity(Real<T>()));
-    }
-    if (stores) save<OUT>(out.system(at) + begin * out.along, out.along, count, d);
-}
 
 // Solves the systems, or those that a launch before has left; leaves those whose solution, once refined, has too large a
 // backward error.
@@ -726,7 +928,7 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
         const bool stores = base + system < listed;
         const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
         const Place at = place_of(mine, systems, middles, lows);
-        Unit<T, ROWS, true> part;
+        Unit<T, ROWS> part;
         part.template load<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
         T x[ROWS] = {}, rest[ROWS], before = T(), behind = T();
 #pragma unroll
@@ -737,7 +939,7 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
         for (int pass = 0; pass < 2 && more; ++pass) {
             Link<T> up, down;
             part.shorten(rest, up, down);
-            const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS, true>(up, down, system, unit);
+            const Known<T> known = solve_links<T, UNITS, SYSTEMS, ACROSS>(up, down, system, unit);
             T y[ROWS];
             part.lengthen(known, y);
             before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
@@ -758,25 +960,11 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
     }
 }
 
-// ---- Long systems, in registers -------------------------------------------------------------------------------
+// ---- Long systems with exchanges, in registers ----------------------------------------------------------------
 
 // The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order in
 // which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
-// expand_long goes the way back. Where rows are exchanged, a system is left to the launches behind if the backward error
-// of a row is too large; where they are not, CHECKED leaves those that are not diagonally dominant.
-
-// What is known of a long system as a whole.
-struct Verdict {
-    unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
-    unsigned exchange, again, lost, left;  // exchange: is not dominant; left: and not solved in registers
-};
-
-template <class T>
-struct System {
-    Batch<const T> lower, diag, upper, rhs;
-    Batch<T> out;
-    Index systems, middles, lows, rows;
-};
+// expand_long goes the way back. It leaves a system to the launches behind if the backward error of a row is too large.
 
 // Returns the system that is kept at some place, each of its arrays after the other, with its solution behind.
 template <class T>
@@ -786,116 +974,70 @@ DEVICE System<T> kept_system(T* kept, Index systems, Index rows) {
     return {array(0), array(1), array(2), array(3), {kept + 4 * all, 0, 0, rows, 1}, systems, 1, systems, rows};
 }
 
-// Calls `each` with the systems that are due and the parts, of how many each has, that this block has of them in turn.
-template <class Due, class Each>
-DEVICE void take_parts(Index systems, Index parts, Due due, Each each) {
-#pragma unroll 1
-    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
-        const Index system = quotient(number, parts);
-        if (due(system))
-            each(system, number - system * parts);
-        else  // the last before those of the next system
-            number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;
-    }
-}
-
 // The rows of a warp: lane for lane a unit, and what joins those.
-template <class T, int ROWS, bool EXCHANGE, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+template <class T, int ROWS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
 struct WarpRows {
-    Unit<T, ROWS, EXCHANGE> unit;
-    Joins<32, T, EXCHANGE> joins;
+    Unit<T, ROWS> unit;
+    Joins<32, T> joins;
     Place at;
-    Index begin, part, parts;  // the first row of this lane; which part of the system the warp has, of how many
 
-    static DEVICE Index of_block(Index rows) { return (rows + blockDim.x * ROWS - 1) / (blockDim.x * ROWS); }
-
-    DEVICE WarpRows(const System<T>& s, Index system, Index block) {
+    DEVICE WarpRows(const System<T>& s, Index system, Index begin) {
         at = place_of(system, s.systems, s.middles, s.lows);
-        part = block * (blockDim.x / 32) + threadIdx.x / 32, parts = (s.rows + 32 * ROWS - 1) / (32 * ROWS);
-        begin = (part * 32 + threadIdx.x % 32) * ROWS;
         unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
-    }
-    DEVICE void join() {
         unit.shorten(unit.d, joins.up, joins.down);
         joins.join();
     }
 };
 
-template <class T, int ROWS, bool EXCHANGE, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
-DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts, unsigned* marks) {
-    using Rows = WarpRows<T, ROWS, EXCHANGE, LOWER, DIAG, UPPER, RHS>;
-    const Index blocks = Rows::of_block(s.rows);
-    const auto due = [&](Index system) { return !(CHECKED && EXCHANGE) || verdicts[system].exchange; };
-    take_parts(s.systems, blocks, due, [&](Index system, Index block) {
-        Rows mine(s, system, block);
-        if constexpr (CHECKED && !EXCHANGE && GIVEN) {
-            const bool mixed = __syncthreads_or(!mine.unit.is_dominant());
-            if (threadIdx.x == 0) marks[system * blocks + block] = mixed;
-            if (mixed) return;
-        }
-        mine.join();
-        if (threadIdx.x % 32 == 0 && mine.part < mine.parts) {
+// CHECKED says that launches before have found which systems are to be exchanged.
+template <class T, int ROWS, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
+    const auto due = [&](Index system) { return !CHECKED || verdicts[system].exchange; };
+    take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
+        const Part<ROWS> part(s.rows, block);
+        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, part.begin);
+        if (threadIdx.x % 32 == 0 && part.number < part.parts) {
             const Index all = s.systems * next.rows;
-            T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * mine.part;
+            T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * part.number;
             const Link<T>&up = mine.joins.up, &down = mine.joins.down;
             to[0] = up.next, to[all] = up.last, to[2 * all] = up.start, to[3 * all] = up.rhs;
-            down.put(to + 1, all);
+            to[1] = down.start, to[all + 1] = down.last, to[2 * all + 1] = down.next, to[3 * all + 1] = down.rhs;
         }
     });
 }
 
-// Solves what is left of the systems reduced, a block to each, and says what is known of each.
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool CHECKED>
-DEVICE void solve_short(System<T> s, Verdict* verdicts, const unsigned* marks, Index blocks) {
-    const auto due = [&](Index system) { return !(CHECKED && EXCHANGE) || verdicts[system].exchange; };
+template <class T, int ROWS, int UNITS, bool CHECKED>
+DEVICE void solve_short(System<T> s, Verdict* verdicts) {
+    const auto due = [&](Index system) { return !CHECKED || verdicts[system].exchange; };
     take_parts(s.systems, 1, due, [&](Index system, Index) {
-        if constexpr (!(CHECKED && EXCHANGE)) {
-            bool mixed = EXCHANGE;
-            if constexpr (CHECKED) {
-                for (Index block = threadIdx.x; block < blocks; block += UNITS) mixed |= marks[system * blocks + block];
-                mixed = __syncthreads_or(mixed);
-            }
-            if (threadIdx.x == 0) verdicts[system] = {{0, 0}, mixed, 0, 0, 0};
-            if (mixed && !EXCHANGE) return;
-        }
+        if (!CHECKED && threadIdx.x == 0) verdicts[system] = {{0, 0}, 1, 0, 0, 0};
         const Place at = {0, 0, system};
         const Index begin = threadIdx.x * ROWS;
-        Unit<T, ROWS, EXCHANGE> unit;
+        Unit<T, ROWS> unit;
         unit.template load<APART, APART, APART, APART>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
         Link<T> up, down;
         unit.shorten(unit.d, up, down);
         T x[ROWS];
-        unit.lengthen(solve_links<T, UNITS, 1, false, EXCHANGE>(up, down, 0, threadIdx.x), x);
+        unit.lengthen(solve_links<T, UNITS, 1, false>(up, down, 0, threadIdx.x), x);
         save<APART>(s.out.system(at) + begin, 1, (int)(s.rows - begin), x);
         __syncthreads();  // all have read what is known of the system before
     });
 }
 
-template <class T, int ROWS, bool EXCHANGE, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS,
-          Lies OUT>
+template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 DEVICE void expand_long(System<T> s, System<T> next, Verdict* verdicts) {
-    using Rows = WarpRows<T, ROWS, EXCHANGE, LOWER, DIAG, UPPER, RHS>;
-    const auto due = [&](Index system) { return !CHECKED || (verdicts[system].exchange != 0) == EXCHANGE; };
-    take_parts(s.systems, Rows::of_block(s.rows), due, [&](Index system, Index block) {
-        Rows mine(s, system, block);
-        mine.join();
-        const T* const ends = next.out.base + system * next.rows + 2 * min(mine.part, mine.parts - 1);
-        const T before = mine.part > 0 ? ends[-1] : T(), behind = mine.part + 1 < mine.parts ? ends[2] : T();
+    const auto due = [&](Index system) { return !CHECKED || verdicts[system].exchange; };
+    take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
+        const Part<ROWS> part(s.rows, block);
+        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, part.begin);
+        const T* const ends = next.out.base + system * next.rows + 2 * min(part.number, part.parts - 1);
+        const T before = part.number > 0 ? ends[-1] : T(), behind = part.number + 1 < part.parts ? ends[2] : T();
         const Known<T> known = mine.joins.resolve({before, ends[0], ends[1], behind});
         T x[ROWS], rest[ROWS];
         mine.unit.lengthen(known, x);
-        const int count = (int)max((Index)0, min((Index)ROWS, s.rows - mine.begin));
-        save<OUT>(s.out.system(mine.at) + mine.begin * s.out.along, s.out.along, count, x);
-        if constexpr (GIVEN && EXCHANGE) {
-            if (count > 0 && mine.unit.is_off(x, known.before, known.behind, rest))
-                atomicOr(&verdicts[system].left, 1u);
-        } else if constexpr (GIVEN) {
-            T sum = T();  // stays zero if all are finite
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < count) sum = less(sum, T(), x[k]);
-            if (!ops::equal(sum, T())) atomicOr(&verdicts[system].lost, 1u);
-        }
+        save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
+        if (GIVEN && part.count > 0 && mine.unit.is_off(x, known.before, known.behind, rest))
+            atomicOr(&verdicts[system].left, 1u);
     });
 }
 
@@ -1222,7 +1364,7 @@ struct Block {
         for (int k = 0; k < ROWS; ++k)
             if (k < count) {
                 const Row r = row(k);
-                rest_of(r.lower, r.diag, r.upper, rhs[own + (ACROSS ? k * SYSTEMS : k)],
+                rest_of<6>(r.lower, r.diag, r.upper, rhs[own + (ACROSS ? k * SYSTEMS : k)],
                         k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
                         k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, off);
             }
@@ -1350,7 +1492,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
     }
 }
 
-// ---- Long systems with exchanges ------------------------------------------------------------------------------
+// ---- Long systems with exchanges, in the stable way ------------------------------------------------------------
 
 // A system longer than a block holds is cut in chunks of UNITS * ROWS rows, a block to each. reduce_chunks makes one
 // segment of every chunk; join_segments joins those, UNITS at a time, until one is left, closes the system and goes the

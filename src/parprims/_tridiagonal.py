@@ -118,17 +118,19 @@ def solve_tridiagonal(
     in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where exchanges leave errors.
     Traffic and launches: kernel reads every number once and writes every unknown once, in one launch, in whatever order
     the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1568 of
-    complex128 (on GPUs with 227 KB of shared memory to a block). With ``auto`` it is two launches, the second for
-    systems that are not diagonally dominant, which read theirs again. Longer systems take 4 to 16 launches, which
-    without exchanges read the data twice and keep a sixteenth to an eighth of the unknowns' memory between. With
-    exchanges they also take memory for a second solution, and where the first is not good enough they read the data
-    twice more; ``auto`` reads it once before. Coefficients that broadcast are read as they are, those of several
+    complex128 (on GPUs with 227 KB of shared memory to a block). With ``partial`` it is two launches, the second for
+    the few systems whose error the first finds too large, which read theirs again; with ``auto`` one more comes first,
+    which leaves them those that are not diagonally dominant. Longer systems take 4 to 21 launches, which read the data
+    twice and keep a thirty-second to a sixteenth of the unknowns' memory between; ``auto`` reads it once more before
+    it exchanges rows. Where the error of a long system is too large, or it is periodic, the data are read two or four
+    times more; with exchanges there is memory for a second solution in case. Coefficients that broadcast are read as they are, those of several
     right-hand sides once for each. Array passes about 150 times over its n rows in all (with ``none`` 40 times at each
     step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
-    of both returned. The backward error is at most ten times that of LAPACK's gtsv, or ten eps if that is more, in the
+    of both returned. Kernel first tries a faster elimination with pivots among two rows, once refined if need be, and
+    keeps its solution where no row has a backward error above 8 eps. The backward error is at most ten times that of LAPACK's gtsv, or ten eps if that is more, in the
     classes of matrices that studies of stability use (tests/test_tridiagonal.py has them), by array and kernel, and by
     array commonly below eps. This holds for periodic and transposed systems too. Not so in float32 for a few in a
     thousand systems whose solution is 1e20 times rhs, such as of random coefficients with a diagonal of size 1e-8: the
@@ -681,12 +683,13 @@ class _Tile:
     by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
     ``chunk`` the threads of a block that has a part of a long system, a quarter of that up to ``few`` unknowns.
-    Where rows stay in registers a thread has ``rows_in_order`` or ``rows_exchanging`` of them, twice as many if a system
-    would have more than ``units_in_order`` or ``units_exchanging`` threads; ``across_in_order`` are the threads of a
-    block whose systems lie side by side, and ``threads_exchanging`` those of one with exchanges. Of long systems
-    ``stretch`` are the threads of a block there, which shorten them until ``units_short`` threads have the rest;
-    ``long_blocks`` how many blocks there are at most, which take chunks in turn.
-    ``resident`` blocks of short systems of 4-byte numbers with exchanges are to fit a multiprocessor.
+    Where rows stay in registers a thread has ``rows_in_order`` or ``rows_exchanging`` of them, twice as many if a
+    system would have more than ``units_in_order`` or ``units_exchanging`` threads, or 64 with 4-byte numbers.
+    ``across_in_order`` and ``across_exchanging`` are the threads of a block whose systems lie side by side (the latter
+    of 4-byte numbers), ``threads_exchanging`` those of one with exchanges otherwise. Of long systems ``stretch`` are
+    the threads of a block, which shorten them until ``units_short`` threads have the rest; ``long_blocks`` how many
+    blocks there are at most, which take parts in turn. So many blocks of short systems of 4-byte numbers are to fit a
+    multiprocessor: ``resident`` in the stable way, ``resident_exchanging`` with at most 16 threads to a system.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -694,19 +697,20 @@ class _Tile:
     across: int = 32
     most: int = 512
     shared_bytes: int = 227 << 10
-    blocks: int = 1056
+    blocks: int = 2112
     chunk: int = 256
     few: int = 1 << 19
     rows_in_order: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
-    units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 256), (16, 256))
+    units_in_order: tuple[tuple[int, int], ...] = ((4, 256), (8, 512), (16, 256))
     across_in_order: int = 512
-    rows_exchanging: tuple[tuple[int, int], ...] = ((4, 8), (8, 4), (16, 2))
+    rows_exchanging: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 2))
     units_exchanging: int = 512
-    resident_exchanging: int = 0
+    across_exchanging: int = 256
+    resident_exchanging: int = 10
     threads_exchanging: int = 64
     stretch: int = 128
     units_short: int = 512
-    long_blocks: int = 1056
+    long_blocks: int = 4224
     resident: int = 4
 
 
@@ -764,7 +768,7 @@ def _plan(
         return plan
     lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
 
-    def launch(call: str, block: tuple[int, int, int, int], *others: str) -> _cuda.Plan:
+    def launch(call: str, block: tuple[int, int, int, int], resident: int, *others: str) -> _cuda.Plan:
         rows, units, together, shared = block
         sizes = ", ".join((C_TYPES[dtype], *map(str, (rows, units, together)), _cpp(across)))
         return dataclasses.replace(
@@ -773,21 +777,22 @@ def _plan(
             grid=-(-systems // together),
             block=units * together,
             shared_bytes=shared,
-            resident_blocks=_TILE.resident_exchanging
-            if "exchanging" in call and dtype == "float32" and units * together <= 256
-            else 0,
+            resident_blocks=resident,
         )
 
-    in_order = _block_in_order(dtype, n, across)
+    in_order, exchanging = _block_in_order(dtype, n, across), _block_exchanging(dtype, n, across)
+    # Registers for two blocks of systems side by side.
+    beside = 2 if across and dtype == "float32" and in_order[0] == 8 and in_order[1] * in_order[2] <= 512 else 0
+    dense = _TILE.resident_exchanging if dtype == "float32" and not across and exchanging[1] <= 16 else 0
     if pivot == "none":
-        return launch("solve_in_order<{}, false, {}>", in_order, "Left{}")
+        return launch("solve_in_order<{}, false, {}>", in_order, beside, "Left{}")
     # The systems that a launch leaves to the one behind it.
     lists = [f"Left{{(unsigned*)zeroed + {2 * k}, (unsigned*)temporary + {k} * n20}}" for k in range(2)]
     launches = []
     if pivot == "auto":
-        launches.append(launch("solve_in_order<{}, true, {}>", in_order, lists[0]))
+        launches.append(launch("solve_in_order<{}, true, {}>", in_order, beside, lists[0]))
     given = lists[0] if launches else "Left{}"
-    launches.append(launch("solve_exchanging<{}, {}>", _block_exchanging(dtype, n, across), given, lists[1]))
+    launches.append(launch("solve_exchanging<{}, {}>", exchanging, dense, given, lists[1]))
     launches.append(dataclasses.replace(plan, body=stable("partial", lists[1])))
     # Blocks take the systems that are left in turn: where none are, few have to find that out.
     first, *then = (
@@ -923,25 +928,31 @@ def _register_launches(
     exchange, checked = ways
     kind, nbytes, threads = C_TYPES[dtype], np.dtype(dtype).itemsize, _TILE.stretch
     rows = dict(_TILE.rows_exchanging if exchange else _TILE.rows_in_order)[nbytes]
+    # Of every warp remain two rows of 4 numbers, or one of 7.
+    keep, left, numbers = ("kept_system", 2, 4) if exchange else ("kept_ends", 1, 7)
+    shorten, top, lengthen = (
+        ("reduce_long", "solve_short", "expand_long") if exchange else ("shorten_long", "solve_top", "lengthen_long")
+    )
     blocks = -(-n // (threads * rows))
-    marks = f"(unsigned*){memory.place(4 * systems * blocks if checked and not exchange else 0)}"
+    marks = f"(unsigned*){memory.place(0 if exchange or not checked else 4 * systems * blocks)}"
     down, up = [], []
     count, system, places, given = n, "all", tuple(lies), True
     while given or count > rows * _TILE.units_short:
         grid = systems * -(-count // (threads * rows))
-        count = 2 * -(-count // (32 * rows))
-        kept = memory.place(5 * nbytes * count * systems)
-        above = f"kept_system(({kind}*){kept}, n20, {memory.number(count)})"
-        sizes = f"{kind}, {rows}, {_cpp(exchange)}, {_cpp(checked)}, {_cpp(given)}"
-        call = f"reduce_long<{sizes}, {', '.join(places[:4])}>"
-        down.append((f"  {call}({system}, {above}, {verdicts}, {marks});", grid, threads, 0))
-        call = f"expand_long<{sizes}, {', '.join(places)}>"
+        count = left * -(-count // (32 * rows))
+        kept = memory.place((numbers + 1) * nbytes * count * systems)
+        above = f"{keep}(({kind}*){kept}, n20, {memory.number(count)})"
+        sizes = f"{kind}, {rows}, {_cpp(checked)}"
+        first = sizes if exchange else f"{sizes}, {_cpp(given)}"
+        body = f"  {shorten}<{first}, {', '.join(places[:4])}>({system}, {above}, {verdicts if exchange else marks});"
+        down.append((body, grid, threads, 0))
+        call = f"{lengthen}<{sizes}, {_cpp(given)}, {', '.join(places)}>"
         up.append((f"  {call}({system}, {above}, {verdicts});", grid, threads, 0))
         system, places, given = above, ("APART",) * 5, False
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
-    call = f"solve_short<{kind}, {rows}, {units}, {_cpp(exchange)}, {_cpp(checked)}>"
-    top = f"  {call}({system}, {verdicts}, {marks}, {memory.number(blocks)});"
-    return [*down, (top, systems, units, 0), *reversed(up)]
+    arguments = verdicts if exchange else f"{verdicts}, {marks}, {memory.number(blocks)}"
+    body = f"  {top}<{kind}, {rows}, {units}, {_cpp(checked)}>({system}, {arguments});"
+    return [*down, (body, systems, units, 0), *reversed(up)]
 
 
 def _exchange_launches(
@@ -999,13 +1010,16 @@ def _block(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
         together //= 2
 
 
+def _rows_of_threads(rows: int, n: int, nbytes: int, most: int) -> tuple[int, int]:
+    """Return the rows of a thread, twice as many where a warp or a block then suffices, and the threads of a system."""
+    units = _cuda.power_of_two(-(-n // rows), up=True)
+    return (2 * rows, units // 2) if (nbytes == 4 and units == 64) or units > most else (rows, units)
+
+
 def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
     """Return what `_block` does, for systems whose rows are not exchanged."""
     nbytes = np.dtype(dtype).itemsize
-    rows, most = dict(_TILE.rows_in_order)[nbytes], dict(_TILE.units_in_order)[nbytes]
-    if n > rows * most:
-        rows *= 2
-    units = _cuda.power_of_two(-(-n // rows), up=True)
+    rows, units = _rows_of_threads(dict(_TILE.rows_in_order)[nbytes], n, nbytes, dict(_TILE.units_in_order)[nbytes])
     # Systems side by side are 32 bytes at least, as memory is read, where they fit.
     beside = min(_TILE.across, max(_TILE.across_in_order // units, 32 // nbytes), 4096 // nbytes // units)
     together = max(32 // units, beside if across else _TILE.threads // units, 1)
@@ -1015,12 +1029,10 @@ def _block_in_order(dtype: str, n: int, across: bool) -> tuple[int, int, int, in
 def _block_exchanging(dtype: str, n: int, across: bool) -> tuple[int, int, int, int]:
     """Return what `_block` does, for systems whose rows are exchanged in registers."""
     nbytes = np.dtype(dtype).itemsize
-    rows, most = dict(_TILE.rows_exchanging)[nbytes], _TILE.units_exchanging
-    if n > rows * most:
-        rows *= 2
-    units = _cuda.power_of_two(-(-n // rows), up=True)
-    together = max(32 // units, _TILE.threads_exchanging // units, 1)
-    return rows, units, together, 4 * nbytes * (units + 1) * together if across else 0
+    rows, units = _rows_of_threads(dict(_TILE.rows_exchanging)[nbytes], n, nbytes, _TILE.units_exchanging)
+    threads = 4 * _TILE.across_exchanging // nbytes if across else _TILE.threads_exchanging
+    together = max(32 // units, min(_TILE.across, threads // units), 1)
+    return rows, units, together, 8 * nbytes * (units + 1) * together if across else 0
 
 
 def _cpp(truth: bool) -> str:
