@@ -531,8 +531,8 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
 
 // ---- Long systems, in registers -------------------------------------------------------------------------------
 
-// A system longer than a block holds is shortened by warps, again until a block can solve what remains, and the way back
-// is gone level by level. That repeats the elimination of the rows, so that little is kept between.
+// A system longer than a block holds is shortened by warps, again until a block can solve what remains, and the way
+// back is gone level by level. That repeats the elimination of the rows, so that little is kept between.
 
 // What is known of a long system as a whole.
 struct Verdict {
@@ -587,8 +587,8 @@ DEVICE System<T> kept_ends(T* kept, Index systems, Index rows) {
     return s;
 }
 
-// Loads a thread's rows: those given, or of what is kept the row of a unit's last unknown with what the unit behind says
-// of its first.
+// Loads a thread's rows: those given, or of what is kept the row of a unit's last unknown with what the unit behind
+// says of its first.
 template <bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, class T, int ROWS>
 DEVICE void load_level(const System<T>& s, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS],
                        T (&d)[ROWS]) {
@@ -639,7 +639,8 @@ DEVICE void solve_top(System<T> s, Verdict* verdicts, const unsigned* marks, Ind
     take_parts(s.systems, 1, [](Index) { return true; }, [&](Index system, Index) {
         bool exchange = false;
         if constexpr (CHECKED) {
-            for (Index block = threadIdx.x; block < blocks; block += UNITS) exchange |= marks[system * blocks + block] != 0;
+            for (Index block = threadIdx.x; block < blocks; block += UNITS)
+                exchange |= marks[system * blocks + block] != 0;
             exchange = __syncthreads_or(exchange);
         }
         if (threadIdx.x == 0) verdicts[system] = {{0, 0}, exchange, 0, 0, 0};
@@ -763,9 +764,9 @@ struct Known {
 };
 
 // The units that neighbouring lanes have, WIDTH of them a system, joined in pairs log2(WIDTH) times. Of each unit, or
-// some that are joined, a chain that goes up ends with an equation in (last, first, before), one that goes down with one
-// in (first, last, behind). Beyond that every lane but the first keeps the equations for the two unknowns where those
-// two of the units joined meet whose second one begins with it.
+// some that are joined, a chain that goes up ends with an equation in (last, first, before), one that goes down with
+// one in (first, last, behind). Beyond that every lane but the first keeps the equations for the two unknowns where
+// those two of the units joined meet whose second one begins with it.
 template <int WIDTH, class T>
 struct Joins {
     Link<T> up, down;
@@ -912,8 +913,8 @@ struct Unit {
     }
 };
 
-// Solves the systems, or those that a launch before has left; leaves those whose solution, once refined, has too large a
-// backward error.
+// Solves the systems, or those that a launch before has left; leaves those whose solution, once refined, has too large
+// a backward error.
 template <class T, int ROWS, int UNITS, int SYSTEMS, bool ACROSS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<const T> upper, Batch<const T> rhs,
                              Batch<T> out, Index systems, Index middles, Index lows, Index rows, Left given,
@@ -962,8 +963,8 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
 
 // ---- Long systems with exchanges, in registers ----------------------------------------------------------------
 
-// The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order in
-// which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
+// The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order
+// in which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
 // expand_long goes the way back. It leaves a system to the launches behind if the backward error of a row is too large.
 
 // Returns the system that is kept at some place, each of its arrays after the other, with its solution behind.

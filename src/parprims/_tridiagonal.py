@@ -121,20 +121,21 @@ def solve_tridiagonal(
     complex128 (on GPUs with 227 KB of shared memory to a block). With ``partial`` it is two launches, the second for
     the few systems whose error the first finds too large, which read theirs again; with ``auto`` one more comes first,
     which leaves them those that are not diagonally dominant. Longer systems take 4 to 21 launches, which read the data
-    twice and keep a thirty-second to a sixteenth of the unknowns' memory between; ``auto`` reads it once more before
-    it exchanges rows. Where the error of a long system is too large, or it is periodic, the data are read two or four
-    times more; with exchanges there is memory for a second solution in case. Coefficients that broadcast are read as they are, those of several
-    right-hand sides once for each. Array passes about 150 times over its n rows in all (with ``none`` 40 times at each
-    step) unless a compiler fuses them.
+    twice and keep a thirty-second to a sixteenth of the unknowns' memory between; ``auto`` reads it once more before it
+    exchanges rows. Where the error of a long system is too large, or it is periodic, the data are read two or four
+    times more; with exchanges there is memory for a second solution in case. Coefficients that broadcast are read as
+    they are, those of several right-hand sides once for each. Array passes about 150 times over its n rows in all (with
+    ``none`` 40 times at each step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
     of both returned. Kernel first tries a faster elimination with pivots among two rows, once refined if need be, and
-    keeps its solution where no row has a backward error above 8 eps. The backward error is at most ten times that of LAPACK's gtsv, or ten eps if that is more, in the
-    classes of matrices that studies of stability use (tests/test_tridiagonal.py has them), by array and kernel, and by
-    array commonly below eps. This holds for periodic and transposed systems too. Not so in float32 for a few in a
-    thousand systems whose solution is 1e20 times rhs, such as of random coefficients with a diagonal of size 1e-8: the
-    error may be a thousand times that of gtsv there, and return_residual tells.
+    keeps its solution where no row has a backward error above 8 eps. The backward error is at most ten times that of
+    LAPACK's gtsv, or ten eps if that is more, in the classes of matrices that studies of stability use
+    (tests/test_tridiagonal.py has them), by array and kernel, and by array commonly below eps. This holds for periodic
+    and transposed systems too. Not so in float32 for a few in a thousand systems whose solution is 1e20 times rhs, such
+    as of random coefficients with a diagonal of size 1e-8: the error may be a thousand times that of gtsv there, and
+    return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
