@@ -178,7 +178,9 @@ def test_rows_found_are_saved_when_others_fail_or_are_cut_off(tmp_path):
     ) as process:
         begun = ""
         while not begun.endswith("recurrence on numpy ... "):
-            begun += process.stderr.read(1)
+            letter = process.stderr.read(1)
+            assert letter, begun  # it has ended
+            begun += letter
         process.send_signal(signal.SIGTERM)
         printed, _ = process.communicate()
     assert process.returncode == 1
