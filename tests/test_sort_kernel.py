@@ -17,6 +17,7 @@ import pytest
 
 import parprims
 from parprims import _cuda, _sort
+from parprims._arrays import device
 from tests import emulator
 from tests.conftest import _backend
 from tests.contract import reversed_view, strided, transposed, unaligned
@@ -394,7 +395,7 @@ class TestStreams:
             import torch
 
             free, error = torch.cuda.mem_get_info()[0], torch.cuda.OutOfMemoryError
-        large = streams.xp.zeros(int(free * 0.45), dtype=streams.xp.int8)  # with its result too large for a temporary
+        large = streams.xp.zeros(int(free * 0.45), dtype=streams.xp.int8, device=device(x))  # with its result too large for a temporary
         with pytest.raises(error):
             parprims.sort_by_key(large, large, method="kernel")
         del large

@@ -416,6 +416,8 @@ def test_plans_fit(subtests):
             for axis in (-1, -2):
                 with subtests.test(dtype=dtype, n=n, axis=axis):
                     one = plan((1000, n) if axis == -1 else (n, 1000), axis, dtype)
+                    for launch in one.launches():  # which share what starts at zero and what is kept between them
+                        assert (launch.zeros(), launch.unset()) == (one.zeros(), one.unset())
                     assert one.block % 32 == 0
                     assert one.block <= 1024
                     assert one.shared_bytes <= 227 << 10

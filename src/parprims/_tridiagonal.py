@@ -795,11 +795,15 @@ def _plan(
     given = lists[0] if launches else "Left{}"
     launches.append(launch("solve_exchanging<{}, {}>", exchanging, dense, given, lists[1]))
     launches.append(dataclasses.replace(plan, body=stable("partial", lists[1])))
-    # Blocks take the systems that are left in turn: where none are, few have to find that out.
+    # Blocks take the systems that are left in turn: where none are, few have to find that out. All launches have the
+    # lists, which they share.
     first, *then = (
-        dataclasses.replace(one, grid=min(one.grid, _TILE.blocks) if k else one.grid) for k, one in enumerate(launches)
+        dataclasses.replace(
+            one, grid=min(one.grid, _TILE.blocks) if k else one.grid, zeroed_bytes=16, temporary_bytes=8 * systems
+        )
+        for k, one in enumerate(launches)
     )
-    return dataclasses.replace(first, zeroed_bytes=16, temporary_bytes=8 * systems, then=tuple(then))
+    return dataclasses.replace(first, then=tuple(then))
 
 
 def _lies(
