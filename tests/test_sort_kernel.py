@@ -395,7 +395,8 @@ class TestStreams:
             import torch
 
             free, error = torch.cuda.mem_get_info()[0], torch.cuda.OutOfMemoryError
-        large = streams.xp.zeros(int(free * 0.45), dtype=streams.xp.int8, device=device(x))  # with its result too large for a temporary
+        # With its result too large for a temporary.
+        large = streams.xp.zeros(int(free * 0.45), dtype=streams.xp.int8, device=device(x))
         with pytest.raises(error):
             parprims.sort_by_key(large, large, method="kernel")
         del large
