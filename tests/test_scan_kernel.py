@@ -434,9 +434,10 @@ def stress(gpu, call, seed, index, rare=30):
 
 
 class TestStress:
-    def test_random_cases(self, gpu, run, rng):
+    @pytest.mark.parametrize("part", range(8))
+    def test_random_cases(self, gpu, run, rng, part):
         check(gpu, run, ADD, (10,), 0, rng)  # skips where the kernel refuses
-        for index in range(20 if gpu.name == "jax-cuda" else STRESS):
+        for index in range(part, 20 if gpu.name == "jax-cuda" else STRESS, 8):
             stress(gpu, run if index % 4 == 0 else directly, SEED, index)
 
 

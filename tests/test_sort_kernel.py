@@ -298,8 +298,9 @@ class TestTiles:
 
 
 class TestStress:
-    def test_random_cases(self, gpu, run):
-        for index in range(min(STRESS, 20) if gpu.name == "emulated" else STRESS):
+    @pytest.mark.parametrize("part", range(8))
+    def test_random_cases(self, gpu, run, part):
+        for index in range(part, min(STRESS, 20) if gpu.name == "emulated" else STRESS, 8):
             rng = np.random.default_rng([SEED, index])
             edge = int(rng.choice(EDGES)) if rng.random() < 0.7 else int(2 ** rng.uniform(0, 15))
             n = max(1, edge + int(rng.integers(-3, 4)))
