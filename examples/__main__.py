@@ -66,24 +66,24 @@ class Worker:
 def run_all(names: list[str], backends: list[str], options: list[str], found: dict, failures: list[str]) -> None:
     """Run examples on backends; keep the facts of each and the failures."""
     for backend in backends:
-        worker = Worker()
-        for name in names:
-            print(f"{name} on {backend} ...", end=" ", file=sys.stderr, flush=True)
-            began = time.perf_counter()
-            try:
+        worker, name = Worker(), names[0]
+        try:
+            for name in names:
+                print(f"{name} on {backend} ...", end=" ", file=sys.stderr, flush=True)
+                began = time.perf_counter()
                 found[name, backend], failure = worker.run(name, backend, options)
-            except KeyboardInterrupt:
-                for number in (signal.SIGINT, signal.SIGTERM):  # a second one must not lose what there is
-                    signal.signal(number, signal.SIG_IGN)
-                worker.process.kill()
-                failures.append(f"{name} on {backend} was cut off, and what follows it has not run")
-                return
-            print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
-            failures += [failure] if failure else []
-            if not worker.process.is_alive():
-                worker = Worker()
-        worker.process.kill()
-        worker.process.join()  # so that its memory on the device is free for the next
+                print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+                failures += [failure] if failure else []
+                if not worker.process.is_alive():
+                    worker = Worker()
+        except KeyboardInterrupt:
+            for number in (signal.SIGINT, signal.SIGTERM):  # a second one must not lose what there is
+                signal.signal(number, signal.SIG_IGN)
+            failures.append(f"{name} on {backend} was cut off, and what follows it has not run")
+            return
+        finally:
+            worker.process.kill()
+            worker.process.join()  # so that its memory on the device is free for the next
 
 
 def table(rows: list[dict]) -> str:
