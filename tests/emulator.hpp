@@ -1,8 +1,9 @@
 // What a CUDA kernel's text needs to run on a CPU: the threads of a block are fibers, each block in flight is a thread
 // of the operating system. Fibers run in random order until they wait for each other, so that a barrier that is missing
-// shows; blocks start in random order. Asynchronous copies arrive when they are waited for, not before.
+// shows; blocks start in random order. Asynchronous copies arrive, and products of a warpgroup are carried out, when
+// they are waited for, not before.
 //
-// Not emulated: the weak order of memory operations, bank conflicts, timing.
+// Not emulated: the weak order of memory operations, what fences are for, bank conflicts, timing.
 
 #include <math.h>
 #include <sched.h>
@@ -21,6 +22,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #define __CUDA_ARCH__ 900
@@ -33,7 +35,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __shared__ static thread_local
-#define __align__(bytes) alignas(bytes)
+#define __align__(bytes) __attribute__((aligned(bytes)))  // stands where alignas may not
 
 // ---- Vector types ---------------------------------------------------------------------------------------------
 
@@ -67,7 +69,17 @@ constexpr size_t STACK = 256 << 10;
 struct Copy {
     void* to;
     const void* from;
-    size_t bytes;
+    size_t size, bytes;  // what is written, and how much of it is read: the rest is zeros
+    int group;
+};
+
+struct Product {  // of a warpgroup's matrices, as far as one thread has to do with it
+    void (*carry_out)(const Product&);
+    float* d;
+    int columns;
+    bool add, a_in_shared, a_transposed, b_transposed;
+    unsigned long long a, b;  // descriptors
+    double rows[2][16];       // of A, if not in shared memory
     int group;
 };
 
@@ -85,6 +97,8 @@ struct Fiber {
     int width;              // of the barrier it waits at, in threads
     std::vector<Copy> copies;
     int groups;  // of copies that have been ended
+    std::vector<Product> products;
+    int product_groups;
 };
 
 struct Shared {  // by the blocks of a launch
@@ -109,6 +123,7 @@ struct Block {
     std::mt19937 random;
     Shared* shared;
     char* dynamic;
+    size_t dynamic_bytes;
     void (*start)(void*);
     void* arguments;
 };
@@ -168,8 +183,9 @@ auto exchange(unsigned mask, T value, Take take) {
     const int warp = block->now / WARP * WARP;
     const auto lane = [&](int at) {
         T theirs{};
-        if (warp + at >= (int)block->fibers->size()) return theirs;
-        memcpy(&theirs, &(*block->fibers)[warp + at].given, sizeof(T));
+        if (warp + at < (int)block->fibers->size()) memcpy(&theirs, &(*block->fibers)[warp + at].given, sizeof(T));
+        if constexpr (std::is_pointer_v<T>)
+            if (!theirs) throw std::runtime_error("a warp's instruction misses a lane");
         return theirs;
     };
     auto result = take(lane);
@@ -186,6 +202,8 @@ inline void fiber_main() {
     }
     Fiber& me = self();
     if (!me.copies.empty()) block->shared->fail("a thread ends without waiting for its asynchronous copies");
+    if (!me.products.empty()) block->shared->fail("a thread ends without waiting for its asynchronous products");
+    me.given = 0;
     me.wait = DONE;
     _longjmp(block->scheduler, 1);
 }
@@ -231,6 +249,8 @@ inline void run_block(Block& mine) {
         fiber.wait = READY;
         fiber.copies.clear();
         fiber.groups = 0;
+        fiber.products.clear();
+        fiber.product_groups = 0;
     }
     std::vector<int> order(threads);
     for (int at = 0; at < threads; ++at) order[at] = at;
@@ -286,6 +306,7 @@ inline std::string run(const Launch& launch, void (*start)(void*), void* argumen
         mine.random.seed(launch.seed * 1000 + number);
         mine.shared = &shared;
         mine.dynamic = (char*)(((uintptr_t)memory.data() + 1023) & ~(uintptr_t)1023);
+        mine.dynamic_bytes = launch.dynamic_bytes;
         mine.start = start;
         mine.arguments = arguments;
         blockDim = {(unsigned)launch.threads, 1, 1};
@@ -315,8 +336,7 @@ To bits(From from) {
 inline float from_half(unsigned short half) {
     const unsigned sign = (unsigned)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
     if (exponent == 31) return bits<float>(sign | 0x7f800000u | fraction << 13);
-    const float magnitude = exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
-    return sign ? -magnitude : magnitude;
+    return bits<float>(sign | exponent << 23 | fraction << 13) * 0x1p112f;  // also right for subnormal numbers
 }
 
 inline unsigned short to_half(float x) {
@@ -338,6 +358,18 @@ inline unsigned short to_bfloat(float x) {
     return x != x ? 0x7fff : (unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 
+inline unsigned to_tf32(float x) {
+    const unsigned word = bits<unsigned>(x);
+    if (x != x) return 0x7fffffff;
+    return (word + 0x1000) & ~0x1fffu;  // what carries into the exponent is right, up to infinity, which stays
+}
+
+inline float truncated(double x) {
+    const float y = (float)x;
+    if (!(fabs(x) < 0x1p128)) return y;
+    return fabs((double)y) > fabs(x) ? bits<float>(bits<unsigned>(y) - 1) : y;
+}
+
 // ---- Shared memory by 32-bit addresses ------------------------------------------------------------------------
 
 // An address is the number of a stretch of 1 MiB that has been asked for before, and the place in it.
@@ -357,20 +389,25 @@ inline void* from_shared(unsigned address) {
 
 // ---- What PTX does --------------------------------------------------------------------------------------------
 
-inline void copy_async(unsigned to, const void* from, size_t bytes) {
-    if ((uintptr_t)from % bytes || to % bytes) throw std::runtime_error("an asynchronous copy is not aligned");
-    self().copies.push_back({from_shared(to), from, bytes, self().groups});
+inline void copy_async(unsigned to, const void* from, size_t size, size_t bytes) {
+    if (bytes > size) throw std::runtime_error("an asynchronous copy reads more than it writes");
+    if ((bytes && (uintptr_t)from % size) || to % size)
+        throw std::runtime_error("an asynchronous copy is not aligned");
+    self().copies.push_back({from_shared(to), from, size, bytes, self().groups});
 }
 
 // Waits for the copies of all groups but the last `left`; those of no group yet count as one more.
 inline void wait_copies(int left) {
     Fiber& me = self();
     std::vector<Copy> later;
-    for (const auto& copy : me.copies)
-        if (copy.group < me.groups - left)
-            memcpy(copy.to, copy.from, copy.bytes);
-        else
+    for (const auto& copy : me.copies) {
+        if (copy.group >= me.groups - left) {
             later.push_back(copy);
+            continue;
+        }
+        if (copy.bytes) memcpy(copy.to, copy.from, copy.bytes);
+        memset((char*)copy.to + copy.bytes, 0, copy.size - copy.bytes);
+    }
     me.copies = later;
 }
 
@@ -400,6 +437,239 @@ T load(const void* from) {
     const T value = __atomic_load_n((const T*)from, __ATOMIC_ACQUIRE);
     pause();
     return value;
+}
+
+// ---- Matrices of a warp ---------------------------------------------------------------------------------------
+
+// Lane 8 i + r gives the address of row r of matrix i. Of each matrix, lane 4 r + c gets two neighbours of row r, or of
+// column r if transposed.
+template <bool TRANSPOSED>
+void load_matrices(unsigned row, unsigned& a, unsigned& b, unsigned& c, unsigned& d) {
+    if (row % 16) throw std::runtime_error("a row of a matrix is not aligned");
+    unsigned* const to[] = {&a, &b, &c, &d};
+    const int first = threadIdx.x % WARP / 4, second = threadIdx.x % 4 * 2;
+    exchange(~0u, row, [&](auto of) {
+        for (int matrix = 0; matrix < 4; ++matrix) {
+            const auto element = [&](int r, int c) {
+                return (unsigned)((const unsigned short*)from_shared(of(8 * matrix + r)))[c];
+            };
+            const unsigned low = TRANSPOSED ? element(second, first) : element(first, second);
+            const unsigned high = TRANSPOSED ? element(second + 1, first) : element(first, second + 1);
+            *to[matrix] = low | high << 16;
+        }
+        return 0;
+    });
+}
+
+// The types of matrix elements: what a register holds, how many of them, what they are, and a sum to which is added.
+struct Half {
+    using Register = unsigned;
+    using Sum = float;
+    static constexpr int PACKED = 2;
+    static double number(unsigned word, int at) { return from_half((unsigned short)(word >> 16 * at)); }
+};
+struct Bfloat {
+    using Register = unsigned;
+    using Sum = float;
+    static constexpr int PACKED = 2;
+    static double number(unsigned word, int at) { return bits<float>(word >> 16 * at << 16); }
+};
+struct Tf32 {
+    using Register = unsigned;
+    using Sum = float;
+    static constexpr int PACKED = 1;
+    static double number(unsigned word, int) { return bits<float>(word & ~0x1fffu); }
+};
+struct Double {
+    using Register = double;
+    using Sum = double;
+    static constexpr int PACKED = 1;
+    static double number(double word, int) { return word; }
+};
+
+// Products of two floats are exact and their sum is nearly so before it is truncated, which is what tensor cores seem
+// to do but for the last bits; doubles are added up one by one.
+inline float sum(float c, const double* a, const double* b, int k) {
+    double all = c;
+    for (int at = 0; at < k; ++at) all += a[at] * b[at];
+    return truncated(all);
+}
+inline double sum(double c, const double* a, const double* b, int k) {
+    for (int at = 0; at < k; ++at) c = ::fma(a[at], b[at], c);
+    return c;
+}
+
+// The numbers that lane 4 g + t holds of rows g and g + 8 of A, in turn, and of column g of B: PACKED of each stretch
+// of 4 PACKED.
+template <int REGISTERS, int PACKED>
+struct Numbers {
+    double a[2 * REGISTERS][PACKED], b[REGISTERS][PACKED];
+};
+
+template <int REGISTERS, int PACKED, class Of>
+void row(double* to, int g, int half, Of of) {
+    for (int t = 0; t < 4; ++t) {
+        const Numbers<REGISTERS, PACKED>& theirs = *of(4 * g + t);
+        for (int at = 0; at < REGISTERS; ++at)
+            for (int one = 0; one < PACKED; ++one) to[(4 * at + t) * PACKED + one] = theirs.a[2 * at + half][one];
+    }
+}
+
+template <int REGISTERS, int PACKED, class Of>
+void column(double* to, int g, Of of) {
+    for (int t = 0; t < 4; ++t) {
+        const Numbers<REGISTERS, PACKED>& theirs = *of(4 * g + t);
+        for (int at = 0; at < REGISTERS; ++at)
+            for (int one = 0; one < PACKED; ++one) to[(4 * at + t) * PACKED + one] = theirs.b[at][one];
+    }
+}
+
+template <class T>
+Numbers<2, T::PACKED> numbers(const typename T::Register* a, const typename T::Register* b) {
+    Numbers<2, T::PACKED> all;
+    for (int at = 0; at < 4; ++at)
+        for (int one = 0; one < T::PACKED; ++one) all.a[at][one] = T::number(a[at], one);
+    for (int at = 0; at < 2; ++at)
+        for (int one = 0; one < T::PACKED; ++one) all.b[at][one] = T::number(b[at], one);
+    return all;
+}
+
+// D += A B of 16 x 8 numbers: the warp's lanes give what they hold to each other.
+template <class T>
+void multiply(const typename T::Register (&a)[4], const typename T::Register (&b)[2], typename T::Sum& d0,
+              typename T::Sum& d1, typename T::Sum& d2, typename T::Sum& d3) {
+    constexpr int P = T::PACKED, K = 8 * P;
+    const auto mine = numbers<T>(a, b);
+    const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    exchange(~0u, &mine, [&](auto of) {
+        double rows[2][K], columns[2][K];
+        for (int half = 0; half < 2; ++half) {
+            row<2, P>(rows[half], g, half, of);
+            column<2, P>(columns[half], 2 * t + half, of);
+        }
+        d0 = sum(d0, rows[0], columns[0], K);
+        d1 = sum(d1, rows[0], columns[1], K);
+        d2 = sum(d2, rows[1], columns[0], K);
+        d3 = sum(d3, rows[1], columns[1], K);
+        return 0;
+    });
+}
+
+// D += A B of 8 x 4 and 4 x 8 doubles.
+inline void multiply4(double a, double b, double& d0, double& d1) {
+    const Numbers<1, 1> mine{{{a}}, {{b}}};
+    const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    exchange(~0u, &mine, [&](auto of) {
+        double rows[4], columns[2][4];
+        row<1, 1>(rows, g, 0, of);
+        for (int half = 0; half < 2; ++half) column<1, 1>(columns[half], 2 * t + half, of);
+        d0 = sum(d0, rows, columns[0], 4);
+        d1 = sum(d1, rows, columns[1], 4);
+        return 0;
+    });
+}
+
+// ---- Matrices of a warpgroup ----------------------------------------------------------------------------------
+
+// Row r of A or column r of B, by a descriptor of where it lies in dynamic shared memory.
+template <class T>
+void read(double* to, unsigned long long descriptor, bool transposed, int r) {
+    constexpr int SIZE = 4 / T::PACKED;
+    const auto field = [&](int bit) { return (size_t)(descriptor >> bit & 0x3fff) << 4; };
+    const size_t start = field(0), leading = field(16), stride = field(32);
+    const bool swizzled = descriptor >> 62;
+    for (int k = 0; k < 8 * T::PACKED; ++k) {
+        size_t at = start;
+        if (swizzled && transposed)
+            at += r / 64 * leading + r % 64 * SIZE + k / 8 * stride + k % 8 * 128;
+        else if (swizzled)
+            at += r / 8 * stride + r % 8 * 128 + k * SIZE;
+        else if (transposed)
+            at += r / 8 * stride + r % 8 * SIZE + k / 8 * leading + k % 8 * 16;
+        else
+            at += r / 8 * stride + r % 8 * 16 + k * SIZE / 16 * leading + k * SIZE % 16;
+        if (swizzled) at ^= at >> 3 & 0x70;
+        const size_t place = (at - (uintptr_t)block->dynamic) & 0x3ffff;  // a descriptor has the last 18 bits
+        if (place + SIZE > block->dynamic_bytes) throw std::runtime_error("a matrix lies outside shared memory");
+        unsigned word = 0;
+        memcpy(&word, block->dynamic + place, SIZE);
+        to[k] = T::number(word, 0);
+    }
+}
+
+template <class T>
+void carry_out(const Product& one) {
+    constexpr int K = 8 * T::PACKED;
+    const int thread = threadIdx.x % 128, g = thread % WARP / 4, t = thread % 4;
+    double rows[2][K];
+    for (int half = 0; half < 2; ++half)
+        if (one.a_in_shared)
+            read<T>(rows[half], one.a, one.a_transposed, thread / WARP * 16 + 8 * half + g);
+        else
+            std::copy_n(one.rows[half], K, rows[half]);
+    for (int at = 0; at < one.columns / 2; at += 4)
+        for (int next = 0; next < 2; ++next) {
+            double column[K];
+            read<T>(column, one.b, one.b_transposed, 2 * at + 2 * t + next);
+            for (int half = 0; half < 2; ++half) {
+                float& d = one.d[at + 2 * half + next];
+                d = sum(one.add ? d : 0.f, rows[half], column, K);
+            }
+        }
+}
+
+// D = A B, or D += A B, of 64 x 8 PACKED and 8 PACKED x N numbers, once it is waited for: shared memory is read then,
+// and the accumulators stay what they are until then.
+inline void check_descriptor(unsigned long long descriptor) {
+    if (descriptor >> 62 > 1 || descriptor >> 49 & 7) throw std::runtime_error("a swizzle that is not emulated");
+}
+
+template <class T>
+Product& new_product(std::initializer_list<float*> d, unsigned long long b, bool add, bool b_transposed) {
+    float* const first = *d.begin();
+    for (size_t at = 0; at < d.size(); ++at)
+        if (d.begin()[at] != first + at) throw std::runtime_error("accumulators do not lie side by side");
+    Product one{carry_out<T>, first, 2 * (int)d.size(), add};
+    one.b = b;
+    one.b_transposed = b_transposed;
+    one.group = self().product_groups;
+    check_descriptor(b);
+    self().products.push_back(one);
+    return self().products.back();
+}
+
+template <class T>
+void multiply_later(std::initializer_list<float*> d, unsigned long long a, unsigned long long b, bool add,
+                    bool a_transposed = false, bool b_transposed = false) {
+    check_descriptor(a);
+    Product& one = new_product<T>(d, b, add, b_transposed);
+    one.a_in_shared = true;
+    one.a = a;
+    one.a_transposed = a_transposed;
+}
+
+template <class T>
+void multiply_later(std::initializer_list<float*> d, const unsigned (&a)[4], unsigned long long b, bool add,
+                    bool b_transposed = false) {
+    Product& one = new_product<T>(d, b, add, b_transposed);
+    const unsigned none[2] = {};
+    const auto mine = numbers<T>(a, none);
+    exchange(~0u, &mine, [&](auto of) {
+        for (int half = 0; half < 2; ++half) row<2, T::PACKED>(one.rows[half], threadIdx.x % WARP / 4, half, of);
+        return 0;
+    });
+}
+
+// Waits for the products of all groups but the last `left`.
+inline void wait_products(int left) {
+    Fiber& me = self();
+    std::vector<Product> later;
+    for (const auto& one : me.products)
+        if (one.group < me.product_groups - left)
+            one.carry_out(one);
+        else
+            later.push_back(one);
+    me.products = later;
 }
 
 }  // namespace emulated

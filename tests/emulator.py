@@ -32,8 +32,10 @@ PTX = {
     "cvt.rn.bf16.f32 %0, %1;": "%0 = emulated::to_bfloat(%1);",
     "{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.gpu.b128 [%0], w; }": "emulated::store16(%0, %1, %2);",
     "{ .reg .b128 w; ld.relaxed.gpu.b128 w, [%2]; mov.b128 {%0, %1}, w; }": "emulated::load16(%2, %0, %1);",
-    "cp.async.cg.shared.global [%0], [%1], 16;": "emulated::copy_async(%0, %1, 16);",
-    "cp.async.ca.shared.global [%0], [%1], %2;": "emulated::copy_async(%0, %1, %2);",
+    "cp.async.cg.shared.global [%0], [%1], 16;": "emulated::copy_async(%0, %1, 16, 16);",
+    "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulated::copy_async(%0, %1, 16, %2);",
+    "cp.async.ca.shared.global [%0], [%1], %2;": "emulated::copy_async(%0, %1, %2, %2);",
+    "cp.async.ca.shared.global [%0], [%1], %2, %3;": "emulated::copy_async(%0, %1, %2, %3);",
     "st.relaxed.gpu.u32 [%0], %1;": "emulated::store(%0, %1);",
     "st.relaxed.gpu.u64 [%0], %1;": "emulated::store(%0, %1);",
     "ld.relaxed.gpu.u32 %0, [%1];": "%0 = emulated::load<unsigned>(%1);",
@@ -41,6 +43,34 @@ PTX = {
     "cp.async.wait_all;": "emulated::wait_copies(-1);",
     "cp.async.commit_group;": "++emulated::self().groups;",
     "cp.async.wait_group 1;": "emulated::wait_copies(1);",
+    "cp.async.wait_group %0;": "emulated::wait_copies(%0);",
+    "cvt.rna.tf32.f32 %0, %1;": "%0 = emulated::to_tf32(%1);",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": (
+        "emulated::load_matrices<false>(%4, %0, %1, %2, %3);"
+    ),
+    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];": (
+        "emulated::load_matrices<true>(%4, %0, %1, %2, %3);"
+    ),
+    **{
+        f"mma.sync.aligned.m16n8k{k}.row.col.{types} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
+        "{%0, %1, %2, %3};": f"emulated::multiply<emulated::{name}>({{%4, %5, %6, %7}}, {{%8, %9}}, %0, %1, %2, %3);"
+        for name, k, types in (
+            ("Half", 16, "f32.f16.f16.f32"),
+            ("Bfloat", 16, "f32.bf16.bf16.f32"),
+            ("Tf32", 8, "f32.tf32.tf32.f32"),
+            ("Double", 8, "f64.f64.f64.f64"),
+        )
+    },
+    "wgmma.fence.sync.aligned;": "",
+    "wgmma.commit_group.sync.aligned;": "++emulated::self().product_groups;",
+    "wgmma.wait_group.sync.aligned %0;": "emulated::wait_products(%0);",
+    "fence.proxy.async;": "",
+    "fence.proxy.async.shared::cta;": "",
+    "setmaxnreg.inc.sync.aligned.u32 %0;": "",
+    "setmaxnreg.dec.sync.aligned.u32 %0;": "",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};": (
+        "emulated::multiply4(%2, %3, %0, %1);"
+    ),
 }
 
 _POISON = 0xCB
@@ -57,7 +87,9 @@ def host_text(plan: _cuda.Plan) -> str:
     """Return a plan's text as C++ for a CPU, with a function ``emulate`` that launches it."""
     text = "".join(_without_asm(plan.text(static=False)))
     text = re.sub(
-        r"extern __shared__ (\w+) (\w+)\[\];", r"\1* const \2 = reinterpret_cast<\1*>(emulated::block->dynamic);", text
+        r"extern __shared__ (?:__align__\(\w+\) )?(\w+) (\w+)\[\];",
+        r"\1* const \2 = reinterpret_cast<\1*>(emulated::block->dynamic);",
+        text,
     )
     text = text.replace('extern "C"', "static")
     pointers = plan.inputs + len(plan.outputs) + len(_cuda._SCRATCH)
@@ -93,13 +125,44 @@ def _without_asm(text: str) -> Iterator[str]:
         code = "".join(re.findall(r'^\s*((?:"[^"]*"\s*)+)', inside)).strip()
         ptx = " ".join("".join(re.findall(r'"([^"]*)"', code)).replace("\\n", " ").replace("\\t", " ").split())
         operands = list(_operands(inside[inside.index(code) + len(code) :]))
-        yield re.sub(r"%(\d)", r"({\1})", PTX[ptx]).rstrip(";").format(*operands)
+        yield _with_operands(PTX[ptx] if ptx in PTX else _product(ptx), operands).rstrip(";")
     yield text[at:]
+
+
+def _with_operands(code: str, operands: Sequence[str]) -> str:
+    return re.sub(r"%(\d+)", lambda found: f"({operands[int(found[1])]})", code)
+
+
+# The products of a warpgroup have too many operands to name each text: accumulators, A, B, whether to add, 1, 1, and of
+# the operands that lie in shared memory, if they are of 16 bits, whether they are transposed.
+_PRODUCT = re.compile(
+    r"(?P<open>{ ?\.reg \.pred p; setp\.ne\.b32 p, (?P<predicate>%\d+), 0; )?"
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<columns>\d+)(?P<types>k\d+\.f32\.\w+\.\w+) "
+    r"{(?P<d>[^}]*)}, (?P<a>%\d+|{[^}]*}), (?P<b>%\d+), (?P<add>p|%\d+|[01]), 1, 1(?P<transposed>(, ?(%\d+|[01]))*);"
+    r"(?(open) ?})"
+)
+_PRODUCTS = {"k16.f32.f16.f16": "Half", "k16.f32.bf16.bf16": "Bfloat", "k8.f32.tf32.tf32": "Tf32"}
+
+
+def _product(ptx: str) -> str:
+    """Return the C++ of a wgmma.mma_async."""
+    found = _PRODUCT.fullmatch(ptx)
+    if not found or found["types"] not in _PRODUCTS or (found["add"] == "p") != bool(found["open"]):
+        raise KeyError(ptx)
+    name = _PRODUCTS[found["types"]]
+    accumulators = re.findall(r"%\d+", found["d"])
+    transposed = re.findall(r"%\d+|[01]", found["transposed"])
+    in_shared = 1 + (found["a"][0] == "%")
+    if len(accumulators) != int(found["columns"]) // 2 or len(transposed) != (name != "Tf32") * in_shared:
+        raise KeyError(ptx)
+    d = ", ".join(f"&{one}" for one in accumulators)
+    operands = ", ".join((found["a"], found["b"], found["predicate"] or found["add"], *transposed))
+    return f"emulated::multiply_later<emulated::{name}>({{{d}}}, {operands});"
 
 
 def _operands(text: str) -> Iterator[str]:
     """Yield the expressions of constraints like "=r"(expression)."""
-    for found in re.finditer(r'"[=+]?[a-zA-Z]"\s*\(', text):
+    for found in re.finditer(r'"[=+]?&?[a-zA-Z]"\s*\(', text):
         depth, at = 1, found.end()
         while depth:
             depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -250,4 +313,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cuda, "plain", lambda _, x: x)
     patch.setattr(_cuda, "contiguous", lambda _, x: np.ascontiguousarray(x))
     patch.setattr(_cuda, "device_index", lambda *_: 0)
+    patch.setattr(_cuda, "capability", lambda *_: 90)
     patch.setattr(_cuda, "Runner", Runner)

@@ -457,6 +457,13 @@ def device_index(xp: Namespace, x: Array) -> int:
     return index
 
 
+def capability(xp: Namespace, x: Array) -> int:
+    """Return the compute capability of the device an array is on, 90 for 9.0; with JAX that of its first device."""
+    if is_jax(xp):
+        return int(_jax_cuda_devices()[0].compute_capability.replace(".", ""))
+    return int(_driver().architecture(device_index(xp, x)).removeprefix("sm_"))
+
+
 def signature(x: Array | tuple[Array, ...]) -> tuple[Any, ...] | None:
     """Return all that the choice of a method and a kernel can depend on, or None if that is not known cheaply.
 

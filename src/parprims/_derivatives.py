@@ -1,7 +1,7 @@
-"""Derivatives of the scans by sum, product and affine map, the linear recurrence, and sorts, whoever computes them.
+"""Derivatives of the scans by sum, product and affine map, the linear recurrence, sorts, and matrix products.
 
-A derivative of any of these is itself a linear recurrence, or of a sort its permutation, so a method need not know of
-derivatives. PyTorch's rules are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
+A derivative of any of these is itself a linear recurrence, of a sort its permutation, of a product two products, so a
+method need not know of derivatives. PyTorch's rules are in `_derivatives_torch`, JAX's in `_derivatives_jax`.
 """
 
 from __future__ import annotations
@@ -81,6 +81,21 @@ def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array
         return moved
     result: tuple[Array, ...] = methods(method, xp, s)
     return result
+
+
+def product(methods: Methods, method: str, xp: Namespace, p: Any) -> Array:
+    """Return a matrix product by a method, with its derivative on PyTorch where one may be asked for.
+
+    With JAX the kernel's function carries it.
+    """
+    if (
+        p.ring
+        and array_api_compat.is_torch_namespace(xp)
+        and _rules(xp).wanted((p.a, p.b))
+        and _has_derivative(p.dtype)
+    ):
+        return _rules(xp).product(methods, method, xp, p)
+    return methods(method, xp, p)
 
 
 def _by_library(xp: Namespace, method: str, x: Array) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from parprims import _derivatives, _scan, _tridiagonal
+from parprims import _derivatives, _matmul, _scan, _tridiagonal
 from parprims._arrays import Array, Namespace, namespace
 from parprims._dispatch import Methods
 from parprims._operators import BUILT_IN, Operator
@@ -132,6 +132,32 @@ class _Tridiagonal(torch.autograd.Function):  # type: ignore[misc]
             by_lower, by_upper = _tridiagonal.ends_cleared(xp, by_lower, by_upper, axis)
         by_diag = -by_rhs * x.conj()
         return None, None, None, None, *(by.sum_to_size(diag.shape) for by in (by_lower, by_diag, by_upper)), by_rhs
+
+
+def product(methods: Methods, method: str, xp: Namespace, p: Any) -> Array:
+    """Return a matrix product, with its derivative."""
+    return _Product.apply(methods, method, xp, p, p.a, p.b)
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, p: Any, a: Array, b: Array) -> Array:
+        ctx.save_for_backward(a, b)
+        ctx.options = {"precision": p.precision, "kernel": p.kernel, "method": method}
+        return methods(method, xp, p)
+
+    @staticmethod
+    def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
+        a, b = ctx.saved_tensors
+        rows, columns = (a if a.ndim > 1 else a[None, :]), (b if b.ndim > 1 else b[:, None])
+        g = g if b.ndim > 1 else g[..., None]
+        g = g if a.ndim > 1 else g[..., None, :]
+        by_a = by_b = None
+        if ctx.needs_input_grad[4]:
+            by_a = _as_given(_matmul.matmul(g, columns.mH, **ctx.options), rows.shape, a.dtype).reshape(a.shape)
+        if ctx.needs_input_grad[5]:
+            by_b = _as_given(_matmul.matmul(rows.mH, g, **ctx.options), columns.shape, b.dtype).reshape(b.shape)
+        return None, None, None, None, by_a, by_b
 
 
 def _save(ctx: Any, op: str, xs: Sequence[Array], ys: Sequence[Array], initial: Sequence[Array]) -> None:

@@ -1,24 +1,28 @@
-"""Matrix product: c[i, j] = a[i, 0] b[0, j] + a[i, 1] b[1, j] + ..."""
+"""Matrix product: c[i, j] = a[i, 0] b[0, j] + a[i, 1] b[1, j] + ..., by sum and product or any other two operators."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import numbers
-import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
 import numpy as np
 from array_api_extra import at
 
+from parprims import _cuda, _derivatives
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
     cast,
     check_kind,
+    compute_dtype,
     dtype_bits,
+    dtype_kind,
     dtype_name,
     is_traced,
     lacks_products,
@@ -26,58 +30,96 @@ from parprims._arrays import (
     ring_dtype,
 )
 from parprims._dispatch import Method, Methods
-from parprims._operators import BUILT_IN
-from parprims._reduce import tree
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._reduce import _fold, tree
+from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 
+_KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
+_PRECISIONS = ("float32", "tf32", "highest")
 
-def matmul(a: Array, b: Array, /, *, tile: int | tuple[int, int, int] | None = None, method: str = "auto") -> Array:
+
+def matmul(
+    a: Array,
+    b: Array,
+    /,
+    *,
+    add: str | Operator | Callable[..., Any] = "add",
+    multiply: str | Operator | Callable[..., Any] = "multiply",
+    precision: str = "float32",
+    kernel: str | None = None,
+    tile: int | tuple[int, int, int] | None = None,
+    method: str = "auto",
+) -> Array:
     """Multiply matrices, c[i, j] = sum over k of a[i, k] b[k, j]: the array API standard's ``matmul``.
+
+    The sum and the product may be any two operators: ``matmul(a, b, add="minimum", multiply="add")`` prolongs shortest
+    paths, ``add="logaddexp", multiply="add"`` multiplies probabilities given by their logarithms.
 
     Parameters
     ----------
     a, b : array
-        The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together. The other
-        axes hold batches of matrices and broadcast. A one-dimensional factor is a vector of length k, and the
-        result then lacks the axis of length m or n.
+        The factors, of shapes (..., m, k) and (..., k, n) and of numeric dtypes that promote together (bool too where
+        the operators take it). The other axes hold batches of matrices and broadcast. A one-dimensional factor is a
+        vector of length k, and the result then lacks the axis of length m or n.
+    add : str, Operator or callable
+        What combines the products, associative, in the order of k.
+    multiply : str, Operator or callable
+        What makes a product of an element of a and one of b, in this order.
+    precision : {"float32", "tf32", "highest"}
+        How exactly float32 factors are multiplied: with errors no larger than those of a chain of float32 products and
+        sums; with factors that may be rounded to 10 fraction bits first; or in float64, rounded once. Other factors
+        have but one precision, the default.
+    kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
+        Which kernel is to run, by method kernel; the best for the call if not given.
     tile : int or tuple of int, optional
-        For ``array``, the lengths of m, n and k that are multiplied at once; one number stands for all three.
-    method : {"auto", "native", "array"}
+        The lengths of m, n and k that are multiplied at once, by ``array`` or by a block of the kernel, which for
+        naive and tiled ones has m n threads; one number stands for all three.
+    method : {"auto", "native", "kernel", "array"}
         Who computes.
 
     Returns
     -------
     array
-        The product, of shape (..., m, n) and of the promoted dtype; zeros where k is 0.
+        The product, of shape (..., m, n) and of the promoted dtype; where k is 0 the identity of add, zero.
 
     Raises
     ------
     TypeError
         If a factor is no array of numbers, the factors come from several libraries or their dtypes do not promote
-        together, or tile does not consist of integers.
+        together, an operator does not work on them, or tile does not consist of integers.
     ValueError
-        If a factor has no dimensions, k differs between the factors, the batches do not broadcast, or tile is not
-        positive.
+        If a factor has no dimensions, k differs between the factors, the batches do not broadcast, an argument has an
+        unknown value or one that contradicts another, tile is not positive or no block of the kernel named can have
+        it, or k is 0 and add has no identity.
     MethodRefused
-        If the method asked for cannot serve this call.
+        If the method or kernel asked for cannot serve this call.
 
     Notes
     -----
-    Work and depth: m n k products and as many sums, in ceil(log2 k) steps within a tile (array).
-    Traffic and launches: array writes and reads every product about 3 times, tile after tile. Beyond the factors and
-    the result it needs memory for 1.5 times a tile's products and for their sums; a compiler given the traced program
-    may overlap tiles. By default a tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35
-    bytes of products (float32 matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so
-    does a program traced from them.
+    Work and depth: m n k products and as many sums, in ceil(log2 k) steps within a tile (array); in chains of k, or of
+    k / s where the kernel cuts the sum into s parts, to occupy the device with small or skinny matrices.
+    Traffic and launches: kernel is one launch (packed: three) that reads a once for every tile of n and b once for
+    every tile of m, from views as they are (batches that broadcast included), and writes the result once. Array writes
+    and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for 1.5
+    times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
+    tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
+    matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
+    them.
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
-    (k + 1) eps sum |a| |b| by native; 4 times that for complex numbers. 16-bit floats are multiplied and summed in
-    float32 and rounded once. Integers wrap around.
-    Reproducibility: the same input, tile included, gives the same bits, run after run, by array.
-    Methods: native (no tile given; JAX multiplies at its highest precision), array.
-    Reference: Golub and Van Loan, Matrix Computations, 4th ed., Johns Hopkins, 2013, chapter 1.
+    (k + 1) eps sum |a| |b| by native and kernel; 4 times that for complex numbers; 2^-9 sum |a| |b| more with tf32, and
+    rounded once with highest. 16-bit floats are multiplied and summed in float32 and rounded once. Integers wrap.
+    Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
+    Methods: native (sum and product, no tile given; JAX multiplies at its highest precision), kernel (CUDA arrays and
+    operators that can be traced; tensor multiplies floats by sum and product, on devices of compute capability 8.0 and
+    later), array. A kernel that is named runs or is refused.
+    Derivatives: by native and array as the library has them. By kernel, of sum and product, on PyTorch (backward, of
+    any order, by the kernel) and JAX (as native has them).
+    Reference: Golub and Van Loan, Matrix Computations, 4th ed., Johns Hopkins, 2013, chapter 1; Ootomo and Yokota,
+    Recovering single precision accuracy from Tensor Cores, IJHPCA 36(4), 2022.
 
     Examples
     --------
@@ -88,10 +130,17 @@ def matmul(a: Array, b: Array, /, *, tile: int | tuple[int, int, int] | None = N
            [4, 3]])
     >>> parprims.matmul(np.array([[1, 2], [3, 4]]), np.array([10, 1]), tile=1)
     array([12, 34])
+    >>> ways = np.array([[0.0, 3.0, np.inf], [np.inf, 0.0, 1.0], [5.0, np.inf, 0.0]])
+    >>> parprims.matmul(ways, ways, add="minimum", multiply="add")  # lengths of ways of at most two steps
+    array([[0., 3., 4.],
+           [6., 0., 1.],
+           [5., 8., 0.]])
     """
     xp = namespace(a=a, b=b)
+    operators = _operators(add, multiply)
+    kinds = ("int", "uint", "float", "complex") if _is_ring(operators) else ("bool", "int", "uint", "float", "complex")
     for name, x in (("a", a), ("b", b)):
-        check_kind(name, x, ("int", "uint", "float", "complex"))
+        check_kind(name, x, kinds)
         if x.ndim == 0:
             raise ValueError(f"{name} must have at least one dimension")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
@@ -99,7 +148,24 @@ def matmul(a: Array, b: Array, /, *, tile: int | tuple[int, int, int] | None = N
             f"a and b must agree in the length summed over, a's last and b's last but one, got shapes {tuple(a.shape)} "
             f"and {tuple(b.shape)}"
         )
-    return _METHODS(method, xp, _Product(xp, a, b, _tile(tile)))
+    product = _Product(xp, a, b, operators, (lasting_key(add), lasting_key(multiply)), _tile(tile))
+    product.choose(xp, precision, kernel)
+    if kernel is not None:
+        if method not in ("auto", "kernel"):
+            raise ValueError(f"kernel names a kernel of method 'kernel', got method {method!r}")
+        method = "kernel"
+    if method == "kernel" or (method == "auto" and _native_refusal(xp, product)):
+        return _derivatives.product(_METHODS, method, xp, product)
+    return _METHODS(method, xp, product)
+
+
+def _operators(add: Any, multiply: Any) -> tuple[Operator, Operator]:
+    return as_operator(add, "add"), as_operator(multiply, "multiply")
+
+
+def _is_ring(operators: tuple[Operator, Operator]) -> bool:
+    """Return whether the operators are sum and product."""
+    return operators == (BUILT_IN["add"], BUILT_IN["multiply"])
 
 
 def _tile(tile: Any) -> tuple[int, int, int] | None:
@@ -120,13 +186,30 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
 class _Product:
     """One call, checked: what every method is given.
 
-    ``dtype`` and ``shape`` are the result's, ``batch`` is the shape that the batches of ``a`` and ``b`` broadcast to.
+    ``add`` and ``multiply`` are its operators, ``ring`` whether they are sum and product, and ``operation`` a key for
+    them (see `lasting_key`). ``dtype`` and ``shape`` are the result's, ``working`` is the dtype computed in, and
+    ``batch`` the shape that the batches of ``a`` and ``b`` broadcast to.
     """
 
-    __slots__ = ("a", "b", "batch", "dtype", "shape", "tile")
+    __slots__ = (
+        "a", "add", "b", "batch", "dtype", "kernel", "multiply", "operation", "precision", "ring", "shape", "tile",
+        "working",
+    )  # fmt: skip
 
-    def __init__(self, xp: Namespace, a: Array, b: Array, tile: tuple[int, int, int] | None) -> None:
-        self.a, self.b, self.tile = a, b, tile
+    def __init__(
+        self,
+        xp: Namespace,
+        a: Array,
+        b: Array,
+        operators: tuple[Operator, Operator],
+        operation: Any,
+        tile: tuple[int, int, int] | None,
+    ) -> None:
+        self.a, self.b, self.tile, self.operation = a, b, tile, operation
+        self.add, self.multiply = operators
+        self.ring = _is_ring(operators)
+        self.precision = "float32"
+        self.kernel: str | None = None
         self.dtype = a.dtype
         if b.dtype != a.dtype:
             try:
@@ -142,6 +225,39 @@ class _Product:
                 shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
                 raise ValueError(f"a and b must have batch dimensions that broadcast, got shapes {shapes}") from None
         self.shape = (*self.batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
+        self.working = (ring_dtype if self.ring else compute_dtype)(xp, self.dtype)
+        if not self.ring:
+            for op in operators:
+                check_components(op, (self.working,), "a")
+            if a.shape[-1] == 0 and self.identity() is None:
+                raise ValueError(
+                    f"a and b must have a length summed over of at least 1: op {self.add.name} has no identity"
+                )
+
+    def choose(self, xp: Namespace, precision: Any, kernel: Any) -> None:
+        """Check how exactly, and by which kernel, is to be multiplied."""
+        for name, value, known in (("precision", precision, _PRECISIONS), ("kernel", kernel, (*_KERNELS, None))):
+            if value not in known:
+                words = ", ".join(one for one in known if one is not None)
+                raise ValueError(f"{name} must be one of {words}, got {value!r}")
+        self.precision, self.kernel = precision, kernel
+        if precision != "float32":
+            if dtype_name(self.dtype) != "float32" or not self.ring:
+                what = dtype_name(self.dtype) if self.ring else f"{self.add.name} of {self.multiply.name}"
+                raise ValueError(f"precision {precision!r} is for sums of products of float32, got {what}")
+            if precision == "highest":
+                if _cuda.is_jax(xp) and not _cuda.mode(xp):
+                    raise ValueError("precision 'highest' sums in float64, which JAX has with jax_enable_x64 only")
+                self.working = xp.float64
+        if kernel is not None and self.tile is not None:
+            reason = _impossible(kernel, self.tile, _Numbers(self))
+            if reason is not None:
+                raise ValueError(f"tile {self.tile} does not fit kernel {kernel!r}: {reason}")
+
+    def identity(self) -> Any:
+        """Return the identity of the sum, or None if there is none."""
+        found = self.add.identity(dtype_name(self.working))
+        return None if found is None else found[0]
 
 
 def _array(xp: Namespace, p: _Product) -> Array:
@@ -151,23 +267,24 @@ def _array(xp: Namespace, p: _Product) -> Array:
     # Now a is (..., k, m, 1) and b is (..., k, 1, n): the product is the sum of a b along axis k.
     lengths = (*p.batch, a.shape[-3], a.shape[-2], b.shape[-1])
     a, b = (x[(None,) * (len(lengths) - x.ndim) + (...,)] for x in (a, b))
-    working = ring_dtype(xp, p.dtype)
-    tile = _tile_lengths(lengths, p.tile, dtype_bits(working) // 8)
+    tile = _tile_lengths(lengths, p.tile, dtype_bits(p.working) // 8)
     *outer, inner, rows, columns = (
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
     )
     device = None if is_traced(p.a) or is_traced(p.b) else array_api_compat.device(p.a)
     product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=device)
+    if not inner and not p.ring:
+        product = xp.full_like(product, p.identity())
     for *batch, row, column in itertools.product(*outer, rows, columns):
-        total = None
+        total: tuple[Array, ...] | None = None
         for k in inner:
-            factors = (cast(xp, x[_of(x, (*batch, k, row, column))], working) for x in (a, b))
-            (part,) = tree((operator.mul(*factors),), BUILT_IN["add"], len(lengths) - 3)
-            total = part if total is None else total + part
+            x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
+            part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
+            total = part if total is None else p.add(total, part)
         if total is not None:
-            total = cast(xp, xp.squeeze(total, axis=-3), p.dtype)
-            product = at(product)[(*batch, row, column)].set(total)
+            done = cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
+            product = at(product)[(*batch, row, column)].set(done)
     return xp.reshape(product, p.shape)
 
 
@@ -197,8 +314,8 @@ def _tile_lengths(lengths: tuple[int, ...], tile: tuple[int, int, int] | None, i
 
 def _native(xp: Namespace, p: _Product) -> Array:
     """Return the product by the library's own routine."""
-    working = _native_dtype(xp, p)
-    precision = {"precision": "highest"} if array_api_compat.is_jax_namespace(xp) else {}
+    working = p.working if p.precision == "highest" else _native_dtype(xp, p)
+    precision = {"precision": "highest"} if _cuda.is_jax(xp) else {}
     return cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype)
 
 
@@ -209,10 +326,12 @@ def _native_dtype(xp: Namespace, p: _Product) -> Any:
         single = math.prod(p.shape) == 1
         wide = array_api_compat.is_numpy_namespace(xp) or (array_api_compat.is_cupy_namespace(xp) and single)
         return xp.float32 if wide else p.dtype
-    return ring_dtype(xp, p.dtype)
+    return p.working
 
 
 def _native_refusal(xp: Namespace, p: _Product) -> str | None:
+    if not p.ring:
+        return f"{xp.__name__} has no matrix product by {p.add.name} of {p.multiply.name}"
     if p.tile is not None:
         return f"the routine of {xp.__name__} takes no tile"
     if lacks_products(xp, p.a, p.dtype):
@@ -220,4 +339,458 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
     return None
 
 
-_METHODS = Methods("matmul", native=Method(_native, _native_refusal), array=Method(_array))
+# ---- The kernel -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """The tiles of the kernels, lengths of m, n and k, the largest first.
+
+    Those of ``conflict_free`` go by the bytes of a number in registers, those of ``tensor`` by the kind of its
+    instructions. Fewer blocks than three quarters of what ``multiprocessors`` hold get smaller tiles, and sums cut in
+    parts of at least ``part`` tiles along k.
+    """
+
+    threads: tuple[int, int, int] = (8, 32, 1)
+    tiled: tuple[int, int, int] = (32, 32, 32)
+    conflict_free: tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...] = (
+        (4, ((128, 128, 16), (64, 64, 16), (32, 64, 16))),
+        (8, ((128, 64, 16), (64, 64, 16), (32, 32, 16))),
+        (16, ((64, 64, 8), (16, 32, 8))),
+    )
+    tensor: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
+        ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64), (16, 128, 64))),
+        ("TF32", ((128, 256, 32), (128, 128, 32), (64, 64, 32), (16, 128, 32))),
+        ("SPLIT", ((128, 128, 32), (64, 64, 32), (16, 128, 32))),
+        ("DOUBLE", ((128, 128, 16), (64, 64, 16), (16, 64, 16))),
+    )
+    stages: int = 4
+    part: int = 4
+    multiprocessors: int = 132
+
+
+_SIZES = _Sizes()
+
+# What a block may have in shared memory, in KiB, by compute capability; others have as much as the last of these.
+_SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99, 90: 227}
+
+
+class _Numbers:
+    """What a kernel computes with: dtypes by name, their bytes, and the kind of a tensor core's instructions if any.
+
+    ``memory`` is the dtype of the arrays and ``registers`` that of sums: integers narrower than 32 bits wrap in the
+    end, so that sums of products have 32.
+    """
+
+    __slots__ = ("kind", "memory", "memory_bytes", "registers", "registers_bytes")
+
+    def __init__(self, p: _Product) -> None:
+        self.memory, self.registers = dtype_name(p.dtype), dtype_name(p.working)
+        self.memory_bytes = dtype_bits(self.memory) // 8
+        if p.ring and dtype_kind(self.registers) in ("int", "uint"):
+            self.registers = "uint64" if self.memory_bytes == 8 else "uint32"
+        self.registers_bytes = max(4, dtype_bits(self.registers) // 8)
+        self.kind = None
+        if p.ring and dtype_kind(self.memory) == "float":
+            by_precision = {"float32": "SPLIT", "tf32": "TF32", "highest": "DOUBLE"}
+            own = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
+            self.kind = own.get(self.memory) or by_precision[p.precision]
+
+    def warp(self) -> tuple[int, int]:
+        """Return the lengths of m and n of a warp's tile in the kernel conflict_free."""
+        return {4: (32, 64), 8: (32, 32), 16: (16, 32)}[self.registers_bytes]
+
+    def warps(self, tile: tuple[int, int, int]) -> tuple[int, int]:
+        """Return how many warps stand along m and n of a tensor kernel's tile."""
+        wide = 32 if self.kind in ("SPLIT", "DOUBLE") else 64
+        return max(1, tile[0] // 64), max(1, tile[1] // wide)
+
+
+def _impossible(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, capability: int = 90) -> str | None:
+    """Return why no block of a kernel can have a tile, or None."""
+    m, n, k = tile
+    if kernel in ("naive", "tiled", "packed"):
+        if m * n > 1024:
+            return f"it asks for {m * n} threads of a block, which has at most 1024"
+        if kernel == "naive":
+            return None
+    elif kernel == "conflict_free":
+        rows, columns = numbers.warp()
+        if m % rows or n % columns:
+            return f"m and n must be multiples of {rows} and {columns}, the tile of a warp"
+        if m // rows * (n // columns) > 16:
+            return f"it asks for {m // rows * (n // columns)} warps of a block, whose registers suffice for 16"
+        if k & (k - 1):
+            return "k must be a power of two"
+    elif numbers.kind is not None:
+        depth = 16 if numbers.kind in ("HALF", "BFLOAT") else 8
+        if any(length & (length - 1) for length in tile) or min(m, n) < 16 or k < depth:
+            return f"m, n and k must be powers of two, at least 16, 16 and {depth}"
+        down, across = numbers.warps(tile)
+        if down * across > 8:
+            return f"it asks for {down * across} warps of a block, whose registers suffice for 8"
+    stages = 2 if kernel in ("conflict_free", "tensor") else 1
+    need, most = _shared_bytes(kernel, tile, numbers, stages), _SHARED.get(capability, 227)
+    if need > most << 10:
+        return f"it asks for {need} bytes of shared memory, a block has {most << 10}"
+    return None
+
+
+def _shared_bytes(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, stages: int) -> int:
+    """Return the shared memory of a block, with rows of the tensor kernel's tiles as wide as any layout makes them."""
+    m, n, k = tile
+    if kernel == "naive":
+        return 0
+    if kernel != "tensor":
+        return stages * (m + n) * k * numbers.registers_bytes
+    wide = 32 if numbers.memory_bytes > 2 else 16
+    return stages * sum(
+        max(length * (k * numbers.memory_bytes + wide), k * (length * numbers.memory_bytes + wide)) for length in (m, n)
+    )
+
+
+def _best(p: _Product, numbers: _Numbers, capability: int) -> tuple[str, str | None]:
+    """Return the kernel for a call, and why it cannot serve, or None."""
+    if p.kernel is not None:
+        wanted: tuple[str, ...] = (p.kernel,)
+    else:
+        wanted = ("tensor",) * (numbers.kind is not None and capability >= 80) + ("conflict_free", "tiled")
+    for kernel in wanted:
+        if kernel == "tensor" and numbers.kind is None:
+            what = numbers.memory if p.ring else f"{p.add.name} of {p.multiply.name}"
+            return kernel, f"the kernel 'tensor' multiplies real floats by sum and product, got {what}"
+        if kernel == "tensor" and capability < 80:
+            return kernel, "the kernel 'tensor' needs a device of compute capability 8.0 or later"
+        reason = _impossible(kernel, p.tile, numbers, capability) if p.tile is not None else None
+        if reason is None:
+            return kernel, None
+    return kernel, f"tile {p.tile} fits no kernel: {reason}"
+
+
+def _source(p: _Product, numbers: _Numbers) -> str:
+    """Return the CUDA text before the kernel, all files of the ladder included."""
+    dtype = numbers.registers
+    narrow = dtype_bits(dtype) < 32  # such numbers stay in registers of 32 bits between operations
+    held, word = "int" if narrow else register_type(dtype), register_type(dtype)
+
+    def traced(op: Operator, earlier: str, later: str) -> Trace:
+        elements = ((dtype, earlier),), ((dtype, later),)
+        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None)
+        if found.dtypes != (dtype,):
+            raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
+        return found
+
+    product, total = traced(p.multiply, "x", "y"), traced(p.add, "earlier", "later")
+    identity = literal(0 if p.ring else p.identity(), dtype)
+    return "\n".join(
+        (
+            _cuda.device_source("_common.cuh"),
+            f"using T = {C_TYPES[numbers.memory]};",
+            f"using S = {held};",
+            f"constexpr bool RING = {str(p.ring).lower()};",
+            "DEVICE S load(T x) { return ops::cast<S>(value(x)); }",
+            f"DEVICE T save(S x) {{ return store<T>(ops::cast<{register_type(numbers.memory)}>(x)); }}",
+            f"DEVICE S identity() {{ return {identity}; }}",
+            f"DEVICE {word} add({word} earlier, {word} later) {{",
+            *(f"    {line}" for line in total.lines),
+            f"    return {total.outputs[0]};",
+            "}",
+            f"DEVICE {word} multiply({word} x, {word} y) {{",
+            *(f"    {line}" for line in product.lines),
+            f"    return {product.outputs[0]};",
+            "}",
+            f"DEVICE S combine(S earlier, S later) {{ return add(({word})earlier, ({word})later); }}",
+            f"DEVICE S step(S sum, S x, S y) {{ return add(({word})sum, multiply(({word})x, ({word})y)); }}",
+            _cuda.device_source("_matmul.cu"),
+        )
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factor:
+    """How a kernel reads a factor: as lines along k, with the strides of lines, along them, and of the batch's axes.
+
+    ``vector`` elements can be read at once, along k if ``along_k``.
+    """
+
+    outer: int
+    along: int
+    batch: tuple[int, ...]
+    vector: int
+    along_k: bool
+
+    @staticmethod
+    def of(
+        strides: tuple[int, int], batch: tuple[int, ...], lengths: tuple[int, int], address: int, itemsize: int
+    ) -> _Factor:
+        """Return the factor given strides and lengths of lines and of k, and the address modulo 16."""
+        outer, along = (0 if length == 1 else stride for stride, length in zip(strides, lengths, strict=True))
+        along_k = along == 1 or (outer != 1 and abs(along) <= abs(outer))
+        unit, other = (along, outer) if along_k else (outer, along)
+        vector = 1
+        if unit == 1:
+            steps = [16, address, *(itemsize * step for step in (other, *batch))]
+            vector = max(1, math.gcd(*steps) // itemsize)
+        return _Factor(outer, along, batch, vector, along_k)
+
+
+def _plan(
+    p: _Product,
+    numbers: _Numbers,
+    kernel: str,
+    source: str,
+    layouts: Sequence[tuple[tuple[int, ...], int]],
+    capability: int,
+) -> _cuda.Plan:
+    """Return the launches for factors of at least two dimensions and of these layouts."""
+    (strides_a, address_a), (strides_b, address_b) = layouts
+    m, k, n = int(p.a.shape[-2]), int(p.a.shape[-1]), int(p.b.shape[-1])
+    size, rank = numbers.memory_bytes, len(p.batch)
+
+    def stretched(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+        own = [0 if length == 1 else stride for stride, length in zip(strides[:-2], shape[:-2], strict=True)]
+        return (0,) * (rank - len(own)) + tuple(own)
+
+    axes, _ = _fold(p.batch, (), (stretched(strides_a, p.a.shape), stretched(strides_b, p.b.shape)), reorder=False)
+    # Matrices that follow each other as their rows do, and meet one b, are one matrix.
+    while axes and axes[-1][1][1] == 0 and (axes[-1][1][0] == m * strides_a[-2] or m == 1):
+        length, (step, _) = axes.pop()
+        strides_a = (step, strides_a[-1]) if m == 1 else strides_a[-2:]
+        m *= length
+    a = _Factor.of((strides_a[-2], strides_a[-1]), tuple(one[0] for _, one in axes), (m, k), address_a, size)
+    b = _Factor.of((strides_b[-1], strides_b[-2]), tuple(one[1] for _, one in axes), (n, k), address_b, size)
+    matrices = math.prod(length for length, _ in axes)
+
+    tile, splits, stages = _tiling(p, numbers, kernel, (m, n, k), matrices, capability)
+    rows, columns, depth = tile
+    tiles = -(-m // rows) * -(-n // columns)
+    part = -(-k // (splits * depth)) * depth
+    splits = -(-k // part)
+
+    integers = [m, n, k, a.outer, a.along, b.outer, b.along, tiles, splits, part]
+    batch = ["  Index at_a = 0, at_b = 0, rest = blockIdx.x / (n8 * n7);"]
+    for length, (step_a, step_b) in reversed(axes):
+        first = len(integers)
+        integers += [length, step_a, step_b]
+        batch.append(
+            f"  at_a += rest % n{first} * n{first + 1}, at_b += rest % n{first} * n{first + 2}, rest /= n{first};"
+        )
+    body = [
+        *batch,
+        "  const Factor a{(const T*)in0 + at_a, n3, n4, n0}, b{(const T*)in1 + at_b, n5, n6, n1};",
+        "  const Result c{(T*)out0 + blockIdx.x / (n8 * n7) * n0 * n1, n0, n1};",
+        f"  const Place p = place<{rows}, {columns}>(n0, n1, n2, n7, (int)n8, n9);",
+    ]
+    plan = dataclasses.replace(
+        _cuda.Plan(
+            source, "", 2, ((p.shape, numbers.memory),), tuple(integers), tiles * splits * matrices, rows * columns
+        ),
+        shared_bytes=_shared_bytes(kernel, tile, numbers, stages),
+    )
+    if kernel in ("naive", "tiled"):
+        lengths = f"{rows}, {columns}" + (f", {depth}" if kernel == "tiled" else "")
+        return dataclasses.replace(plan, body="\n".join((*body, f"  multiply_{kernel}<{lengths}>(a, b, c, p);")))
+    if kernel == "packed":
+        return _packed(plan, body, tile, numbers, matrices, (m, n, k))
+    flags = []
+    for one, length in ((a, rows), (b, columns)):
+        vector = math.gcd(one.vector, depth if one.along_k else length)
+        flags += [str(vector), str(one.along_k).lower()]
+    together = 2 if kernel == "tensor" else 16 // numbers.registers_bytes
+    flags.append(str(n % together == 0).lower())
+    if kernel == "conflict_free":
+        warp_rows, warp_columns = numbers.warp()
+        threads = 32 * (rows // warp_rows) * (columns // warp_columns)
+        call = f"multiply_conflict_free<{rows}, {columns}, {depth}, {', '.join(flags)}>(a, b, c, p, temporary, zeroed)"
+        sums = rows * columns // threads
+    else:
+        down, across = numbers.warps(tile)
+        threads = 32 * down * across
+        kind = f"{numbers.kind}, {rows}, {columns}, {depth}, {down}, {across}, {stages}, {', '.join(flags)}"
+        call = f"multiply_tensor<{kind}>(a, b, c, p, n2, temporary, zeroed)"
+        sums = rows * columns // threads
+        plan = dataclasses.replace(plan, source=f"{source}\n{_cuda.device_source('_matmul_tensor.cu')}")
+    cut = splits > 1
+    return dataclasses.replace(
+        plan,
+        body="\n".join((*body, f"  {call};")),
+        block=threads,
+        zeroed_bytes=4 * tiles * matrices * cut,
+        temporary_bytes=plan.grid * sums * threads * numbers.registers_bytes * cut,
+        unbound_registers=kernel == "tensor",
+        resident_blocks=2 if kernel == "conflict_free" and threads <= 256 and numbers.registers_bytes == 4 else 0,
+    )
+
+
+def _packed(
+    plan: _cuda.Plan,
+    body: Sequence[str],
+    tile: tuple[int, int, int],
+    numbers: _Numbers,
+    matrices: int,
+    lengths: tuple[int, int, int],
+) -> _cuda.Plan:
+    """Return the launches that pack a and b and multiply what is packed."""
+    rows, columns, depth = tile
+    m, n, k = lengths
+    deep = -(-k // depth)
+    counts = -(-m // rows) * deep, -(-n // columns) * deep
+    sizes = [
+        count * matrices * side * depth * numbers.memory_bytes
+        for count, side in zip(counts, (rows, columns), strict=True)
+    ]
+    second = -(-sizes[0] // 256) * 256
+    first = len(plan.integers)
+    integers = (*plan.integers, *counts, second)
+    plan = dataclasses.replace(plan, integers=integers, temporary_bytes=second + sizes[1])
+    place_a = f"(T*)temporary + matrix * (n{first} * {rows * depth})"
+    place_b = f"(T*)((char*)temporary + n{first + 2}) + matrix * (n{first + 1} * {columns * depth})"
+    threads = 256
+    packing = []
+    for name, side, count, place in (("a", rows, 0, place_a), ("b", columns, 1, place_b)):
+        number = f"n{first + count}"
+        # The batch of a packing block goes by the number of its own tiles.
+        own = [line.replace("blockIdx.x / (n8 * n7)", f"blockIdx.x / {number}") for line in body[:-2]]
+        own.insert(1, "  const Index matrix = rest;")
+        call = f"  pack_tiles<{side}, {depth}, {threads}>({name}, n2, {place}, blockIdx.x % {number});"
+        packing.append(
+            dataclasses.replace(
+                plan, body="\n".join((*own, call)), grid=counts[count] * matrices, block=threads, shared_bytes=0
+            )
+        )
+    call = f"  multiply_packed<{rows}, {columns}, {depth}>({place_a}, {place_b}, c, p);"
+    multiply = dataclasses.replace(plan, body="\n".join((*body[-2:], "  const Index matrix = blockIdx.x / n7;", call)))
+    return dataclasses.replace(packing[0], then=(packing[1], multiply))
+
+
+def _tiling(
+    p: _Product, numbers: _Numbers, kernel: str, lengths: tuple[int, int, int], matrices: int, capability: int
+) -> tuple[tuple[int, int, int], int, int]:
+    """Return the tile of a block, in how many parts the sum is cut, and how many tiles lie in shared memory."""
+    m, n, k = lengths
+    if kernel in ("naive", "tiled", "packed"):
+        return p.tile or (_SIZES.threads if kernel == "naive" else _SIZES.tiled), 1, 1
+    if p.tile is not None:
+        choices: tuple[tuple[int, int, int], ...] = (p.tile,)
+    elif kernel == "conflict_free":
+        choices = dict(_SIZES.conflict_free)[numbers.registers_bytes]
+    else:
+        choices = dict(_SIZES.tensor)["HALF" if numbers.kind == "BFLOAT" else numbers.kind or ""]
+    most = _SHARED.get(capability, 227) << 10
+    possible = [one for one in choices if _impossible(kernel, one, numbers, capability) is None]
+    if m <= 16:
+        possible = [one for one in possible if one[0] <= 16] or possible
+    elif p.tile is None:
+        possible = [one for one in possible if one[0] > 16]
+    found = None
+    for tile in possible:
+        stages = 2
+        while (
+            kernel == "tensor" and stages < _SIZES.stages and _shared_bytes(kernel, tile, numbers, stages + 1) <= most
+        ):
+            stages += 1
+        rows, columns, depth = tile
+        tiles = -(-m // rows) * -(-n // columns) * matrices
+        threads = 32 * math.prod(
+            numbers.warps(tile)
+            if kernel == "tensor"
+            else (one // other for one, other in zip(tile, numbers.warp(), strict=False))
+        )
+        blocks = _SIZES.multiprocessors * max(
+            1, min(most // _shared_bytes(kernel, tile, numbers, stages), 256 // threads)
+        )
+        splits = max(1, min(blocks // tiles, k // (_SIZES.part * depth)))
+        enough = 4 * tiles * min(splits, 2) >= 3 * _SIZES.multiprocessors
+        if found is None or enough or tiles * splits > found[-1]:
+            found = tile, splits, stages, tiles * splits
+        if enough:
+            break
+    assert found is not None
+    return found[:3]
+
+
+def _kernel_refusal(xp: Namespace, p: _Product) -> str | None:
+    reason = _cuda.refusal(xp, (p.a, p.b))
+    if reason is not None:
+        return reason
+    if dtype_name(p.dtype) not in C_TYPES:
+        return f"the kernel has no dtype {dtype_name(p.dtype)}"
+    if not p.ring and p.identity() is None:
+        return f"op {p.add.name} has no identity, from which the kernel's sums begin"
+    numbers = _Numbers(p)
+    reason = _best(p, numbers, _cuda.capability(xp, p.a))[1]
+    if reason is not None:
+        return reason
+    try:
+        _text(p, numbers)
+    except Untraceable as untraceable:
+        return str(untraceable)
+    return None
+
+
+_texts: dict[Any, str] = {}
+
+
+def _text(p: _Product, numbers: _Numbers) -> str:
+    """Return the CUDA text before the kernel, remembered where the operators last."""
+    if None in p.operation:
+        return _source(p, numbers)
+    key = (p.operation, numbers.memory, numbers.registers)
+    return _texts.get(key) or _cuda.remember(_texts, key, _source(p, numbers))
+
+
+_runners: dict[Any, Callable[..., tuple[Array, ...]]] = {}
+
+
+def _kernel(xp: Namespace, p: _Product) -> Array:
+    """Return the product by a CUDA kernel."""
+    if 0 in p.shape or p.a.shape[-1] == 0:
+        return _array(xp, p)
+    factors = (p.a if p.a.ndim > 1 else p.a[None, :], p.b if p.b.ndim > 1 else p.b[:, None])
+    a, b = (_cuda.plain(xp, cast(xp, x, p.dtype)) for x in factors)
+    layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
+    gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, a)
+    key = (
+        p.operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
+        layouts, gpu,
+    )  # fmt: skip
+    lasting = None not in p.operation
+    runner = _runners.get(key) if lasting else None
+    if runner is None:
+        runner = _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu)
+        if lasting:
+            _cuda.remember(_runners, key, runner)
+    (c,) = runner(a, b)
+    return c
+
+
+def _runner(xp: Namespace, p: _Product, layouts: Any, gpu: int | None) -> Callable[..., tuple[Array, ...]]:
+    """Return a function that carries out the plan on factors of these layouts."""
+    numbers, capability = _Numbers(p), _cuda.capability(xp, p.a)
+    plan = _plan(p, numbers, _best(p, numbers, capability)[0], _text(p, numbers), layouts, capability)
+    if gpu is not None:
+        return _cuda.Runner(xp, plan, gpu)
+
+    def remade(a: Array, b: Array) -> _Product:
+        other = _Product(xp, a, b, (p.add, p.multiply), p.operation, p.tile)
+        other.choose(xp, p.precision, p.kernel)
+        return other
+
+    def otherwise(*factors: Array) -> tuple[Array, ...]:
+        other = remade(*factors)
+        return (xp.reshape((_native if p.ring else _array)(xp, other), p.shape),)
+
+    def batched(*factors: Array) -> tuple[Array, ...]:
+        rank = max(x.ndim for x in factors)
+        other = remade(*(xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors))
+        return (xp.reshape(_kernel(xp, other), (-1, *p.shape)),)
+
+    return _cuda.traced(plan, otherwise, batched)
+
+
+_METHODS = Methods(
+    "matmul",
+    native=Method(_native, _native_refusal),
+    kernel=Method(_kernel, _kernel_refusal),
+    array=Method(_array),
+)

@@ -227,32 +227,32 @@ _KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def as_operator(op: Any) -> Operator:
-    """Return the operator meant by a name, an Operator or a function of two elements."""
+def as_operator(op: Any, name: str = "op") -> Operator:
+    """Return the operator meant by a name, an Operator or a function of two elements; errors name the argument."""
     if isinstance(op, Operator):
         return op
     if isinstance(op, str):
         if op not in BUILT_IN:
-            raise ValueError(f"op must be one of {', '.join(BUILT_IN)}, an Operator or a function, got {op!r}")
+            raise ValueError(f"{name} must be one of {', '.join(BUILT_IN)}, an Operator or a function, got {op!r}")
         return BUILT_IN[op]
     if not callable(op):
-        raise TypeError(f"op must be a name, an Operator or a function of two elements, got {type(op).__name__}")
+        raise TypeError(f"{name} must be a name, an Operator or a function of two elements, got {type(op).__name__}")
     return Operator(op)
 
 
-def check_components(op: Operator, dtypes: tuple[Any, ...]) -> None:
-    """Raise, naming the argument, unless the operator is defined for components of these dtypes."""
+def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> None:
+    """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes."""
     if op.components is not None and len(dtypes) != op.components:
-        raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, x has {len(dtypes)}")
+        raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
     kinds = _KINDS.get(op.name) if BUILT_IN.get(op.name) is op else None
     if kinds is None:
         return
     if len(dtypes) != len(kinds):
-        raise ValueError(f"op {op.name} works on a single array, x is a tuple of {len(dtypes)}")
+        raise ValueError(f"op {op.name} works on a single array, {name} is a tuple of {len(dtypes)}")
     for index, (dtype, allowed) in enumerate(zip(dtypes, kinds, strict=True)):
         if dtype_kind(dtype) not in allowed:
             raise TypeError(
-                f"x must have a dtype of kind {' or '.join(allowed)} for op {op.name}"
+                f"{name} must have a dtype of kind {' or '.join(allowed)} for op {op.name}"
                 f"{f' in component {index}' if len(dtypes) > 1 else ''}, got {dtype_name(dtype)}"
             )
 

@@ -1,0 +1,330 @@
+// Matrix product by any two operators: c[i, j] = a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ..., combined in this order.
+//
+// The text before this one defines, for the call at hand: T (an element as memory holds it), S (one in registers),
+// load(T) and save(S) between the two, identity() of the sum, combine(earlier, later), step(sum, x, y), which combines a
+// sum with the product of x and y, and RING (whether these are sum and product, so that zeros change nothing).
+//
+// A ladder, each kernel with what the one before lacks:
+//   multiply_naive          A thread computes an element and reads a row and a column of it from memory.
+//   multiply_tiled          A block computes a tile. Tiles of a and b wait in shared memory, so that an element is read
+//                           from memory once for a whole row or column of threads.
+//   multiply_packed         The same, after pack_tiles has laid the elements of a tile side by side in memory, in the
+//                           order in which they are asked for: whatever the strides, reads are of whole lines.
+//   multiply_conflict_free  A thread computes a small tile in registers, so that an element read from shared memory
+//                           serves several products; reads are of 16 bytes and meet no bank conflict, and the next
+//                           tiles are on their way from memory while these are multiplied.
+// Past these stand the tensor cores, in _matmul_tensor.cu.
+//
+// Tiles are walked in bands of GROUP tile rows, so that blocks in flight share what they read of a and b in the L2
+// cache. Where there are few tiles, the sum over k is cut: blocks leave what they have in memory, and the last of them
+// to come, by a ticket, combines it in the order of k, so that the result does not depend on who was last.
+//
+// K. Goto and R. A. van de Geijn, Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34(3), 2008 (packing);
+// R. Nath, S. Tomov and J. Dongarra, An Improved MAGMA GEMM for Fermi GPUs, IJHPCA 24(4), 2010 (tiles in registers).
+
+using Index = long long;
+
+constexpr int WARP = 32, GROUP = 8;
+
+// A factor seen as `length` lines along k (the rows of a, the columns of b), with its strides in elements.
+struct Factor {
+    const T* base;
+    Index outer, along, length;
+
+    DEVICE S at(Index line, Index k) const { return load(base[line * outer + k * along]); }
+};
+
+// What a block computes: the tile of the result that begins at (row, column), the part of the sum from begin to end.
+// `tile` counts the tiles of all matrices of the batch, `split` the parts.
+struct Place {
+    Index row, column, begin, end, tile;
+    int split, splits;
+};
+
+template <int M, int N>
+DEVICE Place place(Index m, Index n, Index k, Index tiles, int splits, Index part) {
+    const Index tile = blockIdx.x / splits, at = tile % tiles;
+    const int split = (int)(blockIdx.x % splits);
+    const Index rows = (m + M - 1) / M, band = GROUP * ((n + N - 1) / N);
+    const Index first = at / band * GROUP, height = min((Index)GROUP, rows - first);
+    const Index begin = split * part;
+    return {(first + at % band % height) * M, at % band / height * N, begin, min(begin + part, k), tile, split, splits};
+}
+
+// Where c, in row-major order, has m rows and n columns.
+struct Result {
+    T* base;
+    Index m, n;
+};
+
+// ---- naive ------------------------------------------------------------------------------------------------------
+
+// A block of M x N threads; neighbours in a warp read neighbouring columns of b.
+template <int M, int N>
+DEVICE void multiply_naive(const Factor& a, const Factor& b, const Result& c, const Place& p) {
+    const Index i = p.row + threadIdx.x / N, j = p.column + threadIdx.x % N;
+    if (i >= c.m || j >= c.n) return;
+    S sum = identity();
+    for (Index k = p.begin; k < p.end; ++k) sum = step(sum, a.at(i, k), b.at(j, k));
+    c.base[i * c.n + j] = save(sum);
+}
+
+// ---- tiled and packed -------------------------------------------------------------------------------------------
+
+// Adds to each thread's sum the products of tiles that wait in shared memory, as lines of M and of N for every k.
+template <int M, int N>
+DEVICE S add_tile(S sum, const S* a, const S* b, int depth) {
+    const int row = threadIdx.x / N, column = threadIdx.x % N;
+    for (int k = 0; k < depth; ++k) sum = step(sum, a[k * M + row], b[k * N + column]);
+    return sum;
+}
+
+template <int M, int N>
+DEVICE void save_element(S sum, const Result& c, const Place& p) {
+    const Index i = p.row + threadIdx.x / N, j = p.column + threadIdx.x % N;
+    if (i < c.m && j < c.n) c.base[i * c.n + j] = save(sum);
+}
+
+// Copies the K elements of LENGTH lines, from line `first` and from k on, to the order [k][line]. What is outside is
+// zero, or anything: nothing comes of it.
+template <int LENGTH, int K, int THREADS>
+DEVICE void copy_tile(S* to, const Factor& from, Index first, Index k, Index end) {
+    for (int at = threadIdx.x; at < LENGTH * K; at += THREADS) {
+        // Neighbouring threads take the neighbours in memory.
+        const int line = from.along == 1 ? at / K : at % LENGTH, depth = from.along == 1 ? at % K : at / LENGTH;
+        const bool inside = first + line < from.length && k + depth < end;
+        to[depth * LENGTH + line] = inside ? from.at(first + line, k + depth) : S();
+    }
+}
+
+// A block of M x N threads.
+template <int M, int N, int K>
+DEVICE void multiply_tiled(const Factor& a, const Factor& b, const Result& c, const Place& p) {
+    extern __shared__ uint4 memory[];
+    S *const tile_a = reinterpret_cast<S*>(memory), *const tile_b = tile_a + M * K;
+    S sum = identity();
+    for (Index k = p.begin; k < p.end; k += K) {
+        copy_tile<M, K, M * N>(tile_a, a, p.row, k, p.end);
+        copy_tile<N, K, M * N>(tile_b, b, p.column, k, p.end);
+        __syncthreads();  // separates the writes of the tiles from their reads
+        sum = add_tile<M, N>(sum, tile_a, tile_b, (int)min((Index)K, p.end - k));
+        __syncthreads();  // separates the reads from the writes of the next tiles
+    }
+    save_element<M, N>(sum, c, p);
+}
+
+// A block packs one tile: its elements as T, in the order [k][line].
+template <int LENGTH, int K, int THREADS>
+DEVICE void pack_tiles(const Factor& from, Index depth, T* to, Index at) {
+    const Index tiles = (depth + K - 1) / K, first = at / tiles * LENGTH, k = at % tiles * K;
+    to += at * LENGTH * K;
+    for (int at = threadIdx.x; at < LENGTH * K; at += THREADS) {
+        const Index line = first + at % LENGTH, along = k + at / LENGTH;
+        to[at] = line < from.length && along < depth ? from.base[line * from.outer + along * from.along] : T();
+    }
+}
+
+// A block of M x N threads; a and b are what pack_tiles left for this matrix of the batch.
+template <int M, int N, int K>
+DEVICE void multiply_packed(const T* a, const T* b, const Result& c, const Place& p) {
+    extern __shared__ uint4 memory[];
+    S *const tile_a = reinterpret_cast<S*>(memory), *const tile_b = tile_a + M * K;
+    const Index tiles = (p.end + K - 1) / K;
+    a += p.row / M * tiles * (M * K);
+    b += p.column / N * tiles * (N * K);
+    S sum = identity();
+    for (Index k = 0; k < p.end; k += K, a += M * K, b += N * K) {
+        for (int at = threadIdx.x; at < M * K; at += M * N) tile_a[at] = load(a[at]);
+        for (int at = threadIdx.x; at < N * K; at += M * N) tile_b[at] = load(b[at]);
+        __syncthreads();  // separates the writes of the tiles from their reads
+        sum = add_tile<M, N>(sum, tile_a, tile_b, (int)min((Index)K, p.end - k));
+        __syncthreads();  // separates the reads from the writes of the next tiles
+    }
+    save_element<M, N>(sum, c, p);
+}
+
+// ---- Sums cut along k -------------------------------------------------------------------------------------------
+
+// Combines the sums of all blocks of a tile, in the order of k, and returns whether this block has them: the last to
+// come, which leaves the ticket at zero.
+template <int COUNT>
+DEVICE bool combine_parts(S (&sums)[COUNT], const Place& p, void* parts, void* tickets) {
+    if (p.splits == 1) return true;
+    S* const all = static_cast<S*>(parts) + p.tile * p.splits * COUNT * blockDim.x + threadIdx.x;
+    unsigned* const ticket = static_cast<unsigned*>(tickets) + p.tile;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) all[(Index)(p.split * COUNT + i) * blockDim.x] = sums[i];
+    __threadfence();  // a block that sees the ticket sees the sums
+    __shared__ bool last;
+    __syncthreads();  // separates all threads' sums from the ticket
+    if (threadIdx.x == 0) last = atomicAdd(ticket, 1u) == (unsigned)p.splits - 1;
+    __syncthreads();  // separates the write of last from its reads
+    if (!last) return false;
+    __threadfence();
+    if (threadIdx.x == 0) *ticket = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        sums[i] = all[(Index)i * blockDim.x];
+        for (int split = 1; split < p.splits; ++split)
+            sums[i] = combine(sums[i], all[(Index)(split * COUNT + i) * blockDim.x]);
+    }
+    return true;
+}
+
+// ---- conflict_free ----------------------------------------------------------------------------------------------
+
+// Numbers in 16 bytes of shared memory, which a lane reads at once.
+constexpr int ROW = 16 / (int)sizeof(S);
+struct alignas(16) Row {
+    S at[ROW];
+};
+
+// The tile of a thread, and of a warp, whose lanes stand in 4 rows and 8 columns.
+constexpr int ROWS = sizeof(S) > 8 ? 4 : 8, COLUMNS = sizeof(S) > 4 ? 4 : 8;
+constexpr int WARP_ROWS = 4 * ROWS, WARP_COLUMNS = 8 * COLUMNS;
+
+// A tile of a factor on its way from memory, in vectors along k (ALONG) or along its lines, to shared memory, in the
+// order [k][line]. Along k a warp would write to few banks, for K / VECTOR of its lanes have the same line: there the
+// line is changed by a multiple of UNIT that differs for these.
+template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
+struct Tile {
+    static constexpr int ACROSS = (ALONG ? K : LENGTH) / VECTOR, VECTORS = LENGTH * K / VECTOR;
+    static constexpr int EACH = (VECTORS + THREADS - 1) / THREADS;
+    static constexpr int BANKS = 128 / (int)sizeof(S), MOST = BANKS / ROW;
+    static constexpr int SPREAD = !ALONG ? 1 : ACROSS < MOST ? ACROSS : MOST, UNIT = BANKS / SPREAD;
+    static_assert(LENGTH % BANKS == 0, "lines are changed within a multiple of the banks");
+    T held[EACH][VECTOR];
+
+    static DEVICE int changed(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
+
+    DEVICE void fetch(const Factor& from, Index first, Index begin, Index end) {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int vector = threadIdx.x + e * THREADS;
+            if (VECTORS % THREADS && vector >= VECTORS) break;
+            const Index line = first + (ALONG ? vector / ACROSS : vector % ACROSS * VECTOR);
+            const Index k = begin + (ALONG ? vector % ACROSS * VECTOR : vector / ACROSS);
+            const T* const at = from.base + line * from.outer + k * from.along;
+            const Index left = ALONG ? (line < from.length ? end - k : 0) : (k < end ? from.length - line : 0);
+            if (VECTOR > 1 && left >= VECTOR) {
+                using Vector = typename Word<VECTOR * sizeof(T)>::Type;
+                const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
+                memcpy(held[e], &vector, sizeof(Vector));
+            } else {
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i)
+                    held[e][i] = i < left ? at[i * (ALONG ? from.along : from.outer)] : T();
+            }
+        }
+    }
+
+    DEVICE void put(S* shared) const {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int vector = threadIdx.x + e * THREADS;
+            if (VECTORS % THREADS && vector >= VECTORS) break;
+            if constexpr (!ALONG && VECTOR % ROW == 0) {
+                Row* const to = reinterpret_cast<Row*>(shared + vector / ACROSS * LENGTH + vector % ACROSS * VECTOR);
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) to[i / ROW].at[i % ROW] = load(held[e][i]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) {
+                    const int line = ALONG ? vector / ACROSS : vector % ACROSS * VECTOR + i;
+                    const int k = ALONG ? vector % ACROSS * VECTOR + i : vector / ACROSS;
+                    shared[k * LENGTH + changed(line, k)] = load(held[e][i]);
+                }
+            }
+        }
+    }
+
+    // Reads COUNT lines, ROW side by side in every LANES * ROW, from `line` on.
+    template <int LANES, int COUNT>
+    static DEVICE void get(S (&to)[COUNT], const S* shared, int line, int k) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += ROW) {
+            const Row row = *reinterpret_cast<const Row*>(shared + k * LENGTH + changed(line + i * LANES, k));
+#pragma unroll
+            for (int e = 0; e < ROW; ++e) to[i + e] = row.at[e];
+        }
+    }
+};
+
+// A block of (M / WARP_ROWS) x (N / WARP_COLUMNS) warps.
+template <int M, int N, int K, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR>
+DEVICE void multiply_conflict_free(
+    const Factor& a, const Factor& b, const Result& c, const Place& p, void* parts, void* tickets) {
+    constexpr int WARPS = N / WARP_COLUMNS, THREADS = M / WARP_ROWS * WARPS * WARP;
+    using TileA = Tile<M, K, THREADS, A_VECTOR, A_ALONG>;
+    using TileB = Tile<N, K, THREADS, B_VECTOR, B_ALONG>;
+    extern __shared__ uint4 memory[];
+    S *shared_a = reinterpret_cast<S*>(memory), *shared_b = shared_a + 2 * M * K;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int row = warp / WARPS * WARP_ROWS + lane / 8 * ROW, column = warp % WARPS * WARP_COLUMNS + lane % 8 * ROW;
+
+    S sums[ROWS * COLUMNS];
+#pragma unroll
+    for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] = identity();
+    const auto add_products = [&](int k, const S* from_a, const S* from_b) {
+        S x[ROWS], y[COLUMNS];
+        TileA::template get<4>(x, from_a, row, k);
+        TileB::template get<8>(y, from_b, column, k);
+#pragma unroll
+        for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] = step(sums[i], x[i / COLUMNS], y[i % COLUMNS]);
+    };
+
+    TileA tile_a;
+    TileB tile_b;
+    tile_a.fetch(a, p.row, p.begin, p.end);
+    tile_b.fetch(b, p.column, p.begin, p.end);
+    tile_a.put(shared_a);
+    tile_b.put(shared_b);
+    __syncthreads();  // separates the writes of the first tiles from their reads
+    int stage = 0;
+    for (Index k = p.begin; k < p.end; k += K) {
+        const bool more = k + K < p.end;
+        if (more) {
+            tile_a.fetch(a, p.row, k + K, p.end);
+            tile_b.fetch(b, p.column, k + K, p.end);
+        }
+        const S *const from_a = shared_a + stage * M * K, *const from_b = shared_b + stage * N * K;
+        if (RING || k + K <= p.end) {
+#pragma unroll
+            for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < p.end - k; ++i) add_products(i, from_a, from_b);
+        }
+        stage ^= 1;
+        if (more) {
+            tile_a.put(shared_a + stage * M * K);
+            tile_b.put(shared_b + stage * N * K);
+        }
+        __syncthreads();  // separates reads of these tiles from the writes after the next, and those from their reads
+    }
+
+    if (!combine_parts(sums, p, parts, tickets)) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const Index i = p.row + row + r / ROW * 4 * ROW + r % ROW;
+        if (i >= c.m) continue;
+#pragma unroll
+        for (int s = 0; s < COLUMNS; s += ROW) {
+            const Index j = p.column + column + s * 8;
+            T saved[ROW];
+#pragma unroll
+            for (int e = 0; e < ROW; ++e) saved[e] = save(sums[r * COLUMNS + s + e]);
+            T* const to = c.base + i * c.n + j;
+            if (C_VECTOR && j + ROW <= c.n) {
+                using Vector = typename Word<ROW * sizeof(T)>::Type;
+                Vector vector;
+                memcpy(&vector, saved, sizeof(Vector));
+                *reinterpret_cast<Vector*>(to) = vector;
+            } else {
+#pragma unroll
+                for (int e = 0; e < ROW; ++e)
+                    if (j + e < c.n) to[e] = saved[e];
+            }
+        }
+    }
+}

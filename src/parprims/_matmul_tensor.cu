@@ -1,0 +1,337 @@
+// Matrix product on tensor cores, by the instructions of a warp (mma.sync, compute capability 8.0 and later).
+//
+// Stands after _matmul.cu, whose Factor, Place and Result it takes. KIND says what is multiplied:
+//   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, fragments by ldmatrix, which also transposes
+//   TF32          float32 rounded to 10 fraction bits: m16n8k8
+//   SPLIT         float32 as the sum of two such numbers: three products, the smallest first. A tensor core truncates
+//                 what it adds, so that long sums lose what the split has won: every K products they are added to
+//                 sums in ordinary registers, which round to nearest.
+//   DOUBLE        float64, or float32 widened to it: m16n8k8, and m8n8k4 before compute capability 9.0
+// Where a float32 is split, infinity leaves a remainder that is NaN, and numbers close to it are rounded to it: an element
+// that is not finite in the end is computed again by a chain of products in float32.
+//
+// Phases: copies to a ring of STAGES tiles in shared memory go on past the registers while older tiles are multiplied;
+// what lies outside the factors arrives as zeros. Rows of a tile are padded so that neither ldmatrix nor the reads of
+// single numbers meet bank conflicts: by 16 bytes, by 32 where 4-byte numbers lie along lines or numbers have 8 bytes.
+//
+// S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018; H. Ootomo and R. Yokota,
+// Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance,
+// IJHPCA 36(4), 2022.
+
+enum Kind { HALF, BFLOAT, TF32, SPLIT, DOUBLE };
+
+// A register of a fragment, and the numbers of k that an instruction takes.
+template <Kind KIND>
+struct Fragment {
+    using Register = unsigned;
+    static constexpr int DEPTH = KIND == HALF || KIND == BFLOAT ? 16 : 8, PARTS = KIND == SPLIT ? 2 : 1;
+};
+template <>
+struct Fragment<DOUBLE> {
+    using Register = double;
+    static constexpr int DEPTH = 8, PARTS = 1;
+};
+
+// c += a b on a tile of 16 x 8. Lane 4 g + t holds of c the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+// Register i of a has row g + 8 (i % 2), register i of b column g. In 32-bit registers and wider their k is t + 4 (i / 2)
+// and t + 4 i; a pair of 16-bit numbers has k = 2t and 2t + 1, and 8 more where the others have 4 more.
+template <Kind KIND>
+DEVICE void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (KIND == HALF)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else if constexpr (KIND == BFLOAT)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    __trap();
+#endif
+}
+template <Kind KIND>
+DEVICE void multiply_add(double (&c)[4], const double (&a)[4], const double (&b)[2]) {
+#if __CUDA_ARCH__ >= 900
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#elif __CUDA_ARCH__ >= 800
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+            : "+d"(c[i % 2 * 2]), "+d"(c[i % 2 * 2 + 1])
+            : "d"(a[i]), "d"(b[i / 2]));
+#else
+    __trap();
+#endif
+}
+
+// Four tiles of 8 x 8 16-bit numbers, whose rows the lanes point to, 8 to a tile, as registers of fragments; the rows
+// become columns if TRANSPOSED.
+template <bool TRANSPOSED>
+DEVICE void load_matrices(unsigned& w, unsigned& x, unsigned& y, unsigned& z, const void* row) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(row);
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w), "=r"(x), "=r"(y), "=r"(z)
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w), "=r"(x), "=r"(y), "=r"(z)
+                     : "r"(address)
+                     : "memory");
+}
+
+// Returns a float32 rounded to the 10 fraction bits a tensor core multiplies.
+DEVICE unsigned rounded(float x) {
+    unsigned y = 0;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+#endif
+    return y;
+}
+
+// A number as the registers of the fragments it goes to.
+template <Kind KIND, class Register, int PARTS, class Number>
+DEVICE void split(Register (&to)[PARTS], Number x) {
+    if constexpr (KIND == DOUBLE) {
+        to[0] = load(x);
+    } else {
+        to[0] = rounded(x);
+        if constexpr (KIND == SPLIT) to[1] = rounded(x - __uint_as_float(to[0]));
+    }
+}
+
+// Copies `count` of N elements to shared memory, and zeros for the others, past the registers where they are wide enough.
+template <int N>
+DEVICE void copy_or_clear(T* to, const T* from, int count) {
+    constexpr int BYTES = N * sizeof(T);
+#if __CUDA_ARCH__ >= 800
+    if constexpr (BYTES >= 4) {
+        const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+        const int bytes = count * (int)sizeof(T);
+        if constexpr (BYTES == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+                         : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES),
+                         "r"(bytes)
+                         : "memory");
+        return;
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = i < count ? from[i] : T();
+}
+
+// Waits until no more than LEFT groups of this thread's copies are under way.
+template <int LEFT>
+DEVICE void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+// Begins to copy a tile of a factor, from line `first` and from `begin` on, to shared memory: its rows, which are LENGTH
+// lines of K numbers (ALONG) or K rows with a number of every line, in vectors to where(row, column). From `end` on, and
+// beyond the last line, there are zeros.
+template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG, class Where>
+DEVICE void begin_to_copy(const Factor& from, Index first, Index begin, Index end, Where where) {
+    constexpr int HEIGHT = ALONG ? LENGTH : K, ACROSS = (ALONG ? K : LENGTH) / VECTOR;  // rows, vectors in a row
+    // The rows that all threads copy at once, or the times they copy for one row.
+    constexpr int DOWN = THREADS / ACROSS > 1 ? THREADS / ACROSS : 1, TIMES = ACROSS / THREADS > 1 ? ACROSS / THREADS : 1;
+    static_assert(ACROSS * DOWN == THREADS * TIMES, "the threads of a block must fill rows, or rows the block");
+    const int top = TIMES > 1 ? 0 : threadIdx.x / ACROSS;
+    const int left = (TIMES > 1 ? threadIdx.x : threadIdx.x % ACROSS) * VECTOR;
+    const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+    const T* const start = from.base + (ALONG ? first * down + begin * right : begin * down + first * right);
+    const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+#pragma unroll
+    for (int e = 0; e < (HEIGHT + DOWN - 1) / DOWN * TIMES; ++e) {
+        const int row = top + e / TIMES * DOWN, column = left + e % TIMES * THREADS * VECTOR;
+        if (HEIGHT % DOWN && row >= HEIGHT) break;
+        const Index count = row < rows ? max((Index)0, min((Index)VECTOR, columns - column)) : 0;
+        const T* const at = start + row * down + column * right;
+        copy_or_clear<VECTOR>(where(row, column), count ? at : from.base, (int)count);
+    }
+}
+
+// A tile of a factor in shared memory, its rows padded.
+template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
+struct Staged {
+    static constexpr int PITCH =
+        (ALONG ? K : LENGTH) + (sizeof(T) == 8 || (sizeof(T) == 4 && !ALONG) ? 32 : 16) / (int)sizeof(T);
+    static constexpr int SIZE = (ALONG ? LENGTH : K) * PITCH;
+
+    static DEVICE void copy(T* shared, const Factor& from, Index first, Index begin, Index end) {
+        begin_to_copy<LENGTH, K, THREADS, VECTOR, ALONG>(
+            from, first, begin, end, [&](int row, int column) { return shared + row * PITCH + column; });
+    }
+
+    static DEVICE const T* at(const T* shared, int line, int k) {
+        return shared + (ALONG ? line * PITCH + k : k * PITCH + line);
+    }
+};
+
+// Computes again, in S from the first to the last product, what is not finite: a number may only be that because of how
+// it was split or rounded.
+template <class Sum>
+DEVICE Sum again_unless_finite(Sum sum, const Factor& a, const Factor& b, Index i, Index j, Index depth) {
+    if (sum - sum == 0) return sum;
+    sum = 0;
+    for (Index k = 0; k < depth; ++k) sum = step(sum, a.at(i, k), b.at(j, k));
+    return sum;
+}
+
+// Writes the sums of a thread to c: two by two side by side in rows, those at `at` and behind it where where(at, i, j) says.
+template <Kind KIND, bool C_VECTOR, int COUNT, class Where>
+DEVICE void save_pairs(
+    S (&sums)[COUNT], const Factor& a, const Factor& b, const Result& c, Index depth, const Where& where) {
+#pragma unroll
+    for (int at = 0; at < COUNT; at += 2) {
+        Index i, j;
+        where(at, i, j);
+        if (i >= c.m) continue;
+        T saved[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            if ((KIND == TF32 || KIND == SPLIT) && j + e < c.n)
+                sums[at + e] = again_unless_finite(sums[at + e], a, b, i, j + e, depth);
+            saved[e] = save(sums[at + e]);
+        }
+        T* const to = c.base + i * c.n + j;
+        if (C_VECTOR && j + 1 < c.n) {
+            using Vector = typename Word<2 * sizeof(T)>::Type;
+            Vector vector;
+            memcpy(&vector, saved, sizeof(Vector));
+            *reinterpret_cast<Vector*>(to) = vector;
+        } else {
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+                if (j + e < c.n) to[e] = saved[e];
+        }
+    }
+}
+
+// A block of DOWN x ACROSS warps, each with a tile of M / DOWN x N / ACROSS.
+template <Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR,
+          bool B_ALONG, bool C_VECTOR>
+DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, const Place& p, Index depth, void* parts,
+                            void* tickets) {
+    constexpr int THREADS = DOWN * ACROSS * WARP, HIGH = M / DOWN, WIDE = N / ACROSS;
+    constexpr int TALL = HIGH / 16, BROAD = WIDE / 8;  // tiles of an instruction
+    using Parts = Fragment<KIND>;
+    using Register = typename Parts::Register;
+    constexpr int DEPTH = Parts::DEPTH, PARTS = Parts::PARTS;
+    constexpr bool PAIRS = KIND == HALF || KIND == BFLOAT;
+    using StagedA = Staged<M, K, THREADS, A_VECTOR, A_ALONG>;
+    using StagedB = Staged<N, K, THREADS, B_VECTOR, B_ALONG>;
+    static_assert(HIGH % 16 == 0 && WIDE % 16 == 0 && K % DEPTH == 0, "a warp's tile is made of whole fragments");
+    extern __shared__ uint4 memory[];
+    T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / 4, third = lane % 4;
+    const int row = warp / ACROSS * HIGH, column = warp % ACROSS * WIDE;
+
+    S sums[TALL * BROAD * 4];
+#pragma unroll
+    for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = 0;
+    S tile[TALL][BROAD][4] = {};  // the sums of the instructions, for SPLIT those since the last promotion
+
+    const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    const auto copy = [&](int at) {
+        const Index k = p.begin + (Index)at * K;
+        if (at < tiles) {
+            StagedA::copy(shared_a + at % STAGES * StagedA::SIZE, a, p.row, k, p.end);
+            StagedB::copy(shared_b + at % STAGES * StagedB::SIZE, b, p.column, k, p.end);
+        }
+        end_group_of_staged();
+    };
+#pragma unroll
+    for (int at = 0; at < STAGES - 1; ++at) copy(at);
+
+#pragma unroll 1
+    for (int at = 0; at < tiles; ++at) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();  // separates all threads' copies of this tile from its reads, and reads of the last from copies
+        copy(at + STAGES - 1);
+        const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
+        const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
+#pragma unroll
+        for (int k = 0; k < K; k += DEPTH) {
+            Register x[PARTS][TALL][4], y[PARTS][BROAD][2];
+            if constexpr (PAIRS) {
+                // The lane's row in the quarter of a fragment that it points to: of a quarters go down first, of b along k.
+                const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
+#pragma unroll
+                for (int i = 0; i < TALL; ++i) {
+                    const int line = row + i * 16 + second;
+                    const T* const at = A_ALONG ? StagedA::at(from_a, line + near, k + later)
+                                                : StagedA::at(from_a, line, k + later + near);
+                    load_matrices<!A_ALONG>(x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3], at);
+                }
+#pragma unroll
+                for (int j = 0; j < BROAD; j += 2) {
+                    const int line = column + j * 8 + later;
+                    const T* const at = B_ALONG ? StagedB::at(from_b, line + near, k + second)
+                                                : StagedB::at(from_b, line, k + second + near);
+                    load_matrices<!B_ALONG>(y[0][j][0], y[0][j][1], y[0][j + 1][0], y[0][j + 1][1], at);
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < TALL * 4; ++i) {
+                    const int line = row + i / 4 * 16 + group + i % 2 * 8;
+                    Register both[PARTS];
+                    split<KIND>(both, *StagedA::at(from_a, line, k + third + i % 4 / 2 * 4));
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) x[part][i / 4][i % 4] = both[part];
+                }
+#pragma unroll
+                for (int j = 0; j < BROAD * 2; ++j) {
+                    Register both[PARTS];
+                    split<KIND>(both, *StagedB::at(from_b, column + j / 2 * 8 + group, k + third + j % 2 * 4));
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) y[part][j / 2][j % 2] = both[part];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < TALL; ++i)
+#pragma unroll
+                for (int j = 0; j < BROAD; ++j) {
+                    if constexpr (KIND == SPLIT) {
+                        multiply_add<KIND>(tile[i][j], x[1][i], y[0][j]);
+                        multiply_add<KIND>(tile[i][j], x[0][i], y[1][j]);
+                    }
+                    multiply_add<KIND>(tile[i][j], x[0][i], y[0][j]);
+                }
+        }
+        if constexpr (KIND == SPLIT) {
+#pragma unroll
+            for (int i = 0; i < TALL * BROAD * 4; ++i) {
+                S& part = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
+                sums[i] += part;
+                part = 0;
+            }
+        }
+    }
+    wait_for_copies<0>();
+    if constexpr (KIND != SPLIT) {
+#pragma unroll
+        for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
+    }
+
+    if (!combine_parts(sums, p, parts, tickets)) return;
+    save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+        i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
+        j = p.column + column + at / 4 % BROAD * 8 + third * 2;
+    });
+}
