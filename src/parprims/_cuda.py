@@ -62,6 +62,8 @@ class Plan:
         The number of blocks that are to fit a multiprocessor, where the device has the threads; 0 leaves it open.
     temporary_bytes : int
         How much memory, ``temporary`` in the kernel, the call has for itself, from the allocator of its library.
+    own_instructions : bool
+        Whether the kernel has instructions of the device's very architecture, which no later one has: sm_90a.
     then : tuple of Plan
         The launches after this one, with the same arrays, integers and scratch, in which they find what it left.
     """
@@ -80,6 +82,7 @@ class Plan:
     unbound_registers: bool = False
     resident_blocks: int = 0
     temporary_bytes: int = 0
+    own_instructions: bool = False
     then: tuple[Plan, ...] = ()
 
     def text(self, *, static: bool, later: bool = False) -> str:
@@ -123,6 +126,10 @@ class Plan:
     def unset(self) -> dict[str, int]:
         """Return the bytes of each kind of scratch that may hold anything."""
         return {"temporary": self.temporary_bytes, "scratch": self.scratch_bytes}
+
+    def architecture(self, arch: str) -> str:
+        """Return what to compile for, given the device's architecture as sm_NN or compute_NN."""
+        return arch + "a" * self.own_instructions
 
     def launches(self) -> tuple[Plan, ...]:
         """Return this plan and those after it."""
@@ -650,7 +657,7 @@ class Runner:
             if not self._function:
                 arch = driver.architecture(self._device)
                 functions = [
-                    _loaded(self._device, compiled(one.text(static=False), arch), one.shared_bytes)
+                    _loaded(self._device, compiled(one.text(static=False), one.architecture(arch)), one.shared_bytes)
                     for one in plan.launches()
                 ]
                 self._later, self._function = tuple(functions[1:]), functions[0]
@@ -785,7 +792,7 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
             *updated,
             name="kernel",
             kernel_type="ptx",
-            kernel_data=compiled(text, f"compute_{capability}").rstrip(b"\0").decode(),
+            kernel_data=compiled(text, launch.architecture(f"compute_{capability}")).rstrip(b"\0").decode(),
             grid_x=np.int32(launch.grid),
             grid_y=np.int32(1),
             grid_z=np.int32(1),

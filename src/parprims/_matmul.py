@@ -347,8 +347,9 @@ class _Sizes:
     """The tiles of the kernels, lengths of m, n and k, the largest first.
 
     Those of ``conflict_free`` go by the bytes of a number in registers, those of ``tensor`` by the kind of its
-    instructions. Fewer blocks than three quarters of what ``multiprocessors`` hold get smaller tiles, and sums cut in
-    parts of at least ``part`` tiles along k.
+    instructions; ``groups`` are those for instructions of four warps, whose m and n are the lengths of the left and the
+    right factor. Fewer blocks than three quarters of what ``multiprocessors`` hold get smaller tiles, and sums cut in
+    parts of at least ``part`` tiles along k. Up to ``stages`` tiles lie in shared memory.
     """
 
     threads: tuple[int, int, int] = (8, 32, 1)
@@ -363,6 +364,11 @@ class _Sizes:
         ("TF32", ((128, 256, 32), (128, 128, 32), (64, 64, 32), (16, 128, 32))),
         ("SPLIT", ((128, 128, 32), (64, 64, 32), (16, 128, 32))),
         ("DOUBLE", ((128, 128, 16), (64, 64, 16), (16, 64, 16))),
+    )
+    groups: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
+        ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64))),
+        ("TF32", ((128, 256, 32), (128, 128, 32), (64, 128, 32))),
+        ("SPLIT", ((128, 128, 32), (64, 128, 32))),
     )
     stages: int = 4
     part: int = 4
@@ -429,24 +435,47 @@ def _impossible(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, capa
         down, across = numbers.warps(tile)
         if down * across > 8:
             return f"it asks for {down * across} warps of a block, whose registers suffice for 8"
-    stages = 2 if kernel in ("conflict_free", "tensor") else 1
-    need, most = _shared_bytes(kernel, tile, numbers, stages), _SHARED.get(capability, 227)
+    need, most = _block(kernel, tile, numbers, 0).shared_bytes, _SHARED.get(capability, 227)
     if need > most << 10:
         return f"it asks for {need} bytes of shared memory, a block has {most << 10}"
     return None
 
 
-def _shared_bytes(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, stages: int) -> int:
-    """Return the shared memory of a block, with rows of the tensor kernel's tiles as wide as any layout makes them."""
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """What a block of a kernel has: its tile, threads, the tiles and bytes it keeps in shared memory."""
+
+    tile: tuple[int, int, int]
+    threads: int
+    stages: int
+    shared_bytes: int
+
+
+def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int) -> _Block:
+    """Return the block for a tile, with as many tiles in shared memory as a pipeline has and ``most`` bytes hold.
+
+    A kernel "groups" is that for groups of four warps.
+    """
     m, n, k = tile
+    size = numbers.memory_bytes
     if kernel == "naive":
-        return 0
-    if kernel != "tensor":
-        return stages * (m + n) * k * numbers.registers_bytes
-    wide = 32 if numbers.memory_bytes > 2 else 16
-    return stages * sum(
-        max(length * (k * numbers.memory_bytes + wide), k * (length * numbers.memory_bytes + wide)) for length in (m, n)
-    )
+        return _Block(tile, m * n, 0, 0)
+    if kernel in ("tiled", "packed"):
+        return _Block(tile, m * n, 1, (m + n) * k * numbers.registers_bytes)
+    if kernel == "conflict_free":
+        rows, columns = numbers.warp()
+        return _Block(tile, 32 * (m // rows) * (n // columns), 2, 2 * (m + n) * k * numbers.registers_bytes)
+    # Rows are padded, along k or across: as much as either way takes.
+    pad = 32 if size > 2 else 16
+    padded = [max(length * (k * size + pad), k * (length * size + pad)) for length in (m, n)]
+    if kernel == "tensor":
+        threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, padded[0] + padded[1]
+    else:
+        swizzled = n * k * size
+        threads, least, more = m // 64 * 128, 3, 1024 + 2 * swizzled * (numbers.kind == "SPLIT")
+        stage = swizzled + (padded[0] if numbers.kind in ("TF32", "SPLIT") else m * k * size)
+    stages = max(least, min(_SIZES.stages, (most - more) // stage))
+    return _Block(tile, threads, stages, more + stages * stage)
 
 
 def _best(p: _Product, numbers: _Numbers, capability: int) -> tuple[str, str | None]:
@@ -561,9 +590,12 @@ def _plan(
     b = _Factor.of((strides_b[-1], strides_b[-2]), tuple(one[1] for _, one in axes), (n, k), address_b, size)
     matrices = math.prod(length for length, _ in axes)
 
-    tile, splits, stages = _tiling(p, numbers, kernel, (m, n, k), matrices, capability)
-    rows, columns, depth = tile
-    tiles = -(-m // rows) * -(-n // columns)
+    turned = _turned(kernel, numbers, a, b, capability)
+    block, splits, by_groups = _blocking(p, numbers, kernel, (m, n, k), matrices, capability, turned)
+    rows, columns, depth = block.tile
+    tiles, lines = -(-m // rows) * -(-n // columns), "n0, n1"
+    if by_groups and turned:  # b is the left factor
+        tiles, lines = -(-n // rows) * -(-m // columns), "n1, n0"
     part = -(-k // (splits * depth)) * depth
     splits = -(-k // part)
 
@@ -579,46 +611,94 @@ def _plan(
         *batch,
         "  const Factor a{(const T*)in0 + at_a, n3, n4, n0}, b{(const T*)in1 + at_b, n5, n6, n1};",
         "  const Result c{(T*)out0 + blockIdx.x / (n8 * n7) * n0 * n1, n0, n1};",
-        f"  const Place p = place<{rows}, {columns}>(n0, n1, n2, n7, (int)n8, n9);",
+        f"  const Place p = place<{rows}, {columns}>({lines}, n2, n7, (int)n8, n9);",
     ]
     plan = dataclasses.replace(
         _cuda.Plan(
-            source, "", 2, ((p.shape, numbers.memory),), tuple(integers), tiles * splits * matrices, rows * columns
+            source, "", 2, ((p.shape, numbers.memory),), tuple(integers), tiles * splits * matrices, block.threads
         ),
-        shared_bytes=_shared_bytes(kernel, tile, numbers, stages),
+        shared_bytes=block.shared_bytes,
     )
     if kernel in ("naive", "tiled"):
         lengths = f"{rows}, {columns}" + (f", {depth}" if kernel == "tiled" else "")
         return dataclasses.replace(plan, body="\n".join((*body, f"  multiply_{kernel}<{lengths}>(a, b, c, p);")))
     if kernel == "packed":
-        return _packed(plan, body, tile, numbers, matrices, (m, n, k))
-    flags = []
-    for one, length in ((a, rows), (b, columns)):
-        vector = math.gcd(one.vector, depth if one.along_k else length)
-        flags += [str(vector), str(one.along_k).lower()]
-    together = 2 if kernel == "tensor" else 16 // numbers.registers_bytes
-    flags.append(str(n % together == 0).lower())
-    if kernel == "conflict_free":
-        warp_rows, warp_columns = numbers.warp()
-        threads = 32 * (rows // warp_rows) * (columns // warp_columns)
-        call = f"multiply_conflict_free<{rows}, {columns}, {depth}, {', '.join(flags)}>(a, b, c, p, temporary, zeroed)"
-        sums = rows * columns // threads
-    else:
-        down, across = numbers.warps(tile)
-        threads = 32 * down * across
-        kind = f"{numbers.kind}, {rows}, {columns}, {depth}, {down}, {across}, {stages}, {', '.join(flags)}"
-        call = f"multiply_tensor<{kind}>(a, b, c, p, n2, temporary, zeroed)"
-        sums = rows * columns // threads
-        plan = dataclasses.replace(plan, source=f"{source}\n{_cuda.device_source('_matmul_tensor.cu')}")
+        return _packed(plan, body, block.tile, numbers, matrices, (m, n, k))
     cut = splits > 1
+    sums_bytes = math.prod(block.tile[:2]) * numbers.registers_bytes
+    plan = dataclasses.replace(
+        plan,
+        zeroed_bytes=4 * tiles * matrices * cut,
+        temporary_bytes=plan.grid * sums_bytes * cut,
+        unbound_registers=kernel == "tensor",
+        resident_blocks=2 if kernel == "conflict_free" and block.threads <= 256 and numbers.registers_bytes == 4 else 0,
+    )
+    lengths = f"{rows}, {columns}, {depth}"
+    vectors = [math.gcd(one.vector, depth if one.along_k else length) for one, length in ((a, rows), (b, columns))]
+    along_k = [str(one.along_k).lower() for one in (a, b)]
+    together = 16 // numbers.registers_bytes if kernel == "conflict_free" else 2
+    whole = str(n % together == 0).lower()
+    flags = f"{vectors[0]}, {along_k[0]}, {vectors[1]}, {along_k[1]}, {whole}"
+    memory = "temporary, zeroed"
+    if kernel == "conflict_free":
+        return dataclasses.replace(
+            plan, body="\n".join((*body, f"  multiply_conflict_free<{lengths}, {flags}>(a, b, c, p, {memory});"))
+        )
+    sources = [source, _cuda.device_source("_matmul_tensor.cu")]
+    if not by_groups:
+        down, across = numbers.warps(block.tile)
+        call = f"multiply_tensor<{numbers.kind}, {lengths}, {down}, {across}, {block.stages}, {flags}>(a, b"
+    else:
+        sources += [_group_instruction(numbers, columns, a, b), _cuda.device_source("_matmul_groups.cu")]
+        if numbers.memory_bytes == 2:
+            options = f"{block.stages}, {along_k[0]}, {along_k[1]}, {whole}"
+            call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>(a, b"
+        else:
+            left, factors = (b, "b, a") if turned else (a, "a, b")
+            ways = ", ".join(str(way).lower() for way in (left.along_k, bool(turned)))
+            options = f"{block.stages}, {left.vector}, {ways}, {whole}"
+            call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>({factors}"
     return dataclasses.replace(
         plan,
-        body="\n".join((*body, f"  {call};")),
-        block=threads,
-        zeroed_bytes=4 * tiles * matrices * cut,
-        temporary_bytes=plan.grid * sums * threads * numbers.registers_bytes * cut,
-        unbound_registers=kernel == "tensor",
-        resident_blocks=2 if kernel == "conflict_free" and threads <= 256 and numbers.registers_bytes == 4 else 0,
+        source="\n".join(sources),
+        body="\n".join((*body, f"  {call}, c, p, n2, {memory});")),
+        own_instructions=by_groups,
+    )
+
+
+def _turned(kernel: str, numbers: _Numbers, a: _Factor, b: _Factor, capability: int) -> bool | None:
+    """Return whether groups of four warps are to multiply b and a and turn the result; None if they cannot multiply.
+
+    Both factors are to be read 16 bytes at once where numbers have 2; where they have 4 the right one, and along k.
+    """
+    if kernel != "tensor" or capability != 90 or numbers.kind == "DOUBLE":
+        return None
+    if numbers.memory_bytes == 2:
+        return False if a.vector == b.vector == 8 else None
+    fits = [one.along_k and one.vector == 4 for one in (b, a)]
+    return not fits[0] if any(fits) else None
+
+
+def _group_instruction(numbers: _Numbers, columns: int, a: _Factor, b: _Factor) -> str:
+    """Return the CUDA text of multiply_group for numbers, a width, and the way that the factors lie."""
+    half = columns // 2
+    sums = ", ".join(f"%{i}" for i in range(half))
+    outputs = ", ".join(f'"+f"(c[{i}])' for i in range(half))
+    if numbers.memory_bytes == 2:
+        kind = "f16" if numbers.kind == "HALF" else "bf16"
+        left, operand, inputs, at = "unsigned long long a", f"%{half}", '"l"(a)', half + 1
+        name, flags = f"k16.f32.{kind}.{kind}", f", {int(not a.along_k)}, {int(not b.along_k)}"
+    else:
+        registers = ", ".join(f"%{half + i}" for i in range(4))
+        left, operand, at = "const unsigned (&a)[4]", f"{{{registers}}}", half + 4
+        inputs, name, flags = ", ".join(f'"r"(a[{i}])' for i in range(4)), "k8.f32.tf32.tf32", ""
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, %{at + 1}, 0; wgmma.mma_async.sync.aligned.m64n{columns}{name} "
+        f"{{{sums}}}, {operand}, %{at}, p, 1, 1{flags}; }}"
+    )
+    return (
+        f"DEVICE void multiply_group(float (&c)[{half}], {left}, unsigned long long b, int more) {{\n"
+        f'    asm volatile("{text}" : {outputs} : {inputs}, "l"(b), "r"(more) : "memory");\n}}'
     )
 
 
@@ -663,50 +743,53 @@ def _packed(
     return dataclasses.replace(packing[0], then=(packing[1], multiply))
 
 
-def _tiling(
-    p: _Product, numbers: _Numbers, kernel: str, lengths: tuple[int, int, int], matrices: int, capability: int
-) -> tuple[tuple[int, int, int], int, int]:
-    """Return the tile of a block, in how many parts the sum is cut, and how many tiles lie in shared memory."""
+def _blocking(
+    p: _Product,
+    numbers: _Numbers,
+    kernel: str,
+    lengths: tuple[int, int, int],
+    matrices: int,
+    capability: int,
+    turned: bool | None,
+) -> tuple[_Block, int, bool]:
+    """Return the block, in how many parts the sum is cut, and whether groups of four warps multiply."""
     m, n, k = lengths
-    if kernel in ("naive", "tiled", "packed"):
-        return p.tile or (_SIZES.threads if kernel == "naive" else _SIZES.tiled), 1, 1
-    if p.tile is not None:
-        choices: tuple[tuple[int, int, int], ...] = (p.tile,)
-    elif kernel == "conflict_free":
-        choices = dict(_SIZES.conflict_free)[numbers.registers_bytes]
-    else:
-        choices = dict(_SIZES.tensor)["HALF" if numbers.kind == "BFLOAT" else numbers.kind or ""]
     most = _SHARED.get(capability, 227) << 10
-    possible = [one for one in choices if _impossible(kernel, one, numbers, capability) is None]
-    if m <= 16:
-        possible = [one for one in possible if one[0] <= 16] or possible
-    elif p.tile is None:
-        possible = [one for one in possible if one[0] > 16]
-    found = None
-    for tile in possible:
-        stages = 2
-        while (
-            kernel == "tensor" and stages < _SIZES.stages and _shared_bytes(kernel, tile, numbers, stages + 1) <= most
-        ):
-            stages += 1
+    if kernel in ("naive", "tiled", "packed"):
+        return (
+            _block(kernel, p.tile or (_SIZES.threads if kernel == "naive" else _SIZES.tiled), numbers, most),
+            1,
+            False,
+        )
+    kind = "HALF" if numbers.kind == "BFLOAT" else numbers.kind or ""
+    choices: list[tuple[str, tuple[int, int, int]]] = []
+    if turned is not None and min(m, n) > 32:
+        choices = [("groups", one) for one in dict(_SIZES.groups)[kind]]
+    if p.tile is not None:
+        asked = (p.tile[1], p.tile[0], p.tile[2]) if turned else p.tile
+        choices = [one for one in choices if one[1] == asked][:1] or [(kernel, p.tile)]
+    elif not choices:
+        own = dict(_SIZES.tensor)[kind] if kernel == "tensor" else dict(_SIZES.conflict_free)[numbers.registers_bytes]
+        tiles = [one for one in own if _impossible(kernel, one, numbers, capability) is None]
+        narrow = [one for one in tiles if (one[0] <= 16) == (m <= 16)] or tiles
+        choices = [(kernel, one) for one in narrow]
+    found: tuple[int, _Block, int, bool] | None = None
+    for name, tile in choices:
+        block = _block(name, tile, numbers, most)
         rows, columns, depth = tile
-        tiles = -(-m // rows) * -(-n // columns) * matrices
-        threads = 32 * math.prod(
-            numbers.warps(tile)
-            if kernel == "tensor"
-            else (one // other for one, other in zip(tile, numbers.warp(), strict=False))
-        )
-        blocks = _SIZES.multiprocessors * max(
-            1, min(most // _shared_bytes(kernel, tile, numbers, stages), 256 // threads)
-        )
-        splits = max(1, min(blocks // tiles, k // (_SIZES.part * depth)))
-        enough = 4 * tiles * min(splits, 2) >= 3 * _SIZES.multiprocessors
-        if found is None or enough or tiles * splits > found[-1]:
-            found = tile, splits, stages, tiles * splits
+        tiles_there = -(-m // rows) * -(-n // columns) * matrices
+        if turned and name == "groups":
+            tiles_there = -(-n // rows) * -(-m // columns) * matrices
+        at_once = (512 if kernel == "conflict_free" else 256) // block.threads
+        blocks = _SIZES.multiprocessors * max(1, min(most // block.shared_bytes, at_once))
+        splits = max(1, min(blocks // tiles_there, k // (_SIZES.part * depth)))
+        enough = 4 * tiles_there * min(splits, 2) >= 3 * _SIZES.multiprocessors
+        if found is None or enough or tiles_there * splits > found[0]:
+            found = tiles_there * splits, block, splits, name == "groups"
         if enough:
             break
     assert found is not None
-    return found[:3]
+    return found[1:]
 
 
 def _kernel_refusal(xp: Namespace, p: _Product) -> str | None:
