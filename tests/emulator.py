@@ -27,6 +27,8 @@ PTX = {
     "": "",  # keeps a compiler from seeing through a number
     "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.f / %1;",
     "rcp.approx.ftz.f64 %0, %1;": "%0 = 1. / %1;",
+    "max.NaN.f32 %0, %1, %2;": "%0 = %1 != %1 || %2 != %2 ? NAN : fmaxf(%1, %2);",
+    "min.NaN.f32 %0, %1, %2;": "%0 = %1 != %1 || %2 != %2 ? NAN : fminf(%1, %2);",
     "cvt.f32.f16 %0, %1;": "%0 = emulated::from_half(%1);",
     "cvt.rn.f16.f32 %0, %1;": "%0 = emulated::to_half(%1);",
     "cvt.rn.bf16.f32 %0, %1;": "%0 = emulated::to_bfloat(%1);",

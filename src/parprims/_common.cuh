@@ -155,6 +155,20 @@ DEVICE T minimum(T a, T b) {
     return a != a || a < b ? a : b;
 }
 
+#if defined(EXTREMA_BY_INSTRUCTION) && __CUDA_ARCH__ >= 800
+// The same in one instruction for kernels that wait for little else: -0 is less than +0, and all NaN become one.
+DEVICE float maximum(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+DEVICE float minimum(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+#endif
+
 // The quotient rounds down; an integer divided by zero is zero, as in NumPy.
 template <class T>
 DEVICE T floor_divide(T a, T b) {

@@ -163,11 +163,11 @@ DEVICE bool combine_parts(S (&sums)[COUNT], const Place& p, void* parts, void* t
     __threadfence();
     if (threadIdx.x == 0) *ticket = 0;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-        sums[i] = all[(Index)i * blockDim.x];
-        for (int split = 1; split < p.splits; ++split)
-            sums[i] = combine(sums[i], all[(Index)(split * COUNT + i) * blockDim.x]);
-    }
+    for (int i = 0; i < COUNT; ++i) sums[i] = all[(Index)i * blockDim.x];
+#pragma unroll 1
+    for (int split = 1; split < p.splits; ++split)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) sums[i] = combine(sums[i], all[(Index)(split * COUNT + i) * blockDim.x]);
     return true;
 }
 
@@ -183,55 +183,71 @@ struct alignas(16) Row {
 constexpr int ROWS = sizeof(S) > 8 ? 4 : 8, COLUMNS = sizeof(S) > 4 ? 4 : 8;
 constexpr int WARP_ROWS = 4 * ROWS, WARP_COLUMNS = 8 * COLUMNS;
 
+// How threads take the vectors of a tile of HEIGHT rows with ACROSS vectors each: `row` and `vector` of the thread's e-th of
+// EACH. Where whole rows fit the threads, the rows of a thread are DOWN apart, a number all threads share.
+template <int HEIGHT, int ACROSS, int THREADS>
+struct Spread {
+    static constexpr bool EVEN = THREADS % ACROSS == 0;
+    static constexpr int DOWN = EVEN ? THREADS / ACROSS : 1, EACH = (HEIGHT * ACROSS + THREADS - 1) / THREADS;
+
+    static DEVICE int row(int e) {
+        return EVEN ? threadIdx.x / ACROSS + e * DOWN : (threadIdx.x + e * THREADS) / ACROSS;
+    }
+    static DEVICE int vector(int e) { return (EVEN ? threadIdx.x : threadIdx.x + e * THREADS) % ACROSS; }
+    static DEVICE bool beyond(int e) { return HEIGHT * ACROSS % THREADS && row(e) >= HEIGHT; }
+};
+
 // A tile of a factor on its way from memory, in vectors along k (ALONG) or along its lines, to shared memory, in the
 // order [k][line]. Along k a warp would write to few banks, for K / VECTOR of its lanes have the same line: there the
 // line is changed by a multiple of UNIT that differs for these.
 template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct Tile {
-    static constexpr int ACROSS = (ALONG ? K : LENGTH) / VECTOR, VECTORS = LENGTH * K / VECTOR;
-    static constexpr int EACH = (VECTORS + THREADS - 1) / THREADS;
+    static constexpr int ACROSS = (ALONG ? K : LENGTH) / VECTOR;
+    using Mine = Spread<ALONG ? LENGTH : K, ACROSS, THREADS>;
     static constexpr int BANKS = 128 / (int)sizeof(S), MOST = BANKS / ROW;
     static constexpr int SPREAD = !ALONG ? 1 : ACROSS < MOST ? ACROSS : MOST, UNIT = BANKS / SPREAD;
     static_assert(LENGTH % BANKS == 0, "lines are changed within a multiple of the banks");
-    T held[EACH][VECTOR];
+    T held[Mine::EACH][VECTOR];
 
     static DEVICE int changed(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
 
+    // Reads the tile from line `first` and from `begin` on; what is outside becomes zero.
     DEVICE void fetch(const Factor& from, Index first, Index begin, Index end) {
+        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+        const T* const start = from.base + first * from.outer + begin * from.along;
+        const bool whole = first + LENGTH <= from.length && begin + K <= end;
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const int vector = threadIdx.x + e * THREADS;
-            if (VECTORS % THREADS && vector >= VECTORS) break;
-            const Index line = first + (ALONG ? vector / ACROSS : vector % ACROSS * VECTOR);
-            const Index k = begin + (ALONG ? vector % ACROSS * VECTOR : vector / ACROSS);
-            const T* const at = from.base + line * from.outer + k * from.along;
-            const Index left = ALONG ? (line < from.length ? end - k : 0) : (k < end ? from.length - line : 0);
-            if (VECTOR > 1 && left >= VECTOR) {
+        for (int e = 0; e < Mine::EACH; ++e) {
+            const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
+            if (Mine::beyond(e)) break;
+            const T* const at = start + row * down + column * right;
+            if (whole && VECTOR > 1) {
                 using Vector = typename Word<VECTOR * sizeof(T)>::Type;
                 const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
                 memcpy(held[e], &vector, sizeof(Vector));
             } else {
+                const Index rows = ALONG ? from.length - first : end - begin;
+                const Index columns = ALONG ? end - begin : from.length - first;
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i)
-                    held[e][i] = i < left ? at[i * (ALONG ? from.along : from.outer)] : T();
+                    held[e][i] = row < rows && column + i < columns ? at[i * right] : T();
             }
         }
     }
 
     DEVICE void put(S* shared) const {
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const int vector = threadIdx.x + e * THREADS;
-            if (VECTORS % THREADS && vector >= VECTORS) break;
+        for (int e = 0; e < Mine::EACH; ++e) {
+            const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
+            if (Mine::beyond(e)) break;
             if constexpr (!ALONG && VECTOR % ROW == 0) {
-                Row* const to = reinterpret_cast<Row*>(shared + vector / ACROSS * LENGTH + vector % ACROSS * VECTOR);
+                Row* const to = reinterpret_cast<Row*>(shared + row * LENGTH + column);
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) to[i / ROW].at[i % ROW] = load(held[e][i]);
             } else {
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) {
-                    const int line = ALONG ? vector / ACROSS : vector % ACROSS * VECTOR + i;
-                    const int k = ALONG ? vector % ACROSS * VECTOR + i : vector / ACROSS;
+                    const int line = ALONG ? row : column + i, k = ALONG ? column + i : row;
                     shared[k * LENGTH + changed(line, k)] = load(held[e][i]);
                 }
             }

@@ -209,18 +209,20 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
     }
 
     if (!combine_parts(sums, p, parts, tickets)) return;
+    const auto where = [&](int at, Index& i, Index& j) {
+        i = TURNED ? p.column + column_of(at) : p.row + row + row_of(at);
+        j = TURNED ? p.row + row + row_of(at) : p.column + column_of(at);
+    };
     if constexpr (!TURNED) {
-        save_pairs<KIND, C_VECTOR>(sums, left, right, c, depth, [&](int at, Index& i, Index& j) {
-            i = p.row + row + row_of(at);
-            j = p.column + column_of(at);
-        });
+        save_pairs<KIND, C_VECTOR>(sums, left, right, c, depth, where);
     } else {
 #pragma unroll
         for (int at = 0; at < N / 2; ++at) {
-            const Index i = p.column + column_of(at), j = p.row + row + row_of(at);
-            if (i < c.m && j < c.n)
-                c.base[i * c.n + j] = save(again_unless_finite(sums[at], left, right, j, i, depth));
+            Index i, j;
+            where(at, i, j);
+            if (i < c.m && j < c.n) c.base[i * c.n + j] = save(sums[at]);
         }
+        multiply_again(sums, right, left, c, depth, where);
     }
 }
 

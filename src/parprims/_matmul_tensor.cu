@@ -147,22 +147,26 @@ DEVICE void wait_for_copies() {
 // beyond the last line, there are zeros.
 template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG, class Where>
 DEVICE void begin_to_copy(const Factor& from, Index first, Index begin, Index end, Where where) {
-    constexpr int HEIGHT = ALONG ? LENGTH : K, ACROSS = (ALONG ? K : LENGTH) / VECTOR;  // rows, vectors in a row
-    // The rows that all threads copy at once, or the times they copy for one row.
-    constexpr int DOWN = THREADS / ACROSS > 1 ? THREADS / ACROSS : 1, TIMES = ACROSS / THREADS > 1 ? ACROSS / THREADS : 1;
-    static_assert(ACROSS * DOWN == THREADS * TIMES, "the threads of a block must fill rows, or rows the block");
-    const int top = TIMES > 1 ? 0 : threadIdx.x / ACROSS;
-    const int left = (TIMES > 1 ? threadIdx.x : threadIdx.x % ACROSS) * VECTOR;
+    using Mine = Spread<ALONG ? LENGTH : K, (ALONG ? K : LENGTH) / VECTOR, THREADS>;
     const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
-    const T* const start = from.base + (ALONG ? first * down + begin * right : begin * down + first * right);
-    const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+    const T* const start = from.base + first * from.outer + begin * from.along;
+    if (first + LENGTH <= from.length && begin + K <= end) {
 #pragma unroll
-    for (int e = 0; e < (HEIGHT + DOWN - 1) / DOWN * TIMES; ++e) {
-        const int row = top + e / TIMES * DOWN, column = left + e % TIMES * THREADS * VECTOR;
-        if (HEIGHT % DOWN && row >= HEIGHT) break;
-        const Index count = row < rows ? max((Index)0, min((Index)VECTOR, columns - column)) : 0;
-        const T* const at = start + row * down + column * right;
-        copy_or_clear<VECTOR>(where(row, column), count ? at : from.base, (int)count);
+        for (int e = 0; e < Mine::EACH; ++e) {
+            const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
+            if (Mine::beyond(e)) break;
+            copy_or_clear<VECTOR>(where(row, column), start + row * down + column * right, VECTOR);
+        }
+    } else {
+        const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+#pragma unroll 2
+        for (int e = 0; e < Mine::EACH; ++e) {
+            const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
+            if (Mine::beyond(e)) break;
+            const Index count = row < rows ? max((Index)0, min((Index)VECTOR, columns - column)) : 0;
+            const T* const at = start + row * down + column * right;
+            copy_or_clear<VECTOR>(where(row, column), count ? at : from.base, (int)count);
+        }
     }
 }
 
@@ -183,32 +187,40 @@ struct Staged {
     }
 };
 
-// Computes again, in S from the first to the last product, what is not finite: a number may only be that because of how
-// it was split or rounded.
-template <class Sum>
-DEVICE Sum again_unless_finite(Sum sum, const Factor& a, const Factor& b, Index i, Index j, Index depth) {
-    if (sum - sum == 0) return sum;
-    sum = 0;
-    for (Index k = 0; k < depth; ++k) sum = step(sum, a.at(i, k), b.at(j, k));
-    return sum;
+// Computes again, in S from the first to the last product, the sums of a thread that are not finite: some may only be that
+// because of how numbers were split or rounded. where(at, i, j) says which elements of c they are.
+template <int COUNT, class Where>
+DEVICE void multiply_again(
+    const S (&sums)[COUNT], const Factor& a, const Factor& b, const Result& c, Index depth, const Where& where) {
+    unsigned wanted[(COUNT + 31) / 32] = {};
+#pragma unroll
+    for (int at = 0; at < COUNT; ++at)
+        if (sums[at] - sums[at] != 0) wanted[at / 32] |= 1u << at % 32;
+#pragma unroll
+    for (int word = 0; word < (COUNT + 31) / 32; ++word) {
+#pragma unroll 1
+        for (unsigned left = wanted[word]; left; left &= left - 1) {
+            Index i, j;
+            where(word * 32 + __ffs((int)left) - 1, i, j);
+            if (i >= c.m || j >= c.n) continue;
+            S sum = 0;
+#pragma unroll 1
+            for (Index k = 0; k < depth; ++k) sum = step(sum, a.at(i, k), b.at(j, k));
+            c.base[i * c.n + j] = save(sum);
+        }
+    }
 }
 
 // Writes the sums of a thread to c: two by two side by side in rows, those at `at` and behind it where where(at, i, j) says.
 template <Kind KIND, bool C_VECTOR, int COUNT, class Where>
 DEVICE void save_pairs(
-    S (&sums)[COUNT], const Factor& a, const Factor& b, const Result& c, Index depth, const Where& where) {
+    const S (&sums)[COUNT], const Factor& a, const Factor& b, const Result& c, Index depth, const Where& where) {
 #pragma unroll
     for (int at = 0; at < COUNT; at += 2) {
         Index i, j;
         where(at, i, j);
         if (i >= c.m) continue;
-        T saved[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            if ((KIND == TF32 || KIND == SPLIT) && j + e < c.n)
-                sums[at + e] = again_unless_finite(sums[at + e], a, b, i, j + e, depth);
-            saved[e] = save(sums[at + e]);
-        }
+        const T saved[2] = {save(sums[at]), save(sums[at + 1])};
         T* const to = c.base + i * c.n + j;
         if (C_VECTOR && j + 1 < c.n) {
             using Vector = typename Word<2 * sizeof(T)>::Type;
@@ -221,6 +233,7 @@ DEVICE void save_pairs(
                 if (j + e < c.n) to[e] = saved[e];
         }
     }
+    if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again(sums, a, b, c, depth, where);
 }
 
 // A block of DOWN x ACROSS warps, each with a tile of M / DOWN x N / ACROSS.
@@ -332,6 +345,6 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     if (!combine_parts(sums, p, parts, tickets)) return;
     save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
         i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
-        j = p.column + column + at / 4 % BROAD * 8 + third * 2;
+        j = p.column + column + at / 4 % BROAD * 8 + third * 2 + at % 2;
     });
 }
