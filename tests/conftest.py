@@ -9,7 +9,10 @@ and not a skip.
 import dataclasses
 import importlib
 import importlib.util
+import os
 import pathlib
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,6 +161,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
     )
+
+
+def pytest_configure() -> None:
+    """Let the processes of pytest-xdist begin with a GPU each in turn, and take no more of its memory than they need."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and shutil.which("nvidia-smi") and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+        count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 _backends: dict[str, Backend] = {}
