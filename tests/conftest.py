@@ -164,7 +164,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let the processes of pytest-xdist begin with a GPU each in turn, and take no more of its memory than they need."""
+    """Give each process of pytest-xdist a GPU to begin with, in turn, and no more of its memory than it needs."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker and shutil.which("nvidia-smi") and "CUDA_VISIBLE_DEVICES" not in os.environ:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
