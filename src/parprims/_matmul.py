@@ -496,7 +496,7 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
         threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, padded[0] + padded[1]
     else:
         swizzled = n * k * size
-        threads, least, more = m // 64 * 128, 3, 1024 + 2 * swizzled * (numbers.kind == "SPLIT")
+        threads, least, more = m // 64 * 128, 3, 1024 + 3 * swizzled * (numbers.kind == "SPLIT")
         stage = swizzled + (padded[0] if numbers.kind in ("TF32", "SPLIT") else m * k * size)
     stages = max(least, min(_SIZES.stages, (most - more) // stage))
     return _Block(tile, threads, stages, more + stages * stage)

@@ -126,7 +126,8 @@ DEVICE void multiply_by_groups(const Factor& a, const Factor& b, const Result& c
     });
 }
 
-// A block of M / 64 groups; M lines of the left factor, N of the right one. TURNED: these are columns and rows of c.
+// A block of M / 64 groups; M lines of the left factor, N of the right one. TURNED: these are columns and rows of c. While
+// the products of a tile are under way the right half of the next one is split, and the left half loaded.
 template <Kind KIND, int M, int N, int K, int STAGES, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED, bool C_VECTOR>
 DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, const Result& c, const Place& p, Index depth,
                                       void* parts, void* tickets) {
@@ -134,8 +135,8 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
     using Left = Staged<M, K, THREADS, LEFT_VECTOR, LEFT_ALONG>;
     using Right = Swizzled<N, K, THREADS, true>;
     T* const shared_right = swizzled_memory();
-    T* const remainders = shared_right + STAGES * Right::SIZE;  // of two tiles in turn, for SPLIT
-    T* const shared_left = remainders + (PARTS - 1) * 2 * Right::SIZE;
+    T* const remainders = shared_right + STAGES * Right::SIZE;  // of three tiles in turn, for SPLIT
+    T* const shared_left = remainders + (PARTS - 1) * 3 * Right::SIZE;
     const int row = threadIdx.x / 128 * 64, third = threadIdx.x % 4;
     float sums[N / 2], tile[N / 2];
 #pragma unroll
@@ -150,37 +151,46 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
         }
         end_group_of_staged();
     };
-#pragma unroll
-    for (int at = 0; at < STAGES - 1; ++at) copy(at);
-
-#pragma unroll 1
-    for (int at = 0; at < tiles; ++at) {
-        wait_for_copies<STAGES - 2>();
-        T* const from_right = shared_right + at % STAGES * Right::SIZE;
-        T* const rest = remainders + at % 2 * Right::SIZE;
+    // Splits the vectors that begin_to_copy gave this thread, and shows all that it has copied.
+    const auto prepare = [&](int at) {
         if constexpr (KIND == SPLIT) {
-            // The vectors that begin_to_copy gave this thread.
 #pragma unroll
             for (int e = threadIdx.x; e < Right::SIZE / 4; e += THREADS) {
                 const int place = Right::place(e / 8, e % 8 * 4);
-                float4& whole = *reinterpret_cast<float4*>(from_right + place);
+                float4& whole = *reinterpret_cast<float4*>(shared_right + at % STAGES * Right::SIZE + place);
+                float4& rest = *reinterpret_cast<float4*>(remainders + at % 3 * Right::SIZE + place);
                 unsigned x[2], y[2], z[2], w[2];
                 split<KIND>(x, whole.x), split<KIND>(y, whole.y), split<KIND>(z, whole.z), split<KIND>(w, whole.w);
                 whole = make_float4(__uint_as_float(x[0]), __uint_as_float(y[0]), __uint_as_float(z[0]),
                                     __uint_as_float(w[0]));
-                *reinterpret_cast<float4*>(rest + place) = make_float4(
-                    __uint_as_float(x[1]), __uint_as_float(y[1]), __uint_as_float(z[1]), __uint_as_float(w[1]));
+                rest = make_float4(__uint_as_float(x[1]), __uint_as_float(y[1]), __uint_as_float(z[1]),
+                                   __uint_as_float(w[1]));
             }
         }
         show_to_tensor_cores();
-        __syncthreads();  // separates all copies of this tile from its products, and those of the last from copies
-        copy(at + STAGES - 1);
-        const T* const from_left = shared_left + at % STAGES * Left::SIZE;
+    };
+    T waiting[K / 2];  // what the thread has of the left half: split when no product reads the registers it goes to
+    const auto load_left = [&](int at) {
+        const T* const from = shared_left + at % STAGES * Left::SIZE;
+#pragma unroll
+        for (int i = 0; i < K / 2; ++i)
+            waiting[i] = *Left::at(from, row + row_of(i % 2 * 2), i / 4 * 8 + i % 4 / 2 * 4 + third);
+    };
+#pragma unroll
+    for (int at = 0; at < STAGES - 1; ++at) copy(at);
+    wait_for_copies<STAGES - 2>();
+    prepare(0);
+    __syncthreads();  // separates all copies of the first tile from its products and reads
+    load_left(0);
+
+#pragma unroll 1
+    for (int at = 0; at < tiles; ++at) {
+        const T *const from = shared_right + at % STAGES * Right::SIZE, *const rest = remainders + at % 3 * Right::SIZE;
         unsigned x[K / 8][PARTS][4];
 #pragma unroll
         for (int i = 0; i < K / 2; ++i) {
             unsigned both[PARTS];
-            split<KIND>(both, *Left::at(from_left, row + row_of(i % 2 * 2), i / 4 * 8 + i % 4 / 2 * 4 + third));
+            split<KIND>(both, waiting[i]);
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) x[i / 4][part][i % 4] = both[part];
         }
@@ -188,14 +198,21 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
 #pragma unroll
         for (int k = 0; k < K; k += 8) {
             if constexpr (KIND == SPLIT) {
-                multiply_group(tile, x[k / 8][1], Right::descriptor(from_right, 0, k), k > 0);
+                multiply_group(tile, x[k / 8][1], Right::descriptor(from, 0, k), k > 0);
                 multiply_group(tile, x[k / 8][0], Right::descriptor(rest, 0, k), 1);
-                multiply_group(tile, x[k / 8][0], Right::descriptor(from_right, 0, k), 1);
+                multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), 1);
             } else {
-                multiply_group(tile, x[k / 8][0], Right::descriptor(from_right, 0, k), 1);
+                multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), 1);
             }
         }
         end_products();
+        if (at + 1 < tiles) {
+            wait_for_copies<STAGES - 3>();
+            prepare(at + 1);
+            __syncthreads();  // separates all copies of the next tile from its products, and those of the last from copies
+            load_left(at + 1);
+            copy(at + STAGES - 1);
+        }
         wait_for_products<0>(tile);
         if constexpr (KIND == SPLIT) {
 #pragma unroll
