@@ -1,4 +1,8 @@
-"""Matrix products: operations per second, beside the machine's own product of the dtype."""
+"""Matrix products: operations per second, beside the machine's own product of the dtype.
+
+The ladder is here too: a case that names a kernel times it by method kernel, and by native the library's own routine.
+It runs with CuPy's arrays alone, for the kernels are the same for all libraries, and with NumPy's, which are refused.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +11,80 @@ import functools
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, library
+from benches.harness import Case, Problem, Scale, cores, drawn, library
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
-def product(a, b):
+def product(a, b, precision="float32"):
     """Return the problem of multiplying two matrices, whose reference is their product in float64."""
     name = a.dtype.name
     if a.dtype.kind in "iu":
         return Problem((a, b), a.astype(np.int64) @ b.astype(np.int64))
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    exact = wide_a @ wide_b
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    size = abs(a).astype(np.float32) @ abs(b).astype(np.float32)
     # Sums of k products are formed in float32 at least: their errors grow like sqrt(k), the result is rounded once.
     working = max(ROUNDING["float64"], min(ROUNDING["float32"], ROUNDING[name]))
-    size = abs(a).astype(np.float32) @ abs(b).astype(np.float32)
+    if precision == "highest":
+        working = ROUNDING["float64"]
     allowed = 2 * np.sqrt(a.shape[1]) * working * size + 2 * ROUNDING[name] * abs(exact)
+    if precision == "tf32":
+        # Dropping all but 10 fraction bits of both factors changes a product by at most 2^-9 of it. For factors of
+        # random signs such changes are independent of mean 0: by Hoeffding's inequality their sum is beyond 10 times
+        # the root of the sum of their squares with probability 2 exp(-50), for each of the at most 2^26 elements.
+        allowed += 10 * 2.0**-9 * np.sqrt(np.square(a) @ np.square(b))
     return Problem((a, b), exact.astype(a.dtype), allowed)
 
 
 def a_problem(_, n):
+    return _a_problem(n)
+
+
+@functools.lru_cache(maxsize=1)  # that of all rungs of the ladder
+def _a_problem(n):
     i, j = np.arange(n, dtype=np.float64)[:, None], np.arange(n, dtype=np.float64)
     a = (i - 0.1 * j + 1) / (i + j + 1)
     b = (j - 0.2 * i + 1) * (i + j + 1) / (i * i + j * j + 1)
     return product(a.astype(np.float32), b.astype(np.float32))
 
 
-def random_problem(rng, n, dtype):
+def random_problem(_, shape, dtype, precision="float32"):
+    return _random_problem(shape, dtype, precision)
+
+
+@functools.lru_cache(maxsize=1)  # the cases of a size and dtype follow each other
+def _random_problem(shape, dtype, precision):
+    m, k, n = shape
+    rng = np.random.default_rng(shape)
     if dtype.startswith("int"):
-        return product(*(rng.integers(-9, 10, (n, n), dtype=dtype) for _ in range(2)))
+        return product(*(rng.integers(-9, 10, one, dtype=dtype) for one in ((m, k), (k, n))))
     if dtype == "bfloat16":
         import ml_dtypes
 
         dtype = ml_dtypes.bfloat16
-    return product(*(rng.standard_normal((n, n), np.float32).astype(dtype) for _ in range(2)))
+    return product(*(normals(rng, one, dtype) for one in ((m, k), (k, n))), precision)
+
+
+def normals(rng, shape, dtype):
+    return drawn(rng, shape, dtype, lambda own, length: own.standard_normal(length, np.float32).astype(dtype))
+
+
+def shortest_problem(rng, n):
+    """Return the problem of prolonging shortest paths, c[i, j] = min over k of a[i, k] + b[k, j].
+
+    Every sum is rounded once and minima are exact, so that the answer is exact in any order.
+    """
+    a, b = (drawn(rng, (n, n), np.float32, lambda own, length: own.random(length, np.float32)) for _ in range(2))
+    c = np.full((n, n), np.inf, np.float32)
+    height = max(1, 2**18 // n)  # what a core computes at once stays in its cache
+
+    def fill(start):
+        rows, sums = c[start : start + height], np.empty((min(height, n - start), n), np.float32)
+        for x, y in zip(a[start : start + height].T, b, strict=True):
+            np.minimum(rows, np.add(x[:, None], y, out=sums), out=rows)
+
+    list(cores().map(fill, range(0, n, height)))
+    return Problem((a, b), c)
 
 
 PEERS = {
@@ -49,31 +93,134 @@ PEERS = {
 }
 
 
+def torch_tf32(torch, a, b):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return torch.matmul(a, b)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def cublas_tf32(cupy, a, b):
+    from cupy._core import _routines_linalg as routines
+
+    before = routines.get_compute_type(a.dtype)
+    routines.set_compute_type(a.dtype, routines.COMPUTE_TYPE_TF32)
+    try:
+        return cupy.matmul(a, b)
+    finally:
+        routines.set_compute_type(a.dtype, before)
+
+
+TF32_PEERS = {
+    "torch": torch_tf32,
+    "jax": lambda jnp, a, b: jnp.matmul(a, b, precision="tensorfloat32"),
+    "cublas": cublas_tf32,
+}
+
+
+def in_float64(call):
+    """Return a peer that multiplies in float64 and returns float32."""
+
+    def wide(xp, a, b):
+        if xp.__name__ == "torch":
+            return call(xp, a.double(), b.double()).float()
+        return call(xp, a.astype("float64"), b.astype("float64")).astype("float32")
+
+    return wide
+
+
+WIDE_PEERS = {name: in_float64(call) for name, call in PEERS.items()}
+
+# XLA makes one loop of this, without the n^3 sums in memory.
+SHORTEST_PEERS = {"jax": lambda jnp, a, b: jnp.min(a[:, :, None] + b, axis=1)}
+
+
+def multiply(a, b, *, method, kernel=None, tile=None, **options):
+    """Multiply, by method kernel with the kernel and the tile named; the other methods have none."""
+    if method == "kernel" and kernel is not None:
+        options.update(kernel=kernel, tile=tile)
+    return parprims.matmul(a, b, method=method, **options)
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
-    largest = scale.pick(275, 512, 2048)
+    largest = scale.pick(275, 512, 1024)
     found = []
 
-    def add(name, make, n, dtype):
-        ceiling = f"matmul {dtype}" if dtype in ROUNDING else None
-        skip = {"array": "it would take too long"} if n > largest else {}
-        peers = PEERS
-        if ceiling is None:
-            peers = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
-        run = parprims.matmul
-        found.append(Case("matmul", name, make, run, peers, "FLOP/s", 2 * n**3, ceiling, skip=skip))
+    def add(name, make, shape, peers=PEERS, *, unit="FLOP/s", ceiling=None, libraries=None, **options):
+        m, k, n = shape
+        array = ""
+        if k > largest:
+            array = "it would take too long"
+        elif "kernel" in options:
+            array = "it has no kernels"
+        elif "precision" in options:
+            array = "it is timed with the default precision"
+        skip = {"array": array} if array else {}
+        if scale.gpu and k == 512:
+            skip.setdefault("jax-cuda array", "XLA takes long to compile it, and it is timed at 1024")
+        found.append(
+            Case(
+                "matmul",
+                name,
+                make,
+                functools.partial(multiply, **options),
+                peers,
+                unit,
+                None if unit == "B/s" else 2 * m * k * n,
+                ceiling,
+                skip=skip,
+                **({"libraries": libraries} if libraries else {}),
+            )
+        )
 
-    for n in scale.pick((128,), (256, 512, 4096), (512, 4096)):
-        add(f"A, {n}", functools.partial(a_problem, n=n), n, "float32")
-    for n in scale.pick((128,), (256, 1024), (1024, 4096, 8192)):
-        add(f"C, {n}", functools.partial(random_problem, n=n, dtype="float64"), n, "float64")
-    add("B6, 275", functools.partial(random_problem, n=275, dtype="float32"), 275, "float32")
-    for n in scale.pick((256,), (512, 2048), (1024, 4096, 8192)):
-        add(f"square, {n}", functools.partial(random_problem, n=n, dtype="float32"), n, "float32")
+    def random(family, dtype, n, peers=PEERS, *, ceiling=None, **options):
+        precision = options.get("precision", "float32")
+        make = functools.partial(random_problem, shape=(n, n, n), dtype=dtype, precision=precision)
+        top = ceiling or (f"matmul {dtype}" if dtype in ROUNDING else None)
+        add(f"{family}, {n}", make, (n, n, n), peers, ceiling=top, **options)
+
+    sizes = scale.pick((256,), (512, 2048), (512, 1024, 2048, 4096, 8192))
+    for n in sizes:
+        random("square", "float32", n)
+        if n <= scale.pick(256, 512, 8192):
+            random("conflict_free", "float32", n, kernel="conflict_free")
+            random("tf32", "float32", n, TF32_PEERS, precision="tf32")
+            random("highest", "float32", n, WIDE_PEERS, ceiling="matmul float64", precision="highest")
+    for n in scale.pick((128,), (256, 1024), sizes):
+        random("C", "float64", n)
     if scale.gpu:
         for dtype in ("float16", "bfloat16"):
-            for n in scale.pick((512,), (), (1024, 4096, 8192)):
-                add(f"square, {n}", functools.partial(random_problem, n=n, dtype=dtype), n, dtype)
-    n = scale.pick(64, 256, 1024)
-    add(f"square, {n}", functools.partial(random_problem, n=n, dtype="int32"), n, "int32")
+            for n in scale.pick((512,), (), sizes):
+                random("square", dtype, n)
+        shape = (16, *scale.pick((512, 512), (), (8192, 8192)))
+        make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
+        add(f"skinny, {shape[0]} x {shape[1]}", make, shape, unit="B/s", ceiling="read")
+    random("B6", "float32", 275)
+    library_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
+    random("square", "int32", scale.pick(64, 256, 1024), library_products)
+
+    # The rate counts a sum and a minimum as two operations.
+    for n in scale.pick((64,), (256,), (1024, 4096)):
+        make = functools.partial(shortest_problem, n=n)
+        shortest = {"add": "minimum", "multiply": "add"}
+        add(f"minimum of sums, {n}", make, (n, n, n), SHORTEST_PEERS, unit="op/s", **shortest)
+
+    # The ladder: what others climbed (see examples/gemm_ladder.py), beside the library's own routine.
+    own = {"peers": {"cublas": PEERS["cublas"]}, "libraries": ("numpy", "cupy")}
+    for n in scale.pick((64,), (256, 512), (512, 4096)):
+        add(f"A, {n}", functools.partial(a_problem, n=n), (n, n, n), ceiling="matmul float32")
+    for kernel in ("naive", "tiled"):
+        for width in (4, 8, 16, 32):
+            make = functools.partial(a_problem, n=n)
+            rung = {"kernel": kernel, "tile": width}
+            add(f"A {kernel} {width}, {n}", make, (n, n, n), ceiling="matmul float32", **own, **rung)
+    for n in scale.pick((64,), (256,), (4096, 8192)):
+        for rung, kernel in enumerate(("packed", "tiled", "conflict_free", "tensor"), 1):
+            random(f"C{rung} {kernel}", "float64", n, kernel=kernel, **own)
+    for n in scale.pick((64,), (256,), sizes):
+        for threads in (32, 64, 128, 256, 512):
+            random(f"D1 {threads} threads", "float32", n, kernel="naive", tile=(threads // 32, 32, 1), **own)
     return found

@@ -1,9 +1,9 @@
 """Compile every kind of kernel the library can ask for, for every supported architecture, without a GPU.
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
-compile error or on a spill that is not in `SPILLS`. One architecture, or the one in `WHOLE`, compiles the whole list;
+compile error, on a spill that is not in `SPILLS`, and where asynchronous products would wait for each other. One architecture, or the one in `WHOLE`, compiles the whole list;
 beside it the others compile every sixteenth kernel, and the oldest and the newest the first of each way of each
-template with each dtype.
+template with each dtype. Kernels with instructions of one architecture alone, which is that in `WHOLE`, compile for it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from parprims import _cuda, _reduce, _scan, _sort, _tridiagonal
+from parprims import _cuda, _matmul, _reduce, _scan, _sort, _tridiagonal
 from parprims._arrays import compute_dtype, ring_dtype
 from parprims._operators import BUILT_IN, as_operator, segmented
 from parprims._trace import C_TYPES
@@ -70,6 +70,13 @@ SPILLS = {
     "SortedRows<64, 64, 16, 8, true, true> sort ": "up to 30 bytes each way on sm_100, which another block is worth",
     "SortedRows<256, 256, 16, 8, false, true> sort uint8 values (4,)": _OCCUPANCY,
     "SortedTile<512, 18> sort ": "up to 80 bytes each way, the price of longer tiles",
+    "multiply_conflict_free<128, 128, ": "up to 300 bytes each way, which let another block fit a multiprocessor",
+    # The sums alone take half of the registers that a thread can have.
+    "multiply_tensor<HALF, 128, 256, ": "up to 30 bytes each way",
+    "multiply_tensor<TF32, 128, 256, ": "up to 10 bytes each way",
+    "multiply_by_groups<HALF, 128, 256, ": "up to 20 bytes each way",
+    "multiply_floats_by_groups<TF32, 128, 256, ": "up to 10 bytes each way",
+    "multiply_tensor<BFLOAT, 16, 128, 64, 1, 2, 4, 1, ": "up to 40 bytes each way: elements that are copied one by one",
 }
 
 # Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
@@ -301,6 +308,83 @@ def _sort_kernels(
         yield " ".join((call, "sort", dtype, *(word for word, set_ in words.items() if set_))), plan
 
 
+def products() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plans of matrix products that reach every way of the ladder's templates."""
+    for dtype in ("float32", "int8", "complex128"):
+        yield from _product_kernels("naive", dtype)
+    for dtype in ("float32", "bfloat16", "uint64"):
+        yield from _product_kernels("tiled", dtype)
+    for dtype in ("float64", "float16"):
+        yield from _product_kernels("packed", dtype)
+    for dtype in ("float32", "int8", "float64", "complex128"):
+        yield from _product_kernels("conflict_free", dtype)
+    yield from _product_kernels("conflict_free", "float32", transposed=(True, True))
+    yield from _product_kernels("conflict_free", "float32", (300, 301, 303))
+    yield from _product_kernels("conflict_free", "float32", unaligned=True)
+    yield from _product_kernels("conflict_free", "float32", operators=("minimum", "add"))
+    yield from _product_kernels("conflict_free", "float32", operators=("logaddexp", "add"))
+    yield from _product_kernels("conflict_free", "bool", operators=("logical_or", "logical_and"))
+    # Tensor cores by single warps: every kind of instruction and every way that factors lie with few rows, which
+    # compile the fastest; then the large tiles.
+    few = (16, 8192, 8192)
+    warps = {"capability": 80}
+    for dtype, precision in (
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("float32", "float32"),
+        ("float32", "tf32"),
+        ("float32", "highest"),
+        ("float64", "float32"),
+    ):
+        yield from _product_kernels("tensor", dtype, few, precision=precision, **warps)
+        if precision == "float32":
+            yield from _product_kernels("tensor", dtype, few, transposed=(True, True), **warps)
+    yield from _product_kernels("tensor", "bfloat16", few, transposed=(False, True), **warps)
+    yield from _product_kernels("tensor", "bfloat16", few, unaligned=True, **warps)
+    yield from _product_kernels("tensor", "float32", (16, 301, 303), **warps)
+    for dtype in ("float16", "float32", "float64"):
+        yield from _product_kernels("tensor", dtype, **warps)
+    yield from _product_kernels("tensor", "float32", precision="tf32", **warps)
+    yield from _product_kernels("tensor", "float32", (512, 512, 512), **warps)
+    # And by groups of four warps: 16-bit floats; float32 turned or not, with the left factor along k or not.
+    some = (1024, 1024, 1024)
+    yield from _product_kernels("tensor", "float16")
+    yield from _product_kernels("tensor", "bfloat16", some, transposed=(True, True))
+    yield from _product_kernels("tensor", "float32", precision="tf32")
+    yield from _product_kernels("tensor", "float32", some, precision="tf32", transposed=(False, True))
+    for transposed in ((False, False), (False, True), (True, True)):
+        yield from _product_kernels("tensor", "float32", transposed=transposed)
+
+
+def _product_kernels(
+    kernel,
+    dtype,
+    lengths=(8192, 8192, 8192),
+    *,
+    precision="float32",
+    operators=("add", "multiply"),
+    transposed=(False, False),
+    unaligned=False,
+    capability=90,
+) -> Iterator[tuple[str, _cuda.Plan]]:
+    from array_api_compat import numpy as xp
+
+    m, k, n = lengths
+    a, b = (np.broadcast_to(np.zeros((), _numpy_dtype(dtype)), shape) for shape in ((m, k), (k, n)))
+    p = _matmul._Product(xp, a, b, _matmul._operators(*operators), operators, None)
+    p.choose(xp, precision, kernel)
+    numbers = _matmul._Numbers(p)
+    layouts = [
+        ((1, rows) if across else (columns, 1), numbers.memory_bytes if unaligned else 0)
+        for across, (rows, columns) in zip(transposed, ((m, k), (k, n)), strict=True)
+    ]
+    plan = _matmul._plan(p, numbers, kernel, _matmul._text(p, numbers), layouts, capability)
+    for launch in plan.launches():
+        call = re.search(r"(multiply|pack)_\w+<[^>]+>", launch.body).group()
+        words = {"_".join(operators): not p.ring, precision: precision != "float32", "unaligned": unaligned}
+        yield " ".join((call, "matmul", dtype, *(word for word, set_ in words.items() if set_))), launch
+
+
 def stencils() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield the name and the plan of every kernel of the example laplace3d."""
     folder = str(pathlib.Path(__file__).parents[1] / "examples")
@@ -358,20 +442,24 @@ def main() -> int:
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this architecture")
     parser.add_argument("--match", default="", help="only kernels whose name contains this")
     options = parser.parse_args()
-    sources = {}
-    for name, plan in itertools.chain(reductions(), scans(), solves(), sorts(), stencils()):
+    sources: dict[str, tuple[str, _cuda.Plan]] = {}
+    for name, plan in itertools.chain(reductions(), scans(), solves(), sorts(), products(), stencils()):
         if options.match in name:
-            sources.setdefault(plan.text(static=False), name)
+            sources.setdefault(plan.text(static=False), (name, plan))
     architectures = options.arch or ARCHITECTURES
-    ways = {_way(name): name for name in reversed(sources.values())}
+    ways = {_way(name): name for name, _ in reversed(sources.values())}
+
+    def wanted(arch: str, at: int, name: str, plan: _cuda.Plan) -> bool:
+        if arch == WHOLE or plan.own_instructions:
+            return arch == WHOLE
+        ends = ARCHITECTURES[0], ARCHITECTURES[-1]
+        return len(architectures) == 1 or at % 16 == 0 or (arch in ends and ways[_way(name)] == name)
+
     jobs = [
-        (name, text, arch)
-        for at, (text, name) in enumerate(sources.items())
+        (name, text, plan.architecture(arch))
+        for at, (text, (name, plan)) in enumerate(sources.items())
         for arch in architectures
-        if arch == WHOLE
-        or len(architectures) == 1
-        or at % 16 == 0
-        or (arch in (ARCHITECTURES[0], ARCHITECTURES[-1]) and ways[_way(name)] == name)
+        if wanted(arch, at, name, plan)
     ]
     print(f"{len(sources)} kernels for {', '.join(architectures)}")
     failures = 0
@@ -385,6 +473,7 @@ def main() -> int:
                 f"{shared.group(1) if shared else '0':>6} B shared  {name}"
             )
             allowed = any(name.startswith(prefix) for prefix in SPILLS)
+            error = error or "\n".join(one for one in log.splitlines() if "wgmma" in one and "serialized" in one)
             if error or not used or (spill and not allowed):
                 failures += 1
                 print(f"FAILED {line}\n{error}", flush=True)

@@ -224,7 +224,7 @@ def test_every_case_is_well_formed():
             assert one.name.count(",") == 1
             assert set(one.peers) <= {*harness.LIBRARIES, *harness.OUTSIDE}
             assert set(one.libraries) <= set(harness.LIBRARIES)
-            assert one.unit in ("B/s", "key/s", "FLOP/s")
+            assert one.unit in ("B/s", "key/s", "FLOP/s", "op/s")
             assert (one.work is None) == (one.unit == "B/s")
             assert one.ceiling in (None, "copy", "read") or one.ceiling.startswith("matmul ")
 

@@ -159,7 +159,7 @@ DEVICE void begin_to_copy(const Factor& from, Index first, Index begin, Index en
         }
     } else {
         const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
-#pragma unroll 2
+#pragma unroll 1
         for (int e = 0; e < Mine::EACH; ++e) {
             const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
             if (Mine::beyond(e)) break;
