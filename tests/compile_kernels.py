@@ -1,9 +1,10 @@
 """Compile every kind of kernel the library can ask for, for every supported architecture, without a GPU.
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
-compile error, on a spill that is not in `SPILLS`, and where asynchronous products would wait for each other. One architecture, or the one in `WHOLE`, compiles the whole list;
-beside it the others compile every sixteenth kernel, and the oldest and the newest the first of each way of each
-template with each dtype. Kernels with instructions of one architecture alone, which is that in `WHOLE`, compile for it.
+compile error, on a spill that is not in `SPILLS`, and where asynchronous products would wait for each other. One
+architecture, or the one in `WHOLE`, compiles the whole list; beside it the others compile every sixteenth kernel, and
+the oldest and the newest the first of each way of each template with each dtype. Kernels with instructions of one
+architecture alone, which is that in `WHOLE`, compile for it.
 """
 
 import argparse
