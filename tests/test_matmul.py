@@ -62,8 +62,8 @@ def bound(method, a, b, tile=None):
     """Return steps eps sum |a| |b|: a tree within a tile and one addition per tile; k of them by routine and kernel.
 
     16-bit floats are summed in float32 and rounded once, float16 below 2^-14 to a multiple of 2^-24; a complex product
-    has 4 real ones. The kernel takes a float32 as the sum of two numbers of 11 bits: of each factor 2^-23 is lost, and
-    2^-22 is the product of the smaller ones, so that 4 steps more are allowed.
+    has 4 real ones. The kernel tensor takes a float32 as the sum of two numbers of 11 bits: of each factor 2^-23 is
+    lost, and 2^-22 is the product of the smaller ones, so that 4 steps more are allowed.
     """
     k, name = a.shape[-1], a.dtype.name
     if a.dtype.kind in "iu" or k == 0:
@@ -412,7 +412,7 @@ class TestArguments:
             ("tensor", (8, 16, 16), "float32", "m, n and k must be powers of two, at least 16, 16 and 8"),
             ("tensor", (48, 64, 32), "float32", "must be powers of two"),
             ("tensor", (16, 16, 4), "float64", "at least 16, 16 and 8"),
-            ("tensor", (256, 128, 32), "float32", "it asks for 16 warps of a block, whose registers suffice for 8"),
+            ("tensor", (256, 128, 16), "float64", "it asks for 16 warps of a block, whose registers suffice for 8"),
             ("tensor", (128, 128, 256), "float32", "bytes of shared memory"),
         )
         for kernel, tile, dtype, reason in cases:

@@ -53,7 +53,8 @@ def sizes(monkeypatch):
     """Return a function that changes the sizes of the kernels' work."""
 
     def change(**sizes):
-        monkeypatch.setattr(_matmul, "_runners", {})
+        for name in ("_runners", "_shortcuts"):
+            monkeypatch.setattr(_matmul, name, {})
         monkeypatch.setattr(_matmul, "_SIZES", dataclasses.replace(_matmul._SIZES, **sizes))
 
     return change
@@ -439,6 +440,77 @@ class TestSplit:
         assert planned((32, 100), (100, 64), kernel="conflict_free", tile=(32, 64, 4))[1].zeroed_bytes == 0
 
 
+GROUPS = ("HALF", 64), ("TF32", 32), ("SPLIT", 32)  # the lengths of k that lie in 128 bytes
+
+
+class TestGroups:
+    """Tensor cores by the instructions of groups of four warps, where the factors lie as these ask for."""
+
+    @pytest.fixture
+    def groups(self, sizes):
+        """Return a function that tells, with small tiles for groups, the tile of a dtype and whether it is theirs."""
+        sizes(groups=tuple((kind, ((64, 64, depth),)) for kind, depth in GROUPS))
+
+        def tile(dtype, views):
+            asked = 64, 64, 64 if itemsize(dtype) == 2 else 32
+            one_along_k = views[0] is plain or views[1] is turned
+            return asked, itemsize(dtype) == 2 or one_along_k
+
+        return tile
+
+    @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR[:4])
+    def test_layouts(self, gpu, run, rng, subtests, groups, dtype, precision, views):
+        lacking(gpu, dtype)
+        tile, fits = groups(dtype, views)
+        for a, b in (((72, 136), (136, 88)), ((2, 64, 64), (64, 128)), ((72, 8), (3, 8, 56)), ((40, 1200), (1200, 56))):
+            with subtests.test(a=a, b=b):
+                options = {"kernel": "tensor", "tile": tile, "precision": precision}
+                strides = [
+                    (
+                        *(math.prod(one[at + 1 :]) for at in range(len(one) - 2)),
+                        *((one[-1], 1) if view is plain else (1, one[-2])),
+                    )
+                    for one, view in zip((a, b), views, strict=True)
+                ]
+                _, plan = planned(a, b, dtype, strides=strides, **options)
+                assert ("by_groups<" in plan.body) == fits
+                assert bool(plan.zeroed_bytes) == (a[-1] == 1200)
+                check(gpu, run, make(rng, (a, b), dtype), views, **options)
+                assert "by_groups<" not in planned(a, b, dtype, strides=strides, capability=86, **options)[1].body
+
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR[:4])
+    def test_own_tiles(self, gpu, run, rng, subtests, dtype, precision):
+        lacking(gpu, dtype)
+        kind = "HALF" if itemsize(dtype) == 2 else "TF32" if precision == "tf32" else "SPLIT"
+        for tile in dict(_matmul._SIZES.groups)[kind]:
+            with subtests.test(tile=tile):
+                options = {"kernel": "tensor", "tile": tile, "precision": precision}
+                shapes = (tile[0] + 8, 136), (136, tile[1] + 8)
+                check(gpu, run, make(rng, shapes, dtype), (plain, turned), **options)
+
+    @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR[:4])
+    def test_not_finite(self, gpu, run, rng, groups, dtype, precision, views):
+        lacking(gpu, dtype)
+        tile, _ = groups(dtype, views)
+        (a,) = make(rng, ((72, 136),), dtype)
+        b = rng.integers(-9, 10, (136, 88)).astype(a.dtype)
+        a[0, 3], a[1, 5], a[2, 7], a[70, :2] = np.inf, -np.inf, np.nan, (np.inf, -np.inf)
+        expected = loop(a, b)
+        finite = np.where(np.isfinite(a.astype(np.float64)), a, a.dtype.type(0))
+        options = {"kernel": "tensor", "tile": tile, "precision": precision}
+        check(gpu, run, (a, b), views, expected=expected, error=allowed(finite, b, precision), **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR[:4])
+    def test_sanitized(self, gpu, run, rng, groups, dtype, precision, views):
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, views)[0], "precision": precision}
+        check(gpu, run, make(rng, ((72, 136), (136, 72)), dtype), views, **options)
+
+
 class TestSemirings:
     CASES = (
         ("int8", "maximum", "add", np.maximum, np.add),
@@ -509,27 +581,32 @@ class TestAccuracy:
             "positive": positive,
             "badly scaled": ((a * rows).astype(np.float32), (b * columns).astype(np.float32)),
             "cancelling": (cancelling, again),
+            "next to the least": (a * np.float32(2.0**-123), b * np.float32(2.0**100)),
         }
 
     def test_no_worse_than_a_chain(self, gpu, run, rng, subtests):
         # The error relative to sum |a| |b|, in the mean of squares over 256 sums, against that of simulated chains.
-        k = 2000 if gpu.name == "emulated" else 65536
-        for name, (a, b) in self.cases(rng, k).items():
-            with subtests.test(name):
-                expected, scale = loop(a, b), size(a, b)
-                result = check(gpu, run, (a, b), kernel="tensor", tile=(16, 16, 32))
-                found, usual = (
-                    np.sqrt(np.mean((abs(x.astype(np.longdouble) - expected) / scale) ** 2))
-                    for x in (gpu.to_numpy(result), chain(a, b))
-                )
-                assert found <= usual
+        # Shorter sums than the first are left to chains.
+        for k in (_matmul._SIZES.chain, 2000 if gpu.name == "emulated" else 65536):
+            for name, (a, b) in self.cases(rng, k).items():
+                with subtests.test(name, k=k):
+                    expected, scale = loop(a, b), size(a, b)
+                    result = check(gpu, run, (a, b), kernel="tensor", tile=(16, 16, 32))
+                    found, usual = (
+                        np.sqrt(np.mean((abs(x.astype(np.longdouble) - expected) / scale) ** 2))
+                        for x in (gpu.to_numpy(result), chain(a, b))
+                    )
+                    assert found <= usual
 
     def test_short_sums(self, gpu, run, rng, subtests):
         # All that a split loses has the same sign where numbers are just above the middle of two of 11 bits.
         for k in (1, 2, 7, 64):
             with subtests.test(k=k):
                 a, b = ((1 + (4097 + rng.integers(0, 9, shape)) * 2.0**-23) for shape in ((20, k), (k, 20)))
-                check(gpu, run, (a.astype(np.float32), b.astype(np.float32)), kernel="tensor")
+                inputs = tuple(x.astype(np.float32) for x in (a, b))
+                check(gpu, run, inputs, kernel="tensor")
+                # Which therefore is not what such a product gets.
+                check(gpu, run, inputs, error=(k + 1) * 2.0**-23 * size(*inputs))
 
     def test_tf32_is_rounded_to_10_bits(self, gpu, run, rng):
         # Numbers of 10 fraction bits, and few enough of them, are multiplied exactly. So would others be here, each by
@@ -865,7 +942,9 @@ class TestPlan:
             for shapes in self.SHAPES:
                 with subtests.test(dtype=dtype, precision=precision, shapes=shapes):
                     kernel, plan = planned(*shapes, dtype, precision=precision, capability=capability)
-                    assert (kernel == "tensor") == (capability >= 80 and dtype.startswith(("float", "bfloat")))
+                    short = (dtype, precision) == ("float32", "float32") and shapes[0][-1] < 128  # better by a chain
+                    floats = dtype.startswith(("float", "bfloat"))
+                    assert (kernel == "tensor") == (capability >= 80 and floats and not short)
                     for launch in plan.launches():
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024

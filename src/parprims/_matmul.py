@@ -110,8 +110,10 @@ def matmul(
     matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
     them.
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
-    (k + 1) eps sum |a| |b| by native and kernel; 4 times that for complex numbers; 2^-9 sum |a| |b| more with tf32, and
-    rounded once with highest. 16-bit floats are multiplied and summed in float32 and rounded once. Integers wrap.
+    (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32, which it is chosen
+    for from k = 128 on, where its errors are no larger than a chain's, and of which it keeps fewer digits below 2^-126;
+    4 times that for complex numbers; 2^-9 sum |a| |b| more with tf32, and rounded once with highest. 16-bit floats are
+    multiplied and summed in float32 and rounded once. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given; JAX multiplies at its highest precision), kernel (CUDA arrays and
     operators that can be traced; tensor multiplies floats by sum and product, on devices of compute capability 8.0 and
@@ -373,7 +375,8 @@ class _Sizes:
     instructions; ``groups`` are those for instructions of four warps, whose m and n are the lengths of the left and the
     right factor. Tiles that would multiply twice as much beyond the edges as others are out. Fewer blocks than three
     quarters of what ``multiprocessors`` hold get smaller tiles, and sums cut in parts of at least ``part`` tiles along
-    k. Up to ``stages`` tiles lie in shared memory.
+    k. Up to ``stages`` tiles lie in shared memory. Shorter sums of float32 than ``chain`` are left to ordinary
+    registers, whose errors are no larger than those of a tensor core, which truncates, from there on only.
     """
 
     threads: tuple[int, int, int] = (8, 32, 1)
@@ -386,7 +389,7 @@ class _Sizes:
     tensor: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
         ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64), (16, 128, 64), (128, 16, 64))),
         ("TF32", ((128, 256, 32), (128, 128, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32))),
-        ("SPLIT", ((128, 128, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32))),
+        ("SPLIT", ((128, 64, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32))),
         ("DOUBLE", ((128, 128, 16), (64, 64, 16), (16, 64, 16), (64, 16, 16))),
     )
     groups: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
@@ -396,6 +399,7 @@ class _Sizes:
     )
     stages: int = 4
     part: int = 4
+    chain: int = 128
     multiprocessors: int = 132
 
 
@@ -432,8 +436,8 @@ class _Numbers:
 
     def warps(self, tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return how many warps stand along m and n of a tensor kernel's tile."""
-        wide = 32 if self.kind in ("SPLIT", "DOUBLE") else 64
-        return max(1, tile[0] // 64), max(1, tile[1] // wide)
+        high, wide = {"SPLIT": (32, 32), "DOUBLE": (64, 32)}.get(self.kind or "", (64, 64))
+        return max(1, tile[0] // high), max(1, tile[1] // wide)
 
 
 def _impossible(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, capability: int = 90) -> str | None:
@@ -457,11 +461,12 @@ def _impossible(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, capa
         if any(length & (length - 1) for length in tile) or min(m, n) < 16 or k < depth:
             return f"m, n and k must be powers of two, at least 16, 16 and {depth}"
         down, across = numbers.warps(tile)
-        if down * across > 8:
-            return f"it asks for {down * across} warps of a block, whose registers suffice for 8"
-    need, most = _block(kernel, tile, numbers, 0).shared_bytes, _SHARED.get(capability, 227)
-    if need > most << 10:
-        return f"it asks for {need} bytes of shared memory, a block has {most << 10}"
+        most = 16 if numbers.kind == "SPLIT" else 8  # whose warps have smaller tiles
+        if down * across > most:
+            return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
+    need, there = _block(kernel, tile, numbers, 0).shared_bytes, _SHARED.get(capability, 227) << 10
+    if need > there:
+        return f"it asks for {need} bytes of shared memory, a block has {there}"
     return None
 
 
@@ -507,7 +512,8 @@ def _best(p: _Product, numbers: _Numbers, capability: int) -> tuple[str, str | N
     if p.kernel is not None:
         wanted: tuple[str, ...] = (p.kernel,)
     else:
-        wanted = ("tensor",) * (numbers.kind is not None and capability >= 80) + ("conflict_free", "tiled")
+        exact = numbers.kind != "SPLIT" or p.a.shape[-1] >= _SIZES.chain
+        wanted = ("tensor",) * (numbers.kind is not None and exact and capability >= 80) + ("conflict_free", "tiled")
     for kernel in wanted:
         if kernel == "tensor" and numbers.kind is None:
             what = numbers.memory if p.ring else f"{p.add.name} of {p.multiply.name}"

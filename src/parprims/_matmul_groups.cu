@@ -200,7 +200,6 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
             if constexpr (KIND == SPLIT) {
                 multiply_group(tile, x[k / 8][1], Right::descriptor(from, 0, k), k > 0);
                 multiply_group(tile, x[k / 8][0], Right::descriptor(rest, 0, k), 1);
-                multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), 1);
             } else {
                 multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), 1);
             }
@@ -215,6 +214,13 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
         }
         wait_for_products<0>(tile);
         if constexpr (KIND == SPLIT) {
+#pragma unroll
+            for (int i = 0; i < N / 2; ++i) sums[i] += tile[i] * (1 / UNITS);
+            begin_products();
+#pragma unroll
+            for (int k = 0; k < K; k += 8) multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), k > 0);
+            end_products();
+            wait_for_products<0>(tile);
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) sums[i] += tile[i];
         }

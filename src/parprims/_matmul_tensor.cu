@@ -3,9 +3,10 @@
 // Stands after _matmul.cu, whose Factor, Place and Result it takes. KIND says what is multiplied:
 //   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, fragments by ldmatrix, which also transposes
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
-//   SPLIT         float32 as the sum of two such numbers: three products, the smallest first. A tensor core truncates
-//                 what it adds, so that long sums lose what the split has won: every K products they are added to
-//                 sums in ordinary registers, which round to nearest.
+//   SPLIT         float32 as the sum of two such numbers, the second in units of 1 / UNITS, so that it keeps its digits
+//                 where the first is close to the least a float can be: three products, which two sums keep apart. A
+//                 tensor core truncates what it adds, so that long sums lose what the split has won: every K products
+//                 both are added to sums in ordinary registers, which round to nearest.
 //   DOUBLE        float64, or float32 widened to it: m16n8k8, and m8n8k4 before compute capability 9.0
 // Where a float32 is split, infinity leaves a remainder that is NaN, and numbers close to it are rounded to it: an element
 // that is not finite in the end is computed again by a chain of products in float32.
@@ -101,6 +102,8 @@ DEVICE unsigned rounded(float x) {
     return y;
 }
 
+constexpr float UNITS = 2048;  // as many as a remainder is smaller than what it is left by, at least
+
 // A number as the registers of the fragments it goes to.
 template <Kind KIND, class Register, int PARTS, class Number>
 DEVICE void split(Register (&to)[PARTS], Number x) {
@@ -108,7 +111,7 @@ DEVICE void split(Register (&to)[PARTS], Number x) {
         to[0] = load(x);
     } else {
         to[0] = rounded(x);
-        if constexpr (KIND == SPLIT) to[1] = rounded(x - __uint_as_float(to[0]));
+        if constexpr (KIND == SPLIT) to[1] = rounded((x - __uint_as_float(to[0])) * UNITS);
     }
 }
 
@@ -258,7 +261,8 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     S sums[TALL * BROAD * 4];
 #pragma unroll
     for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = 0;
-    S tile[TALL][BROAD][4] = {};  // the sums of the instructions, for SPLIT those since the last promotion
+    // The sums of the instructions, for SPLIT those since the last promotion; those with remainders.
+    S tile[TALL][BROAD][4] = {}, rest[TALL][BROAD][4] = {};
 
     const int tiles = (int)((p.end - p.begin + K - 1) / K);
     const auto copy = [&](int at) {
@@ -321,8 +325,8 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
 #pragma unroll
                 for (int j = 0; j < BROAD; ++j) {
                     if constexpr (KIND == SPLIT) {
-                        multiply_add<KIND>(tile[i][j], x[1][i], y[0][j]);
-                        multiply_add<KIND>(tile[i][j], x[0][i], y[1][j]);
+                        multiply_add<KIND>(rest[i][j], x[1][i], y[0][j]);
+                        multiply_add<KIND>(rest[i][j], x[0][i], y[1][j]);
                     }
                     multiply_add<KIND>(tile[i][j], x[0][i], y[0][j]);
                 }
@@ -330,9 +334,9 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
         if constexpr (KIND == SPLIT) {
 #pragma unroll
             for (int i = 0; i < TALL * BROAD * 4; ++i) {
-                S& part = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
-                sums[i] += part;
-                part = 0;
+                const int down = i / 4 / BROAD, right = i / 4 % BROAD;
+                sums[i] = tile[down][right][i % 4] + (rest[down][right][i % 4] * (1 / UNITS) + sums[i]);
+                tile[down][right][i % 4] = rest[down][right][i % 4] = 0;
             }
         }
     }
