@@ -144,7 +144,7 @@ def matmul(
         signature = _cuda.signature((a, b))
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = (operation, precision, kernel, tile, method, signature)
+            key = (operation, precision, kernel, repr(tile), method, signature)  # 2 and 2.0 would be one key
             shortcut = _shortcut(key)
             if shortcut is not None:
                 return shortcut(a, b)[0]
