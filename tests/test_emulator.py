@@ -8,7 +8,18 @@ import pytest
 from parprims import _cuda
 from tests import emulator
 
-pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(emulator.compiler() is None, reason="needs a C++ compiler"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _once(request):
+    """Leave these tests to the run of the emulated backend where runs are of one backend each."""
+    if "emulated" not in (request.config.getoption("--backend") or ["emulated"]):
+        pytest.skip("the emulated backend is not asked for")
+
 
 SUM = """
 const float* from = (const float*)in0;
