@@ -20,9 +20,6 @@ if shutil.which("nvidia-smi"):
     BACKENDS |= GPU_BACKENDS
 
 
-_ON_ALL_CORES = ("-n", "auto", "--dist", "worksteal")
-
-
 def _group(name: str) -> tuple[str, ...]:
     return nox.project.dependency_groups(PROJECT, name)
 
@@ -33,7 +30,7 @@ def tests(session: nox.Session, backend: str) -> None:
     """Run the suite on one backend, which then must not be missing; on a GPU no kernel may refuse either."""
     session.install("-e", BACKENDS[backend], *_group("test"), *(_group("torch-cpu") if backend == "torch" else ()))
     # One process for each core, but one alone on a GPU.
-    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else _ON_ALL_CORES
+    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else ["-n", "auto"]
     session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs)
 
 
@@ -42,7 +39,7 @@ def lowest(session: nox.Session) -> None:
     """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""
     requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
     session.install("-e", ".", *_group("test"), *requirements)
-    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *_ON_ALL_CORES, *session.posargs)
+    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", "-n", "auto", *session.posargs)
 
 
 @nox.session
@@ -74,7 +71,7 @@ def emulate(session: nox.Session) -> None:
     session.install("-e", ".", *_group("test"))
     promises = ["--promise", "emulated", "--promise", "kernel"]
     suite = session.posargs or ["-m", "sanitize or emulator"]
-    session.run("pytest", "-q", *_ON_ALL_CORES, "--backend", "emulated", *promises, *suite)
+    session.run("pytest", "-q", "-n", "auto", "--backend", "emulated", *promises, *suite)
 
 
 @nox.session(venv_backend="none")
