@@ -13,7 +13,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,8 +65,6 @@ def _strict() -> Backend:
 
 
 def _jax(platform: str, name: str) -> Backend:
-    if platform == "cpu" and not shutil.which("nvidia-smi"):
-        _compile_quickly()
     import jax
     import jax.numpy as jnp
 
@@ -82,15 +79,6 @@ def _jax(platform: str, name: str) -> Backend:
         return jax.device_put(x, device)
 
     return Backend(name, jnp, asarray, np.asarray, cuda=platform == "cuda")
-
-
-def _compile_quickly() -> None:
-    """Let XLA compile in a fifth of the time what runs only once, if this one knows how; the comparison optimises."""
-    options = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"}
-    probe = [sys.executable, "-c", "import jax; jax.devices()"]
-    # It ends a process in which it is asked for what it does not know.
-    if not subprocess.run(probe, env={**os.environ, **options}, capture_output=True).returncode:
-        os.environ.update(options)
 
 
 def _torch(device: str, name: str) -> Backend:

@@ -87,8 +87,9 @@ class Systems(Contract):
 
     @pytest.fixture(autouse=True)
     def _compile_less(self, request):
-        """Save JAX the time of compiling what was tested under another name."""
+        """Save JAX the time of compiling what was tested under another name, and of optimising it."""
         if "backend" not in request.fixturenames or request.getfixturevalue("backend").name != "jax":
+            yield
             return
         named = request.function.__name__ == "test_one_system_without_jit"
         if "method" in request.fixturenames and request.getfixturevalue("method") == "auto" and not named:
@@ -98,6 +99,10 @@ class Systems(Contract):
         if request.function.__name__ == "test_axis":
             pytest.skip("test_any_shape tests every axis")
         self.dtypes = ("bfloat16", "float32", "complex128")
+        config = importlib.import_module("jax").config
+        config.update("jax_disable_most_optimizations", True)
+        yield
+        config.update("jax_disable_most_optimizations", False)
 
     def make(self, rng, shape, dtype):
         return dominant(rng, shape, dtype)
