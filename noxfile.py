@@ -67,7 +67,7 @@ def kernels(session: nox.Session) -> None:
 
 @nox.session
 def emulate(session: nox.Session) -> None:
-    """Run the CUDA kernels on the CPU, by the tests marked sanitize, and the emulator's own; options pick others."""
+    """Run kernels on the CPU by tests marked sanitize, and the emulator's own, or others. Needs a C++ compiler."""
     session.install("-e", ".", *_group("test"))
     promises = ["--promise", "emulated", "--promise", "kernel"]
     suite = session.posargs or ["-m", "sanitize or emulator"]

@@ -317,3 +317,17 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cuda, "device_index", lambda *_: 0)
     patch.setattr(_cuda, "capability", lambda *_: 90)
     patch.setattr(_cuda, "Runner", Runner)
+
+
+def install_for_torch(patch: pytest.MonkeyPatch) -> None:
+    """Let kernels take PyTorch's tensors too, which are handed to them as NumPy arrays, until the patch is undone."""
+    import torch
+
+    class TensorRunner(Runner):
+        def __call__(self, *xs: Any) -> tuple[Any, ...]:
+            return tuple(torch.from_numpy(y) for y in super().__call__(*(x.detach().numpy() for x in xs)))
+
+    patch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
+    patch.setattr(_cuda, "plain", lambda _, x: x.resolve_conj())
+    patch.setattr(_cuda, "contiguous", lambda _, x: x.contiguous())
+    patch.setattr(_cuda, "Runner", TensorRunner)

@@ -115,6 +115,20 @@ def multiplied(backend, run, method, inputs, **options):
     return product(*map(backend.asarray, inputs))
 
 
+def slopes(backend, function, arrays):
+    """Return the derivatives of a function by its two arguments, where the library has such."""
+    if backend.name.startswith("jax"):
+        import jax
+
+        return jax.jit(jax.grad(function, argnums=(0, 1)))(*arrays)
+    if not backend.name.startswith("torch"):
+        pytest.skip(f"{backend.name} has no gradients")
+    for x in arrays:
+        x.requires_grad_()
+    function(*arrays).backward()
+    return tuple(x.grad for x in arrays)
+
+
 def problem(n):
     """Return A[i,j] = (i - 0.1 j + 1)/(i + j + 1) and B[i,j] = (j - 0.2 i + 1)(i + j + 1)/(i^2 + j^2 + 1)."""
     i, j = np.indices((n, n), dtype=np.float64)
@@ -272,17 +286,7 @@ class TestMatmul:
                 def weighted(a, b, weights=weights, tile=tile):
                     return backend.xp.sum(weights * run(parprims.matmul, a, b, tile=tile, method=method))
 
-                if backend.name.startswith("jax"):
-                    import jax
-
-                    gradients = jax.jit(jax.grad(weighted, argnums=(0, 1)))(*arrays)
-                elif backend.name.startswith("torch"):
-                    for x in arrays:
-                        x.requires_grad_()
-                    weighted(*arrays).backward()
-                    gradients = tuple(x.grad for x in arrays)
-                else:
-                    pytest.skip(f"{backend.name} has no gradients")
+                gradients = slopes(backend, weighted, arrays)
                 for got, factors in zip(gradients, ((w, b.T), (a.T, w)), strict=True):
                     compare(backend, got, loop(*factors), bound("native", *factors))
 
@@ -668,17 +672,7 @@ class TestSemirings:
         def weighted(a, b):
             return backend.xp.sum(weights * run(parprims.matmul, a, b, add="logaddexp", multiply="add", method=method))
 
-        if backend.name.startswith("jax"):
-            import jax
-
-            gradients = jax.jit(jax.grad(weighted, argnums=(0, 1)))(*arrays)
-        elif backend.name.startswith("torch"):
-            for x in arrays:
-                x.requires_grad_()
-            weighted(*arrays).backward()
-            gradients = tuple(x.grad for x in arrays)
-        else:
-            pytest.skip(f"{backend.name} has no gradients")
+        gradients = slopes(backend, weighted, arrays)
         shares = w[:, None] * np.exp(a[:, :, None] + b - np.log(np.exp(a) @ np.exp(b))[:, None])  # of i, k, j
         allowed = 4 * 9 * np.max(logaddexp_bound(a, b)) * abs(w).sum()
         for got, expected in zip(gradients, (shares.sum(axis=2), shares.sum(axis=0)), strict=True):

@@ -434,15 +434,8 @@ class TestTorch:
     def tensors(self, gpu, monkeypatch):
         """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
         if gpu.name == "emulated":
-            torch = pytest.importorskip("torch")
-
-            class Runner(emulator.Runner):
-                def __call__(self, *xs):
-                    return tuple(torch.from_numpy(y) for y in super().__call__(*(x.detach().numpy() for x in xs)))
-
-            monkeypatch.setattr(_cuda, "Runner", Runner)
-            monkeypatch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
-            monkeypatch.setattr(_cuda, "contiguous", lambda _, x: x.contiguous())
+            pytest.importorskip("torch")
+            emulator.install_for_torch(monkeypatch)
             return _backend("torch")
         if gpu.name != "torch-cuda":
             pytest.skip("needs PyTorch")

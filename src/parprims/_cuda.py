@@ -714,6 +714,14 @@ def remember(memory: dict[Any, Any], key: Any, found: Found) -> Found:
     return found
 
 
+def recall(memory: dict[Any, Found], key: Any) -> Found | None:
+    """Return what was kept for a key, or None; also for one with an unhashable argument, which the checks will name."""
+    try:
+        return memory.get(key)
+    except TypeError:
+        return None
+
+
 # ---- JAX ------------------------------------------------------------------------------------------------------
 
 

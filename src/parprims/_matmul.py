@@ -145,7 +145,7 @@ def matmul(
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
             key = (operation, precision, kernel, repr(tile), method, signature)  # 2 and 2.0 would be one key
-            shortcut = _shortcut(key)
+            shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)[0]
     xp = namespace(a=a, b=b)
@@ -197,14 +197,6 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
 
 
 _shortcuts: dict[Any, Callable[..., tuple[Array, ...]]] = {}
-
-
-def _shortcut(key: Any) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what computes calls with this key, if one came before."""
-    try:
-        return _shortcuts.get(key)
-    except TypeError:  # an unhashable argument, which the checks will name
-        return None
 
 
 class _Product:
@@ -568,14 +560,13 @@ def _source(p: _Product, numbers: _Numbers) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Factor:
-    """How a kernel reads a factor: as lines along k, with the strides of lines, along them, and of the batch's axes.
+    """How a kernel reads a factor: as lines along k, with the strides of lines and along them.
 
     ``vector`` elements can be read at once, along k if ``along_k``.
     """
 
     outer: int
     along: int
-    batch: tuple[int, ...]
     vector: int
     along_k: bool
 
@@ -583,7 +574,7 @@ class _Factor:
     def of(
         strides: tuple[int, int], batch: tuple[int, ...], lengths: tuple[int, int], address: int, itemsize: int
     ) -> _Factor:
-        """Return the factor given strides and lengths of lines and of k, and the address modulo 16."""
+        """Return the factor given strides and lengths of lines and of k, those of the batch, the address modulo 16."""
         outer, along = (0 if length == 1 else stride for stride, length in zip(strides, lengths, strict=True))
         along_k = along == 1 or (outer != 1 and abs(along) <= abs(outer))
         unit, other = (along, outer) if along_k else (outer, along)
@@ -591,7 +582,7 @@ class _Factor:
         if unit == 1:
             steps = [16, address, *(itemsize * step for step in (other, *batch))]
             vector = max(1, math.gcd(*steps) // itemsize)
-        return _Factor(outer, along, batch, vector, along_k)
+        return _Factor(outer, along, vector, along_k)
 
 
 def _plan(
@@ -644,12 +635,9 @@ def _plan(
         "  const Result c{(T*)out0 + blockIdx.x / (n8 * n7) * n0 * n1, n0, n1};",
         f"  const Place p = place<{rows}, {columns}>({lines}, n2, n7, (int)n8, n9);",
     ]
-    plan = dataclasses.replace(
-        _cuda.Plan(
-            source, "", 2, ((p.shape, numbers.memory),), tuple(integers), tiles * splits * matrices, block.threads
-        ),
-        shared_bytes=block.shared_bytes,
-    )
+    grid = tiles * splits * matrices
+    outputs = ((p.shape, numbers.memory),)
+    plan = _cuda.Plan(source, "", 2, outputs, tuple(integers), grid, block.threads, shared_bytes=block.shared_bytes)
     if kernel in ("naive", "tiled"):
         lengths = f"{rows}, {columns}" + (f", {depth}" if kernel == "tiled" else "")
         return dataclasses.replace(plan, body="\n".join((*body, f"  multiply_{kernel}<{lengths}>(a, b, c, p);")))
@@ -660,7 +648,7 @@ def _plan(
     plan = dataclasses.replace(
         plan,
         zeroed_bytes=4 * tiles * matrices * cut,
-        temporary_bytes=plan.grid * sums_bytes * cut,
+        temporary_bytes=grid * sums_bytes * cut,
         unbound_registers=kernel == "tensor",
         resident_blocks=2 if kernel == "conflict_free" and block.threads <= 256 and numbers.registers_bytes == 4 else 0,
     )

@@ -310,7 +310,7 @@ def linear_recurrence(
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
             key = ("linear_recurrence", axis, type(axis), reverse, method, signature)
-            shortcut = _shortcut(key)
+            shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)
     xp = namespace(a=a, b=b)
@@ -329,14 +329,6 @@ def linear_recurrence(
 
 
 _shortcuts: dict[Any, Callable[..., Any]] = {}
-
-
-def _shortcut(key: Any) -> Callable[..., Any] | None:
-    """Return what computes calls with this key, if one came before."""
-    try:
-        return _shortcuts.get(key)
-    except TypeError:  # an unhashable argument, which the checks will name
-        return None
 
 
 def _only_array(x: Array) -> Array:
@@ -462,7 +454,7 @@ def _scan(
         if signature is not None:
             options = axis, type(axis), exclusive, reverse, dtype, include_initial, method
             key = (primitive, operation, options, type(x), signature)
-            shortcut = _shortcut(key)
+            shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(x)
     operator = as_operator(op)

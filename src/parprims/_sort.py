@@ -202,7 +202,7 @@ def _sort(
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
             key = (primitive, axis, type(axis), descending, stable, method, signature)
-            shortcut = _shortcut(key)
+            shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(keys, *(values or ()))
     name = "keys" if primitive == "sort_by_key" else "x"
@@ -221,14 +221,6 @@ def _sort(
 
 
 _shortcuts: dict[Any, Callable[..., tuple[Array, ...]]] = {}
-
-
-def _shortcut(key: Any) -> Callable[..., tuple[Array, ...]] | None:
-    """Return what computes calls with this key, if one came before."""
-    try:
-        return _shortcuts.get(key)
-    except TypeError:  # an unhashable argument, which the checks will name
-        return None
 
 
 _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
