@@ -225,6 +225,20 @@ def _emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         emulator.install(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def _first_gpu(request: pytest.FixtureRequest) -> None:
+    """Make the first GPU the current one, which XLA's last program may have been on another than."""
+    name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
+    if name == "cupy":
+        import cupy
+
+        cupy.cuda.runtime.setDevice(0)
+    elif name == "torch-cuda":
+        import torch
+
+        torch.cuda.set_device(0)
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that are another stream in every test and the same in every run."""

@@ -666,6 +666,8 @@ class TestSemirings:
         # With s = log(sum exp(a + b)), ds[i,j]/da[i,k] = exp(a[i,k] + b[k,j] - s[i,j]) is a product of weights
         # exp(p - s) of at most k steps. Each has the errors of two sums, 2 E with E from `logaddexp_bound`, and of exp,
         # less than 2 E.
+        if method == "kernel" and backend.name.startswith("torch"):
+            pytest.skip("PyTorch differentiates the array method")
         a, b, w = make(rng, ((5, 9), (9, 4), (5, 4)), "float64")
         arrays, weights = tuple(map(backend.asarray, (a, b))), backend.asarray(w)
 

@@ -129,14 +129,14 @@ def gapped(backend, x):
 def check(gpu, run, inputs, views=(plain, plain), *, expected=None, error=None, **options):
     """Multiply by kernel, compare with the reference, and the factors with what they were; return the result."""
     arrays = tuple(view(gpu, x) for view, x in zip(views, inputs, strict=True))
+    before = [gpu.to_numpy(x).tobytes() for x in arrays]
     result = run(parprims.matmul, *arrays, method="kernel", **options)
     if expected is None:
         expected = loop(*inputs)
     if error is None:
         error = allowed(*inputs, options.get("precision", "float32"))
     compare(gpu, result, expected, error, inputs[0].dtype.name)
-    for before, after in zip(inputs, arrays, strict=True):
-        assert gpu.to_numpy(after).tobytes() == before.tobytes()
+    assert [gpu.to_numpy(x).tobytes() for x in arrays] == before
     return result
 
 

@@ -434,10 +434,10 @@ def stress(gpu, call, seed, index, rare=30):
 
 
 class TestStress:
-    @pytest.mark.parametrize("part", range(8))
+    @pytest.mark.parametrize("part", range(16))
     def test_random_cases(self, gpu, run, rng, part):
         check(gpu, run, ADD, (10,), 0, rng)  # skips where the kernel refuses
-        for index in range(part, 20 if gpu.name == "jax-cuda" else STRESS, 8):
+        for index in range(part, 20 if gpu.name == "jax-cuda" else STRESS, 16):
             stress(gpu, run if index % 4 == 0 else directly, SEED, index)
 
 
@@ -695,6 +695,7 @@ class TestStreams:
                 sums = parprims.scan(part, method="kernel")
                 assert device(sums) == device(array)
                 compare(gpu, sums, np.cumsum(gpu.to_numpy(part), dtype=np.int64))
+        assert device(gpu.xp.ones(1)) == device(here)  # the current device is what it was
 
 
 class TestMemory:

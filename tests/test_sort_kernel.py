@@ -298,9 +298,9 @@ class TestTiles:
 
 
 class TestStress:
-    @pytest.mark.parametrize("part", range(8))
+    @pytest.mark.parametrize("part", range(16))
     def test_random_cases(self, gpu, run, part):
-        for index in range(part, min(STRESS, 20) if gpu.name == "emulated" else STRESS, 8):
+        for index in range(part, min(STRESS, 20) if gpu.name == "emulated" else STRESS, 16):
             rng = np.random.default_rng([SEED, index])
             edge = int(rng.choice(EDGES)) if rng.random() < 0.7 else int(2 ** rng.uniform(0, 15))
             n = max(1, edge + int(rng.integers(-3, 4)))
