@@ -163,14 +163,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
-    """Give each process of pytest-xdist a GPU to begin with, in turn, and no more of its memory than it needs."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    has_gpu = shutil.which("nvidia-smi") is not None
+    if config.getoption("numprocesses", None):  # they inherit what is set before they start
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
+        if has_gpu:
+            os.environ.setdefault("XLA_FLAGS", "--xla_gpu_force_compilation_parallelism=1")
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker and shutil.which("nvidia-smi") and "CUDA_VISIBLE_DEVICES" not in os.environ:
+    if worker and has_gpu and "CUDA_VISIBLE_DEVICES" not in os.environ:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
         count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 _backends: dict[str, Backend] = {}

@@ -695,7 +695,7 @@ class TestStreams:
                 sums = parprims.scan(part, method="kernel")
                 assert device(sums) == device(array)
                 compare(gpu, sums, np.cumsum(gpu.to_numpy(part), dtype=np.int64))
-        assert device(gpu.xp.ones(1)) == device(here)  # the current device is what it was
+        assert device(gpu.asarray(x)) == device(here)  # the current device is what it was
 
 
 class TestMemory:
