@@ -411,6 +411,31 @@ inline void wait_copies(int left) {
     me.copies = later;
 }
 
+// A barrier in shared memory: how many arrivals end its phase, how many are missing, and the phase's parity.
+struct Barrier {
+    int count : 31, parity : 1;
+    unsigned missing;
+};
+
+inline Barrier& barrier(unsigned address) {
+    if (address % 8) throw std::runtime_error("a barrier is not aligned");
+    return *(Barrier*)from_shared(address);
+}
+
+inline void begin_barrier(unsigned address, int count) { barrier(address) = {count, 0, (unsigned)count}; }
+
+inline void arrive(unsigned address) {
+    Barrier& one = barrier(address);
+    if (--one.missing) return;
+    one.missing = one.count;
+    one.parity = ~one.parity;
+}
+
+inline bool has_ended(unsigned address, int parity) {
+    pause();
+    return (barrier(address).parity & 1) != parity;
+}
+
 using Word16 = unsigned __int128;
 
 inline void store16(void* to, unsigned long long low, unsigned long long high) {

@@ -66,6 +66,12 @@ PTX = {
     "wgmma.fence.sync.aligned;": "",
     "wgmma.commit_group.sync.aligned;": "++emulated::self().product_groups;",
     "wgmma.wait_group.sync.aligned %0;": "emulated::wait_products(%0);",
+    "mbarrier.init.shared::cta.b64 [%0], %1;": "emulated::begin_barrier(%0, %1);",
+    "mbarrier.arrive.shared::cta.b64 _, [%0];": "emulated::arrive(%0);",
+    "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }": (
+        "%0 = emulated::has_ended(%1, %2);"
+    ),
+    "bar.sync 1, %0;": "emulated::wait_block(1, %0);",
     "fence.proxy.async;": "",
     "fence.proxy.async.shared::cta;": "",
     "setmaxnreg.inc.sync.aligned.u32 %0;": "",

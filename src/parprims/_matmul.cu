@@ -146,29 +146,35 @@ DEVICE void multiply_packed(const T* a, const T* b, const Result& c, const Place
 // ---- Sums cut along k -------------------------------------------------------------------------------------------
 
 // Combines the sums of all blocks of a tile, in the order of k, and returns whether this block has them: the last to
-// come, which leaves the ticket at zero.
-template <int COUNT>
-DEVICE bool combine_parts(S (&sums)[COUNT], const Place& p, void* parts, void* tickets) {
+// come, which leaves the ticket at zero. These are the sums of `threads` threads, which together() makes wait for all.
+template <int COUNT, class Together>
+DEVICE bool combine_parts(S (&sums)[COUNT], const Place& p, void* parts, void* tickets, int thread, int threads,
+                          const Together& together) {
     if (p.splits == 1) return true;
-    S* const all = static_cast<S*>(parts) + p.tile * p.splits * COUNT * blockDim.x + threadIdx.x;
+    S* const all = static_cast<S*>(parts) + p.tile * p.splits * COUNT * threads + thread;
     unsigned* const ticket = static_cast<unsigned*>(tickets) + p.tile;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) all[(Index)(p.split * COUNT + i) * blockDim.x] = sums[i];
+    for (int i = 0; i < COUNT; ++i) all[(Index)(p.split * COUNT + i) * threads] = sums[i];
     __threadfence();  // a block that sees the ticket sees the sums
     __shared__ bool last;
-    __syncthreads();  // separates all threads' sums from the ticket
-    if (threadIdx.x == 0) last = atomicAdd(ticket, 1u) == (unsigned)p.splits - 1;
-    __syncthreads();  // separates the write of last from its reads
+    together();  // separates all threads' sums from the ticket
+    if (thread == 0) last = atomicAdd(ticket, 1u) == (unsigned)p.splits - 1;
+    together();  // separates the write of last from its reads
     if (!last) return false;
     __threadfence();
-    if (threadIdx.x == 0) *ticket = 0;
+    if (thread == 0) *ticket = 0;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) sums[i] = all[(Index)i * blockDim.x];
+    for (int i = 0; i < COUNT; ++i) sums[i] = all[(Index)i * threads];
 #pragma unroll 1
     for (int split = 1; split < p.splits; ++split)
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) sums[i] = combine(sums[i], all[(Index)(split * COUNT + i) * blockDim.x]);
+        for (int i = 0; i < COUNT; ++i) sums[i] = combine(sums[i], all[(Index)(split * COUNT + i) * threads]);
     return true;
+}
+
+template <int COUNT>
+DEVICE bool combine_parts(S (&sums)[COUNT], const Place& p, void* parts, void* tickets) {
+    return combine_parts(sums, p, parts, tickets, threadIdx.x, blockDim.x, [] { __syncthreads(); });
 }
 
 // ---- conflict_free ----------------------------------------------------------------------------------------------

@@ -387,7 +387,7 @@ class _Sizes:
     groups: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
         ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64))),
         ("TF32", ((128, 256, 32), (128, 128, 32), (64, 128, 32))),
-        ("SPLIT", ((128, 128, 32), (64, 128, 32))),
+        ("SPLIT", ((128, 96, 32), (64, 96, 32))),
     )
     stages: int = 4
     part: int = 4
@@ -426,9 +426,13 @@ class _Numbers:
         """Return the lengths of m and n of a warp's tile in the kernel conflict_free."""
         return {4: (32, 64), 8: (32, 32), 16: (16, 32)}[self.registers_bytes]
 
+    def warp_of_tensor(self) -> tuple[int, int]:
+        """Return the most that a warp's tile in the kernel tensor has of m and n."""
+        return {"SPLIT": (32, 32), "DOUBLE": (64, 32)}.get(self.kind or "", (64, 64))
+
     def warps(self, tile: tuple[int, int, int]) -> tuple[int, int]:
         """Return how many warps stand along m and n of a tensor kernel's tile."""
-        high, wide = {"SPLIT": (32, 32), "DOUBLE": (64, 32)}.get(self.kind or "", (64, 64))
+        high, wide = self.warp_of_tensor()
         return max(1, tile[0] // high), max(1, tile[1] // wide)
 
 
@@ -450,8 +454,11 @@ def _impossible(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, capa
             return "k must be a power of two"
     elif numbers.kind is not None:
         depth = 16 if numbers.kind in ("HALF", "BFLOAT") else 8
-        if any(length & (length - 1) for length in tile) or min(m, n) < 16 or k < depth:
-            return f"m, n and k must be powers of two, at least 16, 16 and {depth}"
+        if k < depth or k & (k - 1):
+            return f"k must be a power of two, at least {depth}"
+        for name, length, longest in zip("mn", tile, numbers.warp_of_tensor(), strict=False):
+            if length % 16 or (length > longest and length % longest):
+                return f"{name} must be a multiple of 16, and of {longest} if it is more"
         down, across = numbers.warps(tile)
         most = 16 if numbers.kind == "SPLIT" else 8  # whose warps have smaller tiles
         if down * across > most:
@@ -492,9 +499,9 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
     if kernel == "tensor":
         threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, padded[0] + padded[1]
     else:
-        swizzled = n * k * size
-        threads, least, more = m // 64 * 128, 3, 1024 + 3 * swizzled * (numbers.kind == "SPLIT")
-        stage = swizzled + (padded[0] if numbers.kind in ("TF32", "SPLIT") else m * k * size)
+        threads, least, more = m // 64 * 128 + 128, 3, 1024
+        stage = n * k * size * (2 if numbers.kind == "SPLIT" else 1)
+        stage += padded[0] if numbers.kind in ("TF32", "SPLIT") else m * k * size
     stages = max(least, min(_SIZES.stages, (most - more) // stage))
     return _Block(tile, threads, stages, more + stages * stage)
 

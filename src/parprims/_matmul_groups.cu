@@ -8,13 +8,16 @@
 //   multiply_floats_by_groups TF32 and SPLIT: instructions on 32-bit numbers take factors whose lines lie along k only.
 //                             So does the right factor here, while the left one goes through registers, where it is
 //                             rounded or split on the way. Where only a lies so, it is the right one: the result is
-//                             transposed when it is written. For SPLIT each thread splits in shared memory what it has
-//                             copied itself.
-// A group of warps multiplies 64 lines of the left factor.
+//                             transposed when it is written. For SPLIT each thread that copies splits in shared memory
+//                             what it has copied itself.
 //
-// Phases of a step: wait for the own copies of a tile; show them to the tensor cores (which read shared memory past the
-// caches of ordinary reads) and wait for those of all threads; start the products; start the copies of a later tile to where
-// nobody reads any more; wait for products.
+// The first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
+// in shared memory for each of the STAGES tiles there: `full`, when all that copy have a tile there and have shown it to
+// the tensor cores (which read shared memory past the caches of ordinary reads); `empty`, when all warps that multiply are
+// done with it. A tile is shown once the copies of LAG later ones have begun, so that these are under way at any time.
+//
+// A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B. Khailany,
+// CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
 
 #if __CUDA_ARCH__ == 900
 
@@ -55,14 +58,108 @@ DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "mem
 
 DEVICE void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until no more than LEFT ended groups of products are under way. The empty asm keeps reads of sums behind it.
-template <int LEFT, int COUNT>
-DEVICE void wait_for_products(float (&sums)[COUNT]) {
+// Waits until no more than LEFT ended groups of products are under way.
+template <int LEFT>
+DEVICE void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-    if constexpr (LEFT == 0) {
+}
+
+// Keeps reads of sums, whose products have been waited for, behind that.
+template <int COUNT>
+DEVICE void keep_behind(float (&sums)[COUNT]) {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// A barrier in shared memory whose phases end when `count` arrivals have come; the parities of phases alternate, from 0 on.
+using Barrier = unsigned long long;
+
+DEVICE void initialize(Barrier& barrier, int count) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
+}
+
+DEVICE void arrive(Barrier& barrier) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+}
+
+// Waits until the phase of a parity has ended; that of parity 1 has before any began.
+DEVICE void wait(Barrier& barrier, int parity) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
+    unsigned ended;
+    do {
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+            : "=r"(ended)
+            : "r"(address), "r"(parity)
+            : "memory");
+    } while (!ended);
+}
+
+// What the groups of a block are to each other.
+template <int GROUPS, int STAGES>
+struct Meeting {
+    static constexpr int LAG = STAGES - 2, COPIERS = 128;
+    Barrier full[STAGES], empty[STAGES];
+
+    DEVICE void begin() {
+        if (threadIdx.x == 0) {
+#pragma unroll
+            for (int stage = 0; stage < STAGES; ++stage) {
+                initialize(full[stage], COPIERS);
+                initialize(empty[stage], GROUPS * 4);
+            }
+        }
+        __syncthreads();  // separates the beginning of barriers from their use
     }
+
+    DEVICE void wait_for_tile(int at) { wait(full[at % STAGES], at / STAGES % 2); }
+
+    // Says that the warp reads a tile no more.
+    DEVICE void leave_tile(int at) {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
+    }
+
+    // What the first group does: copy(at) begins to copy a tile, prepare(at) sees to what the thread has copied of it.
+    template <class Copy, class Prepare>
+    DEVICE void copy_all(int tiles, const Copy& copy, const Prepare& prepare) {
+        const auto show = [&](int at) {
+            prepare(at);
+            show_to_tensor_cores();
+            arrive(full[at % STAGES]);
+        };
+#pragma unroll 1
+        for (int at = 0; at < tiles; ++at) {
+            wait(empty[at % STAGES], 1 - at / STAGES % 2);
+            copy(at);
+            end_group_of_staged();
+            if (at < LAG) continue;
+            wait_for_copies<LAG>();
+            show(at - LAG);
+        }
+        wait_for_copies<0>();
+#pragma unroll 1
+        for (int at = max(0, tiles - LAG); at < tiles; ++at) show(at);
+    }
+};
+
+// Combines parts as all threads but those that copy; the barrier of all is not for them.
+template <int GROUPS, int COUNT>
+DEVICE bool combine_parts_of_groups(S (&sums)[COUNT], const Place& p, void* parts, void* tickets) {
+    return combine_parts(sums, p, parts, tickets, (int)threadIdx.x - 128, GROUPS * 128,
+                         [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
+}
+
+// Gives registers to the groups that multiply, and takes them from the one that copies, where three groups share them.
+template <int GROUPS>
+DEVICE void take_registers() {
+    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
+}
+template <int GROUPS>
+DEVICE void give_registers() {
+    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
 }
 
 // Returns the first place in dynamic shared memory that is a multiple of 1024 bytes, as swizzled rows begin.
@@ -76,162 +173,184 @@ DEVICE T* swizzled_memory() {
 DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
 DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
-// A block of M / 64 groups. A tile is copied to where the one but last was.
 template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR>
 DEVICE void multiply_by_groups(const Factor& a, const Factor& b, const Result& c, const Place& p, Index depth, void* parts,
                                void* tickets) {
-    constexpr int THREADS = M / 64 * 128;
-    using TileA = Swizzled<M, K, THREADS, A_ALONG>;
-    using TileB = Swizzled<N, K, THREADS, B_ALONG>;
+    constexpr int GROUPS = M / 64;
+    using TileA = Swizzled<M, K, 128, A_ALONG>;
+    using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    const int row = threadIdx.x / 128 * 64;
+    __shared__ Meeting<GROUPS, STAGES> meeting;
+    meeting.begin();
+    const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    if (threadIdx.x < 128) {
+        give_registers<GROUPS>();
+        const auto copy = [&](int at) {
+            const Index k = p.begin + (Index)at * K;
+            TileA::copy(shared_a + at % STAGES * TileA::SIZE, a, p.row, k, p.end);
+            TileB::copy(shared_b + at % STAGES * TileB::SIZE, b, p.column, k, p.end);
+        };
+        meeting.copy_all(tiles, copy, [](int) {});
+        return;
+    }
+    take_registers<GROUPS>();
+    const int row = ((int)threadIdx.x / 128 - 1) * 64;
     float sums[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sums[i] = 0;
-
-    const int tiles = (int)((p.end - p.begin + K - 1) / K);
-    const auto copy = [&](int at) {
-        const Index k = p.begin + (Index)at * K;
-        if (at < tiles) {
-            TileA::copy(shared_a + at % STAGES * TileA::SIZE, a, p.row, k, p.end);
-            TileB::copy(shared_b + at % STAGES * TileB::SIZE, b, p.column, k, p.end);
-        }
-        end_group_of_staged();
-    };
-#pragma unroll
-    for (int at = 0; at < STAGES - 2; ++at) copy(at);
-
 #pragma unroll 1
     for (int at = 0; at < tiles; ++at) {
-        wait_for_copies<STAGES - 3>();
-        show_to_tensor_cores();
-        __syncthreads();  // separates all copies of this tile from its products, and those of the one but last from copies
         const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
         const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
+        meeting.wait_for_tile(at);
         begin_products();
 #pragma unroll
         for (int k = 0; k < K; k += GROUP_DEPTH<KIND>)
             multiply_group(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
         end_products();
-        copy(at + STAGES - 2);
-        wait_for_products<1>(sums);
+        wait_for_products<1>();
+        if (at > 0) meeting.leave_tile(at - 1);
     }
-    wait_for_products<0>(sums);
-    wait_for_copies<0>();
+    wait_for_products<0>();
+    keep_behind(sums);
 
-    if (!combine_parts(sums, p, parts, tickets)) return;
+    if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
     save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
         i = p.row + row + row_of(at);
         j = p.column + column_of(at);
     });
 }
 
-// A block of M / 64 groups; M lines of the left factor, N of the right one. TURNED: these are columns and rows of c. While
-// the products of a tile are under way the right half of the next one is split, and the left half loaded.
+// M lines of the left factor, N of the right one. TURNED: these are columns and rows of c. TF32 starts the products of a
+// tile before those of the last one have ended. SPLIT sums the products of a tile apart, and adds them to sums in
+// registers while those with remainders, whose sums need no such care, are under way.
 template <Kind KIND, int M, int N, int K, int STAGES, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED, bool C_VECTOR>
 DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, const Result& c, const Place& p, Index depth,
                                       void* parts, void* tickets) {
-    constexpr int THREADS = M / 64 * 128, PARTS = KIND == SPLIT ? 2 : 1;
-    using Left = Staged<M, K, THREADS, LEFT_VECTOR, LEFT_ALONG>;
-    using Right = Swizzled<N, K, THREADS, true>;
+    constexpr int GROUPS = M / 64, PARTS = KIND == SPLIT ? 2 : 1;
+    using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
+    using Right = Swizzled<N, K, 128, true>;
     T* const shared_right = swizzled_memory();
-    T* const remainders = shared_right + STAGES * Right::SIZE;  // of three tiles in turn, for SPLIT
-    T* const shared_left = remainders + (PARTS - 1) * 3 * Right::SIZE;
-    const int row = threadIdx.x / 128 * 64, third = threadIdx.x % 4;
-    float sums[N / 2], tile[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) sums[i] = tile[i] = 0;
-
+    T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
+    T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
+    __shared__ Meeting<GROUPS, STAGES> meeting;
+    meeting.begin();
     const int tiles = (int)((p.end - p.begin + K - 1) / K);
-    const auto copy = [&](int at) {
-        const Index k = p.begin + (Index)at * K;
-        if (at < tiles) {
+    if (threadIdx.x < 128) {
+        give_registers<GROUPS>();
+        const auto copy = [&](int at) {
+            const Index k = p.begin + (Index)at * K;
             Left::copy(shared_left + at % STAGES * Left::SIZE, left, p.row, k, p.end);
             Right::copy(shared_right + at % STAGES * Right::SIZE, right, p.column, k, p.end);
-        }
-        end_group_of_staged();
-    };
-    // Splits the vectors that begin_to_copy gave this thread, and shows all that it has copied.
-    const auto prepare = [&](int at) {
-        if constexpr (KIND == SPLIT) {
-#pragma unroll
-            for (int e = threadIdx.x; e < Right::SIZE / 4; e += THREADS) {
-                const int place = Right::place(e / 8, e % 8 * 4);
-                float4& whole = *reinterpret_cast<float4*>(shared_right + at % STAGES * Right::SIZE + place);
-                float4& rest = *reinterpret_cast<float4*>(remainders + at % 3 * Right::SIZE + place);
-                unsigned x[2], y[2], z[2], w[2];
-                split<KIND>(x, whole.x), split<KIND>(y, whole.y), split<KIND>(z, whole.z), split<KIND>(w, whole.w);
-                whole = make_float4(__uint_as_float(x[0]), __uint_as_float(y[0]), __uint_as_float(z[0]),
-                                    __uint_as_float(w[0]));
-                rest = make_float4(__uint_as_float(x[1]), __uint_as_float(y[1]), __uint_as_float(z[1]),
-                                   __uint_as_float(w[1]));
+        };
+        // Splits the vectors that begin_to_copy gave this thread.
+        const auto prepare = [&](int at) {
+            if constexpr (KIND == SPLIT) {
+#pragma unroll 4
+                for (int e = threadIdx.x; e < Right::SIZE / 4; e += 128) {
+                    const int place = at % STAGES * Right::SIZE + Right::place(e / 8, e % 8 * 4);
+                    float4& whole = *reinterpret_cast<float4*>(shared_right + place);
+                    float4& rest = *reinterpret_cast<float4*>(remainders + place);
+                    unsigned x[2], y[2], z[2], w[2];
+                    split<KIND>(x, whole.x), split<KIND>(y, whole.y), split<KIND>(z, whole.z), split<KIND>(w, whole.w);
+                    whole = make_float4(__uint_as_float(x[0]), __uint_as_float(y[0]), __uint_as_float(z[0]),
+                                        __uint_as_float(w[0]));
+                    rest = make_float4(__uint_as_float(x[1]), __uint_as_float(y[1]), __uint_as_float(z[1]),
+                                       __uint_as_float(w[1]));
+                }
             }
-        }
-        show_to_tensor_cores();
-    };
-    T waiting[K / 2];  // what the thread has of the left half: split when no product reads the registers it goes to
-    const auto load_left = [&](int at) {
+        };
+        meeting.copy_all(tiles, copy, prepare);
+        return;
+    }
+    take_registers<GROUPS>();
+    const int row = ((int)threadIdx.x / 128 - 1) * 64, third = threadIdx.x % 4;
+    float sums[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) sums[i] = 0;
+
+    const auto load_left = [&](T (&to)[K / 2], int at) {
         const T* const from = shared_left + at % STAGES * Left::SIZE;
 #pragma unroll
-        for (int i = 0; i < K / 2; ++i)
-            waiting[i] = *Left::at(from, row + row_of(i % 2 * 2), i / 4 * 8 + i % 4 / 2 * 4 + third);
+        for (int i = 0; i < K / 2; ++i) to[i] = *Left::at(from, row + row_of(i % 2 * 2), i / 4 * 8 + i % 4 / 2 * 4 + third);
     };
-#pragma unroll
-    for (int at = 0; at < STAGES - 1; ++at) copy(at);
-    wait_for_copies<STAGES - 2>();
-    prepare(0);
-    __syncthreads();  // separates all copies of the first tile from its products and reads
-    load_left(0);
-
-#pragma unroll 1
-    for (int at = 0; at < tiles; ++at) {
-        const T *const from = shared_right + at % STAGES * Right::SIZE, *const rest = remainders + at % 3 * Right::SIZE;
-        unsigned x[K / 8][PARTS][4];
+    using Registers = unsigned[K / 8][PARTS][4];
+    const auto split_left = [&](Registers& to, const T (&x)[K / 2]) {
 #pragma unroll
         for (int i = 0; i < K / 2; ++i) {
             unsigned both[PARTS];
-            split<KIND>(both, waiting[i]);
+            split<KIND>(both, x[i]);
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part) x[i / 4][part][i % 4] = both[part];
+            for (int part = 0; part < PARTS; ++part) to[i / 4][part][i % 4] = both[part];
         }
-        begin_products();
+    };
+    if constexpr (KIND == SPLIT) {
+        float tile[N / 2], rest[N / 2];
 #pragma unroll
-        for (int k = 0; k < K; k += 8) {
-            if constexpr (KIND == SPLIT) {
-                multiply_group(tile, x[k / 8][1], Right::descriptor(from, 0, k), k > 0);
-                multiply_group(tile, x[k / 8][0], Right::descriptor(rest, 0, k), 1);
-            } else {
-                multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), 1);
-            }
-        }
-        end_products();
-        if (at + 1 < tiles) {
-            wait_for_copies<STAGES - 3>();
-            prepare(at + 1);
-            __syncthreads();  // separates all copies of the next tile from its products, and those of the last from copies
-            load_left(at + 1);
-            copy(at + STAGES - 1);
-        }
-        wait_for_products<0>(tile);
-        if constexpr (KIND == SPLIT) {
-#pragma unroll
-            for (int i = 0; i < N / 2; ++i) sums[i] += tile[i] * (1 / UNITS);
+        for (int i = 0; i < N / 2; ++i) tile[i] = rest[i] = 0;
+        T waiting[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
+        meeting.wait_for_tile(0);
+        load_left(waiting, 0);
+#pragma unroll 1
+        for (int at = 0; at < tiles; ++at) {
+            const int place = at % STAGES * Right::SIZE;
+            Registers x;
+            split_left(x, waiting);
             begin_products();
 #pragma unroll
-            for (int k = 0; k < K; k += 8) multiply_group(tile, x[k / 8][0], Right::descriptor(from, 0, k), k > 0);
+            for (int k = 0; k < K; k += 8)
+                multiply_group(tile, x[k / 8][0], Right::descriptor(shared_right + place, 0, k), k > 0);
             end_products();
-            wait_for_products<0>(tile);
+#pragma unroll
+            for (int k = 0; k < K; k += 8) {
+                multiply_group(rest, x[k / 8][1], Right::descriptor(shared_right + place, 0, k), 1);
+                multiply_group(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
+            }
+            end_products();
+            if (at + 1 < tiles) {
+                meeting.wait_for_tile(at + 1);
+                load_left(waiting, at + 1);
+            }
+            wait_for_products<1>();
+            keep_behind(tile);
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) sums[i] += tile[i];
+            wait_for_products<0>();
+            keep_behind(rest);
+            meeting.leave_tile(at);
         }
-    }
-    wait_for_copies<0>();
-    if constexpr (KIND != SPLIT) {
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) sums[i] = tile[i];
+        for (int i = 0; i < N / 2; ++i) sums[i] += rest[i] * (1 / UNITS);
+    } else {
+        Registers x[2];
+        T next[K / 2];
+        meeting.wait_for_tile(0);
+        load_left(next, 0);
+        split_left(x[0], next);
+        const auto multiply = [&](int at, const Registers& now, Registers& later) {
+            const T* const from = shared_right + at % STAGES * Right::SIZE;
+            begin_products();
+#pragma unroll
+            for (int k = 0; k < K; k += 8) multiply_group(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
+            end_products();
+            wait_for_products<1>();
+            if (at > 0) meeting.leave_tile(at - 1);
+            if (at + 1 < tiles) {
+                meeting.wait_for_tile(at + 1);
+                load_left(next, at + 1);
+                split_left(later, next);
+            }
+        };
+#pragma unroll 1
+        for (int at = 0; at < tiles; at += 2) {
+            multiply(at, x[0], x[1]);
+            if (at + 1 < tiles) multiply(at + 1, x[1], x[0]);
+        }
+        wait_for_products<0>();
+        keep_behind(sums);
     }
 
-    if (!combine_parts(sums, p, parts, tickets)) return;
+    if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
     const auto where = [&](int at, Index& i, Index& j) {
         i = TURNED ? p.column + column_of(at) : p.row + row + row_of(at);
         j = TURNED ? p.row + row + row_of(at) : p.column + column_of(at);

@@ -104,14 +104,17 @@ DEVICE unsigned rounded(float x) {
 
 constexpr float UNITS = 2048;  // as many as a remainder is smaller than what it is left by, at least
 
-// A number as the registers of the fragments it goes to.
+// A number as the registers of the fragments it goes to. For SPLIT, both round by integers: what is not finite leaves a
+// remainder that is NaN. Of the remainder the tensor core cuts at most one digit, which has no bias.
 template <Kind KIND, class Register, int PARTS, class Number>
 DEVICE void split(Register (&to)[PARTS], Number x) {
     if constexpr (KIND == DOUBLE) {
         to[0] = load(x);
+    } else if constexpr (KIND == SPLIT) {
+        to[0] = (__float_as_uint(x) + 0x1000) & ~0x1fffu;
+        to[1] = __float_as_uint((x - __uint_as_float(to[0])) * UNITS);
     } else {
         to[0] = rounded(x);
-        if constexpr (KIND == SPLIT) to[1] = rounded((x - __uint_as_float(to[0])) * UNITS);
     }
 }
 
