@@ -416,7 +416,7 @@ class TestArguments:
             ("tensor", (8, 16, 16), "float32", "m must be a multiple of 16, and of 32 if it is more"),
             ("tensor", (48, 64, 32), "float32", "m must be a multiple of 16, and of 32 if it is more"),
             ("tensor", (64, 64, 24), "float32", "k must be a power of two, at least 8"),
-            ("tensor", (16, 16, 4), "float64", "at least 16, 16 and 8"),
+            ("tensor", (16, 16, 4), "float64", "k must be a power of two, at least 8"),
             ("tensor", (256, 128, 16), "float64", "it asks for 16 warps of a block, whose registers suffice for 8"),
             ("tensor", (128, 128, 256), "float32", "bytes of shared memory"),
         )
