@@ -185,7 +185,8 @@ struct alignas(16) Row {
     S at[ROW];
 };
 
-// The tile of a thread, and of a warp, whose lanes stand in 4 rows and 8 columns.
+// The tile of a thread, and of a warp, whose lanes stand in 4 rows and 8 columns: 2 x 2 of them side by side, so that each
+// quarter of a warp reads few different rows of a tile and few columns.
 constexpr int ROWS = sizeof(S) > 8 ? 4 : 8, COLUMNS = sizeof(S) > 4 ? 4 : 8;
 constexpr int WARP_ROWS = 4 * ROWS, WARP_COLUMNS = 8 * COLUMNS;
 
@@ -219,7 +220,8 @@ struct Tile {
 
     // Reads the tile from line `first` and from `begin` on; what is outside becomes zero.
     DEVICE void fetch(const Factor& from, Index first, Index begin, Index end) {
-        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+        const Index down = ALONG ? from.outer : from.along;  // strides
+        const Index right = VECTOR > 1 ? 1 : ALONG ? from.along : from.outer;
         const T* const start = from.base + first * from.outer + begin * from.along;
         const bool whole = first + LENGTH <= from.length && begin + K <= end;
 #pragma unroll
@@ -282,7 +284,8 @@ DEVICE void multiply_conflict_free(
     extern __shared__ uint4 memory[];
     S *shared_a = reinterpret_cast<S*>(memory), *shared_b = shared_a + 2 * M * K;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int row = warp / WARPS * WARP_ROWS + lane / 8 * ROW, column = warp % WARPS * WARP_COLUMNS + lane % 8 * ROW;
+    const int lane_row = lane / 16 * 2 + lane % 2, lane_column = lane / 2 % 8;
+    const int row = warp / WARPS * WARP_ROWS + lane_row * ROW, column = warp % WARPS * WARP_COLUMNS + lane_column * ROW;
 
     S sums[ROWS * COLUMNS];
 #pragma unroll

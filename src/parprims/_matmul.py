@@ -493,15 +493,17 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
     if kernel == "conflict_free":
         rows, columns = numbers.warp()
         return _Block(tile, 32 * (m // rows) * (n // columns), 2, 2 * (m + n) * k * numbers.registers_bytes)
-    # Rows are padded, along k or across: as much as either way takes.
-    pad = 32 if size > 2 else 16
-    padded = [max(length * (k * size + pad), k * (length * size + pad)) for length in (m, n)]
+
+    def staged(length: int) -> int:
+        """Return the bytes of a tile of a factor, as much as with rows along k or across: some are padded."""
+        ways = ((length, k * size, 32 if size > 4 else 16), (k, length * size, 32 if size > 2 else 16))
+        return max(rows * (row + pad * (row % 128 != 0)) for rows, row, pad in ways)
+
     if kernel == "tensor":
-        threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, padded[0] + padded[1]
+        threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, staged(m) + staged(n)
     else:
         threads, least, more = m // 64 * 128 + 128, 3, 1024
-        stage = n * k * size * (2 if numbers.kind == "SPLIT" else 1)
-        stage += padded[0] if numbers.kind in ("TF32", "SPLIT") else m * k * size
+        stage = (staged(m) if size == 4 else m * k * size) + n * k * size * (2 if numbers.kind == "SPLIT" else 1)
     stages = max(least, min(_SIZES.stages, (most - more) // stage))
     return _Block(tile, threads, stages, more + stages * stage)
 

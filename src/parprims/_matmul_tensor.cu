@@ -11,9 +11,10 @@
 // Where a float32 is split, infinity leaves a remainder that is NaN, and numbers close to it are rounded to it: an element
 // that is not finite in the end is computed again by a chain of products in float32.
 //
-// Phases: copies to a ring of STAGES tiles in shared memory go on past the registers while older tiles are multiplied;
-// what lies outside the factors arrives as zeros. Rows of a tile are padded so that neither ldmatrix nor the reads of
-// single numbers meet bank conflicts: by 16 bytes, by 32 where 4-byte numbers lie along lines or numbers have 8 bytes.
+// Phases: copies to a ring of STAGES tiles in shared memory go on past the registers while older tiles are multiplied, and
+// so do loads of the fragments of the next step, over the end of a tile too; what lies outside the factors arrives as
+// zeros. Within each 128 bytes of a row the parts of 16 are exchanged as the row says, so that neither copies nor
+// ldmatrix nor the reads of single numbers meet bank conflicts; rows of other lengths are padded.
 //
 // S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018; H. Ootomo and R. Yokota,
 // Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance,
@@ -154,7 +155,7 @@ DEVICE void wait_for_copies() {
 template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG, class Where>
 DEVICE void begin_to_copy(const Factor& from, Index first, Index begin, Index end, Where where) {
     using Mine = Spread<ALONG ? LENGTH : K, (ALONG ? K : LENGTH) / VECTOR, THREADS>;
-    const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+    const Index down = ALONG ? from.outer : from.along, right = VECTOR > 1 ? 1 : ALONG ? from.along : from.outer;  // strides
     const T* const start = from.base + first * from.outer + begin * from.along;
     if (first + LENGTH <= from.length && begin + K <= end) {
 #pragma unroll
@@ -176,20 +177,25 @@ DEVICE void begin_to_copy(const Factor& from, Index first, Index begin, Index en
     }
 }
 
-// A tile of a factor in shared memory, its rows padded.
+// A tile of a factor in shared memory. A warp reads at once 16 bytes of 8 rows, or 32 of 4.
 template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct Staged {
-    static constexpr int PITCH =
-        (ALONG ? K : LENGTH) + (sizeof(T) == 8 || (sizeof(T) == 4 && !ALONG) ? 32 : 16) / (int)sizeof(T);
-    static constexpr int SIZE = (ALONG ? LENGTH : K) * PITCH;
+    static constexpr int ROW = ALONG ? K : LENGTH, ROWS = ALONG ? LENGTH : K, PART = 16 / (int)sizeof(T);
+    static constexpr bool EXCHANGED = ROW % (8 * PART) == 0, EIGHT = sizeof(T) == 2 || (sizeof(T) == 4 && ALONG);
+    static constexpr int PITCH = ROW + (EXCHANGED ? 0 : EIGHT ? PART : 2 * PART), SIZE = ROWS * PITCH;
+    static constexpr bool LINES = ALONG;  // are rows
+
+    static DEVICE int place(int row, int column) {
+        return row * PITCH + (EXCHANGED ? column ^ (EIGHT ? row % 8 : row % 4 * 2) * PART : column);
+    }
 
     static DEVICE void copy(T* shared, const Factor& from, Index first, Index begin, Index end) {
         begin_to_copy<LENGTH, K, THREADS, VECTOR, ALONG>(
-            from, first, begin, end, [&](int row, int column) { return shared + row * PITCH + column; });
+            from, first, begin, end, [&](int row, int column) { return shared + place(row, column); });
     }
 
     static DEVICE const T* at(const T* shared, int line, int k) {
-        return shared + (ALONG ? line * PITCH + k : k * PITCH + line);
+        return shared + (ALONG ? place(line, k) : place(k, line));
     }
 };
 
@@ -242,6 +248,68 @@ DEVICE void save_pairs(
     if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again(sums, a, b, c, depth, where);
 }
 
+// What a warp multiplies in a step of DEPTH along k: TALL x BROAD tiles of an instruction.
+template <Kind KIND, int TALL, int BROAD>
+struct Step {
+    static constexpr int DEPTH = Fragment<KIND>::DEPTH, PARTS = Fragment<KIND>::PARTS;
+    using Register = typename Fragment<KIND>::Register;
+    Register x[PARTS][TALL][4], y[PARTS][BROAD][2];
+
+    // Loads the warp's part of tiles in shared memory, which begins at (row, column), from k on.
+    template <class StagedA, class StagedB>
+    DEVICE void load(const T* from_a, const T* from_b, int row, int column, int k) {
+        const int lane = threadIdx.x % WARP, group = lane / 4, third = lane % 4;
+        if constexpr (KIND == HALF || KIND == BFLOAT) {
+            // The lane's row in the quarter of a fragment that it points to: of a quarters go down first, of b along k.
+            const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
+#pragma unroll
+            for (int i = 0; i < TALL; ++i) {
+                const int line = row + i * 16 + second;
+                const T* const at = StagedA::LINES ? StagedA::at(from_a, line + near, k + later)
+                                                   : StagedA::at(from_a, line, k + later + near);
+                load_matrices<!StagedA::LINES>(x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3], at);
+            }
+#pragma unroll
+            for (int j = 0; j < BROAD; j += 2) {
+                const int line = column + j * 8 + later;
+                const T* const at = StagedB::LINES ? StagedB::at(from_b, line + near, k + second)
+                                                   : StagedB::at(from_b, line, k + second + near);
+                load_matrices<!StagedB::LINES>(y[0][j][0], y[0][j][1], y[0][j + 1][0], y[0][j + 1][1], at);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < TALL * 4; ++i) {
+                const int line = row + i / 4 * 16 + group + i % 2 * 8;
+                Register both[PARTS];
+                split<KIND>(both, *StagedA::at(from_a, line, k + third + i % 4 / 2 * 4));
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) x[part][i / 4][i % 4] = both[part];
+            }
+#pragma unroll
+            for (int j = 0; j < BROAD * 2; ++j) {
+                Register both[PARTS];
+                split<KIND>(both, *StagedB::at(from_b, column + j / 2 * 8 + group, k + third + j % 2 * 4));
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) y[part][j / 2][j % 2] = both[part];
+            }
+        }
+    }
+
+    // Adds the products to sums, for SPLIT those with remainders to others.
+    DEVICE void multiply(S (&sums)[TALL][BROAD][4], S (&rest)[TALL][BROAD][4]) const {
+#pragma unroll
+        for (int i = 0; i < TALL; ++i)
+#pragma unroll
+            for (int j = 0; j < BROAD; ++j) {
+                if constexpr (KIND == SPLIT) {
+                    multiply_add<KIND>(rest[i][j], x[1][i], y[0][j]);
+                    multiply_add<KIND>(rest[i][j], x[0][i], y[1][j]);
+                }
+                multiply_add<KIND>(sums[i][j], x[0][i], y[0][j]);
+            }
+    }
+};
+
 // A block of DOWN x ACROSS warps, each with a tile of M / DOWN x N / ACROSS.
 template <Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR,
           bool B_ALONG, bool C_VECTOR>
@@ -249,10 +317,7 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
                             void* tickets) {
     constexpr int THREADS = DOWN * ACROSS * WARP, HIGH = M / DOWN, WIDE = N / ACROSS;
     constexpr int TALL = HIGH / 16, BROAD = WIDE / 8;  // tiles of an instruction
-    using Parts = Fragment<KIND>;
-    using Register = typename Parts::Register;
-    constexpr int DEPTH = Parts::DEPTH, PARTS = Parts::PARTS;
-    constexpr bool PAIRS = KIND == HALF || KIND == BFLOAT;
+    constexpr int DEPTH = Fragment<KIND>::DEPTH;
     using StagedA = Staged<M, K, THREADS, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, THREADS, B_VECTOR, B_ALONG>;
     static_assert(HIGH % 16 == 0 && WIDE % 16 == 0 && K % DEPTH == 0, "a warp's tile is made of whole fragments");
@@ -279,60 +344,34 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
 #pragma unroll
     for (int at = 0; at < STAGES - 1; ++at) copy(at);
 
+    // Two in turn: one is loaded before the products of the other. DOUBLE has no registers for that.
+    constexpr int STEPS = K / DEPTH, TURNS = STEPS > 1 && KIND != DOUBLE ? 2 : 1;
+    Step<KIND, TALL, BROAD> steps[TURNS];
+    const auto load = [&](int turn, int at, int k) {
+        steps[turn].template load<StagedA, StagedB>(
+            shared_a + at % STAGES * StagedA::SIZE, shared_b + at % STAGES * StagedB::SIZE, row, column, k);
+    };
+    // Separates all threads' copies of a tile from its reads, and reads of the one before from copies to where that was.
+    const auto next_tile = [] {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+    };
+    next_tile();
+    load(0, 0, 0);
+
 #pragma unroll 1
     for (int at = 0; at < tiles; ++at) {
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();  // separates all threads' copies of this tile from its reads, and reads of the last from copies
         copy(at + STAGES - 1);
-        const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
-        const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
 #pragma unroll
-        for (int k = 0; k < K; k += DEPTH) {
-            Register x[PARTS][TALL][4], y[PARTS][BROAD][2];
-            if constexpr (PAIRS) {
-                // The lane's row in the quarter of a fragment that it points to: of a quarters go down first, of b along k.
-                const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
-#pragma unroll
-                for (int i = 0; i < TALL; ++i) {
-                    const int line = row + i * 16 + second;
-                    const T* const at = A_ALONG ? StagedA::at(from_a, line + near, k + later)
-                                                : StagedA::at(from_a, line, k + later + near);
-                    load_matrices<!A_ALONG>(x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3], at);
-                }
-#pragma unroll
-                for (int j = 0; j < BROAD; j += 2) {
-                    const int line = column + j * 8 + later;
-                    const T* const at = B_ALONG ? StagedB::at(from_b, line + near, k + second)
-                                                : StagedB::at(from_b, line, k + second + near);
-                    load_matrices<!B_ALONG>(y[0][j][0], y[0][j][1], y[0][j + 1][0], y[0][j + 1][1], at);
-                }
+        for (int s = 0; s < STEPS; ++s) {
+            if (TURNS == 1) steps[0].multiply(tile, rest);
+            if (s + 1 < STEPS) {
+                load((s + 1) % TURNS, at, (s + 1) * DEPTH);
             } else {
-#pragma unroll
-                for (int i = 0; i < TALL * 4; ++i) {
-                    const int line = row + i / 4 * 16 + group + i % 2 * 8;
-                    Register both[PARTS];
-                    split<KIND>(both, *StagedA::at(from_a, line, k + third + i % 4 / 2 * 4));
-#pragma unroll
-                    for (int part = 0; part < PARTS; ++part) x[part][i / 4][i % 4] = both[part];
-                }
-#pragma unroll
-                for (int j = 0; j < BROAD * 2; ++j) {
-                    Register both[PARTS];
-                    split<KIND>(both, *StagedB::at(from_b, column + j / 2 * 8 + group, k + third + j % 2 * 4));
-#pragma unroll
-                    for (int part = 0; part < PARTS; ++part) y[part][j / 2][j % 2] = both[part];
-                }
+                next_tile();
+                if (at + 1 < tiles) load(0, at + 1, 0);
             }
-#pragma unroll
-            for (int i = 0; i < TALL; ++i)
-#pragma unroll
-                for (int j = 0; j < BROAD; ++j) {
-                    if constexpr (KIND == SPLIT) {
-                        multiply_add<KIND>(rest[i][j], x[1][i], y[0][j]);
-                        multiply_add<KIND>(rest[i][j], x[0][i], y[1][j]);
-                    }
-                    multiply_add<KIND>(tile[i][j], x[0][i], y[0][j]);
-                }
+            if (TURNS == 2) steps[s % TURNS].multiply(tile, rest);
         }
         if constexpr (KIND == SPLIT) {
 #pragma unroll
