@@ -75,8 +75,6 @@ SPILLS = {
     # The sums alone take half of the registers that a thread can have.
     "multiply_tensor<HALF, 128, 256, ": "up to 30 bytes each way",
     "multiply_tensor<TF32, 128, 256, ": "up to 10 bytes each way",
-    "multiply_by_groups<HALF, 128, 256, ": "up to 20 bytes each way",
-    "multiply_floats_by_groups<TF32, 128, 256, ": "up to 10 bytes each way",
     "multiply_tensor<BFLOAT, 16, 128, 64, 1, 2, 4, 1, ": "up to 40 bytes each way: elements that are copied one by one",
 }
 
@@ -347,7 +345,7 @@ def products() -> Iterator[tuple[str, _cuda.Plan]]:
         yield from _product_kernels("tensor", dtype, **warps)
     yield from _product_kernels("tensor", "float32", precision="tf32", **warps)
     yield from _product_kernels("tensor", "float32", (512, 512, 512), **warps)
-    # And by groups of four warps: 16-bit floats; float32 turned or not, with the left factor along k or not.
+    # And by groups of four warps: 16-bit floats; float32 turned or not, with the left factor along k or not; float64.
     some = (1024, 1024, 1024)
     yield from _product_kernels("tensor", "float16")
     yield from _product_kernels("tensor", "bfloat16", some, transposed=(True, True))
@@ -355,6 +353,9 @@ def products() -> Iterator[tuple[str, _cuda.Plan]]:
     yield from _product_kernels("tensor", "float32", some, precision="tf32", transposed=(False, True))
     for transposed in ((False, False), (False, True), (True, True)):
         yield from _product_kernels("tensor", "float32", transposed=transposed)
+    yield from _product_kernels("tensor", "float64")
+    yield from _product_kernels("tensor", "float64", (300, 301, 303), transposed=(True, False))
+    yield from _product_kernels("tensor", "float32", precision="highest")
 
 
 def _product_kernels(

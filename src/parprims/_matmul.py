@@ -388,6 +388,7 @@ class _Sizes:
         ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64))),
         ("TF32", ((128, 256, 32), (128, 128, 32), (64, 128, 32))),
         ("SPLIT", ((128, 96, 32), (64, 96, 32))),
+        ("DOUBLE", ((128, 128, 16), (64, 128, 16))),
     )
     stages: int = 4
     part: int = 4
@@ -503,7 +504,8 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
         threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, staged(m) + staged(n)
     else:
         threads, least, more = m // 64 * 128 + 128, 3, 1024
-        stage = (staged(m) if size == 4 else m * k * size) + n * k * size * (2 if numbers.kind == "SPLIT" else 1)
+        left, right = (m * k * size if size == 2 else staged(m)), n * k * size
+        stage = left + (staged(n) if numbers.kind == "DOUBLE" else right * (2 if numbers.kind == "SPLIT" else 1))
     stages = max(least, min(_SIZES.stages, (most - more) // stage))
     return _Block(tile, threads, stages, more + stages * stage)
 
@@ -677,8 +679,12 @@ def _plan(
         down, across = numbers.warps(block.tile)
         call = f"multiply_tensor<{numbers.kind}, {lengths}, {down}, {across}, {block.stages}, {flags}>(a, b"
     else:
-        sources += [_group_instruction(numbers, columns, a, b), _cuda.device_source("_matmul_groups.cu")]
-        if numbers.memory_bytes == 2:
+        if numbers.kind != "DOUBLE":
+            sources.append(_group_instruction(numbers, columns, a, b))
+        sources.append(_cuda.device_source("_matmul_groups.cu"))
+        if numbers.kind == "DOUBLE":
+            call = f"multiply_doubles_by_groups<DOUBLE, {lengths}, {block.stages}, {flags}>(a, b"
+        elif numbers.memory_bytes == 2:
             options = f"{block.stages}, {along_k[0]}, {along_k[1]}, {whole}"
             call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>(a, b"
         else:
@@ -697,10 +703,13 @@ def _plan(
 def _turned(kernel: str, numbers: _Numbers, a: _Factor, b: _Factor, capability: int) -> bool | None:
     """Return whether groups of four warps are to multiply b and a and turn the result; None if they cannot multiply.
 
-    Both factors are to be read 16 bytes at once where numbers have 2; where they have 4 the right one, and along k.
+    Both factors are to be read 16 bytes at once where numbers have 2; where they have 4 the right one, and along k. In
+    float64 they may lie in any way.
     """
-    if kernel != "tensor" or capability != 90 or numbers.kind == "DOUBLE":
+    if kernel != "tensor" or capability != 90:
         return None
+    if numbers.kind == "DOUBLE":
+        return False
     if numbers.memory_bytes == 2:
         return False if a.vector == b.vector == 8 else None
     fits = [one.along_k and one.vector == 4 for one in (b, a)]

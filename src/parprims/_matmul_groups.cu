@@ -10,6 +10,7 @@
 //                             rounded or split on the way. Where only a lies so, it is the right one: the result is
 //                             transposed when it is written. For SPLIT each thread that copies splits in shared memory
 //                             what it has copied itself.
+//   multiply_doubles_by_groups  DOUBLE, which has no such instructions: the four warps multiply by those of a warp.
 //
 // The first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
 // in shared memory for each of the STAGES tiles there: `full`, when all that copy have a tile there and have shown it to
@@ -366,6 +367,55 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
         }
         multiply_again(sums, right, left, c, depth, where);
     }
+}
+
+// Each warp has a tile of 64 x 32.
+template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR>
+DEVICE void multiply_doubles_by_groups(const Factor& a, const Factor& b, const Result& c, const Place& p, Index depth,
+                                       void* parts, void* tickets) {
+    constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
+    using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
+    using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
+    extern __shared__ uint4 memory[];
+    T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
+    __shared__ Meeting<GROUPS, STAGES> meeting;
+    meeting.begin();
+    const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    if (threadIdx.x < 128) {
+        give_registers<GROUPS>();
+        const auto copy = [&](int at) {
+            const Index k = p.begin + (Index)at * K;
+            StagedA::copy(shared_a + at % STAGES * StagedA::SIZE, a, p.row, k, p.end);
+            StagedB::copy(shared_b + at % STAGES * StagedB::SIZE, b, p.column, k, p.end);
+        };
+        meeting.copy_all(tiles, copy, [](int) {});
+        return;
+    }
+    take_registers<GROUPS>();
+    const int warp = threadIdx.x / WARP - 4, group = threadIdx.x % WARP / 4, third = threadIdx.x % 4;
+    const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
+    S tile[TALL][BROAD][4] = {};
+#pragma unroll 1
+    for (int at = 0; at < tiles; ++at) {
+        const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
+        const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
+        meeting.wait_for_tile(at);
+#pragma unroll
+        for (int k = 0; k < K; k += Fragment<KIND>::DEPTH) {
+            Step<KIND, TALL, BROAD> step;
+            step.template load<StagedA, StagedB>(from_a, from_b, row, column, k);
+            if (k + Fragment<KIND>::DEPTH == K) meeting.leave_tile(at);
+            step.multiply(tile, tile);
+        }
+    }
+    S sums[TALL * BROAD * 4];
+#pragma unroll
+    for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
+    if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
+    save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+        i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
+        j = p.column + column + at / 4 % BROAD * 8 + third * 2 + at % 2;
+    });
 }
 
 #endif
