@@ -215,30 +215,48 @@ struct Tile {
     static constexpr int SPREAD = !ALONG ? 1 : ACROSS < MOST ? ACROSS : MOST, UNIT = BANKS / SPREAD;
     static_assert(LENGTH % BANKS == 0, "lines are changed within a multiple of the banks");
     T held[Mine::EACH][VECTOR];
+    const T* next;  // what the thread reads first of the next tile
 
     static DEVICE int changed(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
 
+    // Begins at line `first` and at k = begin.
+    DEVICE void start(const Factor& from, Index first, Index begin) {
+        const Index across = Mine::vector(0) * VECTOR, down = Mine::row(0);
+        next = from.base + (first + (ALONG ? down : across)) * from.outer + (begin + (ALONG ? across : down)) * from.along;
+    }
+
+    // Reads the next tile, all of which lies inside.
+    DEVICE void fetch_whole(const Factor& from) {
+        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+#pragma unroll
+        for (int e = 0; e < Mine::EACH; ++e) {
+            if (Mine::beyond(e)) break;
+            const int rows = Mine::row(e) - Mine::row(0), columns = (Mine::vector(e) - Mine::vector(0)) * VECTOR;
+            const T* const at = next + rows * down + columns * right;
+            using Vector = typename Word<VECTOR * sizeof(T)>::Type;
+            if constexpr (VECTOR > 1) {
+                const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
+                memcpy(held[e], &vector, sizeof(Vector));
+            } else {
+                held[e][0] = *at;
+            }
+        }
+        next += K * from.along;
+    }
+
     // Reads the tile from line `first` and from `begin` on; what is outside becomes zero.
     DEVICE void fetch(const Factor& from, Index first, Index begin, Index end) {
-        const Index down = ALONG ? from.outer : from.along;  // strides
-        const Index right = VECTOR > 1 ? 1 : ALONG ? from.along : from.outer;
+        const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
         const T* const start = from.base + first * from.outer + begin * from.along;
-        const bool whole = first + LENGTH <= from.length && begin + K <= end;
 #pragma unroll
         for (int e = 0; e < Mine::EACH; ++e) {
             const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
             if (Mine::beyond(e)) break;
-            const T* const at = start + row * down + column * right;
-            if (whole && VECTOR > 1) {
-                using Vector = typename Word<VECTOR * sizeof(T)>::Type;
-                const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
-                memcpy(held[e], &vector, sizeof(Vector));
-            } else {
-                const Index rows = ALONG ? from.length - first : end - begin;
-                const Index columns = ALONG ? end - begin : from.length - first;
 #pragma unroll
-                for (int i = 0; i < VECTOR; ++i)
-                    held[e][i] = row < rows && column + i < columns ? at[i * right] : T();
+            for (int i = 0; i < VECTOR; ++i) {
+                const bool inside = row < rows && column + i < columns;
+                held[e][i] = inside ? start[row * down + (column + i) * right] : T();
             }
         }
     }
@@ -300,32 +318,44 @@ DEVICE void multiply_conflict_free(
 
     TileA tile_a;
     TileB tile_b;
+    int stage = 0;
+    const auto put = [&] {
+        tile_a.put(shared_a + stage * M * K);
+        tile_b.put(shared_b + stage * N * K);
+        __syncthreads();  // separates reads of the last tiles from the writes after the next, and those from their reads
+    };
     tile_a.fetch(a, p.row, p.begin, p.end);
     tile_b.fetch(b, p.column, p.begin, p.end);
-    tile_a.put(shared_a);
-    tile_b.put(shared_b);
-    __syncthreads();  // separates the writes of the first tiles from their reads
-    int stage = 0;
-    for (Index k = p.begin; k < p.end; k += K) {
-        const bool more = k + K < p.end;
-        if (more) {
+    put();
+    // Tiles with a whole one behind them, then the others.
+    const bool inside = p.row + M <= a.length && p.column + N <= b.length;
+    const int tiles = (int)((p.end - p.begin + K - 1) / K), quick = inside ? (int)((p.end - p.begin) / K) - 1 : 0;
+    tile_a.start(a, p.row, p.begin + K);
+    tile_b.start(b, p.column, p.begin + K);
+    int at = 0;
+#pragma unroll 1
+    for (; at < quick; ++at) {
+        tile_a.fetch_whole(a);
+        tile_b.fetch_whole(b);
+        const S *const from_a = shared_a + stage * M * K, *const from_b = shared_b + stage * N * K;
+#pragma unroll
+        for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
+        stage ^= 1;
+        put();
+    }
+#pragma unroll 1
+    for (; at < tiles; ++at) {
+        const Index k = p.begin + (Index)at * K;
+        if (at + 1 < tiles) {
             tile_a.fetch(a, p.row, k + K, p.end);
             tile_b.fetch(b, p.column, k + K, p.end);
         }
         const S *const from_a = shared_a + stage * M * K, *const from_b = shared_b + stage * N * K;
-        if (RING || k + K <= p.end) {
-#pragma unroll
-            for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
-        } else {
+        const int depth = (int)min((Index)K, p.end - k);
 #pragma unroll 1
-            for (int i = 0; i < p.end - k; ++i) add_products(i, from_a, from_b);
-        }
+        for (int i = 0; i < depth; ++i) add_products(i, from_a, from_b);
         stage ^= 1;
-        if (more) {
-            tile_a.put(shared_a + stage * M * K);
-            tile_b.put(shared_b + stage * N * K);
-        }
-        __syncthreads();  // separates reads of these tiles from the writes after the next, and those from their reads
+        if (at + 1 < tiles) put();
     }
 
     if (!combine_parts(sums, p, parts, tickets)) return;
