@@ -80,6 +80,13 @@ def strided(backend: Any, x: np.ndarray) -> Any:
     return backend.asarray(wide)[..., ::2]
 
 
+def few_on_jax(gpu, rng, items, few):
+    """Return all items, or on JAX, which compiles for every shape, a few of them."""
+    if gpu.name != "jax-cuda":
+        return items
+    return [items[index] for index in sorted(rng.choice(len(items), min(few, len(items)), replace=False))]
+
+
 def reversed_view(backend: Any, x: np.ndarray) -> Any:
     """Return x as a view with a negative stride, where the library has such views."""
     y = backend.asarray(np.ascontiguousarray(x[..., ::-1]))

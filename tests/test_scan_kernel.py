@@ -19,7 +19,7 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
-from tests.contract import compare, eps, random, reversed_view, strided, transposed, unaligned
+from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
 TILES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 32 * 8192)
@@ -239,13 +239,6 @@ def check(gpu, call, program, shape, axis, rng, layouts=(plain,), repeat=(), **g
 def directly(function, *args, **options):
     """Call without asking which method runs, as users do: repeated calls then take a shorter way."""
     return function(*args, **options)
-
-
-def few_on_jax(gpu, rng, items, few):
-    """Return all items, or on JAX, which compiles for every shape, a few of them."""
-    if gpu.name != "jax-cuda":
-        return items
-    return [items[index] for index in sorted(rng.choice(len(items), min(few, len(items)), replace=False))]
 
 
 class TestShapes:

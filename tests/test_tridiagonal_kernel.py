@@ -11,7 +11,7 @@ import pytest
 
 import parprims
 from parprims import _cuda, _tridiagonal, solve_tridiagonal
-from tests.contract import eps, random, reversed_view, strided, transposed, unaligned
+from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, stability_classes, thomas
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -60,7 +60,8 @@ def test_tile_edges(gpu, rng, dtype, subtests):
     rows = dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]
     most = 256 if gpu.name == "emulated" else 2048
     edges = [rows * units for units in itertools.takewhile(lambda k: k <= most // rows, (2**k for k in range(12)))]
-    for n in sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)} | {1, 2, 3}):
+    lengths = sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)} | {1, 2, 3})
+    for n in few_on_jax(gpu, rng, lengths, 8):
         with subtests.test(n=n):
             check(gpu, normal(rng, (3, n), dtype))
             check(gpu, normal(rng, (n, 3), dtype), axis=0)
@@ -100,11 +101,11 @@ def test_tile_edges_in_order(gpu, rng, dtype, subtests):
     size = np.dtype(dtype).itemsize
     rows, units = dict(_tridiagonal._TILE.rows_in_order)[size], dict(_tridiagonal._TILE.units_in_order)[size]
     edges = [rows * 2**k for k in range(units.bit_length() + 1)]
-    for n in sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)}):
-        if fits(n, dtype):
-            with subtests.test(n=n):
-                check_dominant(gpu, dominant(rng, (2, n), dtype))
-                check_dominant(gpu, dominant(rng, (n, 2), dtype), axis=0)
+    lengths = sorted({n for edge in edges for n in (edge - 1, edge, edge + 1) if fits(n, dtype)})
+    for n in few_on_jax(gpu, rng, lengths, 8):
+        with subtests.test(n=n):
+            check_dominant(gpu, dominant(rng, (2, n), dtype))
+            check_dominant(gpu, dominant(rng, (n, 2), dtype), axis=0)
 
 
 def test_layouts_in_order(gpu, rng, subtests):
@@ -167,7 +168,7 @@ def test_levels_of_long_systems(long_ones, rng, dtype, subtests):
     """One stretch of rows and many, one level and several; what joins 32 chunks, and what joins those."""
     rows = 4 * dict(_tridiagonal._TILE.rows_in_order)[np.dtype(dtype).itemsize]
     lengths = {rows * groups + more for groups in (3, 8, 9, 64, 65) for more in (-1, 0, 1)}
-    for n in sorted(lengths):
+    for n in few_on_jax(long_ones, rng, sorted(lengths), 5):
         with subtests.test(n=n):
             check_dominant(long_ones, dominant(rng, (2, n), dtype))
             if dtype == "float32":
@@ -211,7 +212,7 @@ def test_chunk_edges(long_ones, rng, dtype, subtests):
     """One chunk and many, whole ones and parts of one row, numbers of them around powers of two."""
     rows = 32 * dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]
     lengths = {rows * chunks + more for chunks in (1, 2, 3, 4, 5, 8, 33) for more in (-1, 0, 1)}
-    for n in sorted(lengths):
+    for n in few_on_jax(long_ones, rng, sorted(lengths), 6):
         with subtests.test(n=n):
             check(long_ones, normal(rng, (2, n), dtype))
             if dtype == "float32":
