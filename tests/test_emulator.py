@@ -38,9 +38,9 @@ def plan(body: str, **options) -> _cuda.Plan:
     return _cuda.Plan(body=body, **({"source": _cuda.device_source("_common.cuh")} | given | options))
 
 
-def launch(one: _cuda.Plan, *arrays: np.ndarray) -> np.ndarray:
+def launch(one: _cuda.Plan, *arrays: np.ndarray, seconds: float = 5.0) -> np.ndarray:
     runner = emulator.Runner(np, one, 0)
-    runner.seconds = 5.0
+    runner.seconds = seconds
     return runner(*arrays)[0]
 
 
@@ -344,6 +344,68 @@ class TestFinds:
     def test_unknown_ptx(self, x):
         with pytest.raises(KeyError, match=r"bar\.warp\.sync"):
             launch(plan('asm volatile("bar.warp.sync 1;");'), x)
+
+
+RING = """
+__shared__ unsigned long long full[3], empty[3];
+__shared__ float ring[3][32];
+const auto address = [](unsigned long long& one) { return (unsigned)__cvta_generic_to_shared(&one); };
+const auto begin = [&](unsigned long long& one) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(one)), "r"(32) : "memory");
+};
+const auto arrive = [&](unsigned long long& one) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(one)) : "memory");
+};
+const auto wait = [&](unsigned long long& one, int parity) {
+    unsigned ended = 0;
+    while (!ended)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(ended) : "r"(address(one)), "r"(parity) : "memory");
+};
+if (threadIdx.x < 3) begin(full[threadIdx.x]), begin(empty[threadIdx.x]);
+__syncthreads();
+const int lane = threadIdx.x % 32;
+for (int at = 0; at < 10; ++at) {
+    if (threadIdx.x < 32) {
+        WAIT_EMPTY;
+        ring[at % 3][lane] = ((const float*)in0)[at * 32 + lane];
+        arrive(full[at % 3]);
+    } else {
+        WAIT_FULL;
+        ((float*)out0)[at * 32 + lane] = ring[at % 3][31 - lane];
+        arrive(empty[at % 3]);
+    }
+}
+"""
+WAITS = {"WAIT_EMPTY": "wait(empty[at % 3], 1 - at / 3 % 2)", "WAIT_FULL": "wait(full[at % 3], at / 3 % 2)"}
+
+
+class TestBarriersInSharedMemory:
+    """One warp hands rows to another through a ring of three."""
+
+    def launch(self, x, *, seconds=5.0, **waits):
+        body = RING
+        for name, text in (WAITS | waits).items():
+            body = body.replace(name, text)
+        return launch(plan(body, outputs=((x.shape, "float32"),), grid=1), x, seconds=seconds)
+
+    def test_ring(self, rng):
+        x = rng.standard_normal((10, 32)).astype(np.float32)
+        np.testing.assert_array_equal(self.launch(x), x[:, ::-1])
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("WAIT_EMPTY", ""),
+            ("WAIT_FULL", ""),
+            ("WAIT_EMPTY", "wait(empty[at % 3], at / 3 % 2)"),
+            ("WAIT_FULL", "wait(full[at % 3], 1 - at / 3 % 2)"),
+        ],
+    )
+    def test_wrong_wait(self, rng, name, text):
+        # Phases that one passes unseen are what the other waits for.
+        with pytest.raises(RuntimeError, match="no progress"):
+            self.launch(rng.standard_normal((10, 32)).astype(np.float32), seconds=0.5, **{name: text})
 
 
 class TestComputes:
