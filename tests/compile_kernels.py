@@ -72,6 +72,7 @@ SPILLS = {
     "SortedRows<256, 256, 16, 8, false, true> sort uint8 values (4,)": _OCCUPANCY,
     "SortedTile<512, 18> sort ": "up to 80 bytes each way, the price of longer tiles",
     "multiply_conflict_free<128, 128, ": "up to 300 bytes each way, which let another block fit a multiprocessor",
+    "multiply_conflict_free<32, 64, 16, 1, ": "up to 120 bytes on sm_120: elements that are loaded one by one",
     # The sums alone take half of the registers that a thread can have.
     "multiply_tensor<HALF, 128, 256, ": "up to 30 bytes each way",
     "multiply_tensor<TF32, 128, 256, ": "up to 10 bytes each way",

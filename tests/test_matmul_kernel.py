@@ -495,6 +495,23 @@ class TestGroups:
                 shapes = (tile[0] + 8, 136), (136, tile[1] + 8)
                 check(gpu, run, make(rng, shapes, dtype), (plain, turned), **options)
 
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_blocks_go_on(self, gpu, run, rng, groups, sizes, dtype, precision):
+        """Few blocks, each with several tiles of several products, whose sums have from 1 to 8 tiles along k."""
+        lacking(gpu, dtype)
+        views = plain, turned
+        tile, _ = groups(dtype, precision, views)
+        sizes(multiprocessors=3, groups=tuple((kind, (tile,)) for kind, tile in GROUPS.items()))
+        options = {"kernel": "tensor", "tile": tile, "precision": precision}
+        for k in (8, 136, 264):
+            shapes = (3, 72, k), (k, 200)
+            strides = (72 * k, k, 1), (1, k)
+            _, plan = planned(*shapes, dtype, strides=strides, **options)
+            assert "by_groups<" in plan.body
+            assert plan.grid == 3
+            check(gpu, run, make(rng, shapes, dtype), views, **options)
+
     @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
     @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
     def test_not_finite(self, gpu, run, rng, groups, dtype, precision, views):

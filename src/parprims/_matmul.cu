@@ -41,10 +41,10 @@ struct Place {
     int split, splits;
 };
 
-template <int M, int N>
-DEVICE Place place(Index m, Index n, Index k, Index tiles, int splits, Index part) {
-    const Index tile = blockIdx.x / splits, at = tile % tiles;
-    const int split = (int)(blockIdx.x % splits);
+template <int M, int N, class Unit>
+DEVICE Place place(Unit unit, Index m, Index n, Index k, Index tiles, int splits, Index part) {
+    const Index tile = unit / splits, at = tile % tiles;
+    const int split = (int)(unit % splits);
     const Index rows = (m + M - 1) / M, band = GROUP * ((n + N - 1) / N);
     const Index first = at / band * GROUP, height = min((Index)GROUP, rows - first);
     const Index begin = split * part;

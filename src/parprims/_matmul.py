@@ -364,8 +364,8 @@ class _Sizes:
     """The tiles of the kernels, lengths of m, n and k, the largest first.
 
     Those of ``conflict_free`` go by the bytes of a number in registers, those of ``tensor`` by the kind of its
-    instructions; ``groups`` are those for instructions of four warps, whose m and n are the lengths of the left and the
-    right factor. Tiles that would multiply twice as much beyond the edges as others are out. Fewer blocks than three
+    instructions; ``groups`` are those for groups of four warps, whose m and n are the lengths of the left and the right
+    factor. Tiles that would multiply twice as much beyond the edges as others are out. Fewer blocks than three
     quarters of what ``multiprocessors`` hold get smaller tiles, and sums cut in parts of at least ``part`` tiles along
     k. Up to ``stages`` tiles lie in shared memory. Shorter sums of float32 than ``chain`` are left to ordinary
     registers, whose errors are no larger than those of a tensor core, which truncates, from there on only.
@@ -633,22 +633,24 @@ def _plan(
     splits = -(-k // part)
 
     integers = [m, n, k, a.outer, a.along, b.outer, b.along, tiles, splits, part]
-    batch = ["  Index at_a = 0, at_b = 0, rest = blockIdx.x / (n8 * n7);"]
+    batch = ["  Index at_a = 0, at_b = 0, rest = unit / (n8 * n7);"]
     for length, (step_a, step_b) in reversed(axes):
         first = len(integers)
         integers += [length, step_a, step_b]
         batch.append(
             f"  at_a += rest % n{first} * n{first + 1}, at_b += rest % n{first} * n{first + 2}, rest /= n{first};"
         )
+    # What a block works at is a unit: a tile of a result, or a part of its sum.
+    units = tiles * splits * matrices
     body = [
+        "  const unsigned unit = blockIdx.x;",
         *batch,
         "  const Factor a{(const T*)in0 + at_a, n3, n4, n0}, b{(const T*)in1 + at_b, n5, n6, n1};",
-        "  const Result c{(T*)out0 + blockIdx.x / (n8 * n7) * n0 * n1, n0, n1};",
-        f"  const Place p = place<{rows}, {columns}>({lines}, n2, n7, (int)n8, n9);",
+        "  const Result c{(T*)out0 + unit / (n8 * n7) * n0 * n1, n0, n1};",
+        f"  const Place p = place<{rows}, {columns}>(unit, {lines}, n2, n7, (int)n8, n9);",
     ]
-    grid = tiles * splits * matrices
     outputs = ((p.shape, numbers.memory),)
-    plan = _cuda.Plan(source, "", 2, outputs, tuple(integers), grid, block.threads, shared_bytes=block.shared_bytes)
+    plan = _cuda.Plan(source, "", 2, outputs, tuple(integers), units, block.threads, shared_bytes=block.shared_bytes)
     if kernel in ("naive", "tiled"):
         lengths = f"{rows}, {columns}" + (f", {depth}" if kernel == "tiled" else "")
         return dataclasses.replace(plan, body="\n".join((*body, f"  multiply_{kernel}<{lengths}>(a, b, c, p);")))
@@ -659,7 +661,7 @@ def _plan(
     plan = dataclasses.replace(
         plan,
         zeroed_bytes=4 * tiles * matrices * cut,
-        temporary_bytes=grid * sums_bytes * cut,
+        temporary_bytes=units * sums_bytes * cut,
         unbound_registers=kernel == "tensor",
         resident_blocks=2 if kernel == "conflict_free" and block.threads <= 256 and numbers.registers_bytes == 4 else 0,
     )
@@ -683,20 +685,29 @@ def _plan(
             sources.append(_group_instruction(numbers, columns, a, b))
         sources.append(_cuda.device_source("_matmul_groups.cu"))
         if numbers.kind == "DOUBLE":
-            call = f"multiply_doubles_by_groups<DOUBLE, {lengths}, {block.stages}, {flags}>(a, b"
+            call = f"multiply_doubles_by_groups<DOUBLE, {lengths}, {block.stages}, {flags}>"
         elif numbers.memory_bytes == 2:
             options = f"{block.stages}, {along_k[0]}, {along_k[1]}, {whole}"
-            call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>(a, b"
+            call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>"
         else:
-            left, factors = (b, "b, a") if turned else (a, "a, b")
+            left = b if turned else a
             ways = ", ".join(str(way).lower() for way in (left.along_k, bool(turned)))
             options = f"{block.stages}, {left.vector}, {ways}, {whole}"
-            call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>({factors}"
+            call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>"
+        # Blocks stay, as many as there is room for, and go from unit to unit.
+        body = ["  const auto work = [&](Index unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
+        call += f"(work, n{len(integers)}"
+        plan = dataclasses.replace(plan, integers=(*integers, units), grid=min(units, _SIZES.multiprocessors))
+        return dataclasses.replace(
+            plan,
+            source="\n".join(sources),
+            body="\n".join((*body, f"  {call}, n2, {memory});")),
+            own_instructions=True,
+        )
     return dataclasses.replace(
         plan,
         source="\n".join(sources),
         body="\n".join((*body, f"  {call}, c, p, n2, {memory});")),
-        own_instructions=by_groups,
     )
 
 
@@ -767,8 +778,8 @@ def _packed(
     for name, side, count, place in (("a", rows, 0, place_a), ("b", columns, 1, place_b)):
         number = f"n{first + count}"
         # The batch of a packing block goes by the number of its own tiles.
-        own = [line.replace("blockIdx.x / (n8 * n7)", f"blockIdx.x / {number}") for line in body[:-2]]
-        own.insert(1, "  const Index matrix = rest;")
+        own = [line.replace("unit / (n8 * n7)", f"unit / {number}") for line in body[:-2]]
+        own.insert(2, "  const Index matrix = rest;")
         call = f"  pack_tiles<{side}, {depth}, {threads}>({name}, n2, {place}, blockIdx.x % {number});"
         packing.append(
             dataclasses.replace(
@@ -776,7 +787,9 @@ def _packed(
             )
         )
     call = f"  multiply_packed<{rows}, {columns}, {depth}>({place_a}, {place_b}, c, p);"
-    multiply = dataclasses.replace(plan, body="\n".join((*body[-2:], "  const Index matrix = blockIdx.x / n7;", call)))
+    multiply = dataclasses.replace(
+        plan, body="\n".join((body[0], *body[-2:], "  const Index matrix = unit / n7;", call))
+    )
     return dataclasses.replace(packing[0], then=(packing[1], multiply))
 
 

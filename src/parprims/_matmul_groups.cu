@@ -12,7 +12,9 @@
 //                             what it has copied itself.
 //   multiply_doubles_by_groups  DOUBLE, which has no such instructions: the four warps multiply by those of a warp.
 //
-// The first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
+// A block goes from one tile of the result, or part of its sum, to the next, so that copies for that are under way while a
+// result is written: work(unit, then) calls then(a, b, c, p) with the factors, the result and the place of a unit. The
+// first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
 // in shared memory for each of the STAGES tiles there: `full`, when all that copy have a tile there and have shown it to
 // the tensor cores (which read shared memory past the caches of ordinary reads); `empty`, when all warps that multiply are
 // done with it. A tile is shown once the copies of LAG later ones have begun, so that these are under way at any time.
@@ -123,26 +125,31 @@ struct Meeting {
         if (threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
     }
 
-    // What the first group does: copy(at) begins to copy a tile, prepare(at) sees to what the thread has copied of it.
+    // Begins to copy a tile, by copy(stage), and shows the one LAG before, after prepare(stage) has seen to what the
+    // thread has copied of it.
     template <class Copy, class Prepare>
-    DEVICE void copy_all(int tiles, const Copy& copy, const Prepare& prepare) {
-        const auto show = [&](int at) {
-            prepare(at);
-            show_to_tensor_cores();
-            arrive(full[at % STAGES]);
-        };
-#pragma unroll 1
-        for (int at = 0; at < tiles; ++at) {
-            wait(empty[at % STAGES], 1 - at / STAGES % 2);
-            copy(at);
-            end_group_of_staged();
-            if (at < LAG) continue;
-            wait_for_copies<LAG>();
-            show(at - LAG);
-        }
+    DEVICE void copy_tile(int at, const Copy& copy, const Prepare& prepare) {
+        wait(empty[at % STAGES], 1 - at / STAGES % 2);
+        copy(at % STAGES);
+        end_group_of_staged();
+        if (at < LAG) return;
+        wait_for_copies<LAG>();
+        show(at - LAG, prepare);
+    }
+
+    // Shows the last of `count` tiles.
+    template <class Prepare>
+    DEVICE void show_last(int count, const Prepare& prepare) {
         wait_for_copies<0>();
 #pragma unroll 1
-        for (int at = max(0, tiles - LAG); at < tiles; ++at) show(at);
+        for (int at = max(0, count - LAG); at < count; ++at) show(at, prepare);
+    }
+
+    template <class Prepare>
+    DEVICE void show(int at, const Prepare& prepare) {
+        prepare(at % STAGES);
+        show_to_tensor_cores();
+        arrive(full[at % STAGES]);
     }
 };
 
@@ -174,60 +181,79 @@ DEVICE T* swizzled_memory() {
 DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
 DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
-template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR>
-DEVICE void multiply_by_groups(const Factor& a, const Factor& b, const Result& c, const Place& p, Index depth, void* parts,
-                               void* tickets) {
+// Calls then(a, b, c, p, tiles) for all units of the block, with the number of tiles along k.
+template <int K, class Work, class Then>
+DEVICE void for_each_unit(const Work& work, Index units, const Then& then) {
+#pragma unroll 1
+    for (Index unit = blockIdx.x; unit < units; unit += gridDim.x)
+        work(unit, [&](const Factor& a, const Factor& b, const Result& c, const Place& p) {
+            then(a, b, c, p, (int)((p.end - p.begin + K - 1) / K));
+        });
+}
+
+template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
+DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
     constexpr int GROUPS = M / 64;
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
-    const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    int at = 0;  // the number of a tile along k, of all units
     if (threadIdx.x < 128) {
         give_registers<GROUPS>();
-        const auto copy = [&](int at) {
-            const Index k = p.begin + (Index)at * K;
-            TileA::copy(shared_a + at % STAGES * TileA::SIZE, a, p.row, k, p.end);
-            TileB::copy(shared_b + at % STAGES * TileB::SIZE, b, p.column, k, p.end);
-        };
-        meeting.copy_all(tiles, copy, [](int) {});
+        const auto prepare = [](int) {};
+        for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
+#pragma unroll 1
+            for (int tile = 0; tile < tiles; ++tile, ++at) {
+                const auto copy = [&](int stage) {
+                    const Index k = p.begin + (Index)tile * K;
+                    TileA::copy(shared_a + stage * TileA::SIZE, a, p.row, k, p.end);
+                    TileB::copy(shared_b + stage * TileB::SIZE, b, p.column, k, p.end);
+                };
+                meeting.copy_tile(at, copy, prepare);
+            }
+        });
+        meeting.show_last(at, prepare);
         return;
     }
     take_registers<GROUPS>();
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
-    float sums[N / 2];
+    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
+        float sums[N / 2];
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) sums[i] = 0;
+        for (int i = 0; i < N / 2; ++i) sums[i] = 0;
 #pragma unroll 1
-    for (int at = 0; at < tiles; ++at) {
-        const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
-        const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
-        meeting.wait_for_tile(at);
-        begin_products();
+        for (int tile = 0; tile < tiles; ++tile, ++at) {
+            const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
+            const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
+            meeting.wait_for_tile(at);
+            begin_products();
 #pragma unroll
-        for (int k = 0; k < K; k += GROUP_DEPTH<KIND>)
-            multiply_group(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
-        end_products();
-        wait_for_products<1>();
-        if (at > 0) meeting.leave_tile(at - 1);
-    }
-    wait_for_products<0>();
-    keep_behind(sums);
+            for (int k = 0; k < K; k += GROUP_DEPTH<KIND>)
+                multiply_group(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
+            end_products();
+            wait_for_products<1>();
+            if (tile > 0) meeting.leave_tile(at - 1);
+        }
+        wait_for_products<0>();
+        keep_behind(sums);
+        meeting.leave_tile(at - 1);
 
-    if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
-    save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
-        i = p.row + row + row_of(at);
-        j = p.column + column_of(at);
+        if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
+        save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+            i = p.row + row + row_of(at);
+            j = p.column + column_of(at);
+        });
     });
 }
 
 // M lines of the left factor, N of the right one. TURNED: these are columns and rows of c. TF32 starts the products of a
 // tile before those of the last one have ended. SPLIT sums the products of a tile apart, and adds them to sums in
 // registers while those with remainders, whose sums need no such care, are under way.
-template <Kind KIND, int M, int N, int K, int STAGES, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED, bool C_VECTOR>
-DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, const Result& c, const Place& p, Index depth,
-                                      void* parts, void* tickets) {
+template <Kind KIND, int M, int N, int K, int STAGES, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED, bool C_VECTOR,
+          class Work>
+DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
     constexpr int GROUPS = M / 64, PARTS = KIND == SPLIT ? 2 : 1;
     using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
     using Right = Swizzled<N, K, 128, true>;
@@ -236,20 +262,15 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
-    const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    int at = 0;  // the number of a tile along k, of all units
     if (threadIdx.x < 128) {
         give_registers<GROUPS>();
-        const auto copy = [&](int at) {
-            const Index k = p.begin + (Index)at * K;
-            Left::copy(shared_left + at % STAGES * Left::SIZE, left, p.row, k, p.end);
-            Right::copy(shared_right + at % STAGES * Right::SIZE, right, p.column, k, p.end);
-        };
         // Splits the vectors that begin_to_copy gave this thread.
-        const auto prepare = [&](int at) {
+        const auto prepare = [&](int stage) {
             if constexpr (KIND == SPLIT) {
 #pragma unroll 4
                 for (int e = threadIdx.x; e < Right::SIZE / 4; e += 128) {
-                    const int place = at % STAGES * Right::SIZE + Right::place(e / 8, e % 8 * 4);
+                    const int place = stage * Right::SIZE + Right::place(e / 8, e % 8 * 4);
                     float4& whole = *reinterpret_cast<float4*>(shared_right + place);
                     float4& rest = *reinterpret_cast<float4*>(remainders + place);
                     unsigned x[2], y[2], z[2], w[2];
@@ -261,14 +282,22 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
                 }
             }
         };
-        meeting.copy_all(tiles, copy, prepare);
+        for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
+#pragma unroll 1
+            for (int tile = 0; tile < tiles; ++tile, ++at) {
+                const auto copy = [&](int stage) {
+                    const Index k = p.begin + (Index)tile * K;
+                    Left::copy(shared_left + stage * Left::SIZE, TURNED ? b : a, p.row, k, p.end);
+                    Right::copy(shared_right + stage * Right::SIZE, TURNED ? a : b, p.column, k, p.end);
+                };
+                meeting.copy_tile(at, copy, prepare);
+            }
+        });
+        meeting.show_last(at, prepare);
         return;
     }
     take_registers<GROUPS>();
     const int row = ((int)threadIdx.x / 128 - 1) * 64, third = threadIdx.x % 4;
-    float sums[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) sums[i] = 0;
 
     const auto load_left = [&](T (&to)[K / 2], int at) {
         const T* const from = shared_left + at % STAGES * Left::SIZE;
@@ -285,94 +314,97 @@ DEVICE void multiply_floats_by_groups(const Factor& left, const Factor& right, c
             for (int part = 0; part < PARTS; ++part) to[i / 4][part][i % 4] = both[part];
         }
     };
-    if constexpr (KIND == SPLIT) {
-        float tile[N / 2], rest[N / 2];
+    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
+        float sums[N / 2];
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) tile[i] = rest[i] = 0;
-        T waiting[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
-        meeting.wait_for_tile(0);
-        load_left(waiting, 0);
+        for (int i = 0; i < N / 2; ++i) sums[i] = 0;
+        T next[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
+        meeting.wait_for_tile(at);
+        load_left(next, at);
+        if constexpr (KIND == SPLIT) {
+            float tile[N / 2], rest[N / 2];
+#pragma unroll
+            for (int i = 0; i < N / 2; ++i) tile[i] = rest[i] = 0;
 #pragma unroll 1
-        for (int at = 0; at < tiles; ++at) {
-            const int place = at % STAGES * Right::SIZE;
-            Registers x;
-            split_left(x, waiting);
-            begin_products();
+            for (const int end = at + tiles; at < end; ++at) {
+                const int place = at % STAGES * Right::SIZE;
+                Registers x;
+                split_left(x, next);
+                begin_products();
 #pragma unroll
-            for (int k = 0; k < K; k += 8)
-                multiply_group(tile, x[k / 8][0], Right::descriptor(shared_right + place, 0, k), k > 0);
-            end_products();
+                for (int k = 0; k < K; k += 8)
+                    multiply_group(tile, x[k / 8][0], Right::descriptor(shared_right + place, 0, k), k > 0);
+                end_products();
 #pragma unroll
-            for (int k = 0; k < K; k += 8) {
-                multiply_group(rest, x[k / 8][1], Right::descriptor(shared_right + place, 0, k), 1);
-                multiply_group(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
+                for (int k = 0; k < K; k += 8) {
+                    multiply_group(rest, x[k / 8][1], Right::descriptor(shared_right + place, 0, k), 1);
+                    multiply_group(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
+                }
+                end_products();
+                if (at + 1 < end) {
+                    meeting.wait_for_tile(at + 1);
+                    load_left(next, at + 1);
+                }
+                wait_for_products<1>();
+                keep_behind(tile);
+#pragma unroll
+                for (int i = 0; i < N / 2; ++i) sums[i] += tile[i];
+                wait_for_products<0>();
+                keep_behind(rest);
+                meeting.leave_tile(at);
             }
-            end_products();
-            if (at + 1 < tiles) {
-                meeting.wait_for_tile(at + 1);
-                load_left(waiting, at + 1);
-            }
-            wait_for_products<1>();
-            keep_behind(tile);
 #pragma unroll
-            for (int i = 0; i < N / 2; ++i) sums[i] += tile[i];
-            wait_for_products<0>();
-            keep_behind(rest);
-            meeting.leave_tile(at);
-        }
+            for (int i = 0; i < N / 2; ++i) sums[i] += rest[i] * (1 / UNITS);
+        } else {
+            Registers x[2];
+            split_left(x[0], next);
+            const int begin = at, end = at + tiles;
+            const auto multiply = [&](const Registers& now, Registers& later) {
+                const T* const from = shared_right + at % STAGES * Right::SIZE;
+                begin_products();
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) sums[i] += rest[i] * (1 / UNITS);
-    } else {
-        Registers x[2];
-        T next[K / 2];
-        meeting.wait_for_tile(0);
-        load_left(next, 0);
-        split_left(x[0], next);
-        const auto multiply = [&](int at, const Registers& now, Registers& later) {
-            const T* const from = shared_right + at % STAGES * Right::SIZE;
-            begin_products();
-#pragma unroll
-            for (int k = 0; k < K; k += 8) multiply_group(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
-            end_products();
-            wait_for_products<1>();
-            if (at > 0) meeting.leave_tile(at - 1);
-            if (at + 1 < tiles) {
-                meeting.wait_for_tile(at + 1);
-                load_left(next, at + 1);
+                for (int k = 0; k < K; k += 8) multiply_group(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
+                end_products();
+                wait_for_products<1>();
+                if (at > begin) meeting.leave_tile(at - 1);
+                if (++at == end) return;
+                meeting.wait_for_tile(at);
+                load_left(next, at);
                 split_left(later, next);
-            }
-        };
+            };
 #pragma unroll 1
-        for (int at = 0; at < tiles; at += 2) {
-            multiply(at, x[0], x[1]);
-            if (at + 1 < tiles) multiply(at + 1, x[1], x[0]);
+            while (at < end) {
+                multiply(x[0], x[1]);
+                if (at < end) multiply(x[1], x[0]);
+            }
+            wait_for_products<0>();
+            keep_behind(sums);
+            meeting.leave_tile(at - 1);
         }
-        wait_for_products<0>();
-        keep_behind(sums);
-    }
 
-    if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
-    const auto where = [&](int at, Index& i, Index& j) {
-        i = TURNED ? p.column + column_of(at) : p.row + row + row_of(at);
-        j = TURNED ? p.row + row + row_of(at) : p.column + column_of(at);
-    };
-    if constexpr (!TURNED) {
-        save_pairs<KIND, C_VECTOR>(sums, left, right, c, depth, where);
-    } else {
+        if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
+        const auto where = [&](int at, Index& i, Index& j) {
+            i = TURNED ? p.column + column_of(at) : p.row + row + row_of(at);
+            j = TURNED ? p.row + row + row_of(at) : p.column + column_of(at);
+        };
+        if constexpr (!TURNED) {
+            save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, where);
+        } else {
 #pragma unroll
-        for (int at = 0; at < N / 2; ++at) {
-            Index i, j;
-            where(at, i, j);
-            if (i < c.m && j < c.n) c.base[i * c.n + j] = save(sums[at]);
+            for (int at = 0; at < N / 2; ++at) {
+                Index i, j;
+                where(at, i, j);
+                if (i < c.m && j < c.n) c.base[i * c.n + j] = save(sums[at]);
+            }
+            multiply_again(sums, a, b, c, depth, where);
         }
-        multiply_again(sums, right, left, c, depth, where);
-    }
+    });
 }
 
 // Each warp has a tile of 64 x 32.
-template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR>
-DEVICE void multiply_doubles_by_groups(const Factor& a, const Factor& b, const Result& c, const Place& p, Index depth,
-                                       void* parts, void* tickets) {
+template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR,
+          class Work>
+DEVICE void multiply_doubles_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
     constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
@@ -380,41 +412,50 @@ DEVICE void multiply_doubles_by_groups(const Factor& a, const Factor& b, const R
     T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
-    const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    int at = 0;  // the number of a tile along k, of all units
     if (threadIdx.x < 128) {
         give_registers<GROUPS>();
-        const auto copy = [&](int at) {
-            const Index k = p.begin + (Index)at * K;
-            StagedA::copy(shared_a + at % STAGES * StagedA::SIZE, a, p.row, k, p.end);
-            StagedB::copy(shared_b + at % STAGES * StagedB::SIZE, b, p.column, k, p.end);
-        };
-        meeting.copy_all(tiles, copy, [](int) {});
+        const auto prepare = [](int) {};
+        for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
+#pragma unroll 1
+            for (int tile = 0; tile < tiles; ++tile, ++at) {
+                const auto copy = [&](int stage) {
+                    const Index k = p.begin + (Index)tile * K;
+                    StagedA::copy(shared_a + stage * StagedA::SIZE, a, p.row, k, p.end);
+                    StagedB::copy(shared_b + stage * StagedB::SIZE, b, p.column, k, p.end);
+                };
+                meeting.copy_tile(at, copy, prepare);
+            }
+        });
+        meeting.show_last(at, prepare);
         return;
     }
     take_registers<GROUPS>();
     const int warp = threadIdx.x / WARP - 4, group = threadIdx.x % WARP / 4, third = threadIdx.x % 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
-    S tile[TALL][BROAD][4] = {};
+    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
+        S tile[TALL][BROAD][4] = {};
 #pragma unroll 1
-    for (int at = 0; at < tiles; ++at) {
-        const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
-        const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
-        meeting.wait_for_tile(at);
+        for (const int end = at + tiles; at < end; ++at) {
+            const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
+            const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
+            meeting.wait_for_tile(at);
 #pragma unroll
-        for (int k = 0; k < K; k += Fragment<KIND>::DEPTH) {
-            Step<KIND, TALL, BROAD> step;
-            step.template load<StagedA, StagedB>(from_a, from_b, row, column, k);
-            if (k + Fragment<KIND>::DEPTH == K) meeting.leave_tile(at);
-            step.multiply(tile, tile);
+            for (int k = 0; k < K; k += Fragment<KIND>::DEPTH) {
+                Step<KIND, TALL, BROAD> step;
+                step.template load<StagedA, StagedB>(from_a, from_b, row, column, k);
+                if (k + Fragment<KIND>::DEPTH == K) meeting.leave_tile(at);
+                step.multiply(tile, tile);
+            }
         }
-    }
-    S sums[TALL * BROAD * 4];
+        S sums[TALL * BROAD * 4];
 #pragma unroll
-    for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
-    if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
-    save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
-        i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
-        j = p.column + column + at / 4 % BROAD * 8 + third * 2 + at % 2;
+        for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
+        if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
+        save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+            i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
+            j = p.column + column + at / 4 % BROAD * 8 + third * 2 + at % 2;
+        });
     });
 }
 
