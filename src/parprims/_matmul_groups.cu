@@ -191,6 +191,25 @@ DEVICE void for_each_unit(const Work& work, Index units, const Then& then) {
         });
 }
 
+// What the first group does: copies the tiles of all units, of the left factor and the right one; for TURNED these are b and
+// a. prepare(stage) as in `Meeting`.
+template <int K, class Left, class Right, bool TURNED, class Met, class Work, class Prepare>
+DEVICE void copy_units(Met& meeting, const Work& work, Index units, T* left, T* right, const Prepare& prepare) {
+    int at = 0;
+    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile, ++at) {
+            const auto copy = [&](int stage) {
+                const Index k = p.begin + (Index)tile * K;
+                Left::copy(left + stage * Left::SIZE, TURNED ? b : a, p.row, k, p.end);
+                Right::copy(right + stage * Right::SIZE, TURNED ? a : b, p.column, k, p.end);
+            };
+            meeting.copy_tile(at, copy, prepare);
+        }
+    });
+    meeting.show_last(at, prepare);
+}
+
 template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
 DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
     constexpr int GROUPS = M / 64;
@@ -199,26 +218,14 @@ DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void*
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
-    int at = 0;  // the number of a tile along k, of all units
     if (threadIdx.x < 128) {
         give_registers<GROUPS>();
-        const auto prepare = [](int) {};
-        for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
-#pragma unroll 1
-            for (int tile = 0; tile < tiles; ++tile, ++at) {
-                const auto copy = [&](int stage) {
-                    const Index k = p.begin + (Index)tile * K;
-                    TileA::copy(shared_a + stage * TileA::SIZE, a, p.row, k, p.end);
-                    TileB::copy(shared_b + stage * TileB::SIZE, b, p.column, k, p.end);
-                };
-                meeting.copy_tile(at, copy, prepare);
-            }
-        });
-        meeting.show_last(at, prepare);
+        copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
         return;
     }
     take_registers<GROUPS>();
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
+    int at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
         float sums[N / 2];
 #pragma unroll
@@ -262,7 +269,6 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
-    int at = 0;  // the number of a tile along k, of all units
     if (threadIdx.x < 128) {
         give_registers<GROUPS>();
         // Splits the vectors that begin_to_copy gave this thread.
@@ -282,22 +288,12 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
                 }
             }
         };
-        for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
-#pragma unroll 1
-            for (int tile = 0; tile < tiles; ++tile, ++at) {
-                const auto copy = [&](int stage) {
-                    const Index k = p.begin + (Index)tile * K;
-                    Left::copy(shared_left + stage * Left::SIZE, TURNED ? b : a, p.row, k, p.end);
-                    Right::copy(shared_right + stage * Right::SIZE, TURNED ? a : b, p.column, k, p.end);
-                };
-                meeting.copy_tile(at, copy, prepare);
-            }
-        });
-        meeting.show_last(at, prepare);
+        copy_units<K, Left, Right, TURNED>(meeting, work, units, shared_left, shared_right, prepare);
         return;
     }
     take_registers<GROUPS>();
     const int row = ((int)threadIdx.x / 128 - 1) * 64, third = threadIdx.x % 4;
+    int at = 0;  // the number of a tile along k, of all units
 
     const auto load_left = [&](T (&to)[K / 2], int at) {
         const T* const from = shared_left + at % STAGES * Left::SIZE;
@@ -412,27 +408,15 @@ DEVICE void multiply_doubles_by_groups(const Work& work, Index units, Index dept
     T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
-    int at = 0;  // the number of a tile along k, of all units
     if (threadIdx.x < 128) {
         give_registers<GROUPS>();
-        const auto prepare = [](int) {};
-        for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
-#pragma unroll 1
-            for (int tile = 0; tile < tiles; ++tile, ++at) {
-                const auto copy = [&](int stage) {
-                    const Index k = p.begin + (Index)tile * K;
-                    StagedA::copy(shared_a + stage * StagedA::SIZE, a, p.row, k, p.end);
-                    StagedB::copy(shared_b + stage * StagedB::SIZE, b, p.column, k, p.end);
-                };
-                meeting.copy_tile(at, copy, prepare);
-            }
-        });
-        meeting.show_last(at, prepare);
+        copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
         return;
     }
     take_registers<GROUPS>();
     const int warp = threadIdx.x / WARP - 4, group = threadIdx.x % WARP / 4, third = threadIdx.x % 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
+    int at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
         S tile[TALL][BROAD][4] = {};
 #pragma unroll 1
