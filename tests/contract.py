@@ -5,6 +5,7 @@ A test class names the function, its inputs, its reference and its error bound, 
 shares no code with the library.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,18 +74,18 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
     return rng.integers(low, 10, shape).astype(dtype)
 
 
+def few_on_jax(gpu: Any, rng: np.random.Generator, items: Sequence[Any], few: int) -> Sequence[Any]:
+    """Return all items, or on JAX, which compiles for every shape, a few of them."""
+    if gpu.name != "jax-cuda":
+        return items
+    return [items[index] for index in sorted(rng.choice(len(items), min(few, len(items)), replace=False))]
+
+
 def strided(backend: Any, x: np.ndarray) -> Any:
     """Return x as every second element of a larger array."""
     wide = np.repeat(x, 2, axis=-1)
     wide[..., 1::2] = wide[..., 1::2][..., ::-1]
     return backend.asarray(wide)[..., ::2]
-
-
-def few_on_jax(gpu, rng, items, few):
-    """Return all items, or on JAX, which compiles for every shape, a few of them."""
-    if gpu.name != "jax-cuda":
-        return items
-    return [items[index] for index in sorted(rng.choice(len(items), min(few, len(items)), replace=False))]
 
 
 def reversed_view(backend: Any, x: np.ndarray) -> Any:

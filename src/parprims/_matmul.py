@@ -457,7 +457,7 @@ def _impossible(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, capa
         depth = 16 if numbers.kind in ("HALF", "BFLOAT") else 8
         if k < depth or k & (k - 1):
             return f"k must be a power of two, at least {depth}"
-        for name, length, longest in zip("mn", tile, numbers.warp_of_tensor(), strict=False):
+        for name, length, longest in zip("mn", tile[:2], numbers.warp_of_tensor(), strict=True):
             if length % 16 or (length > longest and length % longest):
                 return f"{name} must be a multiple of 16, and of {longest} if it is more"
         down, across = numbers.warps(tile)
@@ -504,8 +504,9 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
         threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, staged(m) + staged(n)
     else:
         threads, least, more = m // 64 * 128 + 128, 3, 1024
-        left, right = (m * k * size if size == 2 else staged(m)), n * k * size
-        stage = left + (staged(n) if numbers.kind == "DOUBLE" else right * (2 if numbers.kind == "SPLIT" else 1))
+        left = m * k * size if size == 2 else staged(m)
+        right = staged(n) if numbers.kind == "DOUBLE" else n * k * size
+        stage = left + right * (2 if numbers.kind == "SPLIT" else 1)
     stages = max(least, min(_SIZES.stages, (most - more) // stage))
     return _Block(tile, threads, stages, more + stages * stage)
 
@@ -679,7 +680,8 @@ def _plan(
     sources = [source, _cuda.device_source("_matmul_tensor.cu")]
     if not by_groups:
         down, across = numbers.warps(block.tile)
-        call = f"multiply_tensor<{numbers.kind}, {lengths}, {down}, {across}, {block.stages}, {flags}>(a, b"
+        call = f"multiply_tensor<{numbers.kind}, {lengths}, {down}, {across}, {block.stages}, {flags}>"
+        arguments = "a, b, c, p"
     else:
         if numbers.kind != "DOUBLE":
             sources.append(_group_instruction(numbers, columns, a, b))
@@ -696,19 +698,11 @@ def _plan(
             call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>"
         # Blocks stay, as many as there is room for, and go from unit to unit.
         body = ["  const auto work = [&](Index unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
-        call += f"(work, n{len(integers)}"
-        plan = dataclasses.replace(plan, integers=(*integers, units), grid=min(units, _SIZES.multiprocessors))
-        return dataclasses.replace(
-            plan,
-            source="\n".join(sources),
-            body="\n".join((*body, f"  {call}, n2, {memory});")),
-            own_instructions=True,
-        )
-    return dataclasses.replace(
-        plan,
-        source="\n".join(sources),
-        body="\n".join((*body, f"  {call}, c, p, n2, {memory});")),
-    )
+        arguments = f"work, n{len(integers)}"
+        grid = min(units, _SIZES.multiprocessors)
+        plan = dataclasses.replace(plan, integers=(*integers, units), grid=grid, own_instructions=True)
+    call += f"({arguments}, n2, {memory});"
+    return dataclasses.replace(plan, source="\n".join(sources), body="\n".join((*body, f"  {call}")))
 
 
 def _turned(kernel: str, numbers: _Numbers, a: _Factor, b: _Factor, capability: int) -> bool | None:

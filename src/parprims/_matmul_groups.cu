@@ -160,14 +160,10 @@ DEVICE bool combine_parts_of_groups(S (&sums)[COUNT], const Place& p, void* part
                          [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
-// Gives registers to the groups that multiply, and takes them from the one that copies, where three groups share them.
+// Gives registers to the groups that multiply, which copy_units takes from the one that copies, where three share them.
 template <int GROUPS>
 DEVICE void take_registers() {
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
-}
-template <int GROUPS>
-DEVICE void give_registers() {
-    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
 }
 
 // Returns the first place in dynamic shared memory that is a multiple of 1024 bytes, as swizzled rows begin.
@@ -193,8 +189,10 @@ DEVICE void for_each_unit(const Work& work, Index units, const Then& then) {
 
 // What the first group does: copies the tiles of all units, of the left factor and the right one; for TURNED these are b and
 // a. prepare(stage) as in `Meeting`.
-template <int K, class Left, class Right, bool TURNED, class Met, class Work, class Prepare>
-DEVICE void copy_units(Met& meeting, const Work& work, Index units, T* left, T* right, const Prepare& prepare) {
+template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, class Work, class Prepare>
+DEVICE void copy_units(Meeting<GROUPS, STAGES>& meeting, const Work& work, Index units, T* left, T* right,
+                       const Prepare& prepare) {
+    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     int at = 0;
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
 #pragma unroll 1
@@ -219,7 +217,6 @@ DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void*
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
-        give_registers<GROUPS>();
         copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
         return;
     }
@@ -270,7 +267,6 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
-        give_registers<GROUPS>();
         // Splits the vectors that begin_to_copy gave this thread.
         const auto prepare = [&](int stage) {
             if constexpr (KIND == SPLIT) {
@@ -409,12 +405,11 @@ DEVICE void multiply_doubles_by_groups(const Work& work, Index units, Index dept
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
-        give_registers<GROUPS>();
         copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
         return;
     }
     take_registers<GROUPS>();
-    const int warp = threadIdx.x / WARP - 4, group = threadIdx.x % WARP / 4, third = threadIdx.x % 4;
+    const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     int at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
@@ -437,8 +432,8 @@ DEVICE void multiply_doubles_by_groups(const Work& work, Index units, Index dept
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
         if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
         save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
-            i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
-            j = p.column + column + at / 4 % BROAD * 8 + third * 2 + at % 2;
+            i = p.row + row + Step<KIND, TALL, BROAD>::row_of(at);
+            j = p.column + column + Step<KIND, TALL, BROAD>::column_of(at);
         });
     });
 }

@@ -295,6 +295,10 @@ struct Step {
         }
     }
 
+    // Where in the warp's tile the sum of a thread is that has the number `at`, counted through its tiles.
+    static DEVICE int row_of(int at) { return at / 4 / BROAD * 16 + at % 4 / 2 * 8 + threadIdx.x % WARP / 4; }
+    static DEVICE int column_of(int at) { return at / 4 % BROAD * 8 + threadIdx.x % 4 * 2 + at % 2; }
+
     // Adds the products to sums, for SPLIT those with remainders to others.
     DEVICE void multiply(S (&sums)[TALL][BROAD][4], S (&rest)[TALL][BROAD][4]) const {
 #pragma unroll
@@ -323,7 +327,7 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     static_assert(HIGH % 16 == 0 && WIDE % 16 == 0 && K % DEPTH == 0, "a warp's tile is made of whole fragments");
     extern __shared__ uint4 memory[];
     T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / 4, third = lane % 4;
+    const int warp = threadIdx.x / WARP;
     const int row = warp / ACROSS * HIGH, column = warp % ACROSS * WIDE;
 
     S sums[TALL * BROAD * 4];
@@ -390,7 +394,7 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
 
     if (!combine_parts(sums, p, parts, tickets)) return;
     save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
-        i = p.row + row + at / 4 / BROAD * 16 + at % 4 / 2 * 8 + group;
-        j = p.column + column + at / 4 % BROAD * 8 + third * 2 + at % 2;
+        i = p.row + row + Step<KIND, TALL, BROAD>::row_of(at);
+        j = p.column + column + Step<KIND, TALL, BROAD>::column_of(at);
     });
 }
