@@ -41,14 +41,14 @@ struct Place {
     int split, splits;
 };
 
-template <int M, int N, class Unit>
-DEVICE Place place(Unit unit, Index m, Index n, Index k, Index tiles, int splits, Index part) {
-    const Index tile = unit / splits, at = tile % tiles;
-    const int split = (int)(unit % splits);
-    const Index rows = (m + M - 1) / M, band = GROUP * ((n + N - 1) / N);
-    const Index first = at / band * GROUP, height = min((Index)GROUP, rows - first);
+template <int M, int N>
+DEVICE Place place(unsigned unit, Index m, Index n, Index k, unsigned tiles, unsigned splits, Index part) {
+    const unsigned tile = unit / splits, at = tile % tiles, split = unit % splits;
+    const unsigned rows = (unsigned)((m + M - 1) / M), band = GROUP * (unsigned)min((n + N - 1) / N, 1LL << 28);
+    const unsigned first = at / band * GROUP, height = min((unsigned)GROUP, rows - first);
     const Index begin = split * part;
-    return {(first + at % band % height) * M, at % band / height * N, begin, min(begin + part, k), tile, split, splits};
+    return {(Index)(first + at % band % height) * M, (Index)(at % band / height) * N, begin, min(begin + part, k), tile,
+            (int)split, (int)splits};
 }
 
 // Where c, in row-major order, has m rows and n columns.
@@ -197,10 +197,9 @@ struct Spread {
     static constexpr bool EVEN = THREADS % ACROSS == 0;
     static constexpr int DOWN = EVEN ? THREADS / ACROSS : 1, EACH = (HEIGHT * ACROSS + THREADS - 1) / THREADS;
 
-    static DEVICE int row(int e) {
-        return EVEN ? threadIdx.x / ACROSS + e * DOWN : (threadIdx.x + e * THREADS) / ACROSS;
-    }
-    static DEVICE int vector(int e) { return (EVEN ? threadIdx.x : threadIdx.x + e * THREADS) % ACROSS; }
+    static DEVICE int thread() { return threadIdx.x % THREADS; }  // tells the compiler how many there are
+    static DEVICE int row(int e) { return EVEN ? thread() / ACROSS + e * DOWN : (thread() + e * THREADS) / ACROSS; }
+    static DEVICE int vector(int e) { return (EVEN ? thread() : thread() + e * THREADS) % ACROSS; }
     static DEVICE bool beyond(int e) { return HEIGHT * ACROSS % THREADS && row(e) >= HEIGHT; }
 };
 

@@ -501,7 +501,7 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
         return max(rows * (row + pad * (row % 128 != 0)) for rows, row, pad in ways)
 
     if kernel == "tensor":
-        threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 0, staged(m) + staged(n)
+        threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 128, staged(m) + staged(n)
     else:
         threads, least, more = m // 64 * 128 + 128, 3, 1024
         left = m * k * size if size == 2 else staged(m)
@@ -634,21 +634,24 @@ def _plan(
     splits = -(-k // part)
 
     integers = [m, n, k, a.outer, a.along, b.outer, b.along, tiles, splits, part]
-    batch = ["  Index at_a = 0, at_b = 0, rest = unit / (n8 * n7);"]
+    batch = ["  const unsigned matrix = unit / (unsigned)(n8 * n7);", "  Index at_a = 0, at_b = 0;", "  unsigned rest = matrix;"]
     for length, (step_a, step_b) in reversed(axes):
         first = len(integers)
         integers += [length, step_a, step_b]
         batch.append(
-            f"  at_a += rest % n{first} * n{first + 1}, at_b += rest % n{first} * n{first + 2}, rest /= n{first};"
+            f"  at_a += rest % (unsigned)n{first} * n{first + 1}, at_b += rest % (unsigned)n{first} * n{first + 2}, "
+            f"rest /= (unsigned)n{first};"
         )
     # What a block works at is a unit: a tile of a result, or a part of its sum.
     units = tiles * splits * matrices
+    if units >= 2**31:
+        raise ValueError(f"a and b must make fewer than 2^31 tiles of {rows} x {columns}, got {units}")
     body = [
         "  const unsigned unit = blockIdx.x;",
         *batch,
         "  const Factor a{(const T*)in0 + at_a, n3, n4, n0}, b{(const T*)in1 + at_b, n5, n6, n1};",
-        "  const Result c{(T*)out0 + unit / (n8 * n7) * n0 * n1, n0, n1};",
-        f"  const Place p = place<{rows}, {columns}>(unit, {lines}, n2, n7, (int)n8, n9);",
+        "  const Result c{(T*)out0 + matrix * n0 * n1, n0, n1};",
+        f"  const Place p = place<{rows}, {columns}>(unit, {lines}, n2, (unsigned)n7, (unsigned)n8, n9);",
     ]
     outputs = ((p.shape, numbers.memory),)
     plan = _cuda.Plan(source, "", 2, outputs, tuple(integers), units, block.threads, shared_bytes=block.shared_bytes)
@@ -697,7 +700,7 @@ def _plan(
             options = f"{block.stages}, {left.vector}, {ways}, {whole}"
             call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>"
         # Blocks stay, as many as there is room for, and go from unit to unit.
-        body = ["  const auto work = [&](Index unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
+        body = ["  const auto work = [&](unsigned unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
         arguments = f"work, n{len(integers)}"
         grid = min(units, _SIZES.multiprocessors)
         plan = dataclasses.replace(plan, integers=(*integers, units), grid=grid, own_instructions=True)
@@ -772,8 +775,7 @@ def _packed(
     for name, side, count, place in (("a", rows, 0, place_a), ("b", columns, 1, place_b)):
         number = f"n{first + count}"
         # The batch of a packing block goes by the number of its own tiles.
-        own = [line.replace("unit / (n8 * n7)", f"unit / {number}") for line in body[:-2]]
-        own.insert(2, "  const Index matrix = rest;")
+        own = [line.replace("unit / (unsigned)(n8 * n7)", f"unit / (unsigned){number}") for line in body[:-2]]
         call = f"  pack_tiles<{side}, {depth}, {threads}>({name}, n2, {place}, blockIdx.x % {number});"
         packing.append(
             dataclasses.replace(
@@ -781,9 +783,7 @@ def _packed(
             )
         )
     call = f"  multiply_packed<{rows}, {columns}, {depth}>({place_a}, {place_b}, c, p);"
-    multiply = dataclasses.replace(
-        plan, body="\n".join((body[0], *body[-2:], "  const Index matrix = unit / n7;", call))
-    )
+    multiply = dataclasses.replace(plan, body="\n".join((*body[:2], *body[-2:], call)))
     return dataclasses.replace(packing[0], then=(packing[1], multiply))
 
 

@@ -17,7 +17,7 @@
 // first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
 // in shared memory for each of the STAGES tiles there: `full`, when all that copy have a tile there and have shown it to
 // the tensor cores (which read shared memory past the caches of ordinary reads); `empty`, when all warps that multiply are
-// done with it. A tile is shown once the copies of LAG later ones have begun, so that these are under way at any time.
+// done with it. A tile is shown, if it has come, when the copies of LAG - 1 later ones are under way.
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B. Khailany,
 // CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
@@ -30,7 +30,7 @@ constexpr int GROUP_DEPTH = KIND == HALF || KIND == BFLOAT ? 16 : 8;
 // A tile of a factor in rows of 128 bytes: LENGTH lines of K numbers (ALONG), or for each 128 bytes of lines K rows.
 template <int LENGTH, int K, int THREADS, bool ALONG>
 struct Swizzled {
-    static constexpr int VECTOR = 16 / (int)sizeof(T), ROW = 8 * VECTOR, SIZE = LENGTH * K;
+    static constexpr int VECTOR = 16 / (int)sizeof(T), ROW = 8 * VECTOR, PITCH = ROW, SIZE = LENGTH * K;
     static_assert(ALONG ? K == ROW : LENGTH % ROW == 0, "rows have 128 bytes");
 
     static DEVICE int place(int row, int column) {
@@ -38,10 +38,7 @@ struct Swizzled {
         return (part / 8 * K * !ALONG + row) * ROW + (part % 8 ^ row % 8) * VECTOR;
     }
 
-    static DEVICE void copy(T* shared, const Factor& from, Index first, Index begin, Index end) {
-        begin_to_copy<LENGTH, K, THREADS, VECTOR, ALONG>(
-            from, first, begin, end, [&](int row, int column) { return shared + place(row, column); });
-    }
+    using Tiles = Copies<Swizzled, LENGTH, K, THREADS, VECTOR, ALONG>;
 
     // What tells an instruction where lines from `line` on and numbers from k on lie: the address; the distance of
     // blocks of 128 bytes of lines; that of 8 rows; the swizzle.
@@ -103,7 +100,8 @@ DEVICE void wait(Barrier& barrier, int parity) {
 // What the groups of a block are to each other.
 template <int GROUPS, int STAGES>
 struct Meeting {
-    static constexpr int LAG = STAGES - 2, COPIERS = 128;
+    static constexpr int COPIERS = 128;
+    static constexpr unsigned LAG = STAGES > 3 ? STAGES - 2 : 2;
     Barrier full[STAGES], empty[STAGES];
 
     DEVICE void begin() {
@@ -117,36 +115,37 @@ struct Meeting {
         __syncthreads();  // separates the beginning of barriers from their use
     }
 
-    DEVICE void wait_for_tile(int at) { wait(full[at % STAGES], at / STAGES % 2); }
+    DEVICE void wait_for_tile(unsigned at) { wait(full[at % STAGES], at / STAGES % 2); }
 
     // Says that the warp reads a tile no more.
-    DEVICE void leave_tile(int at) {
+    DEVICE void leave_tile(unsigned at) {
         __syncwarp();
         if (threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
     }
 
-    // Begins to copy a tile, by copy(stage), and shows the one LAG before, after prepare(stage) has seen to what the
-    // thread has copied of it.
+    // Shows the tile LAG before, after prepare(stage) has seen to what the thread has copied of it, and begins to copy one, by
+    // copy(stage).
     template <class Copy, class Prepare>
-    DEVICE void copy_tile(int at, const Copy& copy, const Prepare& prepare) {
+    DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) {
+        if (at >= LAG) {
+            wait_for_copies<LAG - 1>();
+            show(at - LAG, prepare);
+        }
         wait(empty[at % STAGES], 1 - at / STAGES % 2);
         copy(at % STAGES);
         end_group_of_staged();
-        if (at < LAG) return;
-        wait_for_copies<LAG>();
-        show(at - LAG, prepare);
     }
 
     // Shows the last of `count` tiles.
     template <class Prepare>
-    DEVICE void show_last(int count, const Prepare& prepare) {
+    DEVICE void show_last(unsigned count, const Prepare& prepare) {
         wait_for_copies<0>();
 #pragma unroll 1
-        for (int at = max(0, count - LAG); at < count; ++at) show(at, prepare);
+        for (unsigned at = count < LAG ? 0 : count - LAG; at < count; ++at) show(at, prepare);
     }
 
     template <class Prepare>
-    DEVICE void show(int at, const Prepare& prepare) {
+    DEVICE void show(unsigned at, const Prepare& prepare) {
         prepare(at % STAGES);
         show_to_tensor_cores();
         arrive(full[at % STAGES]);
@@ -179,9 +178,9 @@ DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2;
 
 // Calls then(a, b, c, p, tiles) for all units of the block, with the number of tiles along k.
 template <int K, class Work, class Then>
-DEVICE void for_each_unit(const Work& work, Index units, const Then& then) {
+DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
 #pragma unroll 1
-    for (Index unit = blockIdx.x; unit < units; unit += gridDim.x)
+    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x)
         work(unit, [&](const Factor& a, const Factor& b, const Result& c, const Place& p) {
             then(a, b, c, p, (int)((p.end - p.begin + K - 1) / K));
         });
@@ -190,17 +189,18 @@ DEVICE void for_each_unit(const Work& work, Index units, const Then& then) {
 // What the first group does: copies the tiles of all units, of the left factor and the right one; for TURNED these are b and
 // a. prepare(stage) as in `Meeting`.
 template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, class Work, class Prepare>
-DEVICE void copy_units(Meeting<GROUPS, STAGES>& meeting, const Work& work, Index units, T* left, T* right,
+DEVICE void copy_units(Meeting<GROUPS, STAGES>& meeting, const Work& work, unsigned units, T* left, T* right,
                        const Prepare& prepare) {
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
-    int at = 0;
+    unsigned at = 0;
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
+        typename Left::Tiles from_left(TURNED ? b : a, p.row, p.begin, p.end);
+        typename Right::Tiles from_right(TURNED ? a : b, p.column, p.begin, p.end);
 #pragma unroll 1
-        for (int tile = 0; tile < tiles; ++tile, ++at) {
+        for (const unsigned end = at + tiles; at < end; ++at) {
             const auto copy = [&](int stage) {
-                const Index k = p.begin + (Index)tile * K;
-                Left::copy(left + stage * Left::SIZE, TURNED ? b : a, p.row, k, p.end);
-                Right::copy(right + stage * Right::SIZE, TURNED ? a : b, p.column, k, p.end);
+                from_left.copy(left + stage * Left::SIZE);
+                from_right.copy(right + stage * Right::SIZE);
             };
             meeting.copy_tile(at, copy, prepare);
         }
@@ -209,7 +209,7 @@ DEVICE void copy_units(Meeting<GROUPS, STAGES>& meeting, const Work& work, Index
 }
 
 template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
-DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
+DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
     constexpr int GROUPS = M / 64;
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
@@ -222,7 +222,7 @@ DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void*
     }
     take_registers<GROUPS>();
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
-    int at = 0;  // the number of a tile along k, of all units
+    unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
         float sums[N / 2];
 #pragma unroll
@@ -257,22 +257,24 @@ DEVICE void multiply_by_groups(const Work& work, Index units, Index depth, void*
 // registers while those with remainders, whose sums need no such care, are under way.
 template <Kind KIND, int M, int N, int K, int STAGES, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED, bool C_VECTOR,
           class Work>
-DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
+DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
     constexpr int GROUPS = M / 64, PARTS = KIND == SPLIT ? 2 : 1;
     using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
     using Right = Swizzled<N, K, 128, true>;
+    static_assert(N % 16 == 0, "128 threads split 16 lines at once");
     T* const shared_right = swizzled_memory();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
-        // Splits the vectors that begin_to_copy gave this thread.
+        // Splits the vectors that this thread has copied.
         const auto prepare = [&](int stage) {
             if constexpr (KIND == SPLIT) {
-#pragma unroll 4
-                for (int e = threadIdx.x; e < Right::SIZE / 4; e += 128) {
-                    const int place = stage * Right::SIZE + Right::place(e / 8, e % 8 * 4);
+                const int begin = stage * Right::SIZE + Right::place(threadIdx.x / 8, threadIdx.x % 8 * 4);
+#pragma unroll
+                for (int e = 0; e < N / 16; ++e) {
+                    const int place = begin + e * 16 * Right::ROW;
                     float4& whole = *reinterpret_cast<float4*>(shared_right + place);
                     float4& rest = *reinterpret_cast<float4*>(remainders + place);
                     unsigned x[2], y[2], z[2], w[2];
@@ -289,9 +291,9 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
     }
     take_registers<GROUPS>();
     const int row = ((int)threadIdx.x / 128 - 1) * 64, third = threadIdx.x % 4;
-    int at = 0;  // the number of a tile along k, of all units
+    unsigned at = 0;  // the number of a tile along k, of all units
 
-    const auto load_left = [&](T (&to)[K / 2], int at) {
+    const auto load_left = [&](T (&to)[K / 2], unsigned at) {
         const T* const from = shared_left + at % STAGES * Left::SIZE;
 #pragma unroll
         for (int i = 0; i < K / 2; ++i) to[i] = *Left::at(from, row + row_of(i % 2 * 2), i / 4 * 8 + i % 4 / 2 * 4 + third);
@@ -318,7 +320,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) tile[i] = rest[i] = 0;
 #pragma unroll 1
-            for (const int end = at + tiles; at < end; ++at) {
+            for (const unsigned end = at + tiles; at < end; ++at) {
                 const int place = at % STAGES * Right::SIZE;
                 Registers x;
                 split_left(x, next);
@@ -350,7 +352,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
         } else {
             Registers x[2];
             split_left(x[0], next);
-            const int begin = at, end = at + tiles;
+            const unsigned begin = at, end = at + tiles;
             const auto multiply = [&](const Registers& now, Registers& later) {
                 const T* const from = shared_right + at % STAGES * Right::SIZE;
                 begin_products();
@@ -396,12 +398,11 @@ DEVICE void multiply_floats_by_groups(const Work& work, Index units, Index depth
 // Each warp has a tile of 64 x 32.
 template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR,
           class Work>
-DEVICE void multiply_doubles_by_groups(const Work& work, Index units, Index depth, void* parts, void* tickets) {
+DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
     constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
-    extern __shared__ uint4 memory[];
-    T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
+    T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     __shared__ Meeting<GROUPS, STAGES> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
@@ -411,11 +412,11 @@ DEVICE void multiply_doubles_by_groups(const Work& work, Index units, Index dept
     take_registers<GROUPS>();
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
-    int at = 0;  // the number of a tile along k, of all units
+    unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
         S tile[TALL][BROAD][4] = {};
 #pragma unroll 1
-        for (const int end = at + tiles; at < end; ++at) {
+        for (const unsigned end = at + tiles; at < end; ++at) {
             const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
             const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
             meeting.wait_for_tile(at);

@@ -119,7 +119,25 @@ DEVICE void split(Register (&to)[PARTS], Number x) {
     }
 }
 
-// Copies `count` of N elements to shared memory, and zeros for the others, past the registers where they are wide enough.
+// Copies N elements to shared memory, past the registers where they are wide enough.
+template <int N>
+DEVICE void copy_async(T* to, const T* from) {
+    constexpr int BYTES = N * sizeof(T);
+#if __CUDA_ARCH__ >= 800
+    if constexpr (BYTES >= 4) {
+        const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+        if constexpr (BYTES == 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+        else
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(BYTES) : "memory");
+        return;
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+}
+
+// The same of the first `count`, and zeros for the others.
 template <int N>
 DEVICE void copy_or_clear(T* to, const T* from, int count) {
     constexpr int BYTES = N * sizeof(T);
@@ -149,33 +167,60 @@ DEVICE void wait_for_copies() {
 #endif
 }
 
-// Begins to copy a tile of a factor, from line `first` and from `begin` on, to shared memory: its rows, which are LENGTH
-// lines of K numbers (ALONG) or K rows with a number of every line, in vectors to where(row, column). From `end` on, and
-// beyond the last line, there are zeros.
-template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG, class Where>
-DEVICE void begin_to_copy(const Factor& from, Index first, Index begin, Index end, Where where) {
+// Copies tiles of a factor that follow each other along k to shared memory: rows, which are LENGTH lines of K numbers (ALONG)
+// or K rows with a number of every line, in vectors to Layout::place(row, column). That is Layout::PITCH times row and what
+// depends on row % 8 alone. From `end` on, and beyond the last line, there are zeros.
+template <class Layout, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
+struct Copies {
     using Mine = Spread<ALONG ? LENGTH : K, (ALONG ? K : LENGTH) / VECTOR, THREADS>;
-    const Index down = ALONG ? from.outer : from.along, right = VECTOR > 1 ? 1 : ALONG ? from.along : from.outer;  // strides
-    const T* const start = from.base + first * from.outer + begin * from.along;
-    if (first + LENGTH <= from.length && begin + K <= end) {
-#pragma unroll
-        for (int e = 0; e < Mine::EACH; ++e) {
-            const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
-            if (Mine::beyond(e)) break;
-            copy_or_clear<VECTOR>(where(row, column), start + row * down + column * right, VECTOR);
-        }
-    } else {
-        const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
-#pragma unroll 1
-        for (int e = 0; e < Mine::EACH; ++e) {
-            const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
-            if (Mine::beyond(e)) break;
-            const Index count = row < rows ? max((Index)0, min((Index)VECTOR, columns - column)) : 0;
-            const T* const at = start + row * down + column * right;
-            copy_or_clear<VECTOR>(where(row, column), count ? at : from.base, (int)count);
-        }
+    // After so many vectors of a thread its rows have the same remainder modulo 8.
+    static constexpr int PERIOD = Mine::DOWN % 8 == 0 ? 1 : Mine::DOWN % 4 == 0 ? 2 : Mine::DOWN % 2 == 0 ? 4 : 8;
+    const Factor& from;
+    const Index first, end, down, right;  // down and right are strides
+    Index begin;                          // of the next tile
+    const T* next;                        // what the thread reads first of it
+    int whole;                            // tiles from it on that lie inside
+
+    DEVICE Copies(const Factor& from, Index first, Index begin, Index end)
+        : from(from), first(first), end(end), down(ALONG ? from.outer : from.along),
+          right(VECTOR > 1 ? 1 : ALONG ? from.along : from.outer), begin(begin),
+          next(from.base + first * from.outer + begin * from.along),
+          whole(first + LENGTH <= from.length ? (int)((end - begin) / K) : 0) {
+        next += Mine::row(0) * down + Mine::vector(0) * VECTOR * right;
     }
-}
+
+    // Begins to copy the next tile.
+    DEVICE void copy(T* shared) {
+        if (--whole >= 0) {
+            T* to[PERIOD];
+            const T* at = next;
+#pragma unroll
+            for (int e = 0; e < Mine::EACH; ++e) {
+                const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
+                if (Mine::beyond(e)) break;
+                if (!Mine::EVEN) at = next + (row - Mine::row(0)) * down + (column - Mine::vector(0) * VECTOR) * right;
+                if (!Mine::EVEN || e < PERIOD) to[e % PERIOD] = shared + Layout::place(row, column);
+                const int later = Mine::EVEN ? e / PERIOD * PERIOD * Mine::DOWN * Layout::PITCH : 0;
+                copy_async<VECTOR>(to[e % PERIOD] + later, at);
+                at += Mine::DOWN * down;
+                asm("" : "+l"(at));  // keeps the sum from being written as products with e
+            }
+        } else {
+            const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+            const T* const start = from.base + first * from.outer + begin * from.along;
+#pragma unroll 1
+            for (int e = 0; e < Mine::EACH; ++e) {
+                const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
+                if (Mine::beyond(e)) break;
+                const Index count = row < rows ? max((Index)0, min((Index)VECTOR, columns - column)) : 0;
+                const T* const at = start + row * down + column * right;
+                copy_or_clear<VECTOR>(shared + Layout::place(row, column), count ? at : from.base, (int)count);
+            }
+        }
+        begin += K;
+        next += K * from.along;
+    }
+};
 
 // A tile of a factor in shared memory. A warp reads at once 16 bytes of 8 rows, or 32 of 4.
 template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
@@ -189,10 +234,7 @@ struct Staged {
         return row * PITCH + (EXCHANGED ? column ^ (EIGHT ? row % 8 : row % 4 * 2) * PART : column);
     }
 
-    static DEVICE void copy(T* shared, const Factor& from, Index first, Index begin, Index end) {
-        begin_to_copy<LENGTH, K, THREADS, VECTOR, ALONG>(
-            from, first, begin, end, [&](int row, int column) { return shared + place(row, column); });
-    }
+    using Tiles = Copies<Staged, LENGTH, K, THREADS, VECTOR, ALONG>;
 
     static DEVICE const T* at(const T* shared, int line, int k) {
         return shared + (ALONG ? place(line, k) : place(k, line));
@@ -325,7 +367,7 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     using StagedA = Staged<M, K, THREADS, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, THREADS, B_VECTOR, B_ALONG>;
     static_assert(HIGH % 16 == 0 && WIDE % 16 == 0 && K % DEPTH == 0, "a warp's tile is made of whole fragments");
-    extern __shared__ uint4 memory[];
+    extern __shared__ __align__(128) uint4 memory[];  // so that copies of rows of 128 bytes are
     T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     const int warp = threadIdx.x / WARP;
     const int row = warp / ACROSS * HIGH, column = warp % ACROSS * WIDE;
@@ -337,11 +379,12 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     S tile[TALL][BROAD][4] = {}, rest[TALL][BROAD][4] = {};
 
     const int tiles = (int)((p.end - p.begin + K - 1) / K);
+    typename StagedA::Tiles tiles_a(a, p.row, p.begin, p.end);
+    typename StagedB::Tiles tiles_b(b, p.column, p.begin, p.end);
     const auto copy = [&](int at) {
-        const Index k = p.begin + (Index)at * K;
         if (at < tiles) {
-            StagedA::copy(shared_a + at % STAGES * StagedA::SIZE, a, p.row, k, p.end);
-            StagedB::copy(shared_b + at % STAGES * StagedB::SIZE, b, p.column, k, p.end);
+            tiles_a.copy(shared_a + at % STAGES * StagedA::SIZE);
+            tiles_b.copy(shared_b + at % STAGES * StagedB::SIZE);
         }
         end_group_of_staged();
     };
