@@ -124,6 +124,24 @@ DEVICE void pack_tiles(const Factor& from, Index depth, T* to, Index at) {
     }
 }
 
+// A block moves SIDE numbers of SIDE lines, so that each line lies along k, `pitch` numbers after the one before.
+template <int SIDE, int THREADS>
+DEVICE void pack_lines(const Factor& from, Index depth, Index pitch, T* to, unsigned at) {
+    __shared__ T tile[SIDE][SIDE + 1];
+    const unsigned tiles = (unsigned)((depth + SIDE - 1) / SIDE);
+    const Index first = (Index)(at / tiles) * SIDE, k = (Index)(at % tiles) * SIDE;
+    const int lane = threadIdx.x % SIDE;
+    for (int i = threadIdx.x / SIDE; i < SIDE; i += THREADS / SIDE) {
+        // Neighbouring threads take the neighbours in memory.
+        const int line = from.along == 1 ? i : lane, along = from.along == 1 ? lane : i;
+        if (first + line < from.length && k + along < depth)
+            tile[line][along] = from.base[(first + line) * from.outer + (k + along) * from.along];
+    }
+    __syncthreads();  // separates the writes of the tile from its reads
+    for (int i = threadIdx.x / SIDE; i < SIDE; i += THREADS / SIDE)
+        if (first + i < from.length && k + lane < depth) to[(first + i) * pitch + k + lane] = tile[i][lane];
+}
+
 // A block of M x N threads; a and b are what pack_tiles left for this matrix of the batch.
 template <int M, int N, int K>
 DEVICE void multiply_packed(const T* a, const T* b, const Result& c, const Place& p) {

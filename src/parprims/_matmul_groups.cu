@@ -15,9 +15,9 @@
 // A block goes from one tile of the result, or part of its sum, to the next, so that copies for that are under way while a
 // result is written: work(unit, then) calls then(a, b, c, p) with the factors, the result and the place of a unit. The
 // first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
-// in shared memory for each of the STAGES tiles there: `full`, when all that copy have a tile there and have shown it to
-// the tensor cores (which read shared memory past the caches of ordinary reads); `empty`, when all warps that multiply are
-// done with it. A tile is shown, if it has come, when the copies of LAG - 1 later ones are under way.
+// in shared memory for each of the STAGES tiles there: `full`, when all that a tile consists of has come; `empty`, when all
+// warps that multiply are done with it. What was written is shown to the tensor cores, which read shared memory past the
+// caches of ordinary reads, by those who have waited for it, or by those who have copied it and seen to it.
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B. Khailany,
 // CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
@@ -84,6 +84,12 @@ DEVICE void arrive(Barrier& barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
+// Arrives as soon as all has come that this thread has begun to copy.
+DEVICE void arrive_when_copied(Barrier& barrier) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+}
+
 // Waits until the phase of a parity has ended; that of parity 1 has before any began.
 DEVICE void wait(Barrier& barrier, int parity) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
@@ -97,8 +103,9 @@ DEVICE void wait(Barrier& barrier, int parity) {
     } while (!ended);
 }
 
-// What the groups of a block are to each other.
-template <int GROUPS, int STAGES>
+// What the groups of a block are to each other. PREPARED: who has copied sees to a tile before it is shown, and shows it,
+// where it has come, when the copies of LAG - 1 later ones are under way.
+template <int GROUPS, int STAGES, bool PREPARED>
 struct Meeting {
     static constexpr int COPIERS = 128;
     static constexpr unsigned LAG = STAGES > 3 ? STAGES - 2 : 2;
@@ -123,25 +130,28 @@ struct Meeting {
         if (threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
     }
 
-    // Shows the tile LAG before, after prepare(stage) has seen to what the thread has copied of it, and begins to copy one, by
-    // copy(stage).
+    // Begins to copy a tile, by copy(stage). prepare(stage) sees to what the thread has copied.
     template <class Copy, class Prepare>
     DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) {
-        if (at >= LAG) {
+        if (PREPARED && at >= LAG) {
             wait_for_copies<LAG - 1>();
             show(at - LAG, prepare);
         }
         wait(empty[at % STAGES], 1 - at / STAGES % 2);
         copy(at % STAGES);
-        end_group_of_staged();
+        if constexpr (PREPARED)
+            end_group_of_staged();
+        else
+            arrive_when_copied(full[at % STAGES]);
     }
 
-    // Shows the last of `count` tiles.
+    // Sees to what is left of `count` tiles.
     template <class Prepare>
-    DEVICE void show_last(unsigned count, const Prepare& prepare) {
-        wait_for_copies<0>();
+    DEVICE void end_copies(unsigned count, const Prepare& prepare) {
+        wait_for_staged();
+        if constexpr (PREPARED)
 #pragma unroll 1
-        for (unsigned at = count < LAG ? 0 : count - LAG; at < count; ++at) show(at, prepare);
+            for (unsigned at = count < LAG ? 0 : count - LAG; at < count; ++at) show(at, prepare);
     }
 
     template <class Prepare>
@@ -176,6 +186,40 @@ DEVICE T* swizzled_memory() {
 DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
 DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
+// Exchanges numbers with the thread whose number differs in a bit: of the two threads, the lower one has both that were
+// first then, the upper one both that were second.
+DEVICE void exchange(unsigned& first, unsigned& second, int bit) {
+    const bool upper = threadIdx.x & bit;
+    const unsigned other = __shfl_xor_sync(0xffffffffu, upper ? first : second, bit);
+    if (upper)
+        first = other;
+    else
+        second = other;
+}
+
+// Writes the sums of a group, as numbers of 16 bits, to c from (row, column) on, where c has rows of whole eights of them:
+// each thread those that its four neighbours have side by side.
+template <int COUNT>
+DEVICE void save_eights(const float (&sums)[COUNT], const Result& c, Index row, Index column) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const Index i = row + row_of(half * 2);
+#pragma unroll
+        for (int at = half * 2; at < COUNT; at += 16) {
+            unsigned pairs[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const T pair[2] = {save(sums[at + e * 4]), save(sums[at + e * 4 + 1])};
+                memcpy(&pairs[e], pair, sizeof(unsigned));
+            }
+            exchange(pairs[0], pairs[1], 1), exchange(pairs[2], pairs[3], 1);
+            exchange(pairs[0], pairs[2], 2), exchange(pairs[1], pairs[3], 2);
+            const Index j = column + at / 16 * 32 + threadIdx.x % 4 * 8;
+            if (i < c.m && j < c.n) *reinterpret_cast<uint4*>(c.base + i * c.n + j) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        }
+    }
+}
+
 // Calls then(a, b, c, p, tiles) for all units of the block, with the number of tiles along k.
 template <int K, class Work, class Then>
 DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
@@ -188,8 +232,8 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
 
 // What the first group does: copies the tiles of all units, of the left factor and the right one; for TURNED these are b and
 // a. prepare(stage) as in `Meeting`.
-template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, class Work, class Prepare>
-DEVICE void copy_units(Meeting<GROUPS, STAGES>& meeting, const Work& work, unsigned units, T* left, T* right,
+template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, class Work, class Prepare>
+DEVICE void copy_units(Meeting<GROUPS, STAGES, PREPARED>& meeting, const Work& work, unsigned units, T* left, T* right,
                        const Prepare& prepare) {
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     unsigned at = 0;
@@ -205,7 +249,7 @@ DEVICE void copy_units(Meeting<GROUPS, STAGES>& meeting, const Work& work, unsig
             meeting.copy_tile(at, copy, prepare);
         }
     });
-    meeting.show_last(at, prepare);
+    meeting.end_copies(at, prepare);
 }
 
 template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
@@ -214,7 +258,7 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    __shared__ Meeting<GROUPS, STAGES> meeting;
+    __shared__ Meeting<GROUPS, STAGES, false> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
         copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
@@ -232,6 +276,7 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
             const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
             const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
             meeting.wait_for_tile(at);
+            show_to_tensor_cores();
             begin_products();
 #pragma unroll
             for (int k = 0; k < K; k += GROUP_DEPTH<KIND>)
@@ -245,10 +290,14 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
         meeting.leave_tile(at - 1);
 
         if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
-        save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
-            i = p.row + row + row_of(at);
-            j = p.column + column_of(at);
-        });
+        if constexpr (C_VECTOR) {
+            save_eights(sums, c, p.row + row, p.column);
+        } else {
+            save_pairs<KIND, false>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+                i = p.row + row + row_of(at);
+                j = p.column + column_of(at);
+            });
+        }
     });
 }
 
@@ -265,7 +314,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
     T* const shared_right = swizzled_memory();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
-    __shared__ Meeting<GROUPS, STAGES> meeting;
+    __shared__ Meeting<GROUPS, STAGES, KIND == SPLIT> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
         // Splits the vectors that this thread has copied.
@@ -355,6 +404,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
             const unsigned begin = at, end = at + tiles;
             const auto multiply = [&](const Registers& now, Registers& later) {
                 const T* const from = shared_right + at % STAGES * Right::SIZE;
+                show_to_tensor_cores();
                 begin_products();
 #pragma unroll
                 for (int k = 0; k < K; k += 8) multiply_group(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
@@ -403,7 +453,7 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
-    __shared__ Meeting<GROUPS, STAGES> meeting;
+    __shared__ Meeting<GROUPS, STAGES, false> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
         copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
