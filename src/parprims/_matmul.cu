@@ -288,21 +288,28 @@ struct Tile {
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) to[i / ROW].at[i % ROW] = load(held[e][i]);
             } else {
+                // Where rows are whole parts of the banks apart, all are changed alike.
+                constexpr bool ALIKE = ALONG && Mine::EVEN && Mine::DOWN % BANKS == 0;
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) {
                     const int line = ALONG ? row : column + i, k = ALONG ? column + i : row;
-                    shared[k * LENGTH + changed(line, k)] = load(held[e][i]);
+                    const int place = ALIKE ? changed(Mine::row(0), column) + e * Mine::DOWN : changed(line, k);
+                    shared[k * LENGTH + place] = load(held[e][i]);
                 }
             }
         }
     }
 
-    // Reads COUNT lines, ROW side by side in every LANES * ROW, from `line` on.
+    // Reads COUNT lines, ROW side by side in every LANES * ROW, from `line` on: of a lane among LANES, in a part of the tile
+    // that begins at a multiple of COUNT * LANES. What changes a line is split in what changes the lane and what does not.
     template <int LANES, int COUNT>
     static DEVICE void get(S (&to)[COUNT], const S* shared, int line, int k) {
+        static_assert(COUNT * LANES >= BANKS, "lines are changed within the part");
+        const int change = changed(0, k), lane = change % (LANES * ROW);
 #pragma unroll
         for (int i = 0; i < COUNT; i += ROW) {
-            const Row row = *reinterpret_cast<const Row*>(shared + k * LENGTH + changed(line + i * LANES, k));
+            const int later = k * LENGTH + (i * LANES ^ (change - lane));
+            const Row row = *reinterpret_cast<const Row*>(shared + (line ^ lane) + later);
 #pragma unroll
             for (int e = 0; e < ROW; ++e) to[i + e] = row.at[e];
         }
