@@ -431,11 +431,6 @@ inline void arrive(unsigned address) {
     one.parity = ~one.parity;
 }
 
-inline void arrive_when_copied(unsigned address) {
-    wait_copies(-1);
-    arrive(address);
-}
-
 inline bool has_ended(unsigned address, int parity) {
     pause();
     return (barrier(address).parity & 1) != parity;

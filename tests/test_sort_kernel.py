@@ -6,6 +6,7 @@ failed run.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -321,6 +322,31 @@ class TestStress:
                 ) from error
 
 
+@contextlib.contextmanager
+def limited(streams, left):
+    """Let a library allocate no more than ``left`` bytes besides what it has; give the error it raises beyond."""
+    if streams.name == "cupy":
+        import cupy
+
+        pool = cupy.get_default_memory_pool()
+        pool.free_all_blocks()
+        pool.set_limit(size=pool.total_bytes() + left)
+        try:
+            yield cupy.cuda.memory.OutOfMemoryError
+        finally:
+            pool.set_limit(size=0)
+    else:
+        import torch
+
+        torch.cuda.empty_cache()
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + left) / total)
+        try:
+            yield torch.cuda.OutOfMemoryError
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 class TestStreams:
     def test_streams_and_threads(self, streams):
         from tests.test_scan_kernel import other_stream, wait
@@ -390,17 +416,9 @@ class TestStreams:
     def test_out_of_memory_leaves_the_library_usable(self, streams, rng):
         keys = make(rng, (100_000,), "int32")
         x = streams.asarray(keys)
-        if streams.name == "cupy":
-            import cupy
-
-            free, error = cupy.cuda.runtime.memGetInfo()[0], cupy.cuda.memory.OutOfMemoryError
-        else:
-            import torch
-
-            free, error = torch.cuda.mem_get_info()[0], torch.cuda.OutOfMemoryError
-        # With its result too large for a temporary.
-        large = streams.xp.zeros(int(free * 0.45), dtype=streams.xp.int8, device=device(x))
-        with pytest.raises(error):
+        large = streams.xp.zeros(1 << 24, dtype=streams.xp.int32, device=device(x))
+        # Its results fit into what is left, but what the kernels need besides does not.
+        with limited(streams, 5 << 25) as error, pytest.raises(error):
             parprims.sort_by_key(large, large, method="kernel")
         del large
         np.testing.assert_array_equal(streams.to_numpy(parprims.sort(x, method="kernel")), np.sort(keys))

@@ -124,7 +124,8 @@ DEVICE void pack_tiles(const Factor& from, Index depth, T* to, Index at) {
     }
 }
 
-// A block moves SIDE numbers of SIDE lines, so that each line lies along k, `pitch` numbers after the one before.
+// A block moves SIDE numbers of SIDE lines, so that each line lies along k, `pitch` numbers after the one before, and ends
+// with zeros.
 template <int SIDE, int THREADS>
 DEVICE void pack_lines(const Factor& from, Index depth, Index pitch, T* to, unsigned at) {
     __shared__ T tile[SIDE][SIDE + 1];
@@ -139,7 +140,8 @@ DEVICE void pack_lines(const Factor& from, Index depth, Index pitch, T* to, unsi
     }
     __syncthreads();  // separates the writes of the tile from its reads
     for (int i = threadIdx.x / SIDE; i < SIDE; i += THREADS / SIDE)
-        if (first + i < from.length && k + lane < depth) to[(first + i) * pitch + k + lane] = tile[i][lane];
+        if (first + i < from.length && k + lane < pitch)
+            to[(first + i) * pitch + k + lane] = k + lane < depth ? tile[i][lane] : T();
 }
 
 // A block of M x N threads; a and b are what pack_tiles left for this matrix of the batch.

@@ -84,10 +84,10 @@ DEVICE void arrive(Barrier& barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
-// Arrives as soon as all has come that this thread has begun to copy.
-DEVICE void arrive_when_copied(Barrier& barrier) {
+// Lets a phase not end before all has come that this thread has begun to copy.
+DEVICE void hold_until_copied(Barrier& barrier) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(address) : "memory");
 }
 
 // Waits until the phase of a parity has ended; that of parity 1 has before any began.
@@ -142,7 +142,7 @@ struct Meeting {
         if constexpr (PREPARED)
             end_group_of_staged();
         else
-            arrive_when_copied(full[at % STAGES]);
+            hold_until_copied(full[at % STAGES]), arrive(full[at % STAGES]);
     }
 
     // Sees to what is left of `count` tiles.
