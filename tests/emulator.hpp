@@ -431,6 +431,12 @@ inline void arrive(unsigned address) {
     one.parity = ~one.parity;
 }
 
+// As if the copies of the thread had come at once.
+inline void arrive_when_copied(unsigned address) {
+    wait_copies(-1);
+    arrive(address);
+}
+
 inline bool has_ended(unsigned address, int parity) {
     pause();
     return (barrier(address).parity & 1) != parity;

@@ -68,7 +68,7 @@ PTX = {
     "wgmma.wait_group.sync.aligned %0;": "emulated::wait_products(%0);",
     "mbarrier.init.shared::cta.b64 [%0], %1;": "emulated::begin_barrier(%0, %1);",
     "mbarrier.arrive.shared::cta.b64 _, [%0];": "emulated::arrive(%0);",
-    "cp.async.mbarrier.arrive.shared::cta.b64 [%0];": "emulated::wait_copies(-1);",  # as if they had come at once
+    "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];": "emulated::arrive_when_copied(%0);",
     "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }": (
         "%0 = emulated::has_ended(%1, %2);"
     ),

@@ -8,15 +8,15 @@
 //   multiply_floats_by_groups TF32 and SPLIT: instructions on 32-bit numbers take factors whose lines lie along k only.
 //                             So does the right factor here, while the left one goes through registers, where it is
 //                             rounded or split on the way. Where only a lies so, it is the right one: the result is
-//                             transposed when it is written. For SPLIT each thread that copies splits in shared memory
-//                             what it has copied itself.
+//                             transposed when it is written. Where neither does, pack_lines has laid one so. For SPLIT
+//                             each thread that copies splits in shared memory what it has copied itself.
 //   multiply_doubles_by_groups  DOUBLE, which has no such instructions: the four warps multiply by those of a warp.
 //
 // A block goes from one tile of the result, or part of its sum, to the next, so that copies for that are under way while a
 // result is written: work(unit, then) calls then(a, b, c, p) with the factors, the result and the place of a unit. The
 // first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
 // in shared memory for each of the STAGES tiles there: `full`, when all that a tile consists of has come; `empty`, when all
-// warps that multiply are done with it. What was written is shown to the tensor cores, which read shared memory past the
+// that multiply are done with it. What was written is shown to the tensor cores, which read shared memory past the
 // caches of ordinary reads, by those who have waited for it, or by those who have copied it and seen to it.
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B. Khailany,
@@ -84,10 +84,10 @@ DEVICE void arrive(Barrier& barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
-// Lets a phase not end before all has come that this thread has begun to copy.
-DEVICE void hold_until_copied(Barrier& barrier) {
+// Arrives as soon as all has come that this thread has begun to copy.
+DEVICE void arrive_when_copied(Barrier& barrier) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
-    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
 }
 
 // Waits until the phase of a parity has ended; that of parity 1 has before any began.
@@ -104,10 +104,11 @@ DEVICE void wait(Barrier& barrier, int parity) {
 }
 
 // What the groups of a block are to each other. PREPARED: who has copied sees to a tile before it is shown, and shows it,
-// where it has come, when the copies of LAG - 1 later ones are under way.
-template <int GROUPS, int STAGES, bool PREPARED>
+// where it has come, when the copies of LAG - 1 later ones are under way. LOADED: threads load from a tile, and each of them
+// leaves it; otherwise the tensor cores read it, and a warp leaves it as one.
+template <int GROUPS, int STAGES, bool PREPARED, bool LOADED>
 struct Meeting {
-    static constexpr int COPIERS = 128;
+    static constexpr int COPIERS = 128, READERS = GROUPS * (LOADED ? 128 : 4);
     static constexpr unsigned LAG = STAGES > 3 ? STAGES - 2 : 2;
     Barrier full[STAGES], empty[STAGES];
 
@@ -116,7 +117,7 @@ struct Meeting {
 #pragma unroll
             for (int stage = 0; stage < STAGES; ++stage) {
                 initialize(full[stage], COPIERS);
-                initialize(empty[stage], GROUPS * 4);
+                initialize(empty[stage], READERS);
             }
         }
         __syncthreads();  // separates the beginning of barriers from their use
@@ -124,10 +125,10 @@ struct Meeting {
 
     DEVICE void wait_for_tile(unsigned at) { wait(full[at % STAGES], at / STAGES % 2); }
 
-    // Says that the warp reads a tile no more.
+    // Says that a tile is read no more.
     DEVICE void leave_tile(unsigned at) {
         __syncwarp();
-        if (threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
+        if (LOADED || threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
     }
 
     // Begins to copy a tile, by copy(stage). prepare(stage) sees to what the thread has copied.
@@ -142,7 +143,7 @@ struct Meeting {
         if constexpr (PREPARED)
             end_group_of_staged();
         else
-            hold_until_copied(full[at % STAGES]), arrive(full[at % STAGES]);
+            arrive_when_copied(full[at % STAGES]);
     }
 
     // Sees to what is left of `count` tiles.
@@ -232,8 +233,9 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
 
 // What the first group does: copies the tiles of all units, of the left factor and the right one; for TURNED these are b and
 // a. prepare(stage) as in `Meeting`.
-template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, class Work, class Prepare>
-DEVICE void copy_units(Meeting<GROUPS, STAGES, PREPARED>& meeting, const Work& work, unsigned units, T* left, T* right,
+template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED, class Work,
+          class Prepare>
+DEVICE void copy_units(Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const Work& work, unsigned units, T* left, T* right,
                        const Prepare& prepare) {
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     unsigned at = 0;
@@ -258,7 +260,7 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    __shared__ Meeting<GROUPS, STAGES, false> meeting;
+    __shared__ Meeting<GROUPS, STAGES, false, false> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
         copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
@@ -314,7 +316,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
     T* const shared_right = swizzled_memory();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
-    __shared__ Meeting<GROUPS, STAGES, KIND == SPLIT> meeting;
+    __shared__ Meeting<GROUPS, STAGES, KIND == SPLIT, true> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
         // Splits the vectors that this thread has copied.
@@ -453,7 +455,7 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
-    __shared__ Meeting<GROUPS, STAGES, false> meeting;
+    __shared__ Meeting<GROUPS, STAGES, false, true> meeting;
     meeting.begin();
     if (threadIdx.x < 128) {
         copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
