@@ -328,13 +328,10 @@ def limited(streams, left):
     if streams.name == "cupy":
         import cupy
 
-        pool = cupy.get_default_memory_pool()
-        pool.free_all_blocks()
-        pool.set_limit(size=pool.total_bytes() + left)
-        try:
+        pool = cupy.cuda.MemoryPool()  # the default one may have much that is free
+        pool.set_limit(size=left)
+        with cupy.cuda.using_allocator(pool.malloc):
             yield cupy.cuda.memory.OutOfMemoryError
-        finally:
-            pool.set_limit(size=0)
     else:
         import torch
 
