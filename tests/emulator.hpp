@@ -364,6 +364,12 @@ inline unsigned to_tf32(float x) {
     return (word + 0x1000) & ~0x1fffu;  // what carries into the exponent is right, up to infinity, which stays
 }
 
+inline unsigned to_tf32_even(float x) {
+    const unsigned word = bits<unsigned>(x);
+    if (x != x) return 0x7fffffff;
+    return (word + 0xfff + (word >> 13 & 1)) & ~0x1fffu;
+}
+
 inline float truncated(double x) {
     const float y = (float)x;
     if (!(fabs(x) < 0x1p128)) return y;

@@ -41,14 +41,18 @@ struct Place {
     int split, splits;
 };
 
+// The place of a unit that belongs to a matrix of the batch. Divisions take long, and most have a quotient of 0 or 1.
 template <int M, int N>
-DEVICE Place place(unsigned unit, Index m, Index n, Index k, unsigned tiles, unsigned splits, Index part) {
-    const unsigned tile = unit / splits, at = tile % tiles, split = unit % splits;
+DEVICE Place place(unsigned unit, unsigned matrix, Index m, Index n, Index k, unsigned tiles, unsigned splits, Index part) {
+    unit -= matrix * tiles * splits;
+    const unsigned at = splits == 1 ? unit : unit / splits, split = unit - at * splits;
     const unsigned rows = (unsigned)((m + M - 1) / M), band = GROUP * (unsigned)min((n + N - 1) / N, 1LL << 28);
-    const unsigned first = at / band * GROUP, height = min((unsigned)GROUP, rows - first);
+    const unsigned group = at < band ? 0 : at / band, inside = at - group * band;
+    const unsigned first = group * GROUP, height = min((unsigned)GROUP, rows - first);
+    const unsigned column = height == GROUP ? inside / GROUP : inside / height, row = first + inside - column * height;
     const Index begin = split * part;
-    return {(Index)(first + at % band % height) * M, (Index)(at % band / height) * N, begin, min(begin + part, k), tile,
-            (int)split, (int)splits};
+    return {(Index)row * M, (Index)column * N, begin, min(begin + part, k), (Index)matrix * tiles + at, (int)split,
+            (int)splits};
 }
 
 // Where c, in row-major order, has m rows and n columns.

@@ -385,7 +385,8 @@ class _Sizes:
     instructions; ``groups`` are those for groups of four warps, whose m and n are the lengths of the left and the right
     factor. Tiles that would multiply twice as much beyond the edges as others are out; of the others that is taken that
     is likely to be the quickest (see `_time`) on ``multiprocessors``, sums cut in parts of at least ``part`` tiles
-    along k. Up to ``stages`` tiles lie in shared memory. A factor is laid along k for groups if the other one has at
+    along k. Up to ``stages`` tiles lie in shared memory, as many of
+    ``stages_of_groups`` as there is room for. A factor is laid along k for groups if the other one has at
     least ``packed`` lines. Shorter sums of float32 than ``chain`` are left to ordinary registers, whose errors are no
     larger than those of a tensor core, which truncates, from there on only. From ``preferred`` rows, columns and length
     summed over, and from ``preferred_products`` on, the kernel is faster than the libraries' own float32.
@@ -405,12 +406,13 @@ class _Sizes:
         ("DOUBLE", ((128, 128, 16), (64, 64, 16), (16, 64, 16), (64, 16, 16))),
     )
     groups: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...] = (
-        ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64))),
-        ("TF32", ((128, 256, 32), (128, 128, 32), (64, 128, 32))),
+        ("HALF", ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64))),
+        ("TF32", ((128, 256, 32), (128, 128, 32), (64, 128, 32), (64, 64, 32))),
         ("SPLIT", ((128, 96, 32), (64, 96, 32))),
         ("DOUBLE", ((128, 128, 16), (64, 128, 16))),
     )
     stages: int = 4
+    stages_of_groups: tuple[int, ...] = (8, 4)  # numbers by which one divides quickly
     part: int = 4
     packed: int = 512
     chain: int = 128
@@ -524,13 +526,15 @@ def _block(kernel: str, tile: tuple[int, int, int], numbers: _Numbers, most: int
         return max(rows * (row + pad * (row % 128 != 0)) for rows, row, pad in ways)
 
     if kernel == "tensor":
-        threads, least, more, stage = 32 * math.prod(numbers.warps(tile)), 2, 128, staged(m) + staged(n)
+        threads, more, stage = 32 * math.prod(numbers.warps(tile)), 128, staged(m) + staged(n)
+        stages = max(2, min(_SIZES.stages, (most - more) // stage))
     else:
-        threads, least, more = m // 64 * 128 + 128, 3, 1024
+        threads, more = m // 64 * 128 + 128, 1024
         left = m * k * size if size == 2 else staged(m)
         right = staged(n) if numbers.kind == "DOUBLE" else n * k * size
         stage = left + right * (2 if numbers.kind == "SPLIT" else 1)
-    stages = max(least, min(_SIZES.stages, (most - more) // stage))
+        fits = (most - more) // stage
+        stages = next((count for count in _SIZES.stages_of_groups if count <= fits), 3)
     return _Block(tile, threads, stages, more + stages * stage)
 
 
@@ -664,7 +668,7 @@ def _plan(
 
     integers = [m, n, k, a.outer, a.along, b.outer, b.along, tiles, splits, part]
     batch = [
-        "  const unsigned matrix = unit / (unsigned)(n8 * n7);",
+        "  const unsigned matrix = unit < n8 * n7 ? 0 : unit / (unsigned)(n8 * n7);",
         "  Index at_a = 0, at_b = 0;",
         "  unsigned rest = matrix;",
     ]
@@ -684,7 +688,7 @@ def _plan(
         *batch,
         "  const Factor a{(const T*)in0 + at_a, n3, n4, n0}, b{(const T*)in1 + at_b, n5, n6, n1};",
         "  const Result c{(T*)out0 + matrix * n0 * n1, n0, n1};",
-        f"  const Place p = place<{rows}, {columns}>(unit, {lines}, n2, (unsigned)n7, (unsigned)n8, n9);",
+        f"  const Place p = place<{rows}, {columns}>(unit, matrix, {lines}, n2, (unsigned)n7, (unsigned)n8, n9);",
     ]
     outputs = ((p.shape, numbers.memory),)
     plan = _cuda.Plan(source, "", 2, outputs, tuple(integers), units, block.threads, shared_bytes=block.shared_bytes)
@@ -798,7 +802,7 @@ def _packed_lines(
     integers = (*plan.integers, pitch, count, begin, length * pitch)
     plan = dataclasses.replace(plan, integers=integers, temporary_bytes=begin + matrices * length * pitch * 4)
     place = f"(T*)((char*)temporary + n{first + 2}) + matrix * n{first + 3}"
-    own = [line.replace("unit / (unsigned)(n8 * n7)", f"unit / (unsigned)n{first + 1}") for line in body[:-2]]
+    own = [line.replace("n8 * n7", f"n{first + 1}") for line in body[:-2]]
     call = f"  pack_lines<{side}, {threads}>({name}, n2, n{first}, {place}, unit % (unsigned)n{first + 1});"
     packing = dataclasses.replace(
         plan,
@@ -844,7 +848,7 @@ def _packed(
     for name, side, count, place in (("a", rows, 0, place_a), ("b", columns, 1, place_b)):
         number = f"n{first + count}"
         # The batch of a packing block goes by the number of its own tiles.
-        own = [line.replace("unit / (unsigned)(n8 * n7)", f"unit / (unsigned){number}") for line in body[:-2]]
+        own = [line.replace("n8 * n7", number) for line in body[:-2]]
         call = f"  pack_tiles<{side}, {depth}, {threads}>({name}, n2, {place}, blockIdx.x % {number});"
         packing.append(
             dataclasses.replace(

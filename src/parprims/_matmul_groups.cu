@@ -109,7 +109,7 @@ DEVICE void wait(Barrier& barrier, int parity) {
 template <int GROUPS, int STAGES, bool PREPARED, bool LOADED>
 struct Meeting {
     static constexpr int COPIERS = 128, READERS = GROUPS * (LOADED ? 128 : 4);
-    static constexpr unsigned LAG = STAGES > 3 ? STAGES - 2 : 2;
+    static constexpr unsigned LAG = 2;
     Barrier full[STAGES], empty[STAGES];
 
     DEVICE void begin() {

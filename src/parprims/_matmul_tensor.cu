@@ -97,7 +97,9 @@ DEVICE void load_matrices(unsigned& w, unsigned& x, unsigned& y, unsigned& z, co
 // Returns a float32 rounded to the 10 fraction bits a tensor core multiplies.
 DEVICE unsigned rounded(float x) {
     unsigned y = 0;
-#if __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));  // one instruction; ties go to even numbers
+#elif __CUDA_ARCH__ >= 800
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
 #endif
     return y;
