@@ -492,7 +492,8 @@ class TestComputes:
         kept = np.arange(size) < (np.arange(32) % (size + 1))[:, None]
         np.testing.assert_array_equal(got, np.where(kept, x.reshape(32, size), 0))
 
-    def test_rounding_to_tf32(self, rng):
+    @pytest.mark.parametrize("ties_to", ["rna", "rn"])
+    def test_rounding_to_tf32(self, rng, ties_to):
         words = rng.integers(0, 1 << 32, 1 << 14).astype(np.uint32)
         ties = words & ~np.uint32(0x1FFF) | np.uint32(0x1000)
         special = np.uint32(
@@ -501,12 +502,14 @@ class TestComputes:
         x = np.concatenate([words, ties, ties - np.uint32(1), special]).view(np.float32)
         body = """
         for (int at = threadIdx.x; at < n0; at += 32)
-            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(((unsigned*)out0)[at]) : "f"(((const float*)in0)[at]));
-        """
+            asm("cvt.{ties_to}.tf32.f32 %0, %1;" : "=r"(((unsigned*)out0)[at]) : "f"(((const float*)in0)[at]));
+        """.replace("{ties_to}", ties_to)
         got = launch(warp(body, 1, (x.size,), "float32", integers=(x.size,)), x)
         exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 11, -136)  # of the last place kept
         last = np.ldexp(1.0, np.where(np.isfinite(x), exponent, 0))
-        expected = (np.copysign(np.floor(np.abs(x.astype(np.float64)) / last + 0.5), x) * last).astype(np.float32)
+        parts = np.abs(x.astype(np.float64)) / last
+        whole = np.rint(parts) if ties_to == "rn" else np.floor(parts + 0.5)
+        expected = (np.copysign(whole, x) * last).astype(np.float32)
         np.testing.assert_array_equal(got, expected)
         numbers = ~np.isnan(expected)
         np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(x[numbers]))

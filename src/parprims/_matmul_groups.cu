@@ -447,11 +447,19 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
     });
 }
 
-// Each warp has a tile of 64 x 32.
+template <bool VALUE>
+struct Flag {
+    static constexpr bool value = VALUE;
+};
+
+// Each warp has a tile of 64 x 32. While it multiplies 16 rows of that, it loads those that follow, and a part of what the
+// next step along k has of the right factor.
 template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR,
           class Work>
 DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
     constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
+    constexpr int DEPTH = 8, STEPS = K / DEPTH;
+    static_assert(STEPS % 2 == 0 && TALL == BROAD, "two sets of registers take turns");
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
@@ -462,24 +470,51 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
         return;
     }
     take_registers<GROUPS>();
-    const int warp = threadIdx.x / WARP - 4;
+    const int warp = threadIdx.x / WARP - 4, lane = threadIdx.x % WARP, group = lane / 4, third = lane % 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
+    S x[2][4], y[2][BROAD][2];
+    const auto load_x = [&](S (&to)[4], unsigned at, int i, int k) {
+        const T* const from = shared_a + at % STAGES * StagedA::SIZE;
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            to[e] = load(*StagedA::at(from, row + i * 16 + group + e % 2 * 8, k + third + e / 2 * 4));
+    };
+    const auto load_y = [&](S (&to)[2], unsigned at, int j, int k) {
+        const T* const from = shared_b + at % STAGES * StagedB::SIZE;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) to[e] = load(*StagedB::at(from, column + j * 8 + group, k + third + e * 4));
+    };
     unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
         S tile[TALL][BROAD][4] = {};
-#pragma unroll 1
-        for (const unsigned end = at + tiles; at < end; ++at) {
-            const T* const from_a = shared_a + at % STAGES * StagedA::SIZE;
-            const T* const from_b = shared_b + at % STAGES * StagedB::SIZE;
-            meeting.wait_for_tile(at);
+        meeting.wait_for_tile(at);
 #pragma unroll
-            for (int k = 0; k < K; k += Fragment<KIND>::DEPTH) {
-                Step<KIND, TALL, BROAD> step;
-                step.template load<StagedA, StagedB>(from_a, from_b, row, column, k);
-                if (k + Fragment<KIND>::DEPTH == K) meeting.leave_tile(at);
-                step.multiply(tile, tile);
+        for (int j = 0; j < BROAD; ++j) load_y(y[0][j], at, j, 0);
+        load_x(x[0], at, 0, 0);
+        const auto multiply = [&](auto more) {  // more.value: another tile follows
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) {
+                const bool last = step == STEPS - 1, next = !last || more.value;
+                const unsigned later = at + last;
+                const int k = last ? 0 : (step + 1) * DEPTH;  // of the next step, in that tile
+                if (last && next) meeting.wait_for_tile(later);
+#pragma unroll
+                for (int i = 0; i < TALL; ++i) {
+                    if (i + 1 < TALL)
+                        load_x(x[(i + 1) % 2], at, i + 1, step * DEPTH);
+                    else if (next)
+                        load_x(x[0], later, 0, k);
+                    if (next) load_y(y[(step + 1) % 2][i], later, i, k);
+                    if (last && i == TALL - 2) meeting.leave_tile(at);
+#pragma unroll
+                    for (int j = 0; j < BROAD; ++j) multiply_add<KIND>(tile[i][j], x[i % 2], y[step % 2][j]);
+                }
             }
-        }
+            ++at;
+        };
+#pragma unroll 1
+        for (int left = tiles - 1; left > 0; --left) multiply(Flag<true>());
+        multiply(Flag<false>());
         S sums[TALL * BROAD * 4];
 #pragma unroll
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
