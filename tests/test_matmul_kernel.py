@@ -574,6 +574,20 @@ class TestPreferred:
                     parprims.matmul(a, b, **options)
                 assert calls[0].method == ("kernel" if preferred else "native")
 
+    def test_gradients(self, gpu, rng, sizes):
+        if gpu.name != "torch-cuda":
+            pytest.skip("needs PyTorch")
+        sizes(preferred=16, preferred_products=16 * 16 * 300)
+        a, b, weights = make(rng, ((16, 300), (300, 16), (16, 16)), "float32")
+        x, y = (gpu.asarray(one).requires_grad_() for one in (a, b))
+        with parprims.explain() as calls:
+            (parprims.matmul(x, y) * gpu.asarray(weights)).sum().backward()
+        preferred = _cuda.capability(gpu.xp, x.detach()) == 90
+        assert {call.method for call in calls} == {"kernel" if preferred else "native"}
+        assert len(calls) == (3 if preferred else 1)
+        for grad, factors in ((x.grad, (weights, b.T)), (y.grad, (a.T, weights))):
+            compare(gpu, grad, loop(*factors), allowed(*factors), "float32")
+
 
 class TestSemirings:
     CASES = (

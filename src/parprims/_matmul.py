@@ -173,7 +173,7 @@ def matmul(
         if method not in ("auto", "kernel"):
             raise ValueError(f"kernel names a kernel of method 'kernel', got method {method!r}")
         method = "kernel"
-    if method == "kernel" or (method == "auto" and _native_refusal(xp, product)):
+    if method == "kernel" or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product))):
         return _derivatives.product(_METHODS, method, xp, product)
     return _METHODS(method, xp, product)
 
@@ -372,6 +372,12 @@ def _native_slower(xp: Namespace, p: _Product) -> str | None:
     if _kernel_refusal(xp, p) is not None or _cuda.capability(xp, p.a) != 90:
         return None
     return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
+
+
+def _prefers_kernel(xp: Namespace, p: _Product) -> bool:
+    """Return whether auto takes the kernel, gradients aside, which the library's derivative of it carries."""
+    a, b = (x.detach() if hasattr(x, "detach") else x for x in (p.a, p.b))
+    return _native_slower(xp, _derivatives.changed(p, a=a, b=b)) is not None
 
 
 # ---- The kernel -------------------------------------------------------------------------------------------------
