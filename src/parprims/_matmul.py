@@ -103,9 +103,10 @@ def matmul(
     Work and depth: m n k products and as many sums, in ceil(log2 k) steps within a tile (array); in chains of k, or of
     k / s where the kernel cuts the sum into s parts, to occupy the device with small or skinny matrices.
     Traffic and launches: kernel is one launch (packed: three) that reads a once for every tile of n and b once for
-    every tile of m, from views as they are (batches that broadcast included), and writes the result once. Array writes
-    and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for 1.5
-    times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
+    every tile of m, from views as they are (batches that broadcast included), and writes the result once. Where
+    neither of two large float32 factors lies along k in steps of 16 bytes, a launch before it copies one so. Array
+    writes and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for
+    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
     tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
     matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
     them.
@@ -391,11 +392,11 @@ class _Sizes:
     instructions; ``groups`` are those for groups of four warps, whose m and n are the lengths of the left and the right
     factor. Tiles that would multiply twice as much beyond the edges as others are out; of the others that is taken that
     is likely to be the quickest (see `_time`) on ``multiprocessors``, sums cut in parts of at least ``part`` tiles
-    along k. Up to ``stages`` tiles lie in shared memory, as many of
-    ``stages_of_groups`` as there is room for. A factor is laid along k for groups if the other one has at
-    least ``packed`` lines. Shorter sums of float32 than ``chain`` are left to ordinary registers, whose errors are no
-    larger than those of a tensor core, which truncates, from there on only. From ``preferred`` rows, columns and length
-    summed over, and from ``preferred_products`` on, the kernel is faster than the libraries' own float32.
+    along k. Up to ``stages`` tiles lie in shared memory, for groups the first of ``stages_of_groups`` that there is room
+    for. A factor is laid along k for groups if the other one has at least ``packed`` lines. Shorter sums of float32
+    than ``chain`` are left to ordinary registers, whose errors are no larger than those of a tensor core, which
+    truncates, from there on only. From ``preferred`` rows, columns and length summed over, and from
+    ``preferred_products`` on, the kernel is faster than the libraries' own float32.
     """
 
     threads: tuple[int, int, int] = (8, 32, 1)
