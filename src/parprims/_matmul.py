@@ -392,9 +392,9 @@ class _Sizes:
     instructions; ``groups`` are those for groups of four warps, whose m and n are the lengths of the left and the right
     factor. Tiles that would multiply twice as much beyond the edges as others are out; of the others that is taken that
     is likely to be the quickest (see `_time`) on ``multiprocessors``, sums cut in parts of at least ``part`` tiles
-    along k. Up to ``stages`` tiles lie in shared memory, for groups the first of ``stages_of_groups`` that there is room
-    for. A factor is laid along k for groups if the other one has at least ``packed`` lines. Shorter sums of float32
-    than ``chain`` are left to ordinary registers, whose errors are no larger than those of a tensor core, which
+    along k. Up to ``stages`` tiles lie in shared memory, for groups the first of ``stages_of_groups`` that there is
+    room for. A factor is laid along k for groups if the other one has at least ``packed`` lines. Shorter sums of
+    float32 than ``chain`` are left to ordinary registers, whose errors are no larger than those of a tensor core, which
     truncates, from there on only. From ``preferred`` rows, columns and length summed over, and from
     ``preferred_products`` on, the kernel is faster than the libraries' own float32.
     """
