@@ -428,10 +428,10 @@ def stress(gpu, call, seed, index, rare=30):
 
 
 class TestStress:
-    @pytest.mark.parametrize("part", range(16))
+    @pytest.mark.parametrize("part", range(64))
     def test_random_cases(self, gpu, run, rng, part):
         check(gpu, run, ADD, (10,), 0, rng)  # skips where the kernel refuses
-        for index in range(part, min(STRESS, 20) if gpu.name == "jax-cuda" else STRESS, 16):
+        for index in range(part, min(STRESS, 20) if gpu.name == "jax-cuda" else STRESS, 64):
             stress(gpu, run if index % 4 == 0 else directly, SEED, index)
 
 
