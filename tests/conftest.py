@@ -232,6 +232,14 @@ def _emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture(autouse=True)
+def _emulator_once(request: pytest.FixtureRequest) -> None:
+    """Leave tests of the emulator to the run of the emulated backend where runs are of one backend each."""
+    if request.node.get_closest_marker("emulator"):
+        if "emulated" not in (request.config.getoption("--backend") or ["emulated"]):
+            pytest.skip("the emulated backend is not asked for")
+
+
+@pytest.fixture(autouse=True)
 def _first_gpu(request: pytest.FixtureRequest) -> None:
     """Make the first GPU the current one, which XLA's last program may have been on another than."""
     name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""

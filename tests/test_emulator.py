@@ -14,13 +14,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _once(request):
-    """Leave these tests to the run of the emulated backend where runs are of one backend each."""
-    if "emulated" not in (request.config.getoption("--backend") or ["emulated"]):
-        pytest.skip("the emulated backend is not asked for")
-
-
 SUM = """
 const float* from = (const float*)in0;
 __shared__ float shared[64];

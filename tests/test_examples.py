@@ -224,6 +224,7 @@ def test_normals_are_normal(load, backend):
     assert np.max(abs(flat)) < 6.8
 
 
+@pytest.mark.emulator
 @pytest.mark.skipif(emulator.compiler() is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize("shape", [(1, 1, 1), (9, 11, 13), (7, 30, 61), (3, 40, 140)])
 def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
