@@ -234,9 +234,9 @@ def _emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(autouse=True)
 def _emulator_once(request: pytest.FixtureRequest) -> None:
     """Leave tests of the emulator to the run of the emulated backend where runs are of one backend each."""
-    if request.node.get_closest_marker("emulator"):
-        if "emulated" not in (request.config.getoption("--backend") or ["emulated"]):
-            pytest.skip("the emulated backend is not asked for")
+    asked_for = request.config.getoption("--backend") or ["emulated"]
+    if request.node.get_closest_marker("emulator") and "emulated" not in asked_for:
+        pytest.skip("the emulated backend is not asked for")
 
 
 @pytest.fixture(autouse=True)
