@@ -5,6 +5,7 @@ import doctest
 import inspect
 import pkgutil
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -32,15 +33,14 @@ def test_import_loads_no_array_library():
 
 
 def test_import_is_quick(tmp_path, monkeypatch):
-    # Of a package whose bytecode is there, as it is from the second time on; and processor time, and the least of it,
-    # because the machine may be busy.
+    # Processor time, because the machine may be busy, of a package whose bytecode is there, as from the second time on.
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     program = (
         "import time, numpy, array_api_compat; start = time.process_time(); "
         "import parprims; print(time.process_time() - start)"
     )
-    assert min(float(python(program)) for _ in range(5)) < 0.2
+    assert statistics.median(float(python(program)) for _ in range(5)) < 0.2
 
 
 def test_public_names():
