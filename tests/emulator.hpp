@@ -358,16 +358,13 @@ inline unsigned short to_bfloat(float x) {
     return x != x ? 0x7fff : (unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 
-inline unsigned to_tf32(float x) {
+// Ties go away from zero, or to even numbers.
+template <bool EVEN>
+unsigned to_tf32(float x) {
     const unsigned word = bits<unsigned>(x);
     if (x != x) return 0x7fffffff;
-    return (word + 0x1000) & ~0x1fffu;  // what carries into the exponent is right, up to infinity, which stays
-}
-
-inline unsigned to_tf32_even(float x) {
-    const unsigned word = bits<unsigned>(x);
-    if (x != x) return 0x7fffffff;
-    return (word + 0xfff + (word >> 13 & 1)) & ~0x1fffu;
+    const unsigned half = EVEN ? 0xfff + (word >> 13 & 1) : 0x1000;
+    return (word + half) & ~0x1fffu;  // what carries into the exponent is right, up to infinity, which stays
 }
 
 inline float truncated(double x) {

@@ -46,8 +46,8 @@ PTX = {
     "cp.async.commit_group;": "++emulated::self().groups;",
     "cp.async.wait_group 1;": "emulated::wait_copies(1);",
     "cp.async.wait_group %0;": "emulated::wait_copies(%0);",
-    "cvt.rna.tf32.f32 %0, %1;": "%0 = emulated::to_tf32(%1);",
-    "cvt.rn.tf32.f32 %0, %1;": "%0 = emulated::to_tf32_even(%1);",
+    "cvt.rna.tf32.f32 %0, %1;": "%0 = emulated::to_tf32<false>(%1);",
+    "cvt.rn.tf32.f32 %0, %1;": "%0 = emulated::to_tf32<true>(%1);",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": (
         "emulated::load_matrices<false>(%4, %0, %1, %2, %3);"
     ),

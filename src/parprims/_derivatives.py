@@ -98,10 +98,15 @@ def product(methods: Methods, method: str, xp: Namespace, p: Any) -> Array:
     return methods(method, xp, p)
 
 
+def detached(x: Array) -> Array:
+    """Return an array by which PyTorch is asked for no derivative."""
+    return x.detach() if hasattr(x, "detach") else x
+
+
 def _by_library(xp: Namespace, method: str, x: Array) -> bool:
     """Return whether a product or a sort is left to the library, whose own derivative of it is the faster there."""
     if method == "auto":
-        return _cuda.refusal(xp, (x.detach() if hasattr(x, "detach") else x,)) is not None
+        return _cuda.refusal(xp, (detached(x),)) is not None
     return method == "native"
 
 

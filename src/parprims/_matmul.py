@@ -367,8 +367,10 @@ def _native_slower(xp: Namespace, p: _Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
     if dtype_name(p.dtype) != "float32" or p.precision != "float32":
         return None
-    m, n, k = (p.a.shape[-2] if p.a.ndim > 1 else 1), (p.b.shape[-1] if p.b.ndim > 1 else 1), p.a.shape[-1]
-    if min(m, n, k) < _SIZES.preferred or math.prod(p.batch) * m * n * k < _SIZES.preferred_products:
+    k = p.a.shape[-1]
+    if min(p.a.ndim, p.b.ndim) < 2 or min(*p.shape[-2:], k) < _SIZES.preferred:
+        return None
+    if math.prod(p.shape) * k < _SIZES.preferred_products:
         return None
     if _kernel_refusal(xp, p) is not None or _cuda.capability(xp, p.a) != 90:
         return None
@@ -377,7 +379,7 @@ def _native_slower(xp: Namespace, p: _Product) -> str | None:
 
 def _prefers_kernel(xp: Namespace, p: _Product) -> bool:
     """Return whether auto takes the kernel, gradients aside, which the library's derivative of it carries."""
-    a, b = (x.detach() if hasattr(x, "detach") else x for x in (p.a, p.b))
+    a, b = (_derivatives.detached(x) for x in (p.a, p.b))
     return _native_slower(xp, _derivatives.changed(p, a=a, b=b)) is not None
 
 
@@ -631,6 +633,10 @@ class _Factor:
         return _Factor(outer, along, vector, along_k)
 
 
+# The factors of a product, as a kernel declares them.
+_FACTORS = {"a": "a{(const T*)in0 + at_a, n3, n4, n0}", "b": "b{(const T*)in1 + at_b, n5, n6, n1}"}
+
+
 def _plan(
     p: _Product,
     numbers: _Numbers,
@@ -693,7 +699,7 @@ def _plan(
     body = [
         "  const unsigned unit = blockIdx.x;",
         *batch,
-        "  const Factor a{(const T*)in0 + at_a, n3, n4, n0}, b{(const T*)in1 + at_b, n5, n6, n1};",
+        f"  const Factor {', '.join(_FACTORS.values())};",
         "  const Result c{(T*)out0 + matrix * n0 * n1, n0, n1};",
         f"  const Place p = place<{rows}, {columns}>(unit, matrix, {lines}, n2, (unsigned)n7, (unsigned)n8, n9);",
     ]
@@ -716,7 +722,9 @@ def _plan(
     lengths = f"{rows}, {columns}, {depth}"
     vectors = [math.gcd(one.vector, depth if one.along_k else length) for one, length in ((a, rows), (b, columns))]
     along_k = [str(one.along_k).lower() for one in (a, b)]
-    together = 16 // numbers.registers_bytes if kernel == "conflict_free" else 2
+    together = 16 // numbers.registers_bytes if kernel == "conflict_free" else 2  # numbers that leave a thread at once
+    if by_groups and numbers.memory_bytes == 2:
+        together = 8
     whole = str(n % together == 0).lower()
     flags = f"{vectors[0]}, {along_k[0]}, {vectors[1]}, {along_k[1]}, {whole}"
     memory = "temporary, zeroed"
@@ -739,7 +747,7 @@ def _plan(
         if numbers.kind == "DOUBLE":
             call = f"multiply_doubles_by_groups<DOUBLE, {lengths}, {block.stages}, {flags}>"
         elif numbers.memory_bytes == 2:
-            options = f"{block.stages}, {along_k[0]}, {along_k[1]}, {str(n % 8 == 0).lower()}"
+            options = f"{block.stages}, {along_k[0]}, {along_k[1]}, {whole}"
             call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>"
         else:
             left = b if turned else a
@@ -819,12 +827,8 @@ def _packed_lines(
         shared_bytes=0,
         unbound_registers=False,
     )
-    given = {
-        "a": "a{(const T*)in0 + at_a, n3, n4, n0}",
-        "b": "b{(const T*)in1 + at_b, n5, n6, n1}",
-    }[name]
-    packed = f"{name}{{{place}, n{first}, 1, n{'0' if name == 'a' else '1'}}}"
-    return plan, packing, [line.replace(given, packed) for line in body], _Factor(pitch, 1, 4, True)
+    packed = f"{name}{{{place}, n{first}, 1, n{'ab'.index(name)}}}"
+    return plan, packing, [line.replace(_FACTORS[name], packed) for line in body], _Factor(pitch, 1, 4, True)
 
 
 def _packed(

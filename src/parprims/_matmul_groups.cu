@@ -170,12 +170,6 @@ DEVICE bool combine_parts_of_groups(S (&sums)[COUNT], const Place& p, void* part
                          [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
-// Gives registers to the groups that multiply, which copy_units takes from the one that copies, where three share them.
-template <int GROUPS>
-DEVICE void take_registers() {
-    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
-}
-
 // Returns the first place in dynamic shared memory that is a multiple of 1024 bytes, as swizzled rows begin.
 DEVICE T* swizzled_memory() {
     extern __shared__ uint4 memory[];
@@ -216,7 +210,8 @@ DEVICE void save_eights(const float (&sums)[COUNT], const Result& c, Index row, 
             exchange(pairs[0], pairs[1], 1), exchange(pairs[2], pairs[3], 1);
             exchange(pairs[0], pairs[2], 2), exchange(pairs[1], pairs[3], 2);
             const Index j = column + at / 16 * 32 + threadIdx.x % 4 * 8;
-            if (i < c.m && j < c.n) *reinterpret_cast<uint4*>(c.base + i * c.n + j) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+            if (i < c.m && j < c.n)
+                *reinterpret_cast<uint4*>(c.base + i * c.n + j) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }
     }
 }
@@ -231,12 +226,18 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
         });
 }
 
-// What the first group does: copies the tiles of all units, of the left factor and the right one; for TURNED these are b and
-// a. prepare(stage) as in `Meeting`.
+// Begins a block: returns false to the groups that are to multiply. The first group copies the tiles of all units, of the left
+// factor and the right one (for TURNED these are b and a), prepare(stage) as in `Meeting`, and is done. Where three groups
+// share the registers, it gives some of its own to the others.
 template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED, class Work,
           class Prepare>
-DEVICE void copy_units(Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const Work& work, unsigned units, T* left, T* right,
-                       const Prepare& prepare) {
+DEVICE bool copy_units(Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const Work& work, unsigned units, T* left,
+                       T* right, const Prepare& prepare) {
+    meeting.begin();
+    if (threadIdx.x >= 128) {
+        if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
+        return false;
+    }
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     unsigned at = 0;
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
@@ -252,6 +253,7 @@ DEVICE void copy_units(Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const
         }
     });
     meeting.end_copies(at, prepare);
+    return true;
 }
 
 template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
@@ -261,12 +263,7 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     __shared__ Meeting<GROUPS, STAGES, false, false> meeting;
-    meeting.begin();
-    if (threadIdx.x < 128) {
-        copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
-        return;
-    }
-    take_registers<GROUPS>();
+    if (copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {})) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
@@ -317,37 +314,33 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
     __shared__ Meeting<GROUPS, STAGES, KIND == SPLIT, true> meeting;
-    meeting.begin();
-    if (threadIdx.x < 128) {
-        // Splits the vectors that this thread has copied.
-        const auto prepare = [&](int stage) {
-            if constexpr (KIND == SPLIT) {
-                const int begin = stage * Right::SIZE + Right::place(threadIdx.x / 8, threadIdx.x % 8 * 4);
+    // Splits the vectors that this thread has copied.
+    const auto prepare = [&](int stage) {
+        if constexpr (KIND == SPLIT) {
+            const int begin = stage * Right::SIZE + Right::place(threadIdx.x / 8, threadIdx.x % 8 * 4);
 #pragma unroll
-                for (int e = 0; e < N / 16; ++e) {
-                    const int place = begin + e * 16 * Right::ROW;
-                    float4& whole = *reinterpret_cast<float4*>(shared_right + place);
-                    float4& rest = *reinterpret_cast<float4*>(remainders + place);
-                    unsigned x[2], y[2], z[2], w[2];
-                    split<KIND>(x, whole.x), split<KIND>(y, whole.y), split<KIND>(z, whole.z), split<KIND>(w, whole.w);
-                    whole = make_float4(__uint_as_float(x[0]), __uint_as_float(y[0]), __uint_as_float(z[0]),
-                                        __uint_as_float(w[0]));
-                    rest = make_float4(__uint_as_float(x[1]), __uint_as_float(y[1]), __uint_as_float(z[1]),
-                                       __uint_as_float(w[1]));
-                }
+            for (int e = 0; e < N / 16; ++e) {
+                const int place = begin + e * 16 * Right::ROW;
+                float4& whole = *reinterpret_cast<float4*>(shared_right + place);
+                float4& rest = *reinterpret_cast<float4*>(remainders + place);
+                unsigned x[2], y[2], z[2], w[2];
+                split<KIND>(x, whole.x), split<KIND>(y, whole.y), split<KIND>(z, whole.z), split<KIND>(w, whole.w);
+                whole = make_float4(__uint_as_float(x[0]), __uint_as_float(y[0]), __uint_as_float(z[0]),
+                                    __uint_as_float(w[0]));
+                rest = make_float4(__uint_as_float(x[1]), __uint_as_float(y[1]), __uint_as_float(z[1]),
+                                   __uint_as_float(w[1]));
             }
-        };
-        copy_units<K, Left, Right, TURNED>(meeting, work, units, shared_left, shared_right, prepare);
-        return;
-    }
-    take_registers<GROUPS>();
-    const int row = ((int)threadIdx.x / 128 - 1) * 64, third = threadIdx.x % 4;
+        }
+    };
+    if (copy_units<K, Left, Right, TURNED>(meeting, work, units, shared_left, shared_right, prepare)) return;
+    const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
 
     const auto load_left = [&](T (&to)[K / 2], unsigned at) {
         const T* const from = shared_left + at % STAGES * Left::SIZE;
 #pragma unroll
-        for (int i = 0; i < K / 2; ++i) to[i] = *Left::at(from, row + row_of(i % 2 * 2), i / 4 * 8 + i % 4 / 2 * 4 + third);
+        for (int k = 0; k < K; k += 8)
+            take_rows<Left>(from, row + threadIdx.x / WARP % 4 * 16, k, [&](int i, T number) { to[k / 2 + i] = number; });
     };
     using Registers = unsigned[K / 8][PARTS][4];
     const auto split_left = [&](Registers& to, const T (&x)[K / 2]) {
@@ -464,25 +457,17 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     __shared__ Meeting<GROUPS, STAGES, false, true> meeting;
-    meeting.begin();
-    if (threadIdx.x < 128) {
-        copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {});
-        return;
-    }
-    take_registers<GROUPS>();
-    const int warp = threadIdx.x / WARP - 4, lane = threadIdx.x % WARP, group = lane / 4, third = lane % 4;
+    if (copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {})) return;
+    const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     S x[2][4], y[2][BROAD][2];
     const auto load_x = [&](S (&to)[4], unsigned at, int i, int k) {
         const T* const from = shared_a + at % STAGES * StagedA::SIZE;
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-            to[e] = load(*StagedA::at(from, row + i * 16 + group + e % 2 * 8, k + third + e / 2 * 4));
+        take_rows<StagedA>(from, row + i * 16, k, [&](int e, T number) { to[e] = load(number); });
     };
     const auto load_y = [&](S (&to)[2], unsigned at, int j, int k) {
         const T* const from = shared_b + at % STAGES * StagedB::SIZE;
-#pragma unroll
-        for (int e = 0; e < 2; ++e) to[e] = load(*StagedB::at(from, column + j * 8 + group, k + third + e * 4));
+        take_columns<StagedB>(from, column + j * 8, k, [&](int e, T number) { to[e] = load(number); });
     };
     unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {

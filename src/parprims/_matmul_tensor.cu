@@ -121,25 +121,7 @@ DEVICE void split(Register (&to)[PARTS], Number x) {
     }
 }
 
-// Copies N elements to shared memory, past the registers where they are wide enough.
-template <int N>
-DEVICE void copy_async(T* to, const T* from) {
-    constexpr int BYTES = N * sizeof(T);
-#if __CUDA_ARCH__ >= 800
-    if constexpr (BYTES >= 4) {
-        const unsigned address = (unsigned)__cvta_generic_to_shared(to);
-        if constexpr (BYTES == 16)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-        else
-            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(BYTES) : "memory");
-        return;
-    }
-#endif
-#pragma unroll
-    for (int i = 0; i < N; ++i) to[i] = from[i];
-}
-
-// The same of the first `count`, and zeros for the others.
+// Copies `count` of N elements to shared memory, and zeros for the others, past the registers where they are wide enough.
 template <int N>
 DEVICE void copy_or_clear(T* to, const T* from, int count) {
     constexpr int BYTES = N * sizeof(T);
@@ -203,7 +185,8 @@ struct Copies {
                 if (!Mine::EVEN) at = next + (row - Mine::row(0)) * down + (column - Mine::vector(0) * VECTOR) * right;
                 if (!Mine::EVEN || e < PERIOD) to[e % PERIOD] = shared + Layout::place(row, column);
                 const int later = Mine::EVEN ? e / PERIOD * PERIOD * Mine::DOWN * Layout::PITCH : 0;
-                copy_async<VECTOR>(to[e % PERIOD] + later, at);
+                using Vector = typename Word<VECTOR * sizeof(T)>::Type;
+                copy_async(*reinterpret_cast<Vector*>(to[e % PERIOD] + later), *reinterpret_cast<const Vector*>(at));
                 at += Mine::DOWN * down;
                 asm("" : "+l"(at));  // keeps the sum from being written as products with e
             }
@@ -292,6 +275,20 @@ DEVICE void save_pairs(
     if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again(sums, a, b, c, depth, where);
 }
 
+// Calls take(register, number) for what a thread has of 8 numbers along k of 16 lines of the left factor, of 8 of the right.
+template <class Staged, class Take>
+DEVICE void take_rows(const T* from, int line, int k, const Take& take) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) take(i, *Staged::at(from, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
+}
+template <class Staged, class Take>
+DEVICE void take_columns(const T* from, int line, int k, const Take& take) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) take(i, *Staged::at(from, line + lane / 4, k + lane % 4 + i * 4));
+}
+
 // What a warp multiplies in a step of DEPTH along k: TALL x BROAD tiles of an instruction.
 template <Kind KIND, int TALL, int BROAD>
 struct Step {
@@ -299,11 +296,19 @@ struct Step {
     using Register = typename Fragment<KIND>::Register;
     Register x[PARTS][TALL][4], y[PARTS][BROAD][2];
 
+    template <int COUNT, int EACH>
+    static DEVICE void keep(Register (&to)[PARTS][COUNT][EACH], int tile, int at, T number) {
+        Register both[PARTS];
+        split<KIND>(both, number);
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) to[part][tile][at] = both[part];
+    }
+
     // Loads the warp's part of tiles in shared memory, which begins at (row, column), from k on.
     template <class StagedA, class StagedB>
     DEVICE void load(const T* from_a, const T* from_b, int row, int column, int k) {
-        const int lane = threadIdx.x % WARP, group = lane / 4, third = lane % 4;
         if constexpr (KIND == HALF || KIND == BFLOAT) {
+            const int lane = threadIdx.x % WARP;
             // The lane's row in the quarter of a fragment that it points to: of a quarters go down first, of b along k.
             const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
 #pragma unroll
@@ -322,20 +327,11 @@ struct Step {
             }
         } else {
 #pragma unroll
-            for (int i = 0; i < TALL * 4; ++i) {
-                const int line = row + i / 4 * 16 + group + i % 2 * 8;
-                Register both[PARTS];
-                split<KIND>(both, *StagedA::at(from_a, line, k + third + i % 4 / 2 * 4));
+            for (int i = 0; i < TALL; ++i)
+                take_rows<StagedA>(from_a, row + i * 16, k, [&](int at, T number) { keep(x, i, at, number); });
 #pragma unroll
-                for (int part = 0; part < PARTS; ++part) x[part][i / 4][i % 4] = both[part];
-            }
-#pragma unroll
-            for (int j = 0; j < BROAD * 2; ++j) {
-                Register both[PARTS];
-                split<KIND>(both, *StagedB::at(from_b, column + j / 2 * 8 + group, k + third + j % 2 * 4));
-#pragma unroll
-                for (int part = 0; part < PARTS; ++part) y[part][j / 2][j % 2] = both[part];
-            }
+            for (int j = 0; j < BROAD; ++j)
+                take_columns<StagedB>(from_b, column + j * 8, k, [&](int at, T number) { keep(y, j, at, number); });
         }
     }
 
