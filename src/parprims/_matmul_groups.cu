@@ -71,34 +71,29 @@ DEVICE void keep_behind(float (&sums)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// A barrier in shared memory whose phases end when `count` arrivals have come; the parities of phases alternate, from 0 on.
-using Barrier = unsigned long long;
-
-DEVICE void initialize(Barrier& barrier, int count) {
-    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
+// A barrier of 8 bytes at an address in shared memory, whose phases end when `count` arrivals have come; the parities of
+// phases alternate, from 0 on.
+DEVICE void initialize(unsigned barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-DEVICE void arrive(Barrier& barrier) {
-    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+DEVICE void arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Arrives as soon as all has come that this thread has begun to copy.
-DEVICE void arrive_when_copied(Barrier& barrier) {
-    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+DEVICE void arrive_when_copied(unsigned barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // Waits until the phase of a parity has ended; that of parity 1 has before any began.
-DEVICE void wait(Barrier& barrier, int parity) {
-    const unsigned address = (unsigned)__cvta_generic_to_shared(&barrier);
+DEVICE void wait(unsigned barrier, int parity) {
     unsigned ended;
     do {
         asm volatile(
             "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
             : "=r"(ended)
-            : "r"(address), "r"(parity)
+            : "r"(barrier), "r"(parity)
             : "memory");
     } while (!ended);
 }
@@ -110,45 +105,51 @@ template <int GROUPS, int STAGES, bool PREPARED, bool LOADED>
 struct Meeting {
     static constexpr int COPIERS = 128, READERS = GROUPS * (LOADED ? 128 : 4);
     static constexpr unsigned LAG = 2;
-    Barrier full[STAGES], empty[STAGES];
+    unsigned barriers;
 
-    DEVICE void begin() {
+    DEVICE Meeting() {
+        __shared__ unsigned long long memory[2 * STAGES];
+        barriers = (unsigned)__cvta_generic_to_shared(memory);
+        asm("" : "+r"(barriers));  // keeps the address from being found again, which takes long, wherever it is used
         if (threadIdx.x == 0) {
 #pragma unroll
             for (int stage = 0; stage < STAGES; ++stage) {
-                initialize(full[stage], COPIERS);
-                initialize(empty[stage], READERS);
+                initialize(full(stage), COPIERS);
+                initialize(empty(stage), READERS);
             }
         }
         __syncthreads();  // separates the beginning of barriers from their use
     }
 
-    DEVICE void wait_for_tile(unsigned at) { wait(full[at % STAGES], at / STAGES % 2); }
+    DEVICE unsigned full(unsigned at) const { return barriers + at % STAGES * 8; }
+    DEVICE unsigned empty(unsigned at) const { return full(at) + STAGES * 8; }
+
+    DEVICE void wait_for_tile(unsigned at) const { wait(full(at), at / STAGES % 2); }
 
     // Says that a tile is read no more.
-    DEVICE void leave_tile(unsigned at) {
+    DEVICE void leave_tile(unsigned at) const {
         __syncwarp();
-        if (LOADED || threadIdx.x % WARP == 0) arrive(empty[at % STAGES]);
+        if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));
     }
 
     // Begins to copy a tile, by copy(stage). prepare(stage) sees to what the thread has copied.
     template <class Copy, class Prepare>
-    DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) {
+    DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) const {
         if (PREPARED && at >= LAG) {
             wait_for_copies<LAG - 1>();
             show(at - LAG, prepare);
         }
-        wait(empty[at % STAGES], 1 - at / STAGES % 2);
+        wait(empty(at), 1 - at / STAGES % 2);
         copy(at % STAGES);
         if constexpr (PREPARED)
             end_group_of_staged();
         else
-            arrive_when_copied(full[at % STAGES]);
+            arrive_when_copied(full(at));
     }
 
     // Sees to what is left of `count` tiles.
     template <class Prepare>
-    DEVICE void end_copies(unsigned count, const Prepare& prepare) {
+    DEVICE void end_copies(unsigned count, const Prepare& prepare) const {
         wait_for_staged();
         if constexpr (PREPARED)
 #pragma unroll 1
@@ -156,10 +157,10 @@ struct Meeting {
     }
 
     template <class Prepare>
-    DEVICE void show(unsigned at, const Prepare& prepare) {
+    DEVICE void show(unsigned at, const Prepare& prepare) const {
         prepare(at % STAGES);
         show_to_tensor_cores();
-        arrive(full[at % STAGES]);
+        arrive(full(at));
     }
 };
 
@@ -231,9 +232,8 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
 // share the registers, it gives some of its own to the others.
 template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED, class Work,
           class Prepare>
-DEVICE bool copy_units(Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const Work& work, unsigned units, T* left,
+DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const Work& work, unsigned units, T* left,
                        T* right, const Prepare& prepare) {
-    meeting.begin();
     if (threadIdx.x >= 128) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
         return false;
@@ -262,7 +262,7 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    __shared__ Meeting<GROUPS, STAGES, false, false> meeting;
+    const Meeting<GROUPS, STAGES, false, false> meeting;
     if (copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {})) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
@@ -313,7 +313,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
     T* const shared_right = swizzled_memory();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
-    __shared__ Meeting<GROUPS, STAGES, KIND == SPLIT, true> meeting;
+    const Meeting<GROUPS, STAGES, KIND == SPLIT, true> meeting;
     // Splits the vectors that this thread has copied.
     const auto prepare = [&](int stage) {
         if constexpr (KIND == SPLIT) {
@@ -357,8 +357,12 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
         T next[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
-        meeting.wait_for_tile(at);
-        load_left(next, at);
+        const auto take = [&](unsigned tile) {
+            meeting.wait_for_tile(tile);
+            if (KIND != SPLIT) show_to_tensor_cores();
+            load_left(next, tile);
+        };
+        take(at);
         if constexpr (KIND == SPLIT) {
             float tile[N / 2], rest[N / 2];
 #pragma unroll
@@ -379,10 +383,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
                     multiply_group(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
                 }
                 end_products();
-                if (at + 1 < end) {
-                    meeting.wait_for_tile(at + 1);
-                    load_left(next, at + 1);
-                }
+                if (at + 1 < end) take(at + 1);
                 wait_for_products<1>();
                 keep_behind(tile);
 #pragma unroll
@@ -399,17 +400,16 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
             const unsigned begin = at, end = at + tiles;
             const auto multiply = [&](const Registers& now, Registers& later) {
                 const T* const from = shared_right + at % STAGES * Right::SIZE;
-                show_to_tensor_cores();
                 begin_products();
 #pragma unroll
                 for (int k = 0; k < K; k += 8) multiply_group(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
                 end_products();
+                const bool more = at + 1 < end;
+                if (more) take(at + 1);
                 wait_for_products<1>();
                 if (at > begin) meeting.leave_tile(at - 1);
-                if (++at == end) return;
-                meeting.wait_for_tile(at);
-                load_left(next, at);
-                split_left(later, next);
+                if (more) split_left(later, next);
+                ++at;
             };
 #pragma unroll 1
             while (at < end) {
@@ -456,43 +456,54 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
-    __shared__ Meeting<GROUPS, STAGES, false, true> meeting;
+    const Meeting<GROUPS, STAGES, false, true> meeting;
     if (copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {})) return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
+    const int lane = threadIdx.x % WARP;
+    Reader<StagedA, 8, 4> from_a(row + lane / 4, lane % 4);
+    Reader<StagedB, 8, 4> from_b(column + lane / 4, lane % 4);
     S x[2][4], y[2][BROAD][2];
-    const auto load_x = [&](S (&to)[4], unsigned at, int i, int k) {
-        const T* const from = shared_a + at % STAGES * StagedA::SIZE;
-        take_rows<StagedA>(from, row + i * 16, k, [&](int e, T number) { to[e] = load(number); });
+    const auto load_x = [&](S (&to)[4], int i, int k) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) to[e] = load(from_a.at(i * 16 + e % 2 * 8, k + e / 2 * 4));
     };
-    const auto load_y = [&](S (&to)[2], unsigned at, int j, int k) {
-        const T* const from = shared_b + at % STAGES * StagedB::SIZE;
-        take_columns<StagedB>(from, column + j * 8, k, [&](int e, T number) { to[e] = load(number); });
+    const auto load_y = [&](S (&to)[2], int j, int k) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) to[e] = load(from_b.at(j * 8, k + e * 4));
     };
+    const auto turn_a = [&](unsigned at) { from_a.turn_to(shared_a + at % STAGES * StagedA::SIZE); };
+    const auto turn_b = [&](unsigned at) { from_b.turn_to(shared_b + at % STAGES * StagedB::SIZE); };
     unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
         S tile[TALL][BROAD][4] = {};
         meeting.wait_for_tile(at);
+        turn_a(at), turn_b(at);
 #pragma unroll
-        for (int j = 0; j < BROAD; ++j) load_y(y[0][j], at, j, 0);
-        load_x(x[0], at, 0, 0);
+        for (int j = 0; j < BROAD; ++j) load_y(y[0][j], j, 0);
+        load_x(x[0], 0, 0);
         const auto multiply = [&](auto more) {  // more.value: another tile follows
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
                 const bool last = step == STEPS - 1, next = !last || more.value;
-                const unsigned later = at + last;
-                const int k = last ? 0 : (step + 1) * DEPTH;  // of the next step, in that tile
-                if (last && next) meeting.wait_for_tile(later);
+                const int k = last ? 0 : (step + 1) * DEPTH;  // of the next step, in its tile
+                if (last && next) {
+                    meeting.wait_for_tile(at + 1);
+                    turn_b(at + 1);
+                }
 #pragma unroll
                 for (int i = 0; i < TALL; ++i) {
-                    if (i + 1 < TALL)
-                        load_x(x[(i + 1) % 2], at, i + 1, step * DEPTH);
-                    else if (next)
-                        load_x(x[0], later, 0, k);
-                    if (next) load_y(y[(step + 1) % 2][i], later, i, k);
+                    multiply_add<KIND>(tile[i][0], x[i % 2], y[step % 2][0]);
+                    if (i + 1 < TALL) {
+                        load_x(x[(i + 1) % 2], i + 1, step * DEPTH);
+                    } else if (next) {
+                        if (last) turn_a(at + 1);
+                        load_x(x[0], 0, k);
+                    }
+                    if (next) load_y(y[(step + 1) % 2][i], i, k);
                     if (last && i == TALL - 2) meeting.leave_tile(at);
 #pragma unroll
-                    for (int j = 0; j < BROAD; ++j) multiply_add<KIND>(tile[i][j], x[i % 2], y[step % 2][j]);
+                    for (int j = 1; j < BROAD; ++j) multiply_add<KIND>(tile[i][j], x[i % 2], y[step % 2][j]);
                 }
             }
             ++at;

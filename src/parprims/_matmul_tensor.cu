@@ -226,6 +226,33 @@ struct Staged {
     }
 };
 
+// What a thread reads of tiles that follow each other: numbers a constant way, of `line` lines and `k` along k, from where its
+// part begins, at places known before. LINE and DEPTH are what these ways are multiples of.
+template <class Staged, int LINE, int DEPTH>
+struct Reader {
+    static constexpr int GRAIN = Staged::LINES ? DEPTH : LINE;
+    static constexpr int CYCLE = Staged::EXCHANGED ? 8 * Staged::PART : GRAIN, COUNT = CYCLE / GRAIN;
+    static_assert((Staged::LINES ? LINE : DEPTH) % (Staged::EIGHT ? 8 : 4) == 0, "parts are exchanged alike");
+    int places[COUNT];
+    const T* from[COUNT];
+
+    DEVICE Reader(int line, int k) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            places[i] = Staged::LINES ? Staged::place(line, k + i * GRAIN) : Staged::place(k, line + i * GRAIN);
+    }
+
+    DEVICE void turn_to(const T* tile) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) from[i] = tile + places[i];
+    }
+
+    DEVICE T at(int line, int k) const {
+        const int row = Staged::LINES ? line : k, column = Staged::LINES ? k : line;
+        return from[column % CYCLE / GRAIN][row * Staged::PITCH + column / CYCLE * CYCLE];
+    }
+};
+
 // Computes again, in S from the first to the last product, the sums of a thread that are not finite: some may only be that
 // because of how numbers were split or rounded. where(at, i, j) says which elements of c they are.
 template <int COUNT, class Where>
