@@ -72,6 +72,7 @@ SPILLS = {
     "SortedRows<256, 256, 16, 8, false, true> sort uint8 values (4,)": _OCCUPANCY,
     "SortedTile<512, 18> sort ": "up to 80 bytes each way, the price of longer tiles",
     "multiply_conflict_free<128, 128, ": "up to 300 bytes each way, which let another block fit a multiprocessor",
+    "multiply_doubles_by_groups<DOUBLE, 64, 128, 16, 8, 2, false, 1,": "8 bytes each way, outside of the loops",
     "multiply_tiled<32, 32, 32> matmul uint64": "8 bytes each way: 1024 threads have 64 registers each",
     "multiply_conflict_free<32, 64, 16, 1, ": "up to 120 bytes on sm_120: elements that are loaded one by one",
     # The sums alone take half of the registers that a thread can have.

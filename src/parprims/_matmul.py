@@ -404,7 +404,7 @@ class _Sizes:
     threads: tuple[int, int, int] = (8, 32, 1)
     tiled: tuple[int, int, int] = (32, 32, 32)
     conflict_free: tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...] = (
-        (4, ((128, 128, 16), (64, 64, 16), (32, 64, 16))),
+        (4, ((128, 128, 8), (64, 64, 16), (32, 64, 16))),
         (8, ((128, 64, 16), (64, 64, 16), (32, 32, 16))),
         (16, ((64, 64, 8), (16, 32, 8))),
     )
@@ -889,7 +889,7 @@ def _blocking(
             1,
             False,
         )
-    kind = "HALF" if numbers.kind == "BFLOAT" else numbers.kind or ""
+    kind = (numbers.kind or "").replace("BFLOAT", "HALF") if kernel == "tensor" else ""
     choices = [("groups", one) for one in (() if turned is None else dict(_SIZES.groups)[kind])]
     if p.tile is None:
         own = dict(_SIZES.tensor)[kind] if kernel == "tensor" else dict(_SIZES.conflict_free)[numbers.registers_bytes]
@@ -915,7 +915,7 @@ def _blocking(
         for splits in range(1, max(1, min(resident * processors // tiles, deep // _SIZES.part)) + 1):
             units = tiles * splits
             time = -(-units // (resident * processors)) * _time(
-                tile, min(resident, -(-units // processors)), deep / splits, splits, numbers.kind, name == "groups"
+                tile, min(resident, -(-units // processors)), deep / splits, splits, kind, name == "groups"
             )
             if found is None or time < found[0]:
                 found = time, block, splits, name == "groups"
@@ -923,16 +923,14 @@ def _blocking(
     return found[1:]
 
 
-def _time(
-    tile: tuple[int, int, int], resident: int, deep: float, splits: int, kind: str | None, by_groups: bool
-) -> float:
+def _time(tile: tuple[int, int, int], resident: int, deep: float, splits: int, kind: str, by_groups: bool) -> float:
     """Return about how long blocks take that share a multiprocessor, in what one sum takes of a step of 16-bit floats.
 
     A step is a tile along k, of which there are ``deep``. As measured on an H200, each costs a block as much as 2048
     more sums, and waits as long as 8192 take unless other blocks fill the time. Besides a block takes as long as 9
     steps of 16-bit floats, and where the sum is cut as 4, and 2 for every part. Warps take twice as long as groups.
     """
-    slowness = {"HALF": 1.0, "BFLOAT": 1.0, "TF32": 1.0, "SPLIT": 2.5, "DOUBLE": 2.5}.get(kind or "", 4.0)
+    slowness = {"HALF": 1.0, "TF32": 1.0, "SPLIT": 2.5, "DOUBLE": 2.5}.get(kind, tile[2] / 4)
     besides = 9 + (4 + 2 * splits) * (splits > 1)
     sums = tile[0] * tile[1] + 2048
     return max(sums + 8192, sums * resident) * (deep * slowness + besides) * (1 if by_groups else 2)
