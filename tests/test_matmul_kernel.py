@@ -580,10 +580,10 @@ class TestPreferred:
         a, b, weights = make(rng, ((16, 300), (300, 16), (16, 16)), "float32")
         x, y = (gpu.asarray(one).requires_grad_() for one in (a, b))
         with parprims.explain() as calls:
-            (parprims.matmul(x, y) * gpu.asarray(weights)).sum().backward()
+            product = parprims.matmul(x, y)
         preferred = _cuda.capability(gpu.xp, x.detach()) == 90
-        assert {call.method for call in calls} == {"kernel" if preferred else "native"}
-        assert len(calls) == (3 if preferred else 1)
+        assert [call.method for call in calls] == ["kernel" if preferred else "native"]
+        product.backward(gpu.asarray(weights))
         for grad, factors in ((x.grad, (weights, b.T)), (y.grad, (a.T, weights))):
             compare(gpu, grad, loop(*factors), allowed(*factors), "float32")
 
