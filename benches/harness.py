@@ -527,7 +527,7 @@ def measure_ceilings(present: list[Backend], scale: Scale) -> dict[str, float]:
         if backend.name.startswith("jax") and len(present) > 1:
             continue
         is_torch = backend.name.startswith("torch")
-        x, out = (backend.asarray(numbers) for _ in range(2))
+        x, out = backend.asarray(numbers), backend.asarray(numbers.copy())  # a CPU's arrays share the memory given
         copy = backend.module.Tensor.copy_ if is_torch else getattr(backend.module, "copyto", lambda _, x: x.copy())
         best("copy", backend, 8 * size, backend.compile(copy), out, x)
         for reduction in ("sum", "max"):

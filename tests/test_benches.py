@@ -82,6 +82,7 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert set(file["header"]) == {"device", "versions", "commit", "date", "ceilings"}
     assert {"copy", "read", "matmul float32", "matmul float64"} <= set(file["header"]["ceilings"])
     assert all(rate > 0 for rate in file["header"]["ceilings"].values())
+    assert file["header"]["ceilings"]["copy"] < 20 * file["header"]["ceilings"]["read"]  # something was copied
     records = file["records"]
     assert {one["primitive"] for one in records} == {"sum", "map_reduce"}
     assert {"array", "native", "peer:numpy"} <= {one["method"] for one in records}
