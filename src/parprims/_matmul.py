@@ -365,20 +365,24 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: _Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
-    if dtype_name(p.dtype) != "float32" or p.precision != "float32":
-        return None
-    k = p.a.shape[-1]
-    if min(p.a.ndim, p.b.ndim) < 2 or min(*p.shape[-2:], k) < _SIZES.preferred:
-        return None
-    if math.prod(p.shape) * k < _SIZES.preferred_products:
-        return None
-    if _kernel_refusal(xp, p) is not None or _cuda.capability(xp, p.a) != 90:
+    if not _is_large_float32(p) or _kernel_refusal(xp, p) is not None or _cuda.capability(xp, p.a) != 90:
         return None
     return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
 
 
+def _is_large_float32(p: _Product) -> bool:
+    """Return whether the product is one that a kernel can be preferred for, which every call asks."""
+    k = p.a.shape[-1]
+    if k < _SIZES.preferred or min(p.a.ndim, p.b.ndim) < 2 or min(p.shape[-2:]) < _SIZES.preferred:
+        return False
+    large = math.prod(p.shape) * k >= _SIZES.preferred_products
+    return large and p.precision == "float32" and dtype_name(p.dtype) == "float32"
+
+
 def _prefers_kernel(xp: Namespace, p: _Product) -> bool:
     """Return whether auto takes the kernel, gradients aside, which the library's derivative of it carries."""
+    if not _is_large_float32(p):
+        return False
     a, b = (_derivatives.detached(x) for x in (p.a, p.b))
     return _native_slower(xp, _derivatives.changed(p, a=a, b=b)) is not None
 
