@@ -129,6 +129,8 @@ class Backend:
 
 
 def _numpy() -> Backend:
+    if installed("scipy"):
+        import scipy.linalg  # noqa: F401  # now, for a first import while a thread of JAX's makes one may be a deadlock
     return Backend("numpy", np, np.asarray, np.asarray)
 
 
