@@ -19,17 +19,17 @@ def b8(_, shape, dtype):
     return Problem((lower, diag, upper, rhs), x.astype(dtype), 64 * np.finfo(dtype).eps)
 
 
-def random_problem(rng, shape):
+def random_problem(rng, shape, dtype="float32"):
     """Return a diagonally dominant system made backwards from its solution."""
     lower, upper = (rng.random(shape, np.float32) * 2 - 1 for _ in range(2))
     diag = 4 + rng.random(shape, np.float32)
     lower[..., 0] = upper[..., -1] = 0
-    x = rng.integers(-8, 9, shape, dtype=np.int8).astype(np.float32)
+    x = rng.integers(-8, 9, shape, dtype=np.int8).astype(dtype)
     rhs = diag.astype(np.float64) * x
     rhs[..., 1:] += lower[..., 1:] * x[..., :-1].astype(np.float64)
     rhs[..., :-1] += upper[..., :-1] * x[..., 1:].astype(np.float64)
     # The inverse's norm is at most 1 / (4 - 2) and a residual is a few roundings of terms below 7 * 8.
-    return Problem((lower, diag, upper, rhs.astype(np.float32)), x, 16 * 28 * 2.0**-23)
+    return Problem(tuple(one.astype(dtype) for one in (lower, diag, upper, rhs)), x, 16 * 28 * np.finfo(dtype).eps)
 
 
 def thomas(lower, diag, upper, rhs):
@@ -106,8 +106,14 @@ def cases(scale: Scale) -> list[Case]:
     found = []
 
     def add(name, make, peers, run=parprims.solve_tridiagonal, **options):
-        skip = {} if name.startswith("B8 batch") or name.endswith("2^20") else TIMED_ONCE
+        skip = {} if name.startswith("B8 batch") or name == "one system, 2^20" else TIMED_ONCE
         found.append(Case("solve_tridiagonal", name, make, run, peers, skip=skip, **options))
+
+    def add_pivots(name, size, make, **options):
+        # The systems are dominant, which auto may see; partial exchanges rows all the same.
+        for pivot in ("partial", "none"):
+            run = functools.partial(parprims.solve_tridiagonal, pivot=pivot, **options)
+            add(f"{name} by {pivot}, {size}", make, {}, run)
 
     one, many = {**PEERS, "scipy": by_scipy}, {**PEERS, "numpy": lambda _, *arrays: thomas(*arrays)}
     add("B8, 128", functools.partial(b8, shape=128, dtype="float64"), one, whole_call=True)
@@ -115,20 +121,19 @@ def cases(scale: Scale) -> list[Case]:
     add(f"B8 batch, {m} x 128", functools.partial(b8, shape=(m, 128), dtype="float32"), many)
     for k in scale.pick((14,), (16, 20), (16, 20, 24, 26)):
         add(f"one system, 2^{k}", functools.partial(random_problem, shape=2**k), one)
+    add_pivots("one system", f"2^{k}", functools.partial(random_problem, shape=2**k))
     shapes = scale.pick(
         ((64, 512),), ((4096, 128), (256, 4096)), ((65536, 128), (16384, 512), (4096, 4096), (64, 2**18))
     )
     for shape in shapes:
-        peers = many if shape[1] <= 4096 else PEERS
-        add(f"batch, {shape[0]} x {shape[1]}", functools.partial(random_problem, shape=shape), peers)
-        if shape[1] > 4096:
-            continue
-        # The systems are dominant, which auto may see; partial exchanges rows all the same.
-        for pivot in ("partial", "none"):
-            run = functools.partial(parprims.solve_tridiagonal, pivot=pivot)
-            add(f"batch by {pivot}, {shape[0]} x {shape[1]}", functools.partial(random_problem, shape=shape), {}, run)
+        for dtype in ("float32", "float64") if shape[1] <= 4096 else ("float32",):
+            size, make = f"{shape[0]} x {shape[1]}", functools.partial(random_problem, shape=shape, dtype=dtype)
+            add(f"batch, {size}", make, many if shape[1] <= 4096 else PEERS)
+            if shape[1] <= 4096:
+                add_pivots("batch", size, make)
     m, n = shapes[0]
-    run = functools.partial(parprims.solve_tridiagonal, axis=0)
-    add(f"interleaved batch, {m} x {n}", functools.partial(interleaved, shape=(m, n)), {}, run)
+    make = functools.partial(interleaved, shape=(m, n))
+    add(f"interleaved batch, {m} x {n}", make, {}, functools.partial(parprims.solve_tridiagonal, axis=0))
+    add_pivots("interleaved batch", f"{m} x {n}", make, axis=0)
     add(f"diffusion, {m} x {n}", functools.partial(diffusion, shape=(m, n)), {}, diffuse)
     return found
