@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -83,6 +84,21 @@ struct Product {  // of a warpgroup's matrices, as far as one thread has to do w
     int group;
 };
 
+// A bulk copy of a box, whose rows have 128 bytes, to shared memory.
+struct TensorMap {
+    const char* from;
+    unsigned across, down;  // numbers
+    unsigned long long pitch;
+    unsigned box_across, box_down, step;
+    int type;
+};
+
+struct Box {
+    unsigned to, barrier;
+    TensorMap map;
+    int x, y;
+};
+
 enum Wait { READY, AT_BLOCK, AT_WARP, DONE };
 
 struct Fiber {
@@ -126,6 +142,8 @@ struct Block {
     size_t dynamic_bytes;
     void (*start)(void*);
     void* arguments;
+    std::vector<Box> boxes;                 // under way
+    std::map<unsigned, long long> awaited;  // by barrier: bytes of bulk copies to come
 };
 
 inline thread_local Block* block = nullptr;
@@ -315,6 +333,9 @@ inline std::string run(const Launch& launch, void (*start)(void*), void* argumen
             blockIdx = {(unsigned)order[at], 0, 0};
             for (auto& byte : memory) byte = (char)0xcb;
             run_block(mine);
+            if (!mine.boxes.empty()) shared.fail("a block ends without waiting for its bulk copies");
+            mine.boxes.clear();
+            mine.awaited.clear();
         }
     };
     std::vector<std::thread> workers;
@@ -427,11 +448,53 @@ inline Barrier& barrier(unsigned address) {
 
 inline void begin_barrier(unsigned address, int count) { barrier(address) = {count, 0, (unsigned)count}; }
 
-inline void arrive(unsigned address) {
+inline void end_phase(unsigned address) {
     Barrier& one = barrier(address);
-    if (--one.missing) return;
+    if (one.missing || block->awaited[address]) return;
     one.missing = one.count;
     one.parity = ~one.parity;
+}
+
+inline void arrive(unsigned address, unsigned bytes = 0) {
+    block->awaited[address] += bytes;
+    --barrier(address).missing;
+    end_phase(address);
+}
+
+inline void describe(unsigned address, const void* from, unsigned across, unsigned down, unsigned long long pitch,
+                     unsigned box_across, unsigned box_down, unsigned step, int type) {
+    const TensorMap map = {(const char*)from, across, down, pitch, box_across, box_down, step, type};
+    const unsigned* words = (const unsigned*)from_shared(address);
+    if (address % 128 || std::any_of(words, words + 32, [](unsigned word) { return word != 0; }))
+        throw std::runtime_error("a tensor map does not begin as 128 aligned zeros");
+    if ((uintptr_t)map.from % 16 || map.pitch % 16 || !map.pitch || map.pitch >> 40)
+        throw std::runtime_error("a tensor map's address or pitch is impossible");
+    const int size = map.type == 11 ? 4 : 2;
+    if (map.box_across * size != 128 || map.box_down < 1 || map.box_down > 256 || map.step != 1)
+        throw std::runtime_error("a tensor map's box is impossible");
+    memcpy(from_shared(address), &map, sizeof(map));
+}
+
+inline void publish(void* to, unsigned from) { memcpy(to, from_shared(from), sizeof(TensorMap)); }
+
+inline void copy_box(unsigned to, const void* map, int x, int y, unsigned barrier) {
+    if (to % 1024) throw std::runtime_error("a bulk copy is not aligned");
+    block->boxes.push_back({to, barrier, *(const TensorMap*)map, x, y});
+}
+
+inline void carry_out(const Box& one) {
+    const TensorMap& map = one.map;
+    const int size = map.type == 11 ? 4 : 2;
+    for (unsigned row = 0; row < map.box_down; ++row)
+        for (unsigned column = 0; column < map.box_across; ++column) {
+            const long long x = (long long)one.x + column, y = (long long)one.y + row;
+            unsigned word = 0;
+            if (x >= 0 && y >= 0 && x < map.across && y < map.down) memcpy(&word, map.from + y * map.pitch + x * size, size);
+            if (map.type == 11) word = to_tf32<true>(bits<float>(word));
+            const unsigned to = one.to + row * 128 + column * size;
+            memcpy(from_shared(to ^ (to >> 7 & 7) << 4), &word, size);
+        }
+    block->awaited[one.barrier] -= map.box_down * 128;
 }
 
 // As if the copies of the thread had come at once.
@@ -442,6 +505,13 @@ inline void arrive_when_copied(unsigned address) {
 
 inline bool has_ended(unsigned address, int parity) {
     pause();
+    auto& boxes = block->boxes;
+    for (size_t at = boxes.size(); at-- > 0;)
+        if (boxes[at].barrier == address && block->random() % 2) {
+            carry_out(boxes[at]);
+            boxes.erase(boxes.begin() + at);
+            end_phase(address);
+        }
     return (barrier(address).parity & 1) != parity;
 }
 

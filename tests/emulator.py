@@ -73,6 +73,34 @@ PTX = {
     "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }": (
         "%0 = emulated::has_ended(%1, %2);"
     ),
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;": "emulated::arrive(%0, %1);",
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];": (
+        "emulated::copy_box(%0, %1, %2, %3, %4);"
+    ),
+    # A tensor map: zeros, then the address, dimensions, pitch, box, steps and type; two dimensions, 128-byte swizzle.
+    " ".join(
+        f"tensormap.replace.tile.{field}.shared::cta.b1024.b{64 if field in ('global_address', 'global_stride') else 32} "
+        f"[%0], {value};"
+        for field, value in (
+            ("global_address", "%1"),
+            ("rank", "1"),
+            ("global_dim", "0, %2"),
+            ("global_dim", "1, %3"),
+            ("global_stride", "0, %4"),
+            ("box_dim", "0, %5"),
+            ("box_dim", "1, %6"),
+            ("element_stride", "0, %7"),
+            ("element_stride", "1, %7"),
+            ("elemtype", "%8"),
+            ("interleave_layout", "0"),
+            ("swizzle_mode", "3"),
+            ("fill_mode", "0"),
+        )
+    ): "emulated::describe(%0, %1, %2, %3, %4, %5, %6, %7, %8);",
+    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;": (
+        "emulated::publish(%0, %1);"
+    ),
+    "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;": "",
     "bar.sync 1, %0;": "emulated::wait_block(1, %0);",
     "fence.proxy.async;": "",
     "fence.proxy.async.shared::cta;": "",

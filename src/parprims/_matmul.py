@@ -399,7 +399,7 @@ class _Sizes:
     factor. Tiles that would multiply twice as much beyond the edges as others are out; of the others that is taken that
     is likely to be the quickest (see `_time`) on ``multiprocessors``, sums cut in parts of at least ``part`` tiles
     along k. Up to ``stages`` tiles lie in shared memory, for groups the first of ``stages_of_groups`` that there is
-    room for. A factor is laid along k for groups if the other one has at least ``packed`` lines. Shorter sums of
+    room for, copied ``at_once`` by bulk copies if so. A factor is laid along k for groups if the other one has at least ``packed`` lines. Shorter sums of
     float32 than ``chain`` are left to ordinary registers, whose errors are no larger than those of a tensor core, which
     truncates, from there on only. From ``preferred`` rows, columns and length summed over, and from
     ``preferred_products`` on, the kernel is faster than the libraries' own float32.
@@ -428,6 +428,7 @@ class _Sizes:
     stages_of_groups: tuple[int, ...] = (8, 4)  # numbers by which one divides quickly
     part: int = 4
     packed: int = 512
+    at_once: bool = True
     chain: int = 128
     preferred: int = 256
     preferred_products: int = 2**30
@@ -748,26 +749,35 @@ def _plan(
         if numbers.kind != "DOUBLE":
             sources.append(_group_instruction(numbers, columns, a, b))
         sources.append(_cuda.device_source("_matmul_groups.cu"))
+        grid = min(units, _SIZES.multiprocessors)
+        at_once = (
+            _SIZES.at_once and matrices == 1 and all(_fits_map(*one) for one in ((a, m, k, size), (b, n, k, size)))
+        )
         if numbers.kind == "DOUBLE":
             call = f"multiply_doubles_by_groups<DOUBLE, {lengths}, {block.stages}, {flags}>"
         elif numbers.memory_bytes == 2:
-            options = f"{block.stages}, {along_k[0]}, {along_k[1]}, {whole}"
+            copying = "AT_ONCE" if at_once else "BY_THREADS"
+            options = f"{block.stages}, {copying}, {along_k[0]}, {along_k[1]}, {whole}"
             call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>"
         else:
             left = b if turned else a
             ways = ", ".join(str(way).lower() for way in (left.along_k, bool(turned)))
-            options = f"{block.stages}, {left.vector}, {ways}, {whole}"
+            at_once = at_once and numbers.kind == "TF32"
+            copying = "RIGHT_AT_ONCE" if at_once else "BY_THREADS"
+            options = f"{block.stages}, {copying}, {left.vector}, {ways}, {whole}"
             call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>"
         # Blocks stay, as many as there is room for, and go from unit to unit.
         body = ["  const auto work = [&](unsigned unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
         arguments = f"work, n{len(plan.integers)}"
-        grid = min(units, _SIZES.multiprocessors)
+        if numbers.kind != "DOUBLE":
+            memory += ", scratch"
+            plan = dataclasses.replace(plan, scratch_bytes=256 * grid * at_once)
         plan = dataclasses.replace(plan, integers=(*plan.integers, units), grid=grid, own_instructions=True)
     call += f"({arguments}, n2, {memory});"
     plan = dataclasses.replace(plan, source="\n".join(sources), body="\n".join((*body, f"  {call}")))
     if not to_pack:
         return plan
-    return dataclasses.replace(packing, integers=plan.integers, then=(plan,))
+    return dataclasses.replace(packing, integers=plan.integers, scratch_bytes=plan.scratch_bytes, then=(plan,))
 
 
 def _turned(kernel: str, numbers: _Numbers, a: _Factor, b: _Factor, capability: int) -> bool | None:
@@ -784,6 +794,12 @@ def _turned(kernel: str, numbers: _Numbers, a: _Factor, b: _Factor, capability: 
         return False if a.vector == b.vector == 8 else None
     fits = [one.along_k and one.vector == 4 for one in (b, a)]
     return not fits[0] if any(fits) else None
+
+
+def _fits_map(factor: _Factor, length: int, depth: int, size: int) -> bool:
+    """Return whether a tensor map can tell bulk copies where a factor lies; its other line is read 16 bytes at once."""
+    across, down, step = (depth, length, factor.outer) if factor.along_k else (length, depth, factor.along)
+    return factor.vector * size == 16 and max(across, down) < 2**31 and (down == 1 or 0 < step * size < 2**40)
 
 
 def _group_instruction(numbers: _Numbers, columns: int, a: _Factor, b: _Factor) -> str:

@@ -24,8 +24,13 @@
 
 #if __CUDA_ARCH__ == 900
 
-template <Kind KIND>
-constexpr int GROUP_DEPTH = KIND == HALF || KIND == BFLOAT ? 16 : 8;
+// Whether tiles are copied by threads, or by instructions that copy all of one: of both factors, or of the right one.
+enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
+
+// What a bulk copy knows of the memory it reads from.
+struct alignas(128) TensorMap {
+    unsigned words[32];
+};
 
 // A tile of a factor in rows of 128 bytes: LENGTH lines of K numbers (ALONG), or for each 128 bytes of lines K rows.
 template <int LENGTH, int K, int THREADS, bool ALONG>
@@ -47,6 +52,58 @@ struct Swizzled {
         const unsigned address = (unsigned)__cvta_generic_to_shared(at);
         return (address & 0x3ffff) >> 4 | (unsigned long long)(K * 128 >> 4) << 16 | (unsigned long long)(1024 >> 4) << 32 |
                1ull << 62;
+    }
+
+    static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;
+
+    // Describes a factor for bulk copies (a tensor map), as a warp: in shared memory, from where it goes to `map`.
+    template <Kind KIND>
+    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor& factor, Index depth) {
+        shared.words[threadIdx.x % WARP] = 0;
+        __syncwarp();
+        const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
+        if (threadIdx.x % WARP == 0) {
+            const Index across = ALONG ? depth : factor.length, down = ALONG ? factor.length : depth;
+            const Index pitch = max((Index)1, (ALONG ? factor.outer : factor.along) * (Index)sizeof(T) / 16) * 16;
+            constexpr int TYPE = KIND == HALF ? 6 : KIND == BFLOAT ? 10 : 11;  // 11: float32, rounded to tf32
+            asm volatile(
+                "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1; "
+                "tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 1; "
+                "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %2; "
+                "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %3; "
+                "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %4; "
+                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 0, %5; "
+                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 1, %6; "
+                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 0, %7; "
+                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 1, %7; "
+                "tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], %8; "
+                "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0; "
+                "tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3; "
+                "tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(address),
+                "l"(factor.base), "r"((unsigned)across), "r"((unsigned)down), "l"(pitch), "r"(ROW),
+                "r"(ALONG ? LENGTH : K), "r"(1), "n"(TYPE)
+                : "memory");
+        }
+        __syncwarp();
+        asm volatile(
+            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" ::"l"(
+                map),
+            "r"(address)
+            : "memory");
+        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+    }
+
+    // Copies the tile of lines from `line` on and numbers from k on, as one thread; from beyond the factor come zeros.
+    static DEVICE void copy_at_once(const TensorMap* map, T* shared, unsigned barrier, int line, int k) {
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+            const unsigned to = (unsigned)__cvta_generic_to_shared(shared + box * K * ROW);
+            asm volatile(
+                "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                    to),
+                "l"(map), "r"(ALONG ? k : line + box * ROW), "r"(ALONG ? line : k), "r"(barrier)
+                : "memory");
+        }
     }
 };
 
@@ -81,6 +138,11 @@ DEVICE void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Arrives for bulk copies that bring so many bytes, without which the phase does not end.
+DEVICE void arrive_for(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 // Arrives as soon as all has come that this thread has begun to copy.
 DEVICE void arrive_when_copied(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
@@ -101,9 +163,9 @@ DEVICE void wait(unsigned barrier, int parity) {
 // What the groups of a block are to each other. PREPARED: who has copied sees to a tile before it is shown, and shows it,
 // where it has come, when the copies of LAG - 1 later ones are under way. LOADED: threads load from a tile, and each of them
 // leaves it; otherwise the tensor cores read it, and a warp leaves it as one.
-template <int GROUPS, int STAGES, bool PREPARED, bool LOADED>
+template <int GROUPS, int STAGES, bool PREPARED, bool LOADED, Copying HOW>
 struct Meeting {
-    static constexpr int COPIERS = 128, READERS = GROUPS * (LOADED ? 128 : 4);
+    static constexpr int COPIERS = (HOW != AT_ONCE) * 128 + (HOW != BY_THREADS), READERS = GROUPS * (LOADED ? 128 : 4);
     static constexpr unsigned LAG = 2;
     unsigned barriers;
 
@@ -117,6 +179,7 @@ struct Meeting {
                 initialize(full(stage), COPIERS);
                 initialize(empty(stage), READERS);
             }
+            show_to_tensor_cores();  // and to bulk copies
         }
         __syncthreads();  // separates the beginning of barriers from their use
     }
@@ -132,7 +195,7 @@ struct Meeting {
         if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));
     }
 
-    // Begins to copy a tile, by copy(stage). prepare(stage) sees to what the thread has copied.
+    // Begins to copy a tile, by copy(at). prepare(stage) sees to what the thread has copied.
     template <class Copy, class Prepare>
     DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) const {
         if (PREPARED && at >= LAG) {
@@ -140,10 +203,10 @@ struct Meeting {
             show(at - LAG, prepare);
         }
         wait(empty(at), 1 - at / STAGES % 2);
-        copy(at % STAGES);
+        copy(at);
         if constexpr (PREPARED)
             end_group_of_staged();
-        else
+        else if constexpr (HOW != AT_ONCE)
             arrive_when_copied(full(at));
     }
 
@@ -229,41 +292,64 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
 
 // Begins a block: returns false to the groups that are to multiply. The first group copies the tiles of all units, of the left
 // factor and the right one (for TURNED these are b and a), prepare(stage) as in `Meeting`, and is done. Where three groups
-// share the registers, it gives some of its own to the others.
-template <int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED, class Work,
-          class Prepare>
-DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED>& meeting, const Work& work, unsigned units, T* left,
-                       T* right, const Prepare& prepare) {
+// share the registers, it gives some of its own to the others. Bulk copies are of factors that are one matrix; `maps` is
+// memory for what they know of the two.
+template <Kind KIND, int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
+          Copying HOW, class Work, class Prepare>
+DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& meeting, const Work& work, unsigned units,
+                       Index depth, T* left, T* right, void* maps, const Prepare& prepare) {
     if (threadIdx.x >= 128) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
         return false;
     }
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
+    TensorMap *const right_map = static_cast<TensorMap*>(maps) + blockIdx.x * 2, *const left_map = right_map + 1;
+    if constexpr (HOW != BY_THREADS) {
+        __shared__ TensorMap shared[2];
+        if (threadIdx.x < WARP)
+            work(0, [&](const Factor& a, const Factor& b, const Result&, const Place&) {
+                Right::template describe<KIND>(right_map, shared[0], TURNED ? a : b, depth);
+                if constexpr (HOW == AT_ONCE) Left::template describe<KIND>(left_map, shared[1], TURNED ? b : a, depth);
+            });
+        if (HOW == AT_ONCE && threadIdx.x > 0) return true;
+    }
     unsigned at = 0;
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
         typename Left::Tiles from_left(TURNED ? b : a, p.row, p.begin, p.end);
         typename Right::Tiles from_right(TURNED ? a : b, p.column, p.begin, p.end);
+        int k = (int)p.begin;
+        const auto copy = [&](unsigned at) {
+            T *const to_left = left + at % STAGES * Left::SIZE, *const to_right = right + at % STAGES * Right::SIZE;
+            if constexpr (HOW != BY_THREADS) {
+                if (threadIdx.x == 0) {
+                    const unsigned full = meeting.full(at);
+                    arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));
+                    Right::copy_at_once(right_map, to_right, full, (int)p.column, k);
+                    if constexpr (HOW == AT_ONCE) Left::copy_at_once(left_map, to_left, full, (int)p.row, k);
+                }
+                k += K;
+            } else {
+                from_right.copy(to_right);
+            }
+            if constexpr (HOW != AT_ONCE) from_left.copy(to_left);
+        };
 #pragma unroll 1
-        for (const unsigned end = at + tiles; at < end; ++at) {
-            const auto copy = [&](int stage) {
-                from_left.copy(left + stage * Left::SIZE);
-                from_right.copy(right + stage * Right::SIZE);
-            };
-            meeting.copy_tile(at, copy, prepare);
-        }
+        for (const unsigned end = at + tiles; at < end; ++at) meeting.copy_tile(at, copy, prepare);
     });
     meeting.end_copies(at, prepare);
     return true;
 }
 
-template <Kind KIND, int M, int N, int K, int STAGES, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
-DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
+template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
+DEVICE void multiply_by_groups(
+    const Work& work, unsigned units, Index depth, void* parts, void* tickets, void* maps) {
     constexpr int GROUPS = M / 64;
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    const Meeting<GROUPS, STAGES, false, false> meeting;
-    if (copy_units<K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, [](int) {})) return;
+    const Meeting<GROUPS, STAGES, false, false, HOW> meeting;
+    if (copy_units<KIND, K, TileA, TileB, false>(meeting, work, units, depth, shared_a, shared_b, maps, [](int) {}))
+        return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
     for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
@@ -275,10 +361,10 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
             const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
             const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
             meeting.wait_for_tile(at);
-            show_to_tensor_cores();
+            if (HOW == BY_THREADS) show_to_tensor_cores();
             begin_products();
 #pragma unroll
-            for (int k = 0; k < K; k += GROUP_DEPTH<KIND>)
+            for (int k = 0; k < K; k += Fragment<KIND>::DEPTH)
                 multiply_group(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
             end_products();
             wait_for_products<1>();
@@ -303,9 +389,10 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, Index depth, vo
 // M lines of the left factor, N of the right one. TURNED: these are columns and rows of c. TF32 starts the products of a
 // tile before those of the last one have ended. SPLIT sums the products of a tile apart, and adds them to sums in
 // registers while those with remainders, whose sums need no such care, are under way.
-template <Kind KIND, int M, int N, int K, int STAGES, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED, bool C_VECTOR,
-          class Work>
-DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
+template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED,
+          bool C_VECTOR, class Work>
+DEVICE void multiply_floats_by_groups(
+    const Work& work, unsigned units, Index depth, void* parts, void* tickets, void* maps) {
     constexpr int GROUPS = M / 64, PARTS = KIND == SPLIT ? 2 : 1;
     using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
     using Right = Swizzled<N, K, 128, true>;
@@ -313,7 +400,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
     T* const shared_right = swizzled_memory();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
-    const Meeting<GROUPS, STAGES, KIND == SPLIT, true> meeting;
+    const Meeting<GROUPS, STAGES, KIND == SPLIT, true, HOW> meeting;
     // Splits the vectors that this thread has copied.
     const auto prepare = [&](int stage) {
         if constexpr (KIND == SPLIT) {
@@ -332,7 +419,8 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
             }
         }
     };
-    if (copy_units<K, Left, Right, TURNED>(meeting, work, units, shared_left, shared_right, prepare)) return;
+    if (copy_units<KIND, K, Left, Right, TURNED>(meeting, work, units, depth, shared_left, shared_right, maps, prepare))
+        return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
 
@@ -359,7 +447,7 @@ DEVICE void multiply_floats_by_groups(const Work& work, unsigned units, Index de
         T next[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
         const auto take = [&](unsigned tile) {
             meeting.wait_for_tile(tile);
-            if (KIND != SPLIT) show_to_tensor_cores();
+            if (KIND != SPLIT && HOW == BY_THREADS) show_to_tensor_cores();
             load_left(next, tile);
         };
         take(at);
@@ -451,13 +539,14 @@ template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG
           class Work>
 DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
     constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
-    constexpr int DEPTH = 8, STEPS = K / DEPTH;
+    constexpr int DEPTH = Fragment<KIND>::DEPTH, STEPS = K / DEPTH;
     static_assert(STEPS % 2 == 0 && TALL == BROAD, "two sets of registers take turns");
     using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
-    const Meeting<GROUPS, STAGES, false, true> meeting;
-    if (copy_units<K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b, [](int) {})) return;
+    const Meeting<GROUPS, STAGES, false, true, BY_THREADS> meeting;
+    if (copy_units<KIND, K, StagedA, StagedB, false>(meeting, work, units, depth, shared_a, shared_b, nullptr, [](int) {}))
+        return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     const int lane = threadIdx.x % WARP;
