@@ -87,9 +87,7 @@ def example(run: common.Run) -> None:
     for start in run.progress("mean of a quadratic", starts, len(starts)):
         z = run.normals(start, (min(chunk, run.size - start),))
         host = run.to_numpy(z)
-        if start in (0, starts[-1]):
-            [call(z) for call in (*ways.values(), vendor)]  # compile
-        run.wait(z)
+        run.wait([call(z) for call in (*ways.values(), vendor)])  # compiles, and waits for the copies
         for way, call in ways.items():
             totals[way] += clock(way, call, z)
         clock("vendor", vendor, z)
@@ -111,8 +109,7 @@ def example(run: common.Run) -> None:
     piece = min(quarter, chunk)
     for start in range(0, quarter, piece):
         index = run.asarray(np.arange(start, min(start + piece, quarter)))
-        if start == 0 or index.shape[0] != piece:
-            inside(index)
+        run.wait(inside(index))
         totals["drawn inside"] += clock("drawn inside", inside, index)
     mean = totals["drawn inside"] / (4 * quarter)
     row = f"B3 drawn inside, {4 * quarter}"
