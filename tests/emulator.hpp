@@ -87,16 +87,16 @@ struct Product {  // of a warpgroup's matrices, as far as one thread has to do w
 // A bulk copy of a box, whose rows have 128 bytes, to shared memory.
 struct TensorMap {
     const char* from;
-    unsigned across, down;  // numbers
-    unsigned long long pitch;
-    unsigned box_across, box_down, step;
+    long long lengths[3], pitches[2], box[3];  // numbers; pitches are of bytes
     int type;
+
+    int size() const { return type == 11 ? 4 : 2; }
 };
 
 struct Box {
     unsigned to, barrier;
     TensorMap map;
-    int x, y;
+    int at[3];
 };
 
 enum Wait { READY, AT_BLOCK, AT_WARP, DONE };
@@ -461,40 +461,46 @@ inline void arrive(unsigned address, unsigned bytes = 0) {
     end_phase(address);
 }
 
-inline void describe(unsigned address, const void* from, unsigned across, unsigned down, unsigned long long pitch,
-                     unsigned box_across, unsigned box_down, unsigned step, int type) {
-    const TensorMap map = {(const char*)from, across, down, pitch, box_across, box_down, step, type};
+inline void describe(unsigned address, const void* from, std::initializer_list<long long> lengths,
+                     std::initializer_list<long long> pitches, std::initializer_list<long long> box, int type) {
     const unsigned* words = (const unsigned*)from_shared(address);
     if (address % 128 || std::any_of(words, words + 32, [](unsigned word) { return word != 0; }))
         throw std::runtime_error("a tensor map does not begin as 128 aligned zeros");
-    if ((uintptr_t)map.from % 16 || map.pitch % 16 || !map.pitch || map.pitch >> 40)
-        throw std::runtime_error("a tensor map's address or pitch is impossible");
-    const int size = map.type == 11 ? 4 : 2;
-    if (map.box_across * size != 128 || map.box_down < 1 || map.box_down > 256 || map.step != 1)
+    TensorMap map;
+    static_assert(sizeof(map) <= 128);
+    map.from = (const char*)from, map.type = type;
+    std::copy(lengths.begin(), lengths.end(), map.lengths);
+    std::copy(pitches.begin(), pitches.end(), map.pitches);
+    std::copy(box.begin(), box.end(), map.box);
+    for (const long long pitch : {(long long)from, map.pitches[0], map.pitches[1]})
+        if (pitch % 16 || pitch < 16) throw std::runtime_error("a tensor map's address or pitch is impossible");
+    if (map.box[0] * map.size() != 128 || map.box[1] < 1 || map.box[1] > 256 || map.box[2] != 1)
         throw std::runtime_error("a tensor map's box is impossible");
     memcpy(from_shared(address), &map, sizeof(map));
 }
 
 inline void publish(void* to, unsigned from) { memcpy(to, from_shared(from), sizeof(TensorMap)); }
 
-inline void copy_box(unsigned to, const void* map, int x, int y, unsigned barrier) {
+inline void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier) {
     if (to % 1024) throw std::runtime_error("a bulk copy is not aligned");
-    block->boxes.push_back({to, barrier, *(const TensorMap*)map, x, y});
+    block->boxes.push_back({to, barrier, *(const TensorMap*)map, {x, y, z}});
 }
 
 inline void carry_out(const Box& one) {
     const TensorMap& map = one.map;
-    const int size = map.type == 11 ? 4 : 2;
-    for (unsigned row = 0; row < map.box_down; ++row)
-        for (unsigned column = 0; column < map.box_across; ++column) {
-            const long long x = (long long)one.x + column, y = (long long)one.y + row;
+    for (long long row = 0; row < map.box[1]; ++row)
+        for (long long column = 0; column < map.box[0]; ++column) {
+            const long long at[] = {one.at[0] + column, one.at[1] + row, one.at[2]};
+            bool inside = true;
+            for (int axis = 0; axis < 3; ++axis) inside = inside && at[axis] >= 0 && at[axis] < map.lengths[axis];
             unsigned word = 0;
-            if (x >= 0 && y >= 0 && x < map.across && y < map.down) memcpy(&word, map.from + y * map.pitch + x * size, size);
+            if (inside)
+                memcpy(&word, map.from + at[2] * map.pitches[1] + at[1] * map.pitches[0] + at[0] * map.size(), map.size());
             if (map.type == 11) word = to_tf32<true>(bits<float>(word));
-            const unsigned to = one.to + row * 128 + column * size;
-            memcpy(from_shared(to ^ (to >> 7 & 7) << 4), &word, size);
+            const unsigned to = one.to + row * 128 + column * map.size();
+            memcpy(from_shared(to ^ (to >> 7 & 7) << 4), &word, map.size());
         }
-    block->awaited[one.barrier] -= map.box_down * 128;
+    block->awaited[one.barrier] -= map.box[1] * 128;
 }
 
 // As if the copies of the thread had come at once.

@@ -74,29 +74,26 @@ PTX = {
         "%0 = emulated::has_ended(%1, %2);"
     ),
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;": "emulated::arrive(%0, %1);",
-    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];": (
-        "emulated::copy_box(%0, %1, %2, %3, %4);"
+    "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];": (
+        "emulated::copy_box(%0, %1, %2, %3, %4, %5);"
     ),
-    # A tensor map: zeros, then the address, dimensions, pitch, box, steps and type; two dimensions, 128-byte swizzle.
+    # A tensor map: zeros, then the address, lengths, pitches, box, steps and type; three axes, swizzle of 128 bytes.
     " ".join(
-        f"tensormap.replace.tile.{field}.shared::cta.b1024.b{64 if field in ('global_address', 'global_stride') else 32} "
-        f"[%0], {value};"
-        for field, value in (
-            ("global_address", "%1"),
-            ("rank", "1"),
-            ("global_dim", "0, %2"),
-            ("global_dim", "1, %3"),
-            ("global_stride", "0, %4"),
-            ("box_dim", "0, %5"),
-            ("box_dim", "1, %6"),
-            ("element_stride", "0, %7"),
-            ("element_stride", "1, %7"),
-            ("elemtype", "%8"),
-            ("interleave_layout", "0"),
-            ("swizzle_mode", "3"),
-            ("fill_mode", "0"),
+        f"tensormap.replace.tile.{field}.shared::cta.b1024.b{bits} [%0], {value};"
+        for field, bits, values in (
+            ("global_address", 64, "%1"),
+            ("rank", 32, "2"),
+            ("global_dim", 32, "0, %2; 1, %3; 2, %4"),
+            ("global_stride", 64, "0, %5; 1, %6"),
+            ("box_dim", 32, "0, %7; 1, %8; 2, %9"),
+            ("element_stride", 32, "0, %9; 1, %9; 2, %9"),
+            ("elemtype", 32, "%10"),
+            ("interleave_layout", 32, "0"),
+            ("swizzle_mode", 32, "3"),
+            ("fill_mode", 32, "0"),
         )
-    ): "emulated::describe(%0, %1, %2, %3, %4, %5, %6, %7, %8);",
+        for value in values.split("; ")
+    ): "emulated::describe(%0, %1, {%2, %3, %4}, {%5, %6}, {%7, %8, %9}, %10);",
     "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;": (
         "emulated::publish(%0, %1);"
     ),

@@ -35,10 +35,10 @@ struct Factor {
 };
 
 // What a block computes: the tile of the result that begins at (row, column), the part of the sum from begin to end.
-// `tile` counts the tiles of all matrices of the batch, `split` the parts.
+// `matrix` is its number in the batch; `tile` counts the tiles of all of them, `split` the parts.
 struct Place {
     Index row, column, begin, end, tile;
-    int split, splits;
+    int split, splits, matrix;
 };
 
 // The place of a unit that belongs to a matrix of the batch. Divisions take long, and most have a quotient of 0 or 1.
@@ -52,7 +52,7 @@ DEVICE Place place(unsigned unit, unsigned matrix, Index m, Index n, Index k, un
     const unsigned column = height == GROUP ? inside / GROUP : inside / height, row = first + inside - column * height;
     const Index begin = split * part;
     return {(Index)row * M, (Index)column * N, begin, min(begin + part, k), (Index)matrix * tiles + at, (int)split,
-            (int)splits};
+            (int)splits, (int)matrix};
 }
 
 // Where c, in row-major order, has m rows and n columns.

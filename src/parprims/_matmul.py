@@ -399,10 +399,11 @@ class _Sizes:
     factor. Tiles that would multiply twice as much beyond the edges as others are out; of the others that is taken that
     is likely to be the quickest (see `_time`) on ``multiprocessors``, sums cut in parts of at least ``part`` tiles
     along k. Up to ``stages`` tiles lie in shared memory, for groups the first of ``stages_of_groups`` that there is
-    room for, copied ``at_once`` by bulk copies if so. A factor is laid along k for groups if the other one has at least ``packed`` lines. Shorter sums of
-    float32 than ``chain`` are left to ordinary registers, whose errors are no larger than those of a tensor core, which
-    truncates, from there on only. From ``preferred`` rows, columns and length summed over, and from
-    ``preferred_products`` on, the kernel is faster than the libraries' own float32.
+    room for. 16-bit floats are copied by bulk copies from ``at_once`` products on. A factor is laid along k for groups
+    if the other one has at least ``packed`` lines. Shorter sums of float32 than ``chain`` are left to ordinary
+    registers, whose errors are no larger than those of a tensor core, which truncates, from there on only. From
+    ``preferred`` rows, columns and length summed over, and from ``preferred_products`` on, the kernel is faster than
+    the libraries' own float32.
     """
 
     threads: tuple[int, int, int] = (8, 32, 1)
@@ -428,7 +429,7 @@ class _Sizes:
     stages_of_groups: tuple[int, ...] = (8, 4)  # numbers by which one divides quickly
     part: int = 4
     packed: int = 512
-    at_once: bool = True
+    at_once: int = 2**35
     chain: int = 128
     preferred: int = 256
     preferred_products: int = 2**30
@@ -615,13 +616,15 @@ def _source(p: _Product, numbers: _Numbers) -> str:
 class _Factor:
     """How a kernel reads a factor: as lines along k, with the strides of lines and along them.
 
-    ``vector`` elements can be read at once, along k if ``along_k``.
+    ``vector`` elements can be read at once, along k if ``along_k``. The matrices of a batch are ``step`` apart, None if
+    by several strides.
     """
 
     outer: int
     along: int
     vector: int
     along_k: bool
+    step: int | None
 
     @staticmethod
     def of(
@@ -635,7 +638,14 @@ class _Factor:
         if unit == 1:
             steps = [16, address, *(itemsize * step for step in (other, *batch))]
             vector = max(1, math.gcd(*steps) // itemsize)
-        return _Factor(outer, along, vector, along_k)
+        return _Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
+
+    def fits_map(self, itemsize: int) -> bool:
+        """Return whether a tensor map can tell bulk copies where the factor lies."""
+        pitch = self.outer if self.along_k else self.along
+        if self.vector * itemsize < 16 or self.step is None:
+            return False
+        return 0 < pitch * itemsize < 2**40 and 0 <= self.step * itemsize < 2**40
 
 
 # The factors of a product, as a kernel declares them.
@@ -750,29 +760,31 @@ def _plan(
             sources.append(_group_instruction(numbers, columns, a, b))
         sources.append(_cuda.device_source("_matmul_groups.cu"))
         grid = min(units, _SIZES.multiprocessors)
-        at_once = (
-            _SIZES.at_once and matrices == 1 and all(_fits_map(*one) for one in ((a, m, k, size), (b, n, k, size)))
-        )
+        left, right = (b, a) if turned else (a, b)
+        copying = "BY_THREADS"
+        if max(m, n, k) < 2**31 and right.fits_map(size):
+            if numbers.kind == "TF32":
+                copying = "RIGHT_AT_ONCE"  # which rounds it, too
+            elif size == 2 and left.fits_map(size) and m * n * k * matrices >= _SIZES.at_once:
+                copying = "AT_ONCE"
         if numbers.kind == "DOUBLE":
             call = f"multiply_doubles_by_groups<DOUBLE, {lengths}, {block.stages}, {flags}>"
         elif numbers.memory_bytes == 2:
-            copying = "AT_ONCE" if at_once else "BY_THREADS"
             options = f"{block.stages}, {copying}, {along_k[0]}, {along_k[1]}, {whole}"
             call = f"multiply_by_groups<{numbers.kind}, {lengths}, {options}>"
         else:
-            left = b if turned else a
             ways = ", ".join(str(way).lower() for way in (left.along_k, bool(turned)))
-            at_once = at_once and numbers.kind == "TF32"
-            copying = "RIGHT_AT_ONCE" if at_once else "BY_THREADS"
             options = f"{block.stages}, {copying}, {left.vector}, {ways}, {whole}"
             call = f"multiply_floats_by_groups<{numbers.kind}, {lengths}, {options}>"
         # Blocks stay, as many as there is room for, and go from unit to unit.
         body = ["  const auto work = [&](unsigned unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
-        arguments = f"work, n{len(plan.integers)}"
+        first = len(plan.integers)
+        arguments = f"work, n{first}"
         if numbers.kind != "DOUBLE":
-            memory += ", scratch"
-            plan = dataclasses.replace(plan, scratch_bytes=256 * grid * at_once)
-        plan = dataclasses.replace(plan, integers=(*plan.integers, units), grid=grid, own_instructions=True)
+            memory = f"Batch{{n{first + 1}, n{first + 2}, n{first + 3}}}, {memory}, scratch"
+            plan = dataclasses.replace(plan, scratch_bytes=256 * grid * (copying != "BY_THREADS"))
+        integers = [*plan.integers, units, matrices, a.step or 0, b.step or 0]
+        plan = dataclasses.replace(plan, integers=tuple(integers), grid=grid, own_instructions=True)
     call += f"({arguments}, n2, {memory});"
     plan = dataclasses.replace(plan, source="\n".join(sources), body="\n".join((*body, f"  {call}")))
     if not to_pack:
@@ -794,12 +806,6 @@ def _turned(kernel: str, numbers: _Numbers, a: _Factor, b: _Factor, capability: 
         return False if a.vector == b.vector == 8 else None
     fits = [one.along_k and one.vector == 4 for one in (b, a)]
     return not fits[0] if any(fits) else None
-
-
-def _fits_map(factor: _Factor, length: int, depth: int, size: int) -> bool:
-    """Return whether a tensor map can tell bulk copies where a factor lies; its other line is read 16 bytes at once."""
-    across, down, step = (depth, length, factor.outer) if factor.along_k else (length, depth, factor.along)
-    return factor.vector * size == 16 and max(across, down) < 2**31 and (down == 1 or 0 < step * size < 2**40)
 
 
 def _group_instruction(numbers: _Numbers, columns: int, a: _Factor, b: _Factor) -> str:
@@ -848,7 +854,8 @@ def _packed_lines(
         unbound_registers=False,
     )
     packed = f"{name}{{{place}, n{first}, 1, n{'ab'.index(name)}}}"
-    return plan, packing, [line.replace(_FACTORS[name], packed) for line in body], _Factor(pitch, 1, 4, True)
+    body = [line.replace(_FACTORS[name], packed) for line in body]
+    return plan, packing, body, _Factor(pitch, 1, 4, True, length * pitch)
 
 
 def _packed(

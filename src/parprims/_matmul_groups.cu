@@ -32,6 +32,11 @@ struct alignas(128) TensorMap {
     unsigned words[32];
 };
 
+// How many matrices there are, and how far those of a and of b are apart, in elements: 0 if all products share one.
+struct Batch {
+    Index count, step_a, step_b;
+};
+
 // A tile of a factor in rows of 128 bytes: LENGTH lines of K numbers (ALONG), or for each 128 bytes of lines K rows.
 template <int LENGTH, int K, int THREADS, bool ALONG>
 struct Swizzled {
@@ -56,32 +61,39 @@ struct Swizzled {
 
     static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;
 
-    // Describes a factor for bulk copies (a tensor map), as a warp: in shared memory, from where it goes to `map`.
+    // Describes a factor of the first of `count` products `step` apart for bulk copies (a tensor map), as a warp: in shared
+    // memory, from where it goes to `map`.
     template <Kind KIND>
-    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor& factor, Index depth) {
+    static DEVICE void describe(
+        TensorMap* map, TensorMap& shared, const Factor& factor, Index depth, Index count, Index step) {
         shared.words[threadIdx.x % WARP] = 0;
         __syncwarp();
         const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
         if (threadIdx.x % WARP == 0) {
             const Index across = ALONG ? depth : factor.length, down = ALONG ? factor.length : depth;
-            const Index pitch = max((Index)1, (ALONG ? factor.outer : factor.along) * (Index)sizeof(T) / 16) * 16;
+            const auto bytes = [](Index step) { return max((Index)16, step * (Index)sizeof(T)); };
             constexpr int TYPE = KIND == HALF ? 6 : KIND == BFLOAT ? 10 : 11;  // 11: float32, rounded to tf32
             asm volatile(
                 "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1; "
-                "tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 1; "
+                "tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 2; "
                 "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %2; "
                 "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %3; "
-                "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %4; "
-                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 0, %5; "
-                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 1, %6; "
-                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 0, %7; "
-                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 1, %7; "
-                "tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], %8; "
+                "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 2, %4; "
+                "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %5; "
+                "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %6; "
+                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 0, %7; "
+                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 1, %8; "
+                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 2, %9; "
+                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 0, %9; "
+                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 1, %9; "
+                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 2, %9; "
+                "tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], %10; "
                 "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0; "
                 "tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3; "
                 "tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(address),
-                "l"(factor.base), "r"((unsigned)across), "r"((unsigned)down), "l"(pitch), "r"(ROW),
-                "r"(ALONG ? LENGTH : K), "r"(1), "n"(TYPE)
+                "l"(factor.base), "r"((unsigned)across), "r"((unsigned)down), "r"(step ? (unsigned)count : 1u),
+                "l"(bytes(ALONG ? factor.outer : factor.along)), "l"(bytes(step)), "r"(ROW), "r"(ALONG ? LENGTH : K),
+                "r"(1), "n"(TYPE)
                 : "memory");
         }
         __syncwarp();
@@ -93,15 +105,15 @@ struct Swizzled {
         asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
     }
 
-    // Copies the tile of lines from `line` on and numbers from k on, as one thread; from beyond the factor come zeros.
-    static DEVICE void copy_at_once(const TensorMap* map, T* shared, unsigned barrier, int line, int k) {
+    // Copies the tile of a matrix from line `line` and from k on, as one thread; from beyond the factor come zeros.
+    static DEVICE void copy_at_once(const TensorMap* map, T* shared, unsigned barrier, int line, int k, int matrix) {
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
             const unsigned to = (unsigned)__cvta_generic_to_shared(shared + box * K * ROW);
             asm volatile(
-                "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                    to),
-                "l"(map), "r"(ALONG ? k : line + box * ROW), "r"(ALONG ? line : k), "r"(barrier)
+                "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                "l"(map), "r"(ALONG ? k : line + box * ROW), "r"(ALONG ? line : k), "r"(matrix), "r"(barrier)
                 : "memory");
         }
     }
@@ -292,24 +304,26 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
 
 // Begins a block: returns false to the groups that are to multiply. The first group copies the tiles of all units, of the left
 // factor and the right one (for TURNED these are b and a), prepare(stage) as in `Meeting`, and is done. Where three groups
-// share the registers, it gives some of its own to the others. Bulk copies are of factors that are one matrix; `maps` is
-// memory for what they know of the two.
+// share the registers, it gives some of its own to the others. `maps` is memory for what bulk copies know of the two.
 template <Kind KIND, int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
           Copying HOW, class Work, class Prepare>
 DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& meeting, const Work& work, unsigned units,
-                       Index depth, T* left, T* right, void* maps, const Prepare& prepare) {
+                       Index depth, const Batch& batch, T* left, T* right, void* maps, const Prepare& prepare) {
     if (threadIdx.x >= 128) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
         return false;
     }
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     TensorMap *const right_map = static_cast<TensorMap*>(maps) + blockIdx.x * 2, *const left_map = right_map + 1;
+    const Index left_step = TURNED ? batch.step_b : batch.step_a, right_step = TURNED ? batch.step_a : batch.step_b;
     if constexpr (HOW != BY_THREADS) {
         __shared__ TensorMap shared[2];
         if (threadIdx.x < WARP)
             work(0, [&](const Factor& a, const Factor& b, const Result&, const Place&) {
-                Right::template describe<KIND>(right_map, shared[0], TURNED ? a : b, depth);
-                if constexpr (HOW == AT_ONCE) Left::template describe<KIND>(left_map, shared[1], TURNED ? b : a, depth);
+                const auto &from_left = TURNED ? b : a, &from_right = TURNED ? a : b;
+                Right::template describe<KIND>(right_map, shared[0], from_right, depth, batch.count, right_step);
+                if constexpr (HOW == AT_ONCE)
+                    Left::template describe<KIND>(left_map, shared[1], from_left, depth, batch.count, left_step);
             });
         if (HOW == AT_ONCE && threadIdx.x > 0) return true;
     }
@@ -324,8 +338,9 @@ DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& mee
                 if (threadIdx.x == 0) {
                     const unsigned full = meeting.full(at);
                     arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));
-                    Right::copy_at_once(right_map, to_right, full, (int)p.column, k);
-                    if constexpr (HOW == AT_ONCE) Left::copy_at_once(left_map, to_left, full, (int)p.row, k);
+                    Right::copy_at_once(right_map, to_right, full, (int)p.column, k, right_step ? p.matrix : 0);
+                    if constexpr (HOW == AT_ONCE)
+                        Left::copy_at_once(left_map, to_left, full, (int)p.row, k, left_step ? p.matrix : 0);
                 }
                 k += K;
             } else {
@@ -342,13 +357,14 @@ DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& mee
 
 template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
 DEVICE void multiply_by_groups(
-    const Work& work, unsigned units, Index depth, void* parts, void* tickets, void* maps) {
+    const Work& work, unsigned units, Index depth, const Batch& batch, void* parts, void* tickets, void* maps) {
     constexpr int GROUPS = M / 64;
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     const Meeting<GROUPS, STAGES, false, false, HOW> meeting;
-    if (copy_units<KIND, K, TileA, TileB, false>(meeting, work, units, depth, shared_a, shared_b, maps, [](int) {}))
+    if (copy_units<KIND, K, TileA, TileB, false>(
+            meeting, work, units, depth, batch, shared_a, shared_b, maps, [](int) {}))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
@@ -392,7 +408,7 @@ DEVICE void multiply_by_groups(
 template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED,
           bool C_VECTOR, class Work>
 DEVICE void multiply_floats_by_groups(
-    const Work& work, unsigned units, Index depth, void* parts, void* tickets, void* maps) {
+    const Work& work, unsigned units, Index depth, const Batch& batch, void* parts, void* tickets, void* maps) {
     constexpr int GROUPS = M / 64, PARTS = KIND == SPLIT ? 2 : 1;
     using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
     using Right = Swizzled<N, K, 128, true>;
@@ -419,7 +435,8 @@ DEVICE void multiply_floats_by_groups(
             }
         }
     };
-    if (copy_units<KIND, K, Left, Right, TURNED>(meeting, work, units, depth, shared_left, shared_right, maps, prepare))
+    if (copy_units<KIND, K, Left, Right, TURNED>(
+            meeting, work, units, depth, batch, shared_left, shared_right, maps, prepare))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
@@ -545,7 +562,8 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     const Meeting<GROUPS, STAGES, false, true, BY_THREADS> meeting;
-    if (copy_units<KIND, K, StagedA, StagedB, false>(meeting, work, units, depth, shared_a, shared_b, nullptr, [](int) {}))
+    if (copy_units<KIND, K, StagedA, StagedB, false>(
+            meeting, work, units, depth, Batch{}, shared_a, shared_b, nullptr, [](int) {}))
         return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
