@@ -20,6 +20,8 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
+from tests import emulator
+from tests.conftest import _backend
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -690,6 +692,37 @@ class TestStreams:
                 assert device(sums) == device(array)
                 compare(gpu, sums, np.cumsum(gpu.to_numpy(part), dtype=np.int64))
         assert device(gpu.asarray(x)) == device(here)  # the current device is what it was
+
+
+class TestTorch:
+    """Calls like one before, which go straight to their kernel."""
+
+    @pytest.fixture
+    def tensors(self, gpu, monkeypatch):
+        """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
+        if gpu.name == "emulated":
+            pytest.importorskip("torch")
+            emulator.install_for_torch(monkeypatch)
+            for name in ("_programs", "_shortcuts"):
+                monkeypatch.setattr(_scan, name, {})
+            return _backend("torch")
+        if gpu.name != "torch-cuda":
+            pytest.skip("needs PyTorch")
+        return gpu
+
+    def test_transformations(self, tensors, rng):
+        import torch
+        from torch.autograd import forward_ad
+
+        x = tensors.asarray(rng.standard_normal((3, 50)))
+        for function in (lambda x: parprims.linear_recurrence(x, x), parprims.scan):
+            for _ in range(3):
+                y = function(x)
+            torch.testing.assert_close(torch.func.vmap(function)(x), y)
+            with forward_ad.dual_level():
+                found = forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x))))
+            torch.testing.assert_close(found.primal, y)
+            assert found.tangent is not None
 
 
 class TestMemory:

@@ -414,7 +414,7 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
         torch = _torch()
         if arrays[0].device.type != "cuda":
             return "the arrays are not on a CUDA device"
-        if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        if _transformed():
             return (
                 "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
             )
@@ -432,6 +432,13 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
 
 
 _compiler_refusal = functools.cache(compiler_refusal)
+
+
+def _transformed() -> bool:
+    """Return whether a transformation of torch.func or a forward derivative is under way."""
+    torch = _torch()
+    found: bool = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return found
 
 
 @functools.cache
@@ -491,7 +498,7 @@ def signature(x: Array | tuple[Array, ...]) -> tuple[Any, ...] | None:
 
 
 def _torch_signature(x: Array) -> tuple[Any, ...] | None:
-    if x.requires_grad or x.is_conj() or x.is_neg() or _torch().compiler.is_compiling():
+    if x.requires_grad or x.is_conj() or x.is_neg() or _torch().compiler.is_compiling() or _transformed():
         return None
     return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device
 
