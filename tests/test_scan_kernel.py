@@ -724,6 +724,42 @@ class TestTorch:
             torch.testing.assert_close(found.primal, y)
             assert found.tangent is not None
 
+    @pytest.mark.parametrize("shape", [(3, 50, 4), (50, 1), (1, 1), ()])
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_backward(self, tensors, rng, subtests, monkeypatch, shape, reverse):
+        import torch
+
+        def derivatives(a, b, g, method, **options):
+            x = parprims.linear_recurrence(a, b, axis=1, reverse=reverse, method=method)
+            return [x, *torch.autograd.grad(x, [one for one in (a, b) if one.requires_grad], g, **options)]
+
+        for asked_for in ((True, True), (True, False), (False, True)):
+            for dtype in ("float64", "complex128", "float32"):
+                with subtests.test(asked_for=asked_for, dtype=dtype):
+                    calls = []
+                    for _ in range(4):
+                        shapes = (shape, (3, 50, 4), (3, 50, 4))
+                        a, b, g = (tensors.asarray(random(rng, one, dtype) / 4) for one in shapes)
+                        a.requires_grad_(asked_for[0]), b.requires_grad_(asked_for[1])
+                        calls.append((a, b, g, derivatives(a, b, g, "array")))
+                    for at, (a, b, g, expected) in enumerate(calls):
+                        with monkeypatch.context() as patch:
+                            if at == 3:  # nothing is left to choose
+                                patch.setattr(_scan, "_METHODS", {})
+                                patch.setattr(_scan, "_ADJOINT", None)
+                            found = derivatives(a, b, g, "kernel")
+                        torch.testing.assert_close(found, expected)
+                    with parprims.explain() as told:
+                        derivatives(a, b, g, "kernel")
+                    assert told[0].method == "kernel"
+                    with torch.no_grad():
+                        plain = parprims.linear_recurrence(a, b, axis=1, reverse=reverse, method="kernel")
+                    assert not plain.requires_grad
+                    twice = [derivatives(a, b, g, method, create_graph=True)[1:] for method in ("auto", "array")]
+                    if asked_for[0]:
+                        twice = [torch.autograd.grad(sum((one * one).sum().real for one in ones), a) for ones in twice]
+                    torch.testing.assert_close(*twice)
+
 
 class TestMemory:
     """What the kernel reads, writes and takes."""
