@@ -360,6 +360,13 @@ def install_for_torch(patch: pytest.MonkeyPatch) -> None:
         def __call__(self, *xs: Any) -> tuple[Any, ...]:
             return tuple(torch.from_numpy(y) for y in super().__call__(*(x.detach().numpy() for x in xs)))
 
+    def refusal(_: Any, xs: Sequence[Any]) -> str | None:
+        if _cuda._transformed():
+            return "a transformation or a forward derivative is under way"
+        return "a gradient is asked for" if torch.is_grad_enabled() and any(x.requires_grad for x in xs) else None
+
+    patch.setitem(_cuda._KNOWN_TYPES, torch.Tensor, "torch")
+    patch.setattr(_cuda, "refusal", refusal)
     patch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x.resolve_conj())
     patch.setattr(_cuda, "contiguous", lambda _, x: x.contiguous())

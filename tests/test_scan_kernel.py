@@ -20,6 +20,8 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
+from tests import emulator
+from tests.conftest import _backend
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -690,6 +692,73 @@ class TestStreams:
                 assert device(sums) == device(array)
                 compare(gpu, sums, np.cumsum(gpu.to_numpy(part), dtype=np.int64))
         assert device(gpu.asarray(x)) == device(here)  # the current device is what it was
+
+
+class TestTorch:
+    """Calls like one before, which go straight to their kernel."""
+
+    @pytest.fixture
+    def tensors(self, gpu, monkeypatch):
+        """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
+        if gpu.name == "emulated":
+            pytest.importorskip("torch")
+            emulator.install_for_torch(monkeypatch)
+            for name in ("_programs", "_shortcuts"):
+                monkeypatch.setattr(_scan, name, {})
+            return _backend("torch")
+        if gpu.name != "torch-cuda":
+            pytest.skip("needs PyTorch")
+        return gpu
+
+    def test_transformations(self, tensors, rng):
+        import torch
+        from torch.autograd import forward_ad
+
+        x = tensors.asarray(rng.standard_normal((3, 50)))
+        for function in (lambda x: parprims.linear_recurrence(x, x), parprims.scan):
+            for _ in range(3):
+                y = function(x)
+            torch.testing.assert_close(torch.func.vmap(function)(x), y)
+            with forward_ad.dual_level():
+                found = forward_ad.unpack_dual(function(forward_ad.make_dual(x, torch.ones_like(x))))
+            torch.testing.assert_close(found.primal, y)
+            assert found.tangent is not None
+
+    @pytest.mark.parametrize("shape", [(3, 50, 4), (50, 1), (1, 1), ()])
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_backward(self, tensors, rng, subtests, monkeypatch, shape, reverse):
+        import torch
+
+        def derivatives(a, b, g, method, **options):
+            x = parprims.linear_recurrence(a, b, axis=1, reverse=reverse, method=method)
+            return [x, *torch.autograd.grad(x, [one for one in (a, b) if one.requires_grad], g, **options)]
+
+        for asked_for in ((True, True), (True, False), (False, True)):
+            for dtype in ("float64", "complex128", "float32"):
+                with subtests.test(asked_for=asked_for, dtype=dtype):
+                    calls = []
+                    for _ in range(4):
+                        shapes = (shape, (3, 50, 4), (3, 50, 4))
+                        a, b, g = (tensors.asarray(random(rng, one, dtype) / 4) for one in shapes)
+                        a.requires_grad_(asked_for[0]), b.requires_grad_(asked_for[1])
+                        calls.append((a, b, g, derivatives(a, b, g, "array")))
+                    for at, (a, b, g, expected) in enumerate(calls):
+                        with monkeypatch.context() as patch:
+                            if at == 3:  # nothing is left to choose
+                                patch.setattr(_scan, "_METHODS", {})
+                                patch.setattr(_scan, "_ADJOINT", None)
+                            found = derivatives(a, b, g, "kernel")
+                        torch.testing.assert_close(found, expected)
+                    with parprims.explain() as told:
+                        derivatives(a, b, g, "kernel")
+                    assert told[0].method == "kernel"
+                    with torch.no_grad():
+                        plain = parprims.linear_recurrence(a, b, axis=1, reverse=reverse, method="kernel")
+                    assert not plain.requires_grad
+                    twice = [derivatives(a, b, g, method, create_graph=True)[1:] for method in ("auto", "array")]
+                    if asked_for[0]:
+                        twice = [torch.autograd.grad(sum((one * one).sum().real for one in ones), a) for ones in twice]
+                    torch.testing.assert_close(*twice)
 
 
 class TestMemory:

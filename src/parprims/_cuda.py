@@ -414,7 +414,7 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
         torch = _torch()
         if arrays[0].device.type != "cuda":
             return "the arrays are not on a CUDA device"
-        if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        if _transformed():
             return (
                 "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
             )
@@ -432,6 +432,13 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
 
 
 _compiler_refusal = functools.cache(compiler_refusal)
+
+
+def _transformed() -> bool:
+    """Return whether a transformation of torch.func or a forward derivative is under way."""
+    torch = _torch()
+    found: bool = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return found
 
 
 @functools.cache
@@ -471,29 +478,32 @@ def capability(xp: Namespace, x: Array) -> int:
     return int(_driver().architecture(device_index(xp, x)).removeprefix("sm_"))
 
 
-def signature(x: Array | tuple[Array, ...]) -> tuple[Any, ...] | None:
+def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> tuple[Any, ...] | None:
     """Return all that the choice of a method and a kernel can depend on, or None if that is not known cheaply.
 
-    Calls of equal signatures and equal options take the same way, so that the second can go straight to it.
+    Calls of equal signatures and equal options take the same way, so that the second can go straight to it. Where
+    PyTorch is asked for a derivative there is one only for a caller whose ways carry it, ``gradient``.
     """
     kind = _KNOWN_TYPES.get(type(x))
     if kind == "cupy":
         memory = x.data  # type: ignore[union-attr]
         return x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id  # type: ignore[union-attr]
     if kind == "torch":
-        return _torch_signature(x)
+        return _torch_signature(x, gradient)
     if kind == "jax":
         return x.dtype, x.shape, x.sharding, _wide_jax()  # type: ignore[union-attr]
     if type(x) is tuple:
-        parts = tuple([signature(one) for one in x])
+        parts = tuple([signature(one, gradient) for one in x])
         return None if None in parts else parts
     return None
 
 
-def _torch_signature(x: Array) -> tuple[Any, ...] | None:
-    if x.requires_grad or x.is_conj() or x.is_neg() or _torch().compiler.is_compiling():
+def _torch_signature(x: Array, gradient: bool) -> tuple[Any, ...] | None:
+    torch = _torch()
+    asked_for = x.requires_grad and torch.is_grad_enabled()
+    if (asked_for and not gradient) or x.is_conj() or x.is_neg() or torch.compiler.is_compiling() or _transformed():
         return None
-    return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device
+    return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device, asked_for
 
 
 _KNOWN_TYPES: dict[type, str] = {}

@@ -36,7 +36,9 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     rules = _rules(xp)
     if rules is None or not rules.wanted((*r.inputs, r.initial)) or not _has_derivative(r.dtype):
         return methods(method, xp, r)
-    return rules.recurrence(methods, method, xp, changed(r, inputs=tuple(cast(xp, x, r.dtype) for x in r.inputs)))
+    if any(x.dtype != r.dtype for x in r.inputs):
+        r = changed(r, inputs=tuple(cast(xp, x, r.dtype) for x in r.inputs), key=None)
+    return rules.recurrence(methods, method, xp, r)
 
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:

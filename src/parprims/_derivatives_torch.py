@@ -30,8 +30,14 @@ def wanted(arrays: tuple[Array | None, ...]) -> bool:
 
 def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     """Return the solution of a linear recurrence, with its derivative."""
-    r = _derivatives.changed(r, inputs=r.wide(xp))
-    return _Recurrence.apply(methods, method, xp, r, *r.inputs, r.initial)
+    shape, options = r.shape, (xp, r.axis, r.reverse, method)
+
+    def rule(solve: Callable[..., Array], a: Array, b: Array, initial: Array | None = None) -> Array:
+        a, b = (x if x.shape == shape else x.expand(shape) for x in (a, b))
+        return _Recurrence.apply(solve, options, a, b, initial)
+
+    (a, b), r.rule = r.inputs, rule
+    return rule(lambda *_: methods(method, xp, r), a, b, r.initial)
 
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
@@ -72,18 +78,19 @@ class _Sorting(torch.autograd.Function):  # type: ignore[misc]
 class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, a: Array, _b: Array, initial: Array | None
+        ctx: Any, solve: Callable[..., Array], options: tuple[Any, ...], a: Array, b: Array, initial: Array | None
     ) -> Array:
-        x = methods(method, xp, r)
-        ctx.save_for_backward(a, x if ctx.needs_input_grad[4] else None, initial)
-        ctx.xp, ctx.options = xp, (r.axis, r.reverse, method)
+        x = solve(a, b)
+        ctx.save_for_backward(a, x if ctx.needs_input_grad[2] else None, initial)
+        ctx.options = options
         return x
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         a, x, initial = ctx.saved_tensors
-        parts = _derivatives.adjoint(ctx.xp, a, x, g, initial, *ctx.options, solve=_solve, fused=_scan.adjoint)
-        return None, None, None, None, *parts
+        xp, *options = ctx.options
+        parts = _derivatives.adjoint(xp, a, x, g, initial, *options, solve=_solve, fused=_scan.adjoint)
+        return None, None, *parts
 
 
 class _Scan(torch.autograd.Function):  # type: ignore[misc]

@@ -306,7 +306,7 @@ def linear_recurrence(
         return _derivatives_torch.compiled_recurrence(a, b, axis, initial, reverse, method)
     key = None
     if initial is None and not watched():
-        signature = _cuda.signature((a, b))
+        signature = _cuda.signature((a, b), gradient=True)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
             key = ("linear_recurrence", axis, type(axis), reverse, method, signature)
@@ -641,10 +641,11 @@ class _Recurrence:
     """One linear recurrence, checked: what every method is given.
 
     ``inputs`` are a and b, which broadcast to ``shape`` and have as many dimensions; ``constant`` tells whether a was
-    given without any. ``initial`` has length 1 along the axis, or is None.
+    given without any. ``initial`` has length 1 along the axis, or is None. ``rule`` is what solves with a derivative,
+    given what solves without and a and b, or None.
     """
 
-    __slots__ = ("axis", "constant", "dtype", "initial", "inputs", "key", "n", "program", "reverse", "shape")
+    __slots__ = ("axis", "constant", "dtype", "initial", "inputs", "key", "n", "program", "reverse", "rule", "shape")
     program: _Program
 
     def __init__(
@@ -661,6 +662,7 @@ class _Recurrence:
         self.initial, self.reverse, self.dtype = initial, reverse, dtype
         self.n = shape[axis]
         self.key: Any = None
+        self.rule: Callable[..., Array] | None = None
 
     single = True
 
@@ -705,12 +707,11 @@ class _Adjoint:
     the other end, the first is l[n] = g[n] + m[n] and the second l[n] conj(x[n-1]), where that is zero for the first x.
     """
 
-    __slots__ = ("axis", "inputs", "n", "program", "reverse", "shape")
+    __slots__ = ("axis", "inputs", "key", "n", "program", "reverse", "shape")
     program: _Program
-    key = None
 
-    def __init__(self, inputs: tuple[Array, ...], axis: int, reverse: bool) -> None:
-        self.inputs, self.axis, self.reverse = inputs, axis, reverse
+    def __init__(self, inputs: tuple[Array, ...], axis: int, reverse: bool, key: Any) -> None:
+        self.inputs, self.axis, self.reverse, self.key = inputs, axis, reverse, key
         self.shape = inputs[1].shape
         self.n = self.shape[axis]
 
@@ -763,13 +764,21 @@ def adjoint(
     Parameters are those of `_derivatives.adjoint`; the derivative by a takes no initial element into account.
     """
     inputs = (a, g) if x is None else (a, g, x)
-    if method not in ("auto", "kernel") or 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
+    if method not in ("auto", "kernel"):
         return None
-    r = _Adjoint(inputs, axis, not reverse)
-    if _adjoint_refusal(xp, r) is not None:
-        return None
-    found = _ADJOINT("kernel", xp, r)
-    return (found, None) if r.single else found
+    signature = None if watched() else _cuda.signature(inputs)
+    key = None if signature is None else ("adjoint", axis, reverse, signature)
+    shortcut = _shortcuts.get(key)
+    if shortcut is not None:
+        found = shortcut(*inputs)
+    else:
+        if 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
+            return None
+        r = _Adjoint(inputs, axis, not reverse, key)
+        if _adjoint_refusal(xp, r) is not None:
+            return None
+        found = _ADJOINT("kernel", xp, r)
+    return (found, None) if x is None else found
 
 
 def _joint_shape(arrays: tuple[Array, ...]) -> tuple[int, ...]:
@@ -1392,8 +1401,12 @@ def _kernel(xp: Namespace, r: _Scan | _Recurrence | _Adjoint) -> Any:
         shortcut: Callable[..., Any] = lambda *xs: runner(*xs)[0]  # noqa: E731
         if len(given) == 1 and single and isinstance(runner, _cuda.Runner):
             shortcut = runner.one
-        elif not isinstance(r, _Recurrence) and not single:
+        elif isinstance(r, _Recurrence) and r.rule is not None:
+            shortcut = functools.partial(r.rule, shortcut)
+        elif isinstance(r, _Scan) and not single:
             shortcut = lambda xs: runner(*xs)  # noqa: E731
+        elif not single:
+            shortcut = runner
         _cuda.remember(_shortcuts, r.key, shortcut)
     return ys[0] if single else ys
 
