@@ -488,6 +488,7 @@ inline void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned
 
 inline void carry_out(const Box& one) {
     const TensorMap& map = one.map;
+    char* const to = (char*)from_shared(one.to);
     for (long long row = 0; row < map.box[1]; ++row)
         for (long long column = 0; column < map.box[0]; ++column) {
             const long long at[] = {one.at[0] + column, one.at[1] + row, one.at[2]};
@@ -497,8 +498,7 @@ inline void carry_out(const Box& one) {
             if (inside)
                 memcpy(&word, map.from + at[2] * map.pitches[1] + at[1] * map.pitches[0] + at[0] * map.size(), map.size());
             if (map.type == 11) word = to_tf32<true>(bits<float>(word));
-            const unsigned to = one.to + row * 128 + column * map.size();
-            memcpy(from_shared(to ^ (to >> 7 & 7) << 4), &word, map.size());
+            memcpy(to + row * 128 + (column * map.size() ^ row % 8 * 16), &word, map.size());
         }
     block->awaited[one.barrier] -= map.box[1] * 128;
 }

@@ -1,6 +1,7 @@
 """The emulator itself: that it shows what is wrong with a kernel, and computes what a GPU does."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -399,6 +400,78 @@ class TestBarriersInSharedMemory:
         # Phases that one passes unseen are what the other waits for.
         with pytest.raises(RuntimeError, match="no progress"):
             self.launch(rng.standard_normal((10, 32)).astype(np.float32), seconds=0.5, **{name: text})
+
+
+DESCRIBE = next(ptx for ptx in emulator.PTX if ptx.startswith("tensormap.replace"))
+BULK_COPY = f"""
+struct alignas(128) Map {{ unsigned words[32]; }};
+__shared__ Map shared;
+__shared__ unsigned long long barrier;
+extern __shared__ uint4 memory[];
+const auto address = [](const void* one) {{ return (unsigned)__cvta_generic_to_shared(one); }};
+unsigned* const tile = (unsigned*)((char*)memory + -address(memory) % 1024);
+ZERO;
+__syncwarp();
+if (threadIdx.x == 0) {{
+    asm volatile("{DESCRIBE}" ::"r"(address(&shared)), "l"(in0), "r"(LENGTH), "r"(5), "r"(3), "l"(PITCH),
+                 "l"(5 * 144ll), "r"(128 / SIZE), "r"(8), "r"(1), "n"(TYPE) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(&barrier)), "r"(1) : "memory");
+}}
+__syncwarp();
+asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+             "[%0], [%1], 128;" ::"l"(scratch), "r"(address(&shared)) : "memory");
+if (threadIdx.x == 0) {{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&barrier)), "r"(1024)
+                 : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {{%2, %3, %4}}], [%5];" ::"r"(address(tile) + OFF), "l"(scratch), "r"(X), "r"(-2), "r"(1),
+                 "r"(address(&barrier)) : "memory");
+}}
+unsigned ended = 0;
+WAIT
+    asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }}"
+                 : "=r"(ended) : "r"(address(&barrier)), "r"(0) : "memory");
+for (int at = threadIdx.x; at < 256; at += 32) ((unsigned*)out0)[at] = tile[at];
+"""
+
+
+class TestBulkCopies:
+    """A box of 8 rows, two of them before the first, of the second of three matrices with 5 rows of 144 bytes."""
+
+    def launch(self, x, **words):
+        zero = "shared.words[threadIdx.x] = 0"
+        size = x.dtype.itemsize
+        words = {"ZERO": zero, "PITCH": "144ll", "OFF": 0, "WAIT": "while (!ended)", "X": 24 // size, **words}
+        words |= {"SIZE": size, "LENGTH": 140 // size, "TYPE": {2: 10, 4: 11}[size]}
+        body = re.sub("|".join(words), lambda found: str(words[found[0]]), BULK_COPY)
+        one = plan(body, outputs=(((8, 8, 16), "uint8"),), grid=1, block=32, scratch_bytes=128, shared_bytes=2048)
+        return launch(one, x)
+
+    @pytest.mark.parametrize("dtype", ["uint16", "float32"])
+    def test_box(self, rng, dtype):
+        x = rng.standard_normal((3, 5, 144 // np.dtype(dtype).itemsize)).astype(np.float32)
+        x = x.astype(np.float32) if dtype == "float32" else rng.integers(0, 2**16, x.shape).astype(dtype)
+        rows = np.zeros((8, 128 // x.itemsize), dtype)
+        rows[2:7, : 116 // x.itemsize] = x[1, :, 24 // x.itemsize : 140 // x.itemsize]
+        if dtype == "float32":
+            word = rows.view(np.uint32)
+            rows = (word + 0xFFF + (word >> 13 & 1) & ~np.uint32(0x1FFF)).view(dtype)
+        parts = rows.view(np.uint8).reshape(8, 8, 16)
+        expected = np.stack([parts[row, np.arange(8) ^ row] for row in range(8)])
+        np.testing.assert_array_equal(self.launch(x), expected)
+
+    @pytest.mark.parametrize(
+        ("match", "words"),
+        [
+            ("begin as 128 aligned zeros", {"ZERO": "shared.words[threadIdx.x] = 1"}),
+            ("pitch is impossible", {"PITCH": "140ll"}),
+            ("copy is not aligned", {"OFF": 128}),
+            ("without waiting for its bulk copies", {"WAIT": "if (false)"}),
+        ],
+    )
+    def test_mistakes(self, rng, match, words):
+        with pytest.raises(RuntimeError, match=match):
+            self.launch(rng.integers(0, 2**16, (3, 5, 72)).astype(np.uint16), **words)
 
 
 class TestComputes:

@@ -457,7 +457,7 @@ class TestGroups:
     @pytest.fixture
     def groups(self, sizes):
         """Return a function that tells, with small tiles for groups, the tile of a dtype and whether it is theirs."""
-        sizes(groups=tuple((kind, (tile,)) for kind, tile in GROUPS.items()))
+        sizes(groups=tuple((kind, (tile,)) for kind, tile in GROUPS.items()), at_once=0)
 
         def tile(dtype, precision, views):
             kind = kind_of(dtype, precision)
@@ -486,6 +486,40 @@ class TestGroups:
                 assert bool(plan.zeroed_bytes) == (a[-1] // (_matmul._SIZES.part * tile[2]) > 1)  # is cut
                 check(gpu, run, make(rng, (a, b), dtype), views, **options)
                 assert "by_groups<" not in planned(a, b, dtype, strides=strides, capability=86, **options)[1].body
+
+    @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_copied_by_threads(self, gpu, run, rng, subtests, groups, sizes, dtype, views):
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
+        sizes(at_once=2**40)
+        for shapes in (((72, 136), (136, 88)), ((2, 64, 64), (64, 128)), ((40, 1200), (1200, 56))):
+            with subtests.test(shapes=shapes):
+                assert "BY_THREADS" in planned(*shapes, dtype, **options)[1].body
+                check(gpu, run, make(rng, shapes, dtype), views, **options)
+
+    def test_bulk_copies(self, groups):
+        """They are of 16-bit floats and the right factor of tf32, wherever a tensor map can tell where these lie."""
+        a, b, row_major = (72, 136), (136, 88), ((136, 1), (88, 1))
+        batch, two = (3, 72, 136), (2, 3, 136, 88)
+        for way, dtype, shapes, strides in (
+            ("AT_ONCE", "float16", (a, b), row_major),
+            ("AT_ONCE", "float16", (a, b), ((1, 72), (1, 136))),
+            ("AT_ONCE", "float16", (batch, (3, *b)), ((9792, 136, 1), (11968, 88, 1))),
+            ("AT_ONCE", "float16", (batch, (3, *b)), ((9792, 136, 1), (0, 88, 1))),
+            ("BY_THREADS", "float16", (batch, (3, *b)), ((9792, 136, 1), (-11968, 88, 1))),
+            ("BY_THREADS", "float16", (a, two), (row_major[0], (100000, 11968, 88, 1))),
+            ("BY_THREADS", "float16", (a, b), ((0, 1), (88, 1))),
+            ("BY_THREADS", "float16", (a, b), ((-136, 1), (88, 1))),
+            ("RIGHT_AT_ONCE", "float32", (a, b), ((136, 1), (1, 136))),
+            ("RIGHT_AT_ONCE", "float32", (a, b), row_major),  # turned: a is the right one
+            ("BY_THREADS", "float32", (a, b), ((0, 1), (88, 1))),
+        ):
+            precision = "tf32" if dtype == "float32" else "float32"
+            options = {"kernel": "tensor", "tile": GROUPS[kind_of(dtype, precision)], "precision": precision}
+            plan = planned(*shapes, dtype, strides=strides, **options)[1]
+            assert f", {way}, " in plan.body, (shapes, strides)
+            assert bool(plan.scratch_bytes) == (way != "BY_THREADS")
 
     @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
     def test_own_tiles(self, gpu, run, rng, subtests, dtype, precision):

@@ -565,7 +565,7 @@ class Runner:
             )
             self._stream = _torch_stream(device)
             self._address = torch.Tensor.data_ptr
-            _KNOWN_TYPES[torch.Tensor] = "torch"
+            _KNOWN_TYPES[torch.Tensor] = _KNOWN_TYPES[torch.nn.Parameter] = "torch"
         else:
             cupy = _cupy()
             self._outputs = tuple(

@@ -113,7 +113,8 @@ def matmul(
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
     (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32, which it is chosen
     for from k = 128 on, and of which it keeps fewer digits below 2^-126; 4 times that for complex numbers; 2^-9 sum |a|
-    |b| more with tf32, for which one factor is rounded and the other one may be cut; and rounded once with highest.
+    |b| more with tf32, for which both factors are rounded, or one of them is cut if a stride of it is 0 or negative or
+    its matrices lie several strides apart; and rounded once with highest.
     16-bit floats are multiplied and summed in float32 and rounded once. Integers wrap.
     Measured on an H200, the largest of 65536 errors in units of 2^-24 sum |a| |b|, for k = 128, 4096 and 65536, by a
     chain of float32 products and sums (kernel conflict_free), float32, tf32 and highest: of normal numbers 2.6, 0.59,
