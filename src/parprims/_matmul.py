@@ -117,10 +117,10 @@ def matmul(
     its matrices lie several strides apart; and rounded once with highest.
     16-bit floats are multiplied and summed in float32 and rounded once. Integers wrap.
     Measured on an H200, the largest of 65536 errors in units of 2^-24 sum |a| |b|, for k = 128, 4096 and 65536, by a
-    chain of float32 products and sums (kernel conflict_free), float32, tf32 and highest: of normal numbers 2.6, 0.59,
-    0.46; 1.8, 0.37, 0.14; 4800, 800, 200; 0.43, 0.06, 0.02. Of numbers uniform in [0, 1) 6.0, 6.4, 9.4; 5.3, 5.5, 6.8;
-    7600, 5900, 6000; 1.0, 1.0, 1.0. Of normal numbers times powers of two from 2^-20 to 2^19, where few products decide
-    a sum, 6.5, 5.0, 2.3; 10, 5.4, 2.1; 21000, 12000, 2900; 1.0, 0.8, 0.3.
+    chain of float32 products and sums (kernel conflict_free), float32, tf32 and highest: of normal numbers 2.8, 0.87,
+    0.43; 1.8, 0.37, 0.14; 3000, 650, 160; 0.52, 0.09, 0.01. Of numbers uniform in [0, 1) 6.6, 6.7, 13; 5.5, 5.8, 6.8;
+    2200, 440, 550; 1.0, 1.0, 1.0. Of normal numbers times powers of two from 2^-20 to 2^19, where few products decide a
+    sum, 6.8, 5.5, 2.9; 11, 4.8, 1.8; 15000, 8100, 1900; 1.0, 0.7, 0.3.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given; JAX multiplies at its highest precision), kernel (CUDA arrays and
     operators that can be traced; tensor multiplies floats by sum and product, on devices of compute capability 8.0 and

@@ -72,6 +72,7 @@ struct Swizzled {
     static DEVICE void describe(
         TensorMap* map, TensorMap& shared, const Factor& factor, Index depth, Index count, Index step) {
         shared.words[threadIdx.x % WARP] = 0;
+        map->words[threadIdx.x % WARP] = 0;  // what goes there is exchanged with what lies there, atomically
         __syncwarp();
         const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
         if (threadIdx.x % WARP == 0) {

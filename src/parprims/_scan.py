@@ -710,7 +710,7 @@ class _Adjoint:
     __slots__ = ("axis", "inputs", "key", "n", "program", "reverse", "shape")
     program: _Program
 
-    def __init__(self, inputs: tuple[Array, ...], axis: int, reverse: bool, key: Any) -> None:
+    def __init__(self, inputs: tuple[Array, ...], axis: int, reverse: bool, key: Any = None) -> None:
         self.inputs, self.axis, self.reverse, self.key = inputs, axis, reverse, key
         self.shape = inputs[1].shape
         self.n = self.shape[axis]
