@@ -537,7 +537,8 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
 // What is known of a long system as a whole.
 struct Verdict {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
-    unsigned exchange, again, lost, left;  // exchange: is not dominant; left: and not solved in registers
+    unsigned exchange, again, lost;  // exchange: is not dominant
+    unsigned left;                   // not solved in registers: 1 at once, 2 nor for the residual
 };
 
 template <class T>
@@ -741,15 +742,17 @@ DEVICE Pivoted<T> advance(Link<T>& chain, T a, T b, T c, T f) {
     return kept;
 }
 
-// Returns the residual of a row; `off` becomes true if the row's backward error is more than so many eps.
-template <int MOST, class T>
-DEVICE T rest_of(T a, T b, T c, T f, T x_before, T x, T x_behind, bool& off) {
-    using R = Real<T>;
-    constexpr R KEPT_ERROR = MOST * (sizeof(R) == 4 ? (R)0x1p-23f : (R)0x1p-52);
+// Returns the residual of a row, and the size of what it is the sum of.
+template <class T>
+DEVICE T rest_of(T a, T b, T c, T f, T x_before, T x, T x_behind, Real<T>& all) {
     const T below = ops::multiply(a, x_before), here = ops::multiply(b, x), above = ops::multiply(c, x_behind);
-    const T rest = ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
-    off = off || !(size(rest) <= KEPT_ERROR * (size(f) + size(below) + size(here) + size(above)));
-    return rest;
+    all = size(f) + size(below) + size(here) + size(above);
+    return ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
+}
+// Returns whether a backward error is more than so many eps, or not a number.
+template <class R>
+DEVICE bool exceeds(R eps, R rest, R all) {
+    return !(rest <= eps * (sizeof(R) == 4 ? (R)0x1p-23f : (R)0x1p-52) * all);
 }
 
 template <class T>
@@ -902,14 +905,26 @@ struct Unit {
             behind = next, next = x[k];
         }
     }
-    // Puts the residual in `rest`; returns whether the backward error of a row is too large.
+    // Puts the residual in `rest`; returns whether the backward error of a row is too large. BESIDE excuses rows whose
+    // residual is nothing beside the numbers in the others, as where x is zero.
+    template <bool BESIDE>
     DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, T (&rest)[ROWS]) const {
-        bool off = false;
+        using R = Real<T>;
+        bool off = false, finite = true;
+        R worst = 0, most = 0;
 #pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            rest[k] = rest_of<8>(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
-                              k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, off);
-        return off;
+        for (int k = 0; k < ROWS; ++k) {
+            R all;
+            rest[k] = rest_of(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                              k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
+            const bool exceeding = exceeds((R)8, size(rest[k]), all);
+            off = off || exceeding;
+            if constexpr (BESIDE) {
+                finite = finite && all < infinity(R());
+                most = ::fmax(most, all), worst = exceeding ? ::fmax(worst, size(rest[k])) : worst;
+            }
+        }
+        return BESIDE ? !finite || (off && exceeds((R)0x1p-10f, worst, most)) : off;
     }
 };
 
@@ -946,7 +961,7 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
             before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);
-            off = any_of_system<UNITS, SYSTEMS, MEET>(part.is_off(x, before, behind, rest), system);
+            off = any_of_system<UNITS, SYSTEMS, MEET>(part.template is_off<false>(x, before, behind, rest), system);
             if constexpr (!MEET)
                 more = __any_sync(0xffffffffu, off);
             else
@@ -965,7 +980,8 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
 
 // The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order
 // in which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
-// expand_long goes the way back. It leaves a system to the launches behind if the backward error of a row is too large.
+// expand_long goes the way back. Where the backward error of a row is too large the system is solved once more for the
+// residual (AGAIN), and if that was not enough left to the launches behind.
 
 // Returns the system that is kept at some place, each of its arrays after the other, with its solution behind.
 template <class T>
@@ -975,28 +991,46 @@ DEVICE System<T> kept_system(T* kept, Index systems, Index rows) {
     return {array(0), array(1), array(2), array(3), {kept + 4 * all, 0, 0, rows, 1}, systems, 1, systems, rows};
 }
 
-// The rows of a warp: lane for lane a unit, and what joins those.
-template <class T, int ROWS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+// Returns whether a system is solved here: CHECKED says that launches before have found which are to be exchanged.
+template <bool CHECKED, bool AGAIN>
+DEVICE bool is_exchanged(const Verdict& verdict) {
+    return AGAIN ? verdict.left != 0 : !CHECKED || verdict.exchange;
+}
+
+// The rows of a warp: lane for lane a unit, and what joins those. For RESIDUAL their right-hand side is what the first
+// solution, `guess`, between the unknowns `before` and `behind`, leaves of it.
+template <class T, int ROWS, bool RESIDUAL, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 struct WarpRows {
     Unit<T, ROWS> unit;
     Joins<32, T> joins;
     Place at;
+    T guess[ROWS], before = T(), behind = T();
 
-    DEVICE WarpRows(const System<T>& s, Index system, Index begin) {
+    DEVICE WarpRows(const System<T>& s, Index system, const Part<ROWS>& part) {
         at = place_of(system, s.systems, s.middles, s.lows);
-        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
-        unit.shorten(unit.d, joins.up, joins.down);
+        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, part.begin, s.rows);
+        if constexpr (RESIDUAL) {
+            const T* const from = s.out.system(at) + part.begin * s.out.along;
+            load<OUT>(from, s.out.along, part.count, T(), guess);
+            if (part.count > 0 && part.begin > 0) before = from[-s.out.along];
+            if (part.begin + ROWS < s.rows) behind = from[ROWS * s.out.along];
+            T rest[ROWS];
+            unit.template is_off<true>(guess, before, behind, rest);
+            unit.shorten(rest, joins.up, joins.down);
+        } else {
+            unit.shorten(unit.d, joins.up, joins.down);
+        }
         joins.join();
     }
 };
 
-// CHECKED says that launches before have found which systems are to be exchanged.
-template <class T, int ROWS, bool CHECKED, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS>
+// GIVEN: the rows are those of the systems given, and not of what is kept of them.
+template <class T, int ROWS, bool CHECKED, bool GIVEN, bool AGAIN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
-    const auto due = [&](Index system) { return !CHECKED || verdicts[system].exchange; };
+    const auto due = [&](Index system) { return is_exchanged<CHECKED, AGAIN>(verdicts[system]); };
     take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
         const Part<ROWS> part(s.rows, block);
-        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, part.begin);
+        const WarpRows<T, ROWS, GIVEN && AGAIN, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
         if (threadIdx.x % 32 == 0 && part.number < part.parts) {
             const Index all = s.systems * next.rows;
             T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * part.number;
@@ -1007,11 +1041,11 @@ DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
     });
 }
 
-template <class T, int ROWS, int UNITS, bool CHECKED>
+template <class T, int ROWS, int UNITS, bool CHECKED, bool AGAIN>
 DEVICE void solve_short(System<T> s, Verdict* verdicts) {
-    const auto due = [&](Index system) { return !CHECKED || verdicts[system].exchange; };
+    const auto due = [&](Index system) { return is_exchanged<CHECKED, AGAIN>(verdicts[system]); };
     take_parts(s.systems, 1, due, [&](Index system, Index) {
-        if (!CHECKED && threadIdx.x == 0) verdicts[system] = {{0, 0}, 1, 0, 0, 0};
+        if (!CHECKED && !AGAIN && threadIdx.x == 0) verdicts[system] = {{0, 0}, 1, 0, 0, 0};
         const Place at = {0, 0, system};
         const Index begin = threadIdx.x * ROWS;
         Unit<T, ROWS> unit;
@@ -1025,20 +1059,28 @@ DEVICE void solve_short(System<T> s, Verdict* verdicts) {
     });
 }
 
-template <class T, int ROWS, bool CHECKED, bool GIVEN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
-DEVICE void expand_long(System<T> s, System<T> next, Verdict* verdicts) {
-    const auto due = [&](Index system) { return !CHECKED || verdicts[system].exchange; };
+// The second solution goes to `better`.
+template <class T, int ROWS, bool CHECKED, bool GIVEN, bool AGAIN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdicts) {
+    const auto due = [&](Index system) { return is_exchanged<CHECKED, AGAIN>(verdicts[system]); };
     take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
         const Part<ROWS> part(s.rows, block);
-        const WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS> mine(s, system, part.begin);
+        const WarpRows<T, ROWS, GIVEN && AGAIN, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
         const T* const ends = next.out.base + system * next.rows + 2 * min(part.number, part.parts - 1);
-        const T before = part.number > 0 ? ends[-1] : T(), behind = part.number + 1 < part.parts ? ends[2] : T();
-        const Known<T> known = mine.joins.resolve({before, ends[0], ends[1], behind});
-        T x[ROWS], rest[ROWS];
+        const T first = part.number > 0 ? ends[-1] : T(), last = part.number + 1 < part.parts ? ends[2] : T();
+        const Known<T> known = mine.joins.resolve({first, ends[0], ends[1], last});
+        T x[ROWS], rest[ROWS], before = known.before, behind = known.behind;
         mine.unit.lengthen(known, x);
-        save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
-        if (GIVEN && part.count > 0 && mine.unit.is_off(x, known.before, known.behind, rest))
-            atomicOr(&verdicts[system].left, 1u);
+        if constexpr (GIVEN && AGAIN) {
+            before = ops::add(before, mine.before), behind = ops::add(behind, mine.behind);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], mine.guess[k]);
+            save<APART>(better + system * s.rows + part.begin, 1, part.count, x);
+        } else {
+            save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
+        }
+        if (GIVEN && part.count > 0 && mine.unit.template is_off<true>(x, before, behind, rest))
+            atomicOr(&verdicts[system].left, AGAIN ? 2u : 1u);
     });
 }
 
@@ -1365,9 +1407,11 @@ struct Block {
         for (int k = 0; k < ROWS; ++k)
             if (k < count) {
                 const Row r = row(k);
-                rest_of<6>(r.lower, r.diag, r.upper, rhs[own + (ACROSS ? k * SYSTEMS : k)],
-                        k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
-                        k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, off);
+                Real<T> all;
+                const T rest = rest_of(r.lower, r.diag, r.upper, rhs[own + (ACROSS ? k * SYSTEMS : k)],
+                                       k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                                       k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
+                off = off || exceeds((Real<T>)6, size(rest), all);
             }
         return off;
     }
@@ -1504,7 +1548,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 
 template <bool CHECKED, bool AGAIN>
 DEVICE bool is_due(const Verdict& verdict) {
-    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.left != 0;
+    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.left & 2;
 }
 
 template <class T, int ROWS, int UNITS, bool PERIODIC, bool AGAIN>
@@ -1628,7 +1672,7 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
         } else {
             if (STEP == CLOSE && thread == 0) {
                 slots.close(0);
-                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, CHECKED};
+                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, CHECKED ? 3 : 0};
             }
             if (STEP == RESOLVE && thread < 2) {
                 const T* y = known + (system * 2 + thread) * parts;
@@ -1710,7 +1754,7 @@ DEVICE void finish_long(System<T> s, const T* better, const Verdict* verdicts) {
 #pragma unroll 1
     for (Index system = blockIdx.x / each; system < s.systems; system += gridDim.x / each) {
         const Verdict verdict = verdicts[system];
-        const bool second = verdict.again && verdict.errors[1] < verdict.errors[0];
+        const bool second = verdict.left == 1 || (verdict.again && verdict.errors[1] < verdict.errors[0]);
         if (!verdict.lost && !second) continue;
         const Place p = place_of(system, s.systems, s.middles, s.lows);
         T* to = s.out.system(p);

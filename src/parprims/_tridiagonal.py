@@ -120,22 +120,23 @@ def solve_tridiagonal(
     the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1568 of
     complex128 (on GPUs with 227 KB of shared memory to a block). With ``partial`` it is two launches, the second for
     the few systems whose error the first finds too large, which read theirs again; with ``auto`` one more comes first,
-    which leaves them those that are not diagonally dominant. Longer systems take 4 to 21 launches, which read the data
-    twice and keep a thirty-second to a sixteenth of the unknowns' memory between; ``auto`` reads it once more before it
-    exchanges rows. Where the error of a long system is too large, or it is periodic, the data are read two or four
-    times more; with exchanges there is memory for a second solution in case. Coefficients that broadcast are read as
-    they are, those of several right-hand sides once for each. Array passes about 150 times over its n rows in all (with
+    which leaves them those that are not diagonally dominant. Longer systems take 4 to 46 launches, most of which may
+    find nothing to do; they read the data twice and keep a thirty-second to a sixteenth of the unknowns' memory
+    between; ``auto`` reads it once more before it exchanges rows. Where the error of a long system is too large, the
+    data are read twice more, for the residual; where that was not enough, or the system is periodic, two or four times
+    more. With exchanges there is memory for a second solution in case. Coefficients that broadcast are read as they
+    are, those of several right-hand sides once for each. Array passes about 150 times over its n rows in all (with
     ``none`` 40 times at each step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
     of both returned. Kernel first tries a faster elimination with pivots among two rows, once refined if need be, and
-    keeps its solution where no row has a backward error above 8 eps. The backward error is at most ten times that of
-    LAPACK's gtsv, or ten eps if that is more, in the classes of matrices that studies of stability use
-    (tests/test_tridiagonal.py has them), by array and kernel, and by array commonly below eps. This holds for periodic
-    and transposed systems too. Not so in float32 for a few in a thousand systems whose solution is 1e20 times rhs, such
-    as of random coefficients with a diagonal of size 1e-8: the error may be a thousand times that of gtsv there, and
-    return_residual tells.
+    keeps its solution where no row has a backward error above 8 eps, or in long systems a residual above 2^-10 eps of
+    the largest numbers in the few rows of a thread. The backward error is at most ten times that of LAPACK's gtsv, or
+    ten eps if that is more, in the classes of matrices that studies of stability use (tests/test_tridiagonal.py has
+    them), by array and kernel, and by array commonly below eps. This holds for periodic and transposed systems too. Not
+    so in float32 for a few in a thousand systems whose solution is 1e20 times rhs, such as of random coefficients with
+    a diagonal of size 1e-8: the error may be a thousand times that of gtsv there, and return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
@@ -880,9 +881,9 @@ def _long_plan(
     verdicts = f"(Verdict*){memory.place(32 * systems)}"
     lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
     launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
-    for exchange in (False, True):
+    for exchange, again in ((False, False), (True, False), (True, True)):
         if not periodic and (checked or exchange == exchanged):
-            launches += _register_launches(dtype, n, systems, (exchange, checked), lies, verdicts, memory)
+            launches += _register_launches(dtype, n, systems, (exchange, checked, again), lies, verdicts, memory)
     if exchanged or periodic:
         ways = (exchanged, periodic, exchanged and not periodic)
         launches += _exchange_launches(dtype, n, systems, ways, verdicts, memory)
@@ -927,10 +928,10 @@ class _Memory:
 
 
 def _register_launches(
-    dtype: str, n: int, systems: int, ways: tuple[bool, bool], lies: Sequence[str], verdicts: str, memory: _Memory
+    dtype: str, n: int, systems: int, ways: tuple[bool, bool, bool], lies: Sequence[str], verdicts: str, memory: _Memory
 ) -> list[tuple[str, int, int, int]]:
-    """Return the launches for long systems whose rows stay in registers, exchanged or not, checked or not."""
-    exchange, checked = ways
+    """Return the launches for long systems in registers, whose rows are exchanged, checked, a residual's, or not."""
+    exchange, checked, again = ways
     kind, nbytes, threads = C_TYPES[dtype], np.dtype(dtype).itemsize, _TILE.stretch
     rows = dict(_TILE.rows_exchanging if exchange else _TILE.rows_in_order)[nbytes]
     # Of every warp remain two rows of 4 numbers, or one of 7.
@@ -947,16 +948,17 @@ def _register_launches(
         count = left * -(-count // (32 * rows))
         kept = memory.place((numbers + 1) * nbytes * count * systems)
         above = f"{keep}(({kind}*){kept}, n20, {memory.number(count)})"
-        sizes = f"{kind}, {rows}, {_cpp(checked)}"
-        first = sizes if exchange else f"{sizes}, {_cpp(given)}"
-        body = f"  {shorten}<{first}, {', '.join(places[:4])}>({system}, {above}, {verdicts if exchange else marks});"
+        sizes = f"{kind}, {rows}, {_cpp(checked)}, {_cpp(given)}" + f", {_cpp(again)}" * exchange
+        lie = ", ".join(places if exchange else places[:4])
+        body = f"  {shorten}<{sizes}, {lie}>({system}, {above}, {verdicts if exchange else marks});"
         down.append((body, grid, threads, 0))
-        call = f"{lengthen}<{sizes}, {_cpp(given)}, {', '.join(places)}>"
-        up.append((f"  {call}({system}, {above}, {verdicts});", grid, threads, 0))
+        arguments = f"{system}, {above}, {'BETTER, ' * exchange}{verdicts}"
+        up.append((f"  {lengthen}<{sizes}, {', '.join(places)}>({arguments});", grid, threads, 0))
         system, places, given = above, ("APART",) * 5, False
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
     arguments = verdicts if exchange else f"{verdicts}, {marks}, {memory.number(blocks)}"
-    body = f"  {top}<{kind}, {rows}, {units}, {_cpp(checked)}>({system}, {arguments});"
+    sizes = f"{kind}, {rows}, {units}, {_cpp(checked)}" + f", {_cpp(again)}" * exchange
+    body = f"  {top}<{sizes}>({system}, {arguments});"
     return [*down, (body, systems, units, 0), *reversed(up)]
 
 
