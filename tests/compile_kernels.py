@@ -46,6 +46,7 @@ SPILLS = {
     "solve_exchanging<Complex<float>, 8,": "up to 550 bytes each way",
     "solve_exchanging<Complex<double>, 2,": "up to 1.4 KB each way",
     "solve_systems<Complex<float>, 8, 64, 2,": _OCCUPANCY,
+    "solve_short<double, 8, 128, true, true>": _OCCUPANCY,
     "shorten_long<Complex<double>, 4,": _OCCUPANCY,
     "lengthen_long<Complex<float>, 8,": _OCCUPANCY,
     "reduce_chunks<Complex<float>, 8, 64,": _OCCUPANCY,

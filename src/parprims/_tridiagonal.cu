@@ -1004,23 +1004,26 @@ struct WarpRows {
     Unit<T, ROWS> unit;
     Joins<32, T> joins;
     Place at;
-    T guess[ROWS], before = T(), behind = T();
+    T before = T(), behind = T();
 
     DEVICE WarpRows(const System<T>& s, Index system, const Part<ROWS>& part) {
         at = place_of(system, s.systems, s.middles, s.lows);
         unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, part.begin, s.rows);
         if constexpr (RESIDUAL) {
+            T guess[ROWS], rest[ROWS];
+            load_guess(s, part, guess);
             const T* const from = s.out.system(at) + part.begin * s.out.along;
-            load<OUT>(from, s.out.along, part.count, T(), guess);
             if (part.count > 0 && part.begin > 0) before = from[-s.out.along];
             if (part.begin + ROWS < s.rows) behind = from[ROWS * s.out.along];
-            T rest[ROWS];
             unit.template is_off<true>(guess, before, behind, rest);
             unit.shorten(rest, joins.up, joins.down);
         } else {
             unit.shorten(unit.d, joins.up, joins.down);
         }
         joins.join();
+    }
+    DEVICE void load_guess(const System<T>& s, const Part<ROWS>& part, T (&guess)[ROWS]) const {
+        load<OUT>((const T*)s.out.system(at) + part.begin * s.out.along, s.out.along, part.count, T(), guess);
     }
 };
 
@@ -1073,8 +1076,9 @@ DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdict
         mine.unit.lengthen(known, x);
         if constexpr (GIVEN && AGAIN) {
             before = ops::add(before, mine.before), behind = ops::add(behind, mine.behind);
+            mine.load_guess(s, part, rest);  // once more, for want of registers
 #pragma unroll
-            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], mine.guess[k]);
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], rest[k]);
             save<APART>(better + system * s.rows + part.begin, 1, part.count, x);
         } else {
             save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
