@@ -104,7 +104,7 @@ def example(run: common.Run) -> None:
     expected = run.asarray(on_cpu(start)) if n <= 512 else forms["plain"]["plain"](u)
     if run.backend == "cupy":
         for form in (form for form in laplace3d_cuda.FORMS if form.fits(u.shape)):
-            forms.setdefault(f"{form.kind} in CUDA", {})[form.name] = laplace3d_cuda.sweeps_by(form, SWEEPS)
+            forms.setdefault(f"{form.kind} in CUDA", {})[form.name] = laplace3d_cuda.sweeps_by(form, SWEEPS, u.shape)
 
     negative = run.compile(xp.negative)
     once = SWEEPS * run.times(lambda: negative(u))[0]

@@ -9,14 +9,20 @@ TEXT = pathlib.Path(__file__).with_suffix("").with_name("laplace3d.cu").read_tex
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """One instantiation. A block writes `cells` (z, y, x) of the grid by `sweeps` sweeps at once."""
+    """One instantiation. A block writes `cells` (z, y, x) of the grid by `sweeps` sweeps at once.
+
+    The first block along an axis and the last write `margin` cells more. So many blocks as `resident` are to fit a
+    multiprocessor, if that is not 0.
+    """
 
     kind: str
     name: str
     threads: int
     cells: tuple[int, int, int]
+    margin: tuple[int, int, int] = (0, 0, 0)
     sweeps: int = 1
     shared_bytes: int = 0
+    resident: int = 1
     vector: int = 1
 
     def call(self, u: str, v: str, sizes: str, planes: str = "") -> str:
@@ -26,24 +32,36 @@ class Form:
 
     def grid(self, shape: tuple[int, int, int]) -> int:
         """Return the number of blocks."""
-        return math.prod(-(-n // cells) for n, cells in zip(shape, self.cells, strict=True))
+        return math.prod(max(1, -(-(n - 2 * m) // c)) for n, m, c in zip(shape, self.margin, self.cells, strict=True))
 
     def fits(self, shape: tuple[int, int, int]) -> bool:
         """Return whether rows divide into the vectors that are read at once."""
         return shape[2] % self.vector == 0
 
+    def balanced(self, shape: tuple[int, int, int], processors: int) -> "Form":
+        """Return the form with the planes for which the last of equal blocks should end first."""
+        if not self.shared_bytes:
+            return self
+
+        def rounds(planes: int) -> int:
+            blocks = dataclasses.replace(self, cells=(planes, *self.cells[1:])).grid(shape)
+            return -(-blocks // (self.resident * processors)) * (planes + 2 * self.sweeps)
+
+        planes = min({-(-shape[0] // pieces) for pieces in range(1, 33)}, key=rounds)
+        return dataclasses.replace(self, cells=(planes, *self.cells[1:]))
+
     def text(self) -> str:
         """Return the whole CUDA source of a kernel of this form."""
         return f"""{TEXT}
-extern "C" __global__ void __launch_bounds__({self.threads}, 1)
+extern "C" __global__ void __launch_bounds__({self.threads}, {self.resident})
 kernel(const float* u, float* v, long long nz, long long ny, long long nx) {{
     {self.call("u", "v", "nz, ny, nx")}
 }}
 """
 
 
-def columns(width: int, depth: int, vector: int = 1, planes: int = 128) -> Form:
-    name, cells = f"sweep_marching<{width}, {depth}, {vector}>", (planes, depth, width * vector)
+def columns(width: int, depth: int, vector: int = 1, rows: int = 1, planes: int = 128) -> Form:
+    name, cells = f"sweep_marching<{width}, {depth}, {vector}, {rows}>", (planes, depth * rows, width * vector)
     return Form("columns", name, width * depth, cells, vector=vector)
 
 
@@ -51,25 +69,33 @@ def boxes(width: int, depth: int, height: int) -> Form:
     return Form("boxes", f"sweep_boxes<{width}, {depth}, {height}>", width * depth * height, (height, depth, width))
 
 
-def several(sweeps: int, width: int, depth: int, rows: int, planes: int = 256) -> Form:
-    written = (planes, depth * rows - 2 * sweeps, width - 2 * sweeps)
-    name = f"sweep_times<{sweeps}, {width}, {depth}, {rows}>"
-    return Form(f"{sweeps} sweeps at once", name, width * depth, written, sweeps, 8 * sweeps * width * depth * rows)
+def several(sweeps: int, warps: int, rows: int, slots: int = 3, resident: int = 1) -> Form:
+    name, height = f"sweep_times<{sweeps}, {warps}, {rows}, {slots}>", warps * rows
+    written, margin = (128, height - 2 * sweeps, 120), (0, sweeps, 4)
+    nbytes = 512 * (slots * height + 4 * sweeps * warps + 1)
+    kind = "columns" if sweeps == 1 else f"{sweeps} sweeps at once"
+    return Form(kind, name, 32 * warps, written, margin, sweeps, nbytes, resident, 4)
 
 
 FORMS = (
-    *(columns(*sizes) for sizes in ((8, 8), (16, 16), (32, 8), (32, 16), (32, 32), (64, 4), (128, 4))),
-    *(columns(*sizes, 4) for sizes in ((8, 16), (16, 16), (32, 4), (32, 8), (64, 4), (128, 2))),
+    *(columns(*sizes) for sizes in ((16, 16), (32, 8), (128, 4))),
+    *(columns(*sizes) for sizes in ((32, 8, 4, 1), (128, 2, 4, 1), (32, 8, 4, 2), (32, 4, 4, 4), (64, 4, 4, 2), (128, 2, 4, 2))),
+    *(several(1, *sizes) for sizes in ((16, 4), (8, 4, 3, 2))),
     *(boxes(*sizes) for sizes in ((4, 4, 4), (8, 8, 8), (16, 8, 8), (16, 4, 4), (32, 4, 4), (64, 4, 2))),
-    *(several(sweeps, *sizes) for sweeps in (2, 3, 4) for sizes in ((32, 8, 4), (64, 4, 8), (64, 8, 4))),
+    *(several(2, *sizes) for sizes in ((16, 4), (12, 5), (8, 8), (8, 4, 3, 2))),
+    *(several(3, *sizes) for sizes in ((12, 4), (8, 6), (16, 3))),
+    *(several(4, *sizes) for sizes in ((8, 5), (12, 3))),
 )
 
 
-def sweeps_by(form: Form, count: int):
+def sweeps_by(form: Form, count: int, shape: tuple[int, int, int]):
     """Return a function that makes `count` sweeps of a CuPy array: what a form leaves over is swept by columns."""
     import cupy
 
+    processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+
     def kernel_of(form):
+        form = form.balanced(shape, processors)
         kernel = cupy.RawKernel(form.text(), "kernel", options=("-std=c++17",))
         if form.shared_bytes > 48 << 10:  # more than a kernel may have unasked
             kernel.max_dynamic_shared_size_bytes = form.shared_bytes

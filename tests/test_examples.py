@@ -226,7 +226,7 @@ def test_normals_are_normal(load, backend):
 
 @pytest.mark.emulator
 @pytest.mark.skipif(emulator.compiler() is None, reason="no C++ compiler is installed")
-@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 11, 13), (7, 30, 61), (3, 40, 140)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 11, 13), (7, 30, 61), (3, 40, 140), (20, 70, 136)])
 def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
     from array_api_compat import numpy as xp
 
