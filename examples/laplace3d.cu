@@ -36,9 +36,17 @@ struct alignas(4 * VECTOR) Cells {
     float cell[VECTOR];
 };
 
+template <int VECTOR>
+__device__ void store(float* to, const Cells<VECTOR>& cells) {  // to be read by another launch
+    if constexpr (VECTOR == 4)
+        __stcs(reinterpret_cast<float4*>(to), make_float4(cells.cell[0], cells.cell[1], cells.cell[2], cells.cell[3]));
+    else
+        for (int k = 0; k < VECTOR; ++k) __stcs(to + k, cells.cell[k]);
+}
+
 // Grid: tiles of BX * VECTOR times BY * ROWS cells, times pieces of `planes` planes. Threads: BX * BY, each with ROWS
-// rows of VECTOR cells, which nx must be a multiple of. Planes are read two rounds before they are computed, and what
-// lies around a thread's cells one round before. Reads beyond the grid are of the nearest cells, and go nowhere.
+// rows of VECTOR cells, which nx must be a multiple of. A plane is read two rounds before it is computed. Where rows
+// fill whole warps, lanes ask each other. Reads beyond the grid are of cells inside, and go nowhere.
 template <int BX, int BY, int VECTOR, int ROWS>
 __device__ void sweep_marching(const float* __restrict__ u, float* __restrict__ v, Sizes n, long long planes) {
     using Row = Cells<VECTOR>;
@@ -46,72 +54,64 @@ __device__ void sweep_marching(const float* __restrict__ u, float* __restrict__ 
     const long long x = (blockIdx.x % across * BX + threadIdx.x % BX) * VECTOR;
     const long long y = (blockIdx.x / across % down * BY + threadIdx.x / BX) * ROWS;
     const long long first = blockIdx.x / (across * down) * planes;
-    const long long end = first + planes < n.nz ? first + planes : n.nz, last = end < n.nz ? end : n.nz - 1;
     if (y >= n.ny) return;
-    const int lane = threadIdx.x % 32;
-    const auto column = [&](long long at) { return at < 0 ? 0 : at < n.nx ? at : n.nx - 1; };
-    const long long middle = x < n.nx ? x : n.nx - VECTOR, left = column(x - 1), right = column(x + VECTOR);
-    const auto row_of = [&](long long z, int row) {  // -1 ... ROWS
-        const long long at = y + row < 0 ? 0 : y + row < n.ny ? y + row : n.ny - 1;
-        return u + n.index(z < last ? z : last, at, 0);
-    };
-    struct Plane {
-        Row row[ROWS];
-    };
-    struct Sides {
-        Row south, north;
-        float west[ROWS], east[ROWS];
-    };
-    const auto plane_at = [&](long long z) {
-        Plane result;
+    const int lane = threadIdx.x % 32, rows = n.ny - y < ROWS ? n.ny - y : ROWS;
+    const bool there = x < n.nx, west_face = x == 0, east_face = x + VECTOR >= n.nx;
+    const bool asks_west = (BX % 32 || lane == 0) && !west_face, asks_east = (BX % 32 || lane == 31) && !east_face;
+    const long long plane = n.ny * n.nx, south_row = y > 0 ? -n.nx : 0, north_row = y + rows < n.ny ? rows * n.nx : 0;
+    const int count = planes < n.nz - first ? planes : n.nz - first, known = first + count < n.nz ? count : count - 1;
+
+    const long long start = n.index(first, y, there ? x : 0);
+    const float *from = u + start, *ahead = from;  // planes z and z + 2, or the last that is needed
+    float* to = v + start;
+    Row below[ROWS], here[ROWS], above[ROWS], beyond[ROWS];
+    const auto read = [&](Row(&to)[ROWS], const float* at) {
 #pragma unroll
-        for (int row = 0; row < ROWS; ++row) result.row[row] = *reinterpret_cast<const Row*>(row_of(z, row) + middle);
-        return result;
+        for (int row = 0; row < ROWS; ++row)
+            to[row] = *reinterpret_cast<const Row*>(row < rows ? at + row * n.nx : at);
     };
-    const auto sides_at = [&](long long z) {
-        Sides result = {};
-        result.south = *reinterpret_cast<const Row*>(row_of(z, -1) + middle);
-        result.north = *reinterpret_cast<const Row*>(row_of(z, ROWS) + middle);
-#pragma unroll
-        for (int row = 0; row < ROWS; ++row) {  // where rows fill whole warps, the other lanes ask each other
-            if (BX % 32 || lane == 0) result.west[row] = row_of(z, row)[left];
-            if (BX % 32 || lane == 31) result.east[row] = row_of(z, row)[right];
-        }
-        return result;
-    };
-    Plane below = plane_at(first > 0 ? first - 1 : 0), here = plane_at(first), above = plane_at(first + 1);
-    Sides around = sides_at(first);
+    read(below, first > 0 ? from - plane : from);
+    read(here, from);
+    if (known > 0) ahead += plane;
+    read(above, ahead);
 #pragma unroll 4
-    for (long long z = first; z < end; ++z) {
-        const Plane beyond = plane_at(z + 2);
-        const Sides later = sides_at(z + 1);
+    for (int z = 0; z < count; ++z, from += plane, to += plane) {
+        if (z + 2 <= known) ahead += plane;
+        read(beyond, ahead);
+        const Row south = *reinterpret_cast<const Row*>(from + south_row);
+        const Row north = *reinterpret_cast<const Row*>(from + north_row);
+        const bool face = first + z == 0 || first + z == n.nz - 1;
+        const float* at = from;
+        float* into = to;
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row, at += n.nx, into += n.nx) {
+            float west = 0, east = 0;
+            if (BX % 32 == 0) {
+                west = __shfl_up_sync(~0u, here[row].cell[VECTOR - 1], 1);
+                east = __shfl_down_sync(~0u, here[row].cell[0], 1);
+            }
+            if (asks_west && row < rows) west = at[-1];
+            if (asks_east && row < rows) east = at[VECTOR];
+            const Row& lower = row > 0 ? here[row > 0 ? row - 1 : 0] : south;
+            const bool kept = face || y + row == 0 || y + row == n.ny - 1;
+            Row result;
+#pragma unroll
+            for (int k = 0; k < VECTOR; ++k) {
+                const float upper = row < ROWS - 1 ? here[row < ROWS - 1 ? row + 1 : 0].cell[k] : north.cell[k];
+                const float mean = sixth(k > 0 ? here[row].cell[k > 0 ? k - 1 : 0] : west,
+                                         k < VECTOR - 1 ? here[row].cell[k < VECTOR - 1 ? k + 1 : 0] : east,
+                                         lower.cell[k], upper, below[row].cell[k], above[row].cell[k]);
+                const bool on_face = kept || (k == 0 && west_face) || (k == VECTOR - 1 && east_face);
+                result.cell[k] = on_face ? here[row].cell[k] : mean;
+            }
+            if (there && row < rows) store<VECTOR>(into, result);
+        }
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
-            const Row &middle_row = here.row[row], south = row > 0 ? here.row[row > 0 ? row - 1 : 0] : around.south;
-            const Row& north = row < ROWS - 1 ? here.row[row < ROWS - 1 ? row + 1 : 0] : around.north;
-            float west = around.west[row], east = around.east[row];
-            if constexpr (BX % 32 == 0) {
-                const float from_west = __shfl_up_sync(~0u, middle_row.cell[VECTOR - 1], 1);
-                const float from_east = __shfl_down_sync(~0u, middle_row.cell[0], 1);
-                west = lane > 0 ? from_west : west;
-                east = lane < 31 ? from_east : east;
-            }
-            Row result = middle_row;
-            if (z > 0 && z < n.nz - 1 && y + row > 0 && y + row < n.ny - 1)
-#pragma unroll
-                for (int k = 0; k < VECTOR; ++k) {
-                    const float lower = k > 0 ? middle_row.cell[k > 0 ? k - 1 : 0] : west;
-                    const float upper = k < VECTOR - 1 ? middle_row.cell[k < VECTOR - 1 ? k + 1 : 0] : east;
-                    if (x + k > 0 && x + k < n.nx - 1)
-                        result.cell[k] = sixth(lower, upper, south.cell[k], north.cell[k], below.row[row].cell[k],
-                                               above.row[row].cell[k]);
-                }
-            if (x < n.nx && y + row < n.ny) *reinterpret_cast<Row*>(v + n.index(z, y + row, x)) = result;
+            below[row] = here[row];
+            here[row] = above[row];
+            above[row] = beyond[row];
         }
-        below = here;
-        here = above;
-        above = beyond;
-        around = later;
     }
 }
 

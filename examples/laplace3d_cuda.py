@@ -60,9 +60,11 @@ kernel(const float* u, float* v, long long nz, long long ny, long long nx) {{
 """
 
 
-def columns(width: int, depth: int, vector: int = 1, rows: int = 1, planes: int = 128) -> Form:
+def columns(
+    width: int, depth: int, vector: int = 1, rows: int = 1, resident: int = 1, planes: int = 128
+) -> Form:
     name, cells = f"sweep_marching<{width}, {depth}, {vector}, {rows}>", (planes, depth * rows, width * vector)
-    return Form("columns", name, width * depth, cells, vector=vector)
+    return Form("columns", name, width * depth, cells, resident=resident, vector=vector)
 
 
 def boxes(width: int, depth: int, height: int) -> Form:
@@ -79,7 +81,9 @@ def several(sweeps: int, warps: int, rows: int, slots: int = 3, resident: int = 
 
 FORMS = (
     *(columns(*sizes) for sizes in ((16, 16), (32, 8), (128, 4))),
-    *(columns(*sizes) for sizes in ((32, 8, 4, 1), (128, 2, 4, 1), (32, 8, 4, 2), (32, 4, 4, 4), (64, 4, 4, 2), (128, 2, 4, 2))),
+    *(columns(*sizes, 4, 1, 3) for sizes in ((32, 8), (128, 2), (256, 1))),
+    *(columns(128, 4, 4, 1, resident) for resident in (1,)),
+    *(columns(*sizes, 4, 2, 2) for sizes in ((32, 8), (64, 4), (128, 2), (256, 1))),
     *(several(1, *sizes) for sizes in ((16, 4), (8, 4, 3, 2))),
     *(boxes(*sizes) for sizes in ((4, 4, 4), (8, 8, 8), (16, 8, 8), (16, 4, 4), (32, 4, 4), (64, 4, 2))),
     *(several(2, *sizes) for sizes in ((16, 4), (12, 5), (8, 8), (8, 4, 3, 2))),
