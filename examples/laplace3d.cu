@@ -157,8 +157,9 @@ __device__ inline void copy_async(void* to, const float* from) {
 template <int T, int BY, int ROWS, int SLOTS>
 __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, Sizes n, long long planes) {
     constexpr int VECTOR = 4, HEIGHT = BY * ROWS, SLOT = HEIGHT * 32, SIDE = T * BY * 64;
+    constexpr unsigned FACE = 1, INSIDE = 1 << 8, WRITTEN = 1 << 16, FACES = 255;
     using Row = Cells<VECTOR>;
-    static_assert(T <= VECTOR && HEIGHT > 2 * T, "a tile must be wider than what turns stale");
+    static_assert(ROWS <= 8 && T <= VECTOR && HEIGHT > 2 * T, "a tile must be wider than what turns stale");
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // [SLOTS][HEIGHT][32] planes of u to come, [2][T][BY][2][32] edges, 32 of any value
@@ -170,37 +171,36 @@ __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, 
     const long long x = across.begin(column) + lane * VECTOR, y = down.begin(line) + warp * ROWS;
     const bool west_face = x == 0, east_face = x == n.nx - VECTOR;
     const bool written_x = x >= across.low(column) && x < across.high(column);
-    unsigned faces = 0, inside = 0, written = 0;  // a bit for every row
+    unsigned bits = 0;  // of every row: whether it is on a face, inside the grid, written
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-        faces |= (y + row == 0 || y + row == n.ny - 1) << row;
-        inside |= (x < n.nx && y + row < n.ny) << row;
-        written |= (written_x && y + row >= down.low(line) && y + row < down.high(line)) << row;
+        bits |= (y + row == 0 || y + row == n.ny - 1 ? FACE : 0) << row;
+        bits |= (x < n.nx && y + row < n.ny ? INSIDE : 0) << row;
+        bits |= (written_x && y + row >= down.low(line) && y + row < down.high(line) ? WRITTEN : 0) << row;
     }
     // Planes are counted from `first`. The first of the grid is `bottom`, or far below; the last is `top`.
     const int left = n.nz - first < 1 << 30 ? n.nz - first : 1 << 30, count = planes < left ? planes : left;
     const int bottom = first < 1 << 30 ? -first : -1 << 30, top = left - 1;
     int k = bottom > -T ? bottom : -T;
-    const float* from = u + n.index(first + k, y, x);
-    float* to = v + n.index(first + k - T, y, x);
+    const long long plane = n.ny * n.nx;
+    long long next_copied = n.index(first + k, y, x);
     Row below[T][ROWS] = {}, here[T][ROWS] = {};
-    int slot = 0, free = 0;  // where the next plane is read from, and copied to
-    const auto copy = [&](bool there) {
-        const float* at = from;
-        const unsigned which = there ? inside : 0;
+    int slot = 0;  // the one that the next plane is read from; in a round, the one before is free
+    const auto copy = [&](bool there, int free) {
+        const float* at = u + next_copied;
+        const unsigned which = there ? bits : 0;
 #pragma unroll
         for (int row = 0; row < ROWS; ++row, at += n.nx)
-            if (which >> row & 1) copy_async(copies + free + row * 32, at);
+            if (which & INSIDE << row) copy_async(copies + free + row * 32, at);
         asm volatile("cp.async.commit_group;");
-        from += n.ny * n.nx;
-        free = free == (SLOTS - 1) * SLOT ? 0 : free + SLOT;
+        next_copied += plane;
     };
-    for (int ahead = 0; ahead < SLOTS - 1; ++ahead) copy(k + ahead <= top);
+    for (int ahead = 0; ahead < SLOTS - 1; ++ahead) copy(k + ahead <= top, ahead * SLOT);
     // Copies plane k + SLOTS - 1 and goes on with plane k. `steady`: all planes computed are inside, and the last is
     // written.
     const auto round = [&](auto steady) {
         Row next[ROWS];
-        copy(k + SLOTS - 1 <= top);
+        copy(k + SLOTS - 1 <= top, slot > 0 ? slot - SLOT : (SLOTS - 1) * SLOT);
         asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1));
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) next[row] = copies[slot + row * 32];
@@ -225,13 +225,13 @@ __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, 
                 if (west_face) result[row].cell[0] = cells.cell[0];
                 if (east_face) result[row].cell[VECTOR - 1] = cells.cell[VECTOR - 1];
             }
-            unsigned kept = faces;
-            if (!steady.value && (k - t - 1 <= bottom || k - t - 1 >= top)) kept = ~0u;
+            unsigned kept = bits & FACES;
+            if (!steady.value && (k - t - 1 <= bottom || k - t - 1 >= top)) kept = FACES;
             if (kept) {
                 asm volatile("" : "+r"(kept));  // so that its bits are looked at here alone
 #pragma unroll
                 for (int row = 0; row < ROWS; ++row)
-                    if (kept >> row & 1) result[row] = here[t][row];
+                    if (kept & FACE << row) result[row] = here[t][row];
             }
             later[t * BY * 64] = next[0];
             later[t * BY * 64 + 32] = next[ROWS - 1];
@@ -243,12 +243,11 @@ __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, 
             }
         }
         if (steady.value || (k >= T && k < count + T)) {
-            float* at = to;
+            float* at = v + (next_copied - (SLOTS + T) * plane);
 #pragma unroll
             for (int row = 0; row < ROWS; ++row, at += n.nx)
-                if (written >> row & 1) *reinterpret_cast<Row*>(at) = next[row];
+                if (bits & WRITTEN << row) *reinterpret_cast<Row*>(at) = next[row];
         }
-        to += n.ny * n.nx;
         Row* const other = now;
         now = later;
         later = other;
