@@ -3,12 +3,13 @@
 // Grids are (nz, ny, nx), x fastest. Sums are formed in one order, x- x+ y- y+ z- z+, and multiplied by 1/6, so that
 // every form gives the same bits. Blocks are numbered along x, then y, then z.
 //
-// sweep_marching   one sweep; a block holds a tile of x and y and marches along z, three planes in registers, and reads
+// sweep_marching   one sweep; a block holds a tile of x and y and marches along z, four planes in registers, and reads
 //                  and writes several cells of a row at once
 // sweep_boxes      one sweep; a block is a box, a thread a cell, and the caches share the neighbours
 // sweep_times      T sweeps at once; a block marches along z with T planes in flight: in a round it reads plane k of u
 //                  and computes plane k - t after t sweeps, t = 1 ... T, from the planes one sweep before. Tiles
-//                  overlap by T cells, which turn stale one cell further in with every sweep and are not written.
+//                  overlap by 2T cells: a tile's outer cells turn stale, one cell further in with every sweep, and are
+//                  not written.
 //                  (Nguyen, Satish, Chhugani, Kim and Dubey, 3.5-D Blocking Optimization for Stencil Computations,
 //                  SC 2010.)
 
@@ -146,14 +147,34 @@ struct Tiles {
     __device__ long long high(long long tile) const { return tile < count() - 1 ? (tile + 1) * step() + halo : n; }
 };
 
+// Copies 16 bytes to shared memory while the thread goes on.
 __device__ inline void copy_async(void* to, const float* from) {
+#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
+#else
+    *static_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+#endif
 }
 
-// Grid: tiles of 128 times BY * ROWS cells, which share 4 and T cells with the next, times pieces of `planes` planes.
-// Threads: 32 * BY, each with ROWS rows of 4 cells, which nx must be a multiple of: a row of a tile lies in a warp,
-// whose lanes ask each other. A warp's first and last rows go through shared memory, 2048 T BY bytes, written in one
-// round and read in the next. Reads beyond the grid are of cells inside, and go nowhere.
+__device__ inline void end_group_of_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;");
+#endif
+}
+
+// Waits for the thread's copies, but not for those of the last GROUPS groups.
+template <int GROUPS>
+__device__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS));
+#endif
+}
+
+// Grid: tiles of 128 times BY * ROWS cells, which share 8 and 2T cells with the next, times pieces of `planes` planes.
+// Threads: 32 * BY, each with ROWS rows of 4 cells, which nx must be a multiple of: a row of a tile lies in a warp, whose
+// lanes ask each other. A warp's first and last rows go through shared memory, written in one round and read in the
+// next. Planes of u are copied to shared memory SLOTS - 1 rounds before they are read; what lies beyond the grid is not,
+// and has any value. Dynamic shared memory: 512 (SLOTS BY ROWS + 4 T BY + 1) bytes.
 template <int T, int BY, int ROWS, int SLOTS>
 __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, Sizes n, long long planes) {
     constexpr int VECTOR = 4, HEIGHT = BY * ROWS, SLOT = HEIGHT * 32, SIDE = T * BY * 64;
@@ -192,7 +213,7 @@ __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, 
 #pragma unroll
         for (int row = 0; row < ROWS; ++row, at += n.nx)
             if (which & INSIDE << row) copy_async(copies + free + row * 32, at);
-        asm volatile("cp.async.commit_group;");
+        end_group_of_copies();
         next_copied += plane;
     };
     for (int ahead = 0; ahead < SLOTS - 1; ++ahead) copy(k + ahead <= top, ahead * SLOT);
@@ -201,7 +222,7 @@ __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, 
     const auto round = [&](auto steady) {
         Row next[ROWS];
         copy(k + SLOTS - 1 <= top, slot > 0 ? slot - SLOT : (SLOTS - 1) * SLOT);
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1));
+        wait_for_copies<SLOTS - 1>();
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) next[row] = copies[slot + row * 32];
         slot = slot == (SLOTS - 1) * SLOT ? 0 : slot + SLOT;
@@ -263,5 +284,5 @@ __device__ void sweep_times(const float* __restrict__ u, float* __restrict__ v, 
             round(Flag<false>());
         }
     }
-    asm volatile("cp.async.wait_all;");
+    wait_for_copies<0>();
 }

@@ -60,9 +60,7 @@ kernel(const float* u, float* v, long long nz, long long ny, long long nx) {{
 """
 
 
-def columns(
-    width: int, depth: int, vector: int = 1, rows: int = 1, resident: int = 1, planes: int = 128
-) -> Form:
+def columns(width: int, depth: int, vector: int = 1, rows: int = 1, resident: int = 1, planes: int = 128) -> Form:
     name, cells = f"sweep_marching<{width}, {depth}, {vector}, {rows}>", (planes, depth * rows, width * vector)
     return Form("columns", name, width * depth, cells, resident=resident, vector=vector)
 
@@ -80,20 +78,20 @@ def several(sweeps: int, warps: int, rows: int, slots: int = 3, resident: int = 
 
 
 FORMS = (
-    *(columns(*sizes) for sizes in ((16, 16), (32, 8), (128, 4))),
-    *(columns(*sizes, 4, 1, 3) for sizes in ((32, 8), (128, 2), (256, 1))),
-    *(columns(128, 4, 4, 1, resident) for resident in (1,)),
+    *(several(1, *sizes) for sizes in ((16, 4), (16, 4, 4), (8, 4, 3, 2))),
+    *(several(2, *sizes) for sizes in ((16, 4, 2), (12, 5), (8, 8), (16, 3), (8, 4, 2, 2))),
+    *(several(3, *sizes) for sizes in ((12, 4), (12, 4, 4), (8, 6))),
+    *(several(4, *sizes) for sizes in ((8, 4), (8, 4, 4))),
+    *(columns(*sizes) for sizes in ((16, 16), (32, 8))),
+    *(columns(*sizes, 4, 1, 2) for sizes in ((32, 8), (128, 2), (256, 1))),
+    columns(128, 4, 4),
     *(columns(*sizes, 4, 2, 2) for sizes in ((32, 8), (64, 4), (128, 2), (256, 1))),
-    *(several(1, *sizes) for sizes in ((16, 4), (8, 4, 3, 2))),
     *(boxes(*sizes) for sizes in ((4, 4, 4), (8, 8, 8), (16, 8, 8), (16, 4, 4), (32, 4, 4), (64, 4, 2))),
-    *(several(2, *sizes) for sizes in ((16, 4), (12, 5), (8, 8), (8, 4, 3, 2))),
-    *(several(3, *sizes) for sizes in ((12, 4), (8, 6), (16, 3))),
-    *(several(4, *sizes) for sizes in ((8, 5), (12, 3))),
 )
 
 
 def sweeps_by(form: Form, count: int, shape: tuple[int, int, int]):
-    """Return a function that makes `count` sweeps of a CuPy array: what a form leaves over is swept by columns."""
+    """Return a function that makes `count` sweeps of a CuPy array: what a form leaves over is swept by another."""
     import cupy
 
     processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
@@ -106,7 +104,8 @@ def sweeps_by(form: Form, count: int, shape: tuple[int, int, int]):
         return form, kernel
 
     launches = count // form.sweeps * [kernel_of(form)]
-    launches += count % form.sweeps * [kernel_of(columns(32, 8))]
+    if left := count % form.sweeps:
+        launches.append(kernel_of(next(one for one in FORMS if one.sweeps == left and one.fits(shape))))
 
     def sweeps(u):
         old, new, spare = u, cupy.empty_like(u), cupy.empty_like(u)
