@@ -75,7 +75,7 @@ __device__ void sweep_marching(const float* __restrict__ u, float* __restrict__ 
     read(here, from);
     if (known > 0) ahead += plane;
     read(above, ahead);
-#pragma unroll 4
+#pragma unroll 2
     for (int z = 0; z < count; ++z, from += plane, to += plane) {
         if (z + 2 <= known) ahead += plane;
         read(beyond, ahead);

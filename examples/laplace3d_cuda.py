@@ -11,8 +11,8 @@ TEXT = pathlib.Path(__file__).with_suffix("").with_name("laplace3d.cu").read_tex
 class Form:
     """One instantiation. A block writes `cells` (z, y, x) of the grid by `sweeps` sweeps at once.
 
-    The first block along an axis and the last write `margin` cells more. So many blocks as `resident` are to fit a
-    multiprocessor, if that is not 0.
+    The first block along an axis and the last write `margin` cells more each. `resident` blocks are to fit a
+    multiprocessor.
     """
 
     kind: str
@@ -83,7 +83,7 @@ FORMS = (
     *(several(3, *sizes) for sizes in ((12, 4), (12, 4, 4), (8, 6))),
     *(several(4, *sizes) for sizes in ((8, 4), (8, 4, 4))),
     *(columns(*sizes) for sizes in ((16, 16), (32, 8))),
-    *(columns(*sizes, 4, 1, 2) for sizes in ((32, 8), (128, 2), (256, 1))),
+    *(columns(*sizes, 4, 1, 3) for sizes in ((32, 8), (128, 2), (256, 1))),
     columns(128, 4, 4),
     *(columns(*sizes, 4, 2, 2) for sizes in ((32, 8), (64, 4), (128, 2), (256, 1))),
     *(boxes(*sizes) for sizes in ((4, 4, 4), (8, 8, 8), (16, 8, 8), (16, 4, 4), (32, 4, 4), (64, 4, 2))),
