@@ -84,7 +84,7 @@ FORMS = (
     *(several(4, *sizes) for sizes in ((8, 4), (8, 4, 4))),
     *(columns(*sizes) for sizes in ((16, 16), (32, 8))),
     *(columns(*sizes, 4, 1, 3) for sizes in ((32, 8), (128, 2), (256, 1))),
-    columns(128, 4, 4),
+    columns(128, 4, 4, 1, 2),
     *(columns(*sizes, 4, 2, 2) for sizes in ((32, 8), (64, 4), (128, 2), (256, 1))),
     *(boxes(*sizes) for sizes in ((4, 4, 4), (8, 8, 8), (16, 8, 8), (16, 4, 4), (32, 4, 4), (64, 4, 2))),
 )
