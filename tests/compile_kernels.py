@@ -416,7 +416,7 @@ def stencil_plan(form, shape: tuple[int, int, int]) -> _cuda.Plan:
         grid=form.grid(shape),
         block=form.threads,
         shared_bytes=form.shared_bytes,
-        unbound_registers=True,
+        resident_blocks=form.resident,
     )
 
 
