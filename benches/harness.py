@@ -602,10 +602,11 @@ def header(present: list[Backend], ceilings: Mapping[str, float], sha: str | Non
 
 
 def write_results(path: Path, head: Mapping[str, Any], records: list[dict[str, Any]], ran: Iterable[str]) -> None:
-    """Write a results file; records it holds already are kept, except those of the primitives that ran now."""
+    """Write a results file, each record with its commit; those of primitives that did not run now are kept."""
     ran = set(ran)
     kept = json.loads(path.read_text())["records"] if path.exists() else []
-    lines = [json.dumps(one) for one in [*(one for one in kept if one["primitive"] not in ran), *records]]
+    now = [{"commit": head["commit"], **one} for one in records]
+    lines = [json.dumps(one) for one in [*(one for one in kept if one["primitive"] not in ran), *now]]
     path.parent.mkdir(parents=True, exist_ok=True)
     body = ",\n    ".join(lines)
     path.write_text(
@@ -715,6 +716,7 @@ def readme_table(folder: Path = RESULTS) -> str:
             for name, rate in head["ceilings"].items()
         )
         names = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
+        commits = dict.fromkeys(one["commit"][:12] for one in file["records"])
         largest: dict[Any, list[dict[str, Any]]] = {}
         for group in _groups(file["records"]):
             one = group[0]
@@ -723,7 +725,7 @@ def readme_table(folder: Path = RESULTS) -> str:
             if family not in largest or math.prod(one["shape"]) > math.prod(largest[family][0]["shape"]):
                 largest[family] = group
         parts += [
-            f"**{head['device']}**, {head['date'][:10]}, commit {head['commit'][:12]}; {names}.",
+            f"**{head['device']}**, {head['date'][:10]}, commit {', '.join(commits)}; {names}.",
             f"Measured ceilings: {tops}. {LEGEND}",
             "",
             f"| primitive | {' | '.join(COLUMNS)} |",

@@ -15,6 +15,7 @@ from benches import __main__ as command
 from benches import bench_sort, harness
 
 FIELDS = {
+    "commit": str,
     "primitive": str,
     "case": str,
     "backend": str,
@@ -245,7 +246,7 @@ def test_partial_run_replaces_only_its_primitives(tmp_path):
     new = [record(seconds=2e-3)]
     harness.write_results(path, {**HEAD, "commit": "fedcba"}, new, {"sum"})
     file = json.loads(path.read_text())
-    assert file["records"] == [old[2], *new]
+    assert file["records"] == [{"commit": HEAD["commit"], **old[2]}, {"commit": "fedcba", **new[0]}]
     assert file["header"]["commit"] == "fedcba"
     harness.write_results(path, HEAD, [], {"sum", "max"})
     assert json.loads(path.read_text())["records"] == []
