@@ -625,6 +625,11 @@ def si(value: float, unit: str) -> str:
     return f"{scaled:.{digits}f} {['n', 'u', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
 
 
+def _commits(records: Iterable[dict[str, Any]]) -> str:
+    """Return the commits that were measured."""
+    return ", ".join(dict.fromkeys(one["commit"][:12] for one in records))
+
+
 def _groups(records: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Return the records of each case together, in the order in which the cases come.
 
@@ -716,7 +721,6 @@ def readme_table(folder: Path = RESULTS) -> str:
             for name, rate in head["ceilings"].items()
         )
         names = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-        commits = dict.fromkeys(one["commit"][:12] for one in file["records"])
         largest: dict[Any, list[dict[str, Any]]] = {}
         for group in _groups(file["records"]):
             one = group[0]
@@ -725,7 +729,7 @@ def readme_table(folder: Path = RESULTS) -> str:
             if family not in largest or math.prod(one["shape"]) > math.prod(largest[family][0]["shape"]):
                 largest[family] = group
         parts += [
-            f"**{head['device']}**, {head['date'][:10]}, commit {', '.join(commits)}; {names}.",
+            f"**{head['device']}**, {head['date'][:10]}, commit {_commits(file['records'])}; {names}.",
             f"Measured ceilings: {tops}. {LEGEND}",
             "",
             f"| primitive | {' | '.join(COLUMNS)} |",
@@ -764,7 +768,7 @@ def plot(path: Path, head: Mapping[str, Any], records: list[dict[str, Any]]) -> 
     columns = min(3, len(panels)) or 1
     rows = math.ceil(len(panels) / columns) or 1
     figure = Figure(figsize=(7 * columns, 5 * rows), layout="constrained")
-    figure.suptitle(f"{head['device']}, commit {head['commit'][:12]}")
+    figure.suptitle(f"{head['device']}, commit {_commits(records)}")
     for index, (primitive, families) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, index + 1)
         axes.set_prop_cycle(color=matplotlib.colormaps["tab20"].colors)

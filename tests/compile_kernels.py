@@ -72,10 +72,10 @@ SPILLS = {
     "SortedRows<64, 64, 16, 8, true, true> sort ": "up to 30 bytes each way on sm_100, which another block is worth",
     "SortedRows<256, 256, 16, 8, false, true> sort uint8 values (4,)": _OCCUPANCY,
     "SortedTile<512, 18> sort ": "up to 80 bytes each way, the price of longer tiles",
-    "multiply_tiled<32, 32, 32> matmul float32": _OCCUPANCY,
     "multiply_conflict_free<128, 128, ": "up to 300 bytes each way, which let another block fit a multiprocessor",
     "multiply_doubles_by_groups<DOUBLE, 64, 128, 16, 8, 2, false, 1,": "8 bytes each way, outside of the loops",
     "multiply_tiled<32, 32, 32> matmul uint64": "8 bytes each way: 1024 threads have 64 registers each",
+    "multiply_tiled<32, 32, 32> matmul float32": "16 bytes each way on sm_86 and sm_89, the same",
     "multiply_conflict_free<32, 64, 16, 1, ": "up to 120 bytes on sm_120: elements that are loaded one by one",
     # The sums alone take half of the registers that a thread can have.
     "multiply_tensor<HALF, 128, 256, ": "up to 30 bytes each way",

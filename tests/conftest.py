@@ -217,6 +217,18 @@ def gpu(backend: Backend) -> Backend:
 
 
 @pytest.fixture
+def tensors(gpu: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
+    if gpu.name == "emulated":
+        pytest.importorskip("torch")
+        emulator.install_for_torch(monkeypatch)
+        return _backend("torch")
+    if gpu.name != "torch-cuda":
+        pytest.skip("needs PyTorch")
+    return gpu
+
+
+@pytest.fixture
 def streams(gpu: Backend) -> Backend:
     """The array library under test, where it has streams, graphs and an allocator to play with."""
     if not gpu.streams:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parprims import _cuda
+from parprims import _cuda, _matmul, _scan, _sort
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
@@ -365,6 +365,14 @@ def install_for_torch(patch: pytest.MonkeyPatch) -> None:
             return "a transformation or a forward derivative is under way"
         return "a gradient is asked for" if torch.is_grad_enabled() and any(x.requires_grad for x in xs) else None
 
+    # What is remembered would outlast the patch.
+    for module, names in (
+        (_matmul, "_runners _shortcuts"),
+        (_scan, "_programs _shortcuts"),
+        (_sort, "_runners _shortcuts"),
+    ):
+        for name in names.split():
+            patch.setattr(module, name, {})
     patch.setitem(_cuda._KNOWN_TYPES, torch.Tensor, "torch")
     patch.setattr(_cuda, "refusal", refusal)
     patch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))

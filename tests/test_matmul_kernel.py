@@ -837,18 +837,6 @@ class TestSanitized:
 
 
 class TestTorch:
-    @pytest.fixture
-    def tensors(self, gpu, monkeypatch):
-        """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
-        if gpu.name == "emulated":
-            pytest.importorskip("torch")
-            emulator.install_for_torch(monkeypatch)
-            monkeypatch.setattr(_matmul, "_runners", {})
-            return _backend("torch")
-        if gpu.name != "torch-cuda":
-            pytest.skip("needs PyTorch")
-        return gpu
-
     @pytest.mark.parametrize("shapes", [((5, 9), (9, 4)), ((2, 1, 5, 9), (3, 9, 4)), ((9,), (3, 9, 4)), ((9,), (9,))])
     @pytest.mark.parametrize("dtype", ["float32", "complex128"])
     def test_backward(self, tensors, rng, shapes, dtype):

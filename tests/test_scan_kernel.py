@@ -20,8 +20,6 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
-from tests import emulator
-from tests.conftest import _backend
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -696,19 +694,6 @@ class TestStreams:
 
 class TestTorch:
     """Calls like one before, which go straight to their kernel."""
-
-    @pytest.fixture
-    def tensors(self, gpu, monkeypatch):
-        """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
-        if gpu.name == "emulated":
-            pytest.importorskip("torch")
-            emulator.install_for_torch(monkeypatch)
-            for name in ("_programs", "_shortcuts"):
-                monkeypatch.setattr(_scan, name, {})
-            return _backend("torch")
-        if gpu.name != "torch-cuda":
-            pytest.skip("needs PyTorch")
-        return gpu
 
     def test_transformations(self, tensors, rng):
         import torch

@@ -21,7 +21,6 @@ import parprims
 from parprims import _cuda, _sort
 from parprims._arrays import device
 from tests import emulator
-from tests.conftest import _backend
 from tests.contract import few_on_jax, reversed_view, strided, transposed, unaligned
 from tests.test_sort import REAL, extremes, order, raw
 
@@ -447,17 +446,6 @@ class TestJax:
 
 
 class TestTorch:
-    @pytest.fixture
-    def tensors(self, gpu, monkeypatch):
-        """Return PyTorch: on a GPU, or on the emulator, which is handed the memory of its tensors."""
-        if gpu.name == "emulated":
-            pytest.importorskip("torch")
-            emulator.install_for_torch(monkeypatch)
-            return _backend("torch")
-        if gpu.name != "torch-cuda":
-            pytest.skip("needs PyTorch")
-        return gpu
-
     def test_results(self, tensors, run, rng, subtests):
         for shape in ((5, 29), (3, 300), (2, 4500)):
             for dtype in ("bool", "int32", "float64"):

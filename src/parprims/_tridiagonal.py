@@ -131,12 +131,13 @@ def solve_tridiagonal(
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
     of both returned. Kernel first tries a faster elimination with pivots among two rows, once refined if need be, and
-    keeps its solution where no row has a backward error above 8 eps, or in long systems a residual above 2^-10 eps of
-    the largest numbers in the few rows of a thread. The backward error is at most ten times that of LAPACK's gtsv, or
-    ten eps if that is more, in the classes of matrices that studies of stability use (tests/test_tridiagonal.py has
-    them), by array and kernel, and by array commonly below eps. This holds for periodic and transposed systems too. Not
-    so in float32 for a few in a thousand systems whose solution is 1e20 times rhs, such as of random coefficients with
-    a diagonal of size 1e-8: the error may be a thousand times that of gtsv there, and return_residual tells.
+    keeps its solution where no row has a backward error above 8 eps; in long systems a row may, as where x is zero,
+    whose residual is at most 2^-10 eps of the largest numbers in the few rows of a thread. The backward error is at
+    most ten times that of LAPACK's gtsv, or ten eps if that is more, in the classes of matrices that studies of
+    stability use (tests/test_tridiagonal.py has them), by array and kernel, and by array commonly below eps. This holds
+    for periodic and transposed systems too. Not so in float32 for a few in a thousand systems whose solution is 1e20
+    times rhs, such as of random coefficients with a diagonal of size 1e-8: the error may be a thousand times that of
+    gtsv there, and return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
     (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
