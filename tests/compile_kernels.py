@@ -48,6 +48,8 @@ SPILLS = {
     "solve_systems<Complex<float>, 8, 64, 2,": _OCCUPANCY,
     "solve_short<double, 8, 128, true, true>": _OCCUPANCY,
     "shorten_long<Complex<double>, 4,": _OCCUPANCY,
+    "expand_long<double, 8, true, false,": _OCCUPANCY,
+    "mend_long<Complex<float>, 8,": _OCCUPANCY,
     "lengthen_long<Complex<float>, 8,": _OCCUPANCY,
     "reduce_chunks<Complex<float>, 8, 64,": _OCCUPANCY,
     "join_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",

@@ -538,7 +538,8 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
 struct Verdict {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
     unsigned exchange, again, lost;  // exchange: is not dominant
-    unsigned left;                   // not solved in registers: 1 at once, 2 nor for the residual
+    unsigned left;        // not solved in registers: 1 at once, 2 and 4 nor when mended, 8 nor for the residual
+    unsigned menders[2];  // blocks of mend_long that have begun; the first verdict counts them for all systems
 };
 
 template <class T>
@@ -561,9 +562,10 @@ DEVICE void take_parts(Index systems, Index parts, Due due, Each each) {
     }
 }
 
-// Which part of a system a warp has, of how many, and the first row of this lane.
+// Which part of a system a warp has, of how many; the first row of this lane and how many it has.
 template <int ROWS>
 struct Part {
+    static constexpr int ALL = 32 * ROWS;
     Index number, parts, begin;
     int count;
 
@@ -571,8 +573,8 @@ struct Part {
     static DEVICE Index of_blocks(Index rows) { return (rows + blockDim.x * ROWS - 1) / (blockDim.x * ROWS); }
 
     DEVICE Part(Index rows, Index block) {
-        number = block * (blockDim.x / 32) + threadIdx.x / 32, parts = (rows + 32 * ROWS - 1) / (32 * ROWS);
-        begin = (number * 32 + threadIdx.x % 32) * ROWS;
+        number = block * (blockDim.x / 32) + threadIdx.x / 32, parts = (rows + ALL - 1) / ALL;
+        begin = number * ALL + threadIdx.x % 32 * ROWS;
         count = (int)max((Index)0, min((Index)ROWS, rows - begin));
     }
 };
@@ -994,12 +996,11 @@ DEVICE System<T> kept_system(T* kept, Index systems, Index rows) {
 // Returns whether a system is solved here: CHECKED says that launches before have found which are to be exchanged.
 template <bool CHECKED, bool AGAIN>
 DEVICE bool is_exchanged(const Verdict& verdict) {
-    return AGAIN ? verdict.left != 0 : !CHECKED || verdict.exchange;
+    return AGAIN ? (verdict.left & 4) != 0 : !CHECKED || verdict.exchange;
 }
 
-// The rows of a warp: lane for lane a unit, and what joins those. For RESIDUAL their right-hand side is what the first
-// solution, `guess`, between the unknowns `before` and `behind`, leaves of it.
-template <class T, int ROWS, bool RESIDUAL, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+// The rows of a warp: lane for lane a unit, and what joins those.
+template <class T, int ROWS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 struct WarpRows {
     Unit<T, ROWS> unit;
     Joins<32, T> joins;
@@ -1008,19 +1009,31 @@ struct WarpRows {
 
     DEVICE WarpRows(const System<T>& s, Index system, const Part<ROWS>& part) {
         at = place_of(system, s.systems, s.middles, s.lows);
-        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, part.begin, s.rows);
+        const Index rows = part.count > 0 ? s.rows : 0;
+        unit.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, part.begin, rows);
+    }
+    DEVICE void join(const T (&rhs)[ROWS]) {
+        unit.shorten(rhs, joins.up, joins.down);
+        joins.join();
+    }
+    // Joins the rows for what the first solution leaves of their right-hand sides, or those themselves.
+    template <bool RESIDUAL>
+    DEVICE void join_for(const System<T>& s, const Part<ROWS>& part) {
         if constexpr (RESIDUAL) {
             T guess[ROWS], rest[ROWS];
-            load_guess(s, part, guess);
-            const T* const from = s.out.system(at) + part.begin * s.out.along;
-            if (part.count > 0 && part.begin > 0) before = from[-s.out.along];
-            if (part.begin + ROWS < s.rows) behind = from[ROWS * s.out.along];
-            unit.template is_off<true>(guess, before, behind, rest);
-            unit.shorten(rest, joins.up, joins.down);
+            load_residual(s, part, guess, rest);
+            join(rest);
         } else {
-            unit.shorten(unit.d, joins.up, joins.down);
+            join(unit.d);
         }
-        joins.join();
+    }
+    // Loads the unknowns, and those before and behind; returns whether the backward error of a row is too large.
+    DEVICE bool load_residual(const System<T>& s, const Part<ROWS>& part, T (&guess)[ROWS], T (&rest)[ROWS]) {
+        load_guess(s, part, guess);
+        const T* const from = s.out.system(at) + part.begin * s.out.along;
+        if (part.count > 0 && part.begin > 0) before = from[-s.out.along];
+        if (part.count > 0 && part.begin + ROWS < s.rows) behind = from[ROWS * s.out.along];
+        return unit.template is_off<true>(guess, before, behind, rest);
     }
     DEVICE void load_guess(const System<T>& s, const Part<ROWS>& part, T (&guess)[ROWS]) const {
         load<OUT>((const T*)s.out.system(at) + part.begin * s.out.along, s.out.along, part.count, T(), guess);
@@ -1033,7 +1046,8 @@ DEVICE void reduce_long(System<T> s, System<T> next, const Verdict* verdicts) {
     const auto due = [&](Index system) { return is_exchanged<CHECKED, AGAIN>(verdicts[system]); };
     take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
         const Part<ROWS> part(s.rows, block);
-        const WarpRows<T, ROWS, GIVEN && AGAIN, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+        WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+        mine.template join_for<GIVEN && AGAIN>(s, part);
         if (threadIdx.x % 32 == 0 && part.number < part.parts) {
             const Index all = s.systems * next.rows;
             T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * part.number;
@@ -1062,13 +1076,14 @@ DEVICE void solve_short(System<T> s, Verdict* verdicts) {
     });
 }
 
-// The second solution goes to `better`.
+// The solution for the residual goes to `better`.
 template <class T, int ROWS, bool CHECKED, bool GIVEN, bool AGAIN, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
-DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdicts) {
+DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdicts, unsigned* marks) {
     const auto due = [&](Index system) { return is_exchanged<CHECKED, AGAIN>(verdicts[system]); };
     take_parts(s.systems, Part<ROWS>::of_blocks(s.rows), due, [&](Index system, Index block) {
         const Part<ROWS> part(s.rows, block);
-        const WarpRows<T, ROWS, GIVEN && AGAIN, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+        WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+        mine.template join_for<GIVEN && AGAIN>(s, part);
         const T* const ends = next.out.base + system * next.rows + 2 * min(part.number, part.parts - 1);
         const T first = part.number > 0 ? ends[-1] : T(), last = part.number + 1 < part.parts ? ends[2] : T();
         const Known<T> known = mine.joins.resolve({first, ends[0], ends[1], last});
@@ -1083,8 +1098,99 @@ DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdict
         } else {
             save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
         }
-        if (GIVEN && part.count > 0 && mine.unit.template is_off<true>(x, before, behind, rest))
-            atomicOr(&verdicts[system].left, AGAIN ? 2u : 1u);
+        if constexpr (GIVEN) {
+            const bool off = part.count > 0 && mine.unit.template is_off<true>(x, before, behind, rest);
+            const unsigned off_lanes = __ballot_sync(0xffffffffu, off);
+            if (threadIdx.x % 32 > 0 || part.number >= part.parts) return;
+            unsigned* const mine = marks + system * part.parts + part.number;
+            if (!AGAIN) mine[0] = off_lanes, mine[s.systems * part.parts] = 0;
+            if (off_lanes) atomicOr(&verdicts[system].left, AGAIN ? 8u : 1u);
+        }
+    });
+}
+
+// The rows that a warp mends: a part of a system, but those behind the first begin at row `shift`, near which it ends.
+template <int ROWS>
+struct Window : Part<ROWS> {
+    Index low, high, middle, end;  // its rows, and those of them that are `far` from an end that is not the system's
+
+    DEVICE Window(Index rows, Index at, Index shift, int far) : Part<ROWS>(rows, 0) {
+        low = at > 0 ? shift + (at - 1) * this->ALL : 0, high = at > 0 ? low + this->ALL : shift / ROWS * ROWS;
+        middle = low > 0 ? low + far : 0, end = high < rows ? high - far : rows;
+        this->begin = low + threadIdx.x % 32 * ROWS;
+        this->count = (int)max((Index)0, min((Index)ROWS, min(rows, high) - this->begin));
+    }
+    // Returns whether a unit that reaches into the middle has a mark; units begin where those of a part do.
+    DEVICE bool marked(const unsigned* marks) const {
+        if (middle >= end) return false;
+        const Index first = middle / ROWS, last = (end - 1) / ROWS;  // 33 units at most
+        const unsigned long long both = marks[first / 32] | (unsigned long long)marks[last / 32] << 32;
+        return both << (63 - (last - first) - first % 32) >> (63 - (last - first)) != 0;
+    }
+};
+
+// Mends the units with a row whose backward error is too large, each from the rows around it: a warp has a window, and
+// solves for the residual of the marked units in its middle. Its units and joins are others than those of the launches
+// before, and find what those have lost. The window's first and last unknown stay as they are, so that the rows beyond
+// hear nothing of it. A round is 2 or 4 launches, which have every row in a middle. Units that the first round leaves
+// are marked for the second. A warp looks at the marks of `each` windows at once.
+template <class T, int ROWS, int ROUND, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdicts) {
+    constexpr unsigned ALL = 0xffffffffu;
+    constexpr int STEP = ROUND == 1 ? 16 : 8, FAR = (32 - STEP) / 2 - 1;
+    const Index launch = verdicts->menders[ROUND - 1] / gridDim.x;
+    __syncthreads();  // all have read the number
+    if (threadIdx.x == 0) atomicAdd(&verdicts->menders[ROUND - 1], 1u);
+    const Index shift = (4 + launch * STEP) * ROWS + (ROUND == 1 ? ROWS / 2 : ROWS);
+    const Index windows = 1 + (max((Index)0, s.rows - shift) + Part<ROWS>::ALL - 1) / Part<ROWS>::ALL;
+    const Index parts = (s.rows + Part<ROWS>::ALL - 1) / Part<ROWS>::ALL, in_block = each * (blockDim.x / 32);
+    const auto due = [&](Index system) { return (verdicts[system].left & ROUND) != 0; };
+    take_parts(s.systems, (windows + in_block - 1) / in_block, due, [&](Index system, Index block) {
+        const int lane = threadIdx.x % 32;
+        const Index base = block * in_block + threadIdx.x / 32 * each;
+        unsigned* const units = marks + ((ROUND - 1) * s.systems + system) * parts;
+        const auto window_at = [&](Index at) { return Window<ROWS>(s.rows, at, shift, FAR * ROWS); };
+        unsigned todo = __ballot_sync(ALL, lane < each && base + lane < windows && window_at(base + lane).marked(units));
+#pragma unroll 1
+        for (; todo; todo &= todo - 1) {
+            const Window<ROWS> window = window_at(base + __ffs(todo) - 1);
+            WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, window);
+            T x[ROWS], y[ROWS], rest[ROWS];
+            const bool off = mine.load_residual(s, window, x, rest);
+            const bool middle = window.begin >= window.middle && window.begin + window.count <= window.end;
+            const bool kept = off && !middle;
+            bool wrong = off && middle;
+            unsigned wrongs = __ballot_sync(ALL, wrong), before = wrongs;
+#pragma unroll 1
+            for (int pass = 0; pass < 3 && wrongs; ++pass) {
+                if (!wrong) {
+#pragma unroll
+                    for (int k = 0; k < ROWS; ++k) rest[k] = T();
+                }
+                mine.join(rest);
+                const Known<T> known = mine.joins.resolve(mine.joins.close());
+                mine.unit.lengthen(known, y);
+                const bool first = window.low > 0 && window.begin == window.low;
+                const bool last = window.high < s.rows && window.begin + ROWS == window.high;
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k)
+                    if (!(k == 0 && first) && !(k == ROWS - 1 && last)) x[k] = ops::add(x[k], y[k]);
+                mine.before = ops::add(mine.before, known.before), mine.behind = ops::add(mine.behind, known.behind);
+                wrong = mine.unit.template is_off<true>(x, mine.before, mine.behind, rest) && !kept;
+                wrongs = __ballot_sync(ALL, wrong);
+                if (__popc(wrongs) > 2 && 2 * __popc(wrongs) > __popc(before)) break;  // this will not become better
+                before = wrongs;
+            }
+            if (!wrongs) {
+                save<OUT>(s.out.system(mine.at) + window.begin * s.out.along, s.out.along, window.count, x);
+                continue;
+            }
+            if (lane == 0) atomicOr(&verdicts[system].left, 2u * ROUND);
+            if (ROUND == 1 && off && middle) {
+                for (Index row = window.begin; row < window.begin + window.count; row += ROWS / 2)
+                    atomicOr(&units[s.systems * parts + row / ROWS / 32], 1u << row / ROWS % 32);
+            }
+        }
     });
 }
 
@@ -1552,7 +1658,7 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 
 template <bool CHECKED, bool AGAIN>
 DEVICE bool is_due(const Verdict& verdict) {
-    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.left & 2;
+    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.left & 8;
 }
 
 template <class T, int ROWS, int UNITS, bool PERIODIC, bool AGAIN>
@@ -1676,7 +1782,7 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
         } else {
             if (STEP == CLOSE && thread == 0) {
                 slots.close(0);
-                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, CHECKED ? 3 : 0};
+                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, CHECKED ? 15 : 0};
             }
             if (STEP == RESOLVE && thread < 2) {
                 const T* y = known + (system * 2 + thread) * parts;
@@ -1758,7 +1864,7 @@ DEVICE void finish_long(System<T> s, const T* better, const Verdict* verdicts) {
 #pragma unroll 1
     for (Index system = blockIdx.x / each; system < s.systems; system += gridDim.x / each) {
         const Verdict verdict = verdicts[system];
-        const bool second = verdict.left == 1 || (verdict.again && verdict.errors[1] < verdict.errors[0]);
+        const bool second = verdict.left == 7 || (verdict.again && verdict.errors[1] < verdict.errors[0]);
         if (!verdict.lost && !second) continue;
         const Place p = place_of(system, s.systems, s.middles, s.lows);
         T* to = s.out.system(p);

@@ -720,6 +720,7 @@ class _Tile:
 _TILE = _Tile()
 _KEPT = 13  # as in _tridiagonal.cu
 _TIDINGS = 32
+_VERDICT = 40
 
 
 def _plan(
@@ -879,7 +880,7 @@ def _long_plan(
     kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
     memory = _Memory()
     exchanged, checked = pivot != "none", pivot == "auto" and not periodic
-    verdicts = f"(Verdict*){memory.place(32 * systems)}"
+    verdicts = f"(Verdict*){memory.place(_VERDICT * systems)}"
     lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
     launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
     for exchange, again in ((False, False), (True, False), (True, True)):
@@ -941,7 +942,9 @@ def _register_launches(
         ("reduce_long", "solve_short", "expand_long") if exchange else ("shorten_long", "solve_top", "lengthen_long")
     )
     blocks = -(-n // (threads * rows))
-    marks = f"(unsigned*){memory.place(0 if exchange or not checked else 4 * systems * blocks)}"
+    # Blocks with a row that is not dominant, or units with one whose backward error is too large.
+    marked = (not again and 2 * -(-n // (32 * rows))) if exchange else checked and blocks
+    marks = f"(unsigned*){memory.place(4 * systems * marked)}"
     down, up = [], []
     count, system, places, given = n, "all", tuple(lies), True
     while given or count > rows * _TILE.units_short:
@@ -953,14 +956,23 @@ def _register_launches(
         lie = ", ".join(places if exchange else places[:4])
         body = f"  {shorten}<{sizes}, {lie}>({system}, {above}, {verdicts if exchange else marks});"
         down.append((body, grid, threads, 0))
-        arguments = f"{system}, {above}, {'BETTER, ' * exchange}{verdicts}"
+        arguments = f"{system}, {above}, {'BETTER, ' * exchange}{verdicts}{f', {marks}' * exchange}"
         up.append((f"  {lengthen}<{sizes}, {', '.join(places)}>({arguments});", grid, threads, 0))
         system, places, given = above, ("APART",) * 5, False
+    mend = []
+    if exchange and not again:
+        windows = n // (32 * rows) + 2
+        each = min(32, _cuda.power_of_two(-(-systems * windows * 32 // (threads * _TILE.long_blocks)), up=True))
+        grid = systems * -(-windows * 32 // (threads * each))
+        call = f"(all, {memory.number(each)}, {marks}, {verdicts});"
+        for turn in (1, 2):
+            arguments = ", ".join((kind, str(rows), str(turn), *lies))
+            mend += 2 * turn * [(f"  mend_long<{arguments}>{call}", grid, threads, 0)]
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
     arguments = verdicts if exchange else f"{verdicts}, {marks}, {memory.number(blocks)}"
     sizes = f"{kind}, {rows}, {units}, {_cpp(checked)}" + f", {_cpp(again)}" * exchange
     body = f"  {top}<{sizes}>({system}, {arguments});"
-    return [*down, (body, systems, units, 0), *reversed(up)]
+    return [*down, (body, systems, units, 0), *reversed(up), *mend]
 
 
 def _exchange_launches(
