@@ -1,8 +1,8 @@
 // Matrix product by any two operators: c[i, j] = a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ..., combined in this order.
 //
 // The text before this one defines, for the call at hand: T (an element as memory holds it), S (one in registers),
-// load(T) and save(S) between the two, identity() of the sum, combine(earlier, later), step(sum, x, y), which combines a
-// sum with the product of x and y, and RING (whether these are sum and product, so that zeros change nothing).
+// load(T) and save(S) between the two, identity() of the sum, combine(earlier, later), and step(sum, x, y), which combines a
+// sum with the product of x and y.
 //
 // A ladder, each kernel with what the one before lacks:
 //   multiply_naive          A thread computes an element and reads a row and a column of it from memory.
@@ -13,7 +13,7 @@
 //   multiply_conflict_free  A thread computes a small tile in registers, so that an element read from shared memory
 //                           serves several products; reads are of 16 bytes and meet no bank conflict, and the next
 //                           tiles are on their way from memory while these are multiplied.
-// Past these stand the tensor cores, in _matmul_tensor.cu.
+// Past these stand the tensor cores, in _matmul_tensor.cu and _matmul_groups.cu.
 //
 // Tiles are walked in bands of GROUP tile rows, so that blocks in flight share what they read of a and b in the L2
 // cache. Where there are few tiles, the sum over k is cut: blocks leave what they have in memory, and the last of them
@@ -41,7 +41,7 @@ struct Place {
     int split, splits, matrix;
 };
 
-// The place of a unit that belongs to a matrix of the batch. Divisions take long, and most have a quotient of 0 or 1.
+// The place of a unit that belongs to a matrix of the batch. Divisions take long, and most are by 1 or have a quotient of 0.
 template <int M, int N>
 DEVICE Place place(unsigned unit, unsigned matrix, Index m, Index n, Index k, unsigned tiles, unsigned splits, Index part) {
     unit -= matrix * tiles * splits;

@@ -594,7 +594,6 @@ def _source(p: _Product, numbers: _Numbers) -> str:
             _cuda.device_source("_common.cuh"),
             f"using T = {C_TYPES[numbers.memory]};",
             f"using S = {held};",
-            f"constexpr bool RING = {str(p.ring).lower()};",
             "DEVICE S load(T x) { return ops::cast<S>(value(x)); }",
             f"DEVICE T save(S x) {{ return store<T>(ops::cast<{register_type(numbers.memory)}>(x)); }}",
             f"DEVICE S identity() {{ return {identity}; }}",
@@ -752,7 +751,7 @@ def _plan(
     if not by_groups:
         down, across = numbers.warps(block.tile)
         call = f"multiply_tensor<{numbers.kind}, {lengths}, {down}, {across}, {block.stages}, {flags}>"
-        arguments = "a, b, c, p"
+        arguments = "a, b, c, p, n2"
     else:
         if to_pack:
             plan, packing, body, packed = _packed_lines(plan, body, to_pack, matrices, (m, n, k))
@@ -780,13 +779,14 @@ def _plan(
         # Blocks stay, as many as there is room for, and go from unit to unit.
         body = ["  const auto work = [&](unsigned unit, const auto& then) {", *body[1:], "  then(a, b, c, p);", "  };"]
         first = len(plan.integers)
-        arguments = f"work, n{first}"
-        if numbers.kind != "DOUBLE":
-            memory = f"Batch{{n{first + 1}, n{first + 2}, n{first + 3}}}, {memory}, scratch"
-            plan = dataclasses.replace(plan, scratch_bytes=256 * grid * (copying != "BY_THREADS"))
-        integers = [*plan.integers, units, matrices, a.step or 0, b.step or 0]
+        arguments = f"work, n{first}" + ", n2" * (numbers.kind in ("TF32", "SPLIT"))
+        integers = [*plan.integers, units]
+        if copying != "BY_THREADS":
+            memory += f", Bulk{{n2, n{first + 1}, n{first + 2}, n{first + 3}, scratch}}"
+            integers += [matrices, a.step or 0, b.step or 0]
+            plan = dataclasses.replace(plan, scratch_bytes=256 * grid)
         plan = dataclasses.replace(plan, integers=tuple(integers), grid=grid, own_instructions=True)
-    call += f"({arguments}, n2, {memory});"
+    call += f"({arguments}, {memory});"
     plan = dataclasses.replace(plan, source="\n".join(sources), body="\n".join((*body, f"  {call}")))
     if not to_pack:
         return plan

@@ -37,9 +37,11 @@ struct alignas(128) TensorMap {
     unsigned words[32];
 };
 
-// How many matrices there are, and how far those of a and of b are apart, in elements: 0 if all products share one.
-struct Batch {
-    Index count, step_a, step_b;
+// What bulk copies know besides: the length of lines along k; how many matrices there are, and how far those of a and of b are
+// apart, in elements: 0 if all products share one; memory for the tensor maps of all blocks.
+struct Bulk {
+    Index depth, count, step_a, step_b;
+    void* maps;
 };
 
 // A tile of a factor in rows of 128 bytes: LENGTH lines of K numbers (ALONG), or for each 128 bytes of lines K rows.
@@ -66,17 +68,16 @@ struct Swizzled {
 
     static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;
 
-    // Describes a factor of the first of `count` products `step` apart for bulk copies (a tensor map), as a warp: in shared
-    // memory, from where it goes to `map`.
+    // Describes a factor, whose matrices are `step` apart, for bulk copies (a tensor map), as a warp: in shared memory, from
+    // where it goes to `map`.
     template <Kind KIND>
-    static DEVICE void describe(
-        TensorMap* map, TensorMap& shared, const Factor& factor, Index depth, Index count, Index step) {
+    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor& factor, const Bulk& bulk, Index step) {
         shared.words[threadIdx.x % WARP] = 0;
         map->words[threadIdx.x % WARP] = 0;  // what goes there is exchanged with what lies there, atomically
         __syncwarp();
         const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
         if (threadIdx.x % WARP == 0) {
-            const Index across = ALONG ? depth : factor.length, down = ALONG ? factor.length : depth;
+            const Index across = ALONG ? bulk.depth : factor.length, down = ALONG ? factor.length : bulk.depth;
             const auto bytes = [](Index step) { return max((Index)16, step * (Index)sizeof(T)); };
             constexpr int TYPE = KIND == HALF ? 6 : KIND == BFLOAT ? 10 : 11;  // 11: float32, rounded to tf32
             asm volatile(
@@ -97,7 +98,7 @@ struct Swizzled {
                 "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0; "
                 "tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3; "
                 "tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(address),
-                "l"(factor.base), "r"((unsigned)across), "r"((unsigned)down), "r"(step ? (unsigned)count : 1u),
+                "l"(factor.base), "r"((unsigned)across), "r"((unsigned)down), "r"(step ? (unsigned)bulk.count : 1u),
                 "l"(bytes(ALONG ? factor.outer : factor.along)), "l"(bytes(step)), "r"(ROW), "r"(ALONG ? LENGTH : K),
                 "r"(1), "n"(TYPE)
                 : "memory");
@@ -308,28 +309,33 @@ DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
         });
 }
 
+// For tiles that are shown as they come.
+struct Nothing {
+    DEVICE void operator()(int) const {}
+};
+
 // Begins a block: returns false to the groups that are to multiply. The first group copies the tiles of all units, of the left
 // factor and the right one (for TURNED these are b and a), prepare(stage) as in `Meeting`, and is done. Where three groups
-// share the registers, it gives some of its own to the others. `maps` is memory for what bulk copies know of the two.
+// share the registers, it gives some of its own to the others.
 template <Kind KIND, int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
-          Copying HOW, class Work, class Prepare>
+          Copying HOW, class Work, class Prepare = Nothing>
 DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& meeting, const Work& work, unsigned units,
-                       Index depth, const Batch& batch, T* left, T* right, void* maps, const Prepare& prepare) {
+                       T* left, T* right, const Bulk& bulk = {}, const Prepare& prepare = {}) {
     if (threadIdx.x >= 128) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
         return false;
     }
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
-    TensorMap *const right_map = static_cast<TensorMap*>(maps) + blockIdx.x * 2, *const left_map = right_map + 1;
-    const Index left_step = TURNED ? batch.step_b : batch.step_a, right_step = TURNED ? batch.step_a : batch.step_b;
+    TensorMap *const right_map = static_cast<TensorMap*>(bulk.maps) + blockIdx.x * 2, *const left_map = right_map + 1;
+    const Index left_step = TURNED ? bulk.step_b : bulk.step_a, right_step = TURNED ? bulk.step_a : bulk.step_b;
     if constexpr (HOW != BY_THREADS) {
         __shared__ TensorMap shared[2];
         if (threadIdx.x < WARP)
             work(0, [&](const Factor& a, const Factor& b, const Result&, const Place&) {
                 const auto &from_left = TURNED ? b : a, &from_right = TURNED ? a : b;
-                Right::template describe<KIND>(right_map, shared[0], from_right, depth, batch.count, right_step);
+                Right::template describe<KIND>(right_map, shared[0], from_right, bulk, right_step);
                 if constexpr (HOW == AT_ONCE)
-                    Left::template describe<KIND>(left_map, shared[1], from_left, depth, batch.count, left_step);
+                    Left::template describe<KIND>(left_map, shared[1], from_left, bulk, left_step);
             });
         if (HOW == AT_ONCE && threadIdx.x > 0) return true;
     }
@@ -362,19 +368,16 @@ DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& mee
 }
 
 template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
-DEVICE void multiply_by_groups(
-    const Work& work, unsigned units, Index depth, const Batch& batch, void* parts, void* tickets, void* maps) {
+DEVICE void multiply_by_groups(const Work& work, unsigned units, void* parts, void* tickets, const Bulk& bulk = {}) {
     constexpr int GROUPS = M / 64;
     using TileA = Swizzled<M, K, 128, A_ALONG>;
     using TileB = Swizzled<N, K, 128, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     const Meeting<GROUPS, STAGES, false, false, HOW> meeting;
-    if (copy_units<KIND, K, TileA, TileB, false>(
-            meeting, work, units, depth, batch, shared_a, shared_b, maps, [](int) {}))
-        return;
+    if (copy_units<KIND, K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
-    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
+    for_each_unit<K>(work, units, [&](const Factor&, const Factor&, const Result& c, const Place& p, int tiles) {
         float sums[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
@@ -400,7 +403,7 @@ DEVICE void multiply_by_groups(
         if constexpr (C_VECTOR) {
             save_eights(sums, c, p.row + row, p.column);
         } else {
-            save_pairs<KIND, false>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+            save_pairs<false>(sums, c, [&](int at, Index& i, Index& j) {
                 i = p.row + row + row_of(at);
                 j = p.column + column_of(at);
             });
@@ -414,8 +417,8 @@ DEVICE void multiply_by_groups(
 template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED,
           bool C_VECTOR, class Work>
 DEVICE void multiply_floats_by_groups(
-    const Work& work, unsigned units, Index depth, const Batch& batch, void* parts, void* tickets, void* maps) {
-    constexpr int GROUPS = M / 64, PARTS = KIND == SPLIT ? 2 : 1;
+    const Work& work, unsigned units, Index depth, void* parts, void* tickets, const Bulk& bulk = {}) {
+    constexpr int GROUPS = M / 64, PARTS = Fragment<KIND>::PARTS;
     using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
     using Right = Swizzled<N, K, 128, true>;
     static_assert(N % 16 == 0, "128 threads split 16 lines at once");
@@ -441,9 +444,7 @@ DEVICE void multiply_floats_by_groups(
             }
         }
     };
-    if (copy_units<KIND, K, Left, Right, TURNED>(
-            meeting, work, units, depth, batch, shared_left, shared_right, maps, prepare))
-        return;
+    if (copy_units<KIND, K, Left, Right, TURNED>(meeting, work, units, shared_left, shared_right, bulk, prepare)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
 
@@ -538,7 +539,7 @@ DEVICE void multiply_floats_by_groups(
             j = TURNED ? p.row + row + row_of(at) : p.column + column_of(at);
         };
         if constexpr (!TURNED) {
-            save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, where);
+            save_pairs<C_VECTOR>(sums, c, where);
         } else {
 #pragma unroll
             for (int at = 0; at < N / 2; ++at) {
@@ -546,8 +547,8 @@ DEVICE void multiply_floats_by_groups(
                 where(at, i, j);
                 if (i < c.m && j < c.n) c.base[i * c.n + j] = save(sums[at]);
             }
-            multiply_again(sums, a, b, c, depth, where);
         }
+        multiply_again(sums, a, b, c, depth, where);
     });
 }
 
@@ -560,7 +561,7 @@ struct Flag {
 // next step along k has of the right factor.
 template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR,
           class Work>
-DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index depth, void* parts, void* tickets) {
+DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, void* parts, void* tickets) {
     constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
     constexpr int DEPTH = Fragment<KIND>::DEPTH, STEPS = K / DEPTH;
     static_assert(STEPS % 2 == 0 && TALL == BROAD, "two sets of registers take turns");
@@ -568,9 +569,7 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
     T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
     const Meeting<GROUPS, STAGES, false, true, BY_THREADS> meeting;
-    if (copy_units<KIND, K, StagedA, StagedB, false>(
-            meeting, work, units, depth, Batch{}, shared_a, shared_b, nullptr, [](int) {}))
-        return;
+    if (copy_units<KIND, K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b)) return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     const int lane = threadIdx.x % WARP;
@@ -588,7 +587,7 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
     const auto turn_a = [&](unsigned at) { from_a.turn_to(shared_a + at % STAGES * StagedA::SIZE); };
     const auto turn_b = [&](unsigned at) { from_b.turn_to(shared_b + at % STAGES * StagedB::SIZE); };
     unsigned at = 0;  // the number of a tile along k, of all units
-    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
+    for_each_unit<K>(work, units, [&](const Factor&, const Factor&, const Result& c, const Place& p, int tiles) {
         S tile[TALL][BROAD][4] = {};
         meeting.wait_for_tile(at);
         turn_a(at), turn_b(at);
@@ -628,7 +627,7 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, Index d
 #pragma unroll
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
         if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
-        save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+        save_pairs<C_VECTOR>(sums, c, [&](int at, Index& i, Index& j) {
             i = p.row + row + Step<KIND, TALL, BROAD>::row_of(at);
             j = p.column + column + Step<KIND, TALL, BROAD>::column_of(at);
         });

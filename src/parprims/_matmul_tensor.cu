@@ -107,8 +107,8 @@ DEVICE unsigned rounded(float x) {
 
 constexpr float UNITS = 2048;  // as many as a remainder is smaller than what it is left by, at least
 
-// A number as the registers of the fragments it goes to. For SPLIT, both round by integers: what is not finite leaves a
-// remainder that is NaN. Of the remainder the tensor core cuts at most one digit, which has no bias.
+// A number as the registers of the fragments it goes to. SPLIT rounds by integers: what is not finite leaves a remainder that
+// is NaN. Of the remainder the tensor core cuts at most one digit, which has no bias.
 template <Kind KIND, class Register, int PARTS, class Number>
 DEVICE void split(Register (&to)[PARTS], Number x) {
     if constexpr (KIND == DOUBLE) {
@@ -278,9 +278,8 @@ DEVICE void multiply_again(
 }
 
 // Writes the sums of a thread to c: two by two side by side in rows, those at `at` and behind it where where(at, i, j) says.
-template <Kind KIND, bool C_VECTOR, int COUNT, class Where>
-DEVICE void save_pairs(
-    const S (&sums)[COUNT], const Factor& a, const Factor& b, const Result& c, Index depth, const Where& where) {
+template <bool C_VECTOR, int COUNT, class Where>
+DEVICE void save_pairs(const S (&sums)[COUNT], const Result& c, const Where& where) {
 #pragma unroll
     for (int at = 0; at < COUNT; at += 2) {
         Index i, j;
@@ -299,7 +298,6 @@ DEVICE void save_pairs(
                 if (j + e < c.n) to[e] = saved[e];
         }
     }
-    if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again(sums, a, b, c, depth, where);
 }
 
 // Calls take(register, number) for what a thread has of 8 numbers along k of 16 lines of the left factor, of 8 of the right.
@@ -461,8 +459,10 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     }
 
     if (!combine_parts(sums, p, parts, tickets)) return;
-    save_pairs<KIND, C_VECTOR>(sums, a, b, c, depth, [&](int at, Index& i, Index& j) {
+    const auto where = [&](int at, Index& i, Index& j) {
         i = p.row + row + Step<KIND, TALL, BROAD>::row_of(at);
         j = p.column + column + Step<KIND, TALL, BROAD>::column_of(at);
-    });
+    };
+    save_pairs<C_VECTOR>(sums, c, where);
+    if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again(sums, a, b, c, depth, where);
 }
