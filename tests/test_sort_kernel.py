@@ -504,7 +504,7 @@ class TestPlan:
                     for launch in plan.launches():
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
-                        assert launch.shared_bytes <= 50 << 10
+                        assert launch.shared_bytes <= 64 << 10  # on every architecture
                     assert plan.zeroed_bytes <= 1 << 23
                     own = plan.temporary_bytes + plan.zeroed_bytes
                     copy = n * (self.key_bytes(dtype) + sum(values) + (8 if index else 0))

@@ -373,17 +373,17 @@ DEVICE Count* counts_of(void* counts, Index row, int pass) {
 }
 
 // Counts the digits of all keys, `chunk` of a row in each block, and zeroes the words of the tiles. Keys are loaded
-// VECTOR at a time. Threads beside each other count in COPIES of the counts, so that keys with the same digit do not all
-// wait for each other.
-template <int THREADS, int COPIES, int VECTOR>
+// VECTOR at a time. A word of a key has BYTES digits and COPIES of the counts of each, in banks of their own. Lanes with
+// the same copy take their digits in turn, each beginning with another, so that a warp never waits for a bank.
+template <int THREADS, int VECTOR>
 DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index n, Index chunk, Index chunks,
                          Index total) {
-    __shared__ unsigned counts[PASSES * RADIX][COPIES];
-    __shared__ unsigned needed;
+    constexpr int WORDS = (PASSES + 3) / 4, BYTES = PASSES / WORDS, COPIES = WARP / BYTES;
+    extern __shared__ uint4 dynamic[];
+    unsigned* counts = reinterpret_cast<unsigned*>(dynamic);  // [WORDS][RADIX][BYTES][COPIES]
     for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < total; at += (Index)gridDim.x * THREADS)
         static_cast<uint4*>(words)[at] = uint4{};
-    for (int at = threadIdx.x; at < PASSES * RADIX * COPIES; at += THREADS) counts[at / COPIES][at % COPIES] = 0;
-    if (threadIdx.x == 0) needed = 0;
+    for (int at = threadIdx.x; at < WORDS * RADIX * WARP / 4; at += THREADS) dynamic[at] = uint4{};
     __syncthreads();  // separates the zeros from what is added to them
 
     const unsigned row = blockIdx.x / (unsigned)chunks;
@@ -391,25 +391,33 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     const Index end = min(begin + chunk, n);
     const Key* keys = static_cast<const Key*>(in) + row * n;
     const Key first = ordered(keys[0]);
-    const int copy = threadIdx.x % COPIES;
-    Key differing = 0;
-    // Adds a number of keys to the counts of the digits that a key has in passes from `low` to `high`.
-    const auto add = [&](Key key, int low, int high, unsigned number) {
+    constexpr int EACH = WARP * sizeof(unsigned);  // offsets are in bytes: an instruction less for each digit
+    const int lane = threadIdx.x % WARP, turn = lane / COPIES * 8;
+    unsigned banks[BYTES];
 #pragma unroll
-        for (int pass = low; pass < high; ++pass)
-            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], number);
+    for (int byte = 0; byte < BYTES; ++byte) {
+        banks[byte] = (lane + byte * COPIES) % WARP * sizeof(unsigned);
+        asm("" : "+r"(banks[byte]));  // else the compiler takes it from the thread's number again for every key
+    }
+    // Adds a number of keys to the counts of the digits that a key has in one of its words.
+    const auto add = [&](Key key, int word, unsigned number) {
+        const unsigned long long bits = (unsigned)(key >> word * 32 % WIDTH);
+        const unsigned long long turned = (unsigned)((bits << 8 * BYTES | bits) >> turn);
+#pragma unroll
+        for (int byte = 0; byte < BYTES; ++byte) {
+            const unsigned digit = (unsigned)(turned * EACH >> 8 * byte) & (RADIX - 1) * EACH;
+            atomicAdd(reinterpret_cast<unsigned*>((char*)counts + word * RADIX * EACH + (digit | banks[byte])), number);
+        }
     };
-    constexpr int WORD = 4;   // passes over a word of 32 bits
     unsigned like_first = 0;  // how many keys with the first one's upper word are not yet counted there
     const auto count = [&](Key bits, bool together) {
         const Key key = ordered(bits);
-        differing |= key ^ first;
-        add(key, 0, min(PASSES, WORD), 1);
-        if (PASSES <= WORD) return;
+        add(key, 0, 1);
+        if (WORDS == 1) return;
         if (together && !__any_sync(ALL, (unsigned)((key ^ first) >> 32 % WIDTH) != 0))
             ++like_first;
         else
-            add(key, WORD, PASSES, 1);
+            add(key, 1, 1);
     };
     constexpr int AHEAD = 4;  // loads of a thread under way
     Index at = begin + (Index)threadIdx.x * VECTOR;
@@ -429,23 +437,29 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     }
     for (; at < end; at += THREADS * VECTOR)
         for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
-    if (like_first) add(first, WORD, PASSES, like_first);
-
-#pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass)
-        if (__any_sync(ALL, (differing >> 8 * pass & (RADIX - 1)) != 0) && threadIdx.x % WARP == 0)
-            atomicOr(&needed, 1u << pass);
+    if (like_first) add(first, 1, like_first);
     __syncthreads();  // separates the additions from the reads
-    if (threadIdx.x == 0 && needed)
-        atomicOr(static_cast<unsigned long long*>(control), (unsigned long long)needed << NEEDED);
-    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {
-        Count sum = 0;
+
+    const auto sum = [&](int word, int digit, int byte) {
+        unsigned sum = 0;
 #pragma unroll
-        for (int one = 0; one < COPIES; ++one) sum += counts[at][one];
+        for (int copy = 0; copy < COPIES; ++copy) sum += counts[((word * RADIX + digit) * BYTES + byte) * COPIES + copy];
+        return sum;
+    };
+    if (threadIdx.x < WARP) {  // a lane for each digit that may be needed: not all keys have the first one's
+        const unsigned its = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
+        const bool differs = lane < PASSES && sum(lane / BYTES, its, lane % BYTES) != (unsigned)(end - begin);
+        const unsigned long long needed = __ballot_sync(ALL, differs);
+        if (lane == 0 && needed) atomicOr(static_cast<unsigned long long*>(control), needed << NEEDED);
+    }
+    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // side by side in shared memory
+        const int word = at / (RADIX * BYTES), digit = at / BYTES % RADIX, byte = at % BYTES;
+        const Count number = sum(word, digit, byte);
+        Count* to = counts_of(totals, row, word * BYTES + byte) + digit;
         if (chunks == 1)
-            counts_of(totals, row, 0)[at] = sum;
-        else if (sum)
-            atomicAdd(counts_of(totals, row, 0) + at, sum);
+            *to = number;
+        else if (number)
+            atomicAdd(to, number);
     }
 }
 

@@ -471,8 +471,8 @@ class _Sizes:
     4 bytes where there are fewer rows than half of ``blocks``. ``alone`` and ``together`` are the tiles of longer rows,
     of keys alone and of keys with values, by the bytes of the widest: the threads, the elements to a thread, and the
     blocks on a multiprocessor. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count
-    digits, ``chunk`` keys at least in each. Words of 32 bits count the keys of rows up to ``counts``, and indices on
-    their way of rows up to ``places``.
+    digits, with ``counting`` threads for each word of a key and ``chunk`` keys at least. Words of 32 bits count the
+    keys of rows up to ``counts``, and indices on their way of rows up to ``places``.
     """
 
     lanes: int = 32
@@ -493,6 +493,7 @@ class _Sizes:
     )
     blocks: int = 132
     counters: int = 1056
+    counting: int = 256
     chunk: int = 16384
     counts: int = 2**30 - 1
     places: int = 2**32
@@ -633,7 +634,8 @@ def _plan_tiles(
     vector = 16 // key_bytes
     if (address if rows == 1 else address + n * key_bytes) % 16 or (rows > 1 and address % 16):
         vector = 1
-    step = 4 * 256 * vector
+    counting = _SIZES.counting * -(-passes // 4)
+    step = 4 * counting * vector
     chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // rows))
     chunk = -(-n // (chunks * step)) * step
     words_bytes = rows * tiles * radix * count_bytes
@@ -665,8 +667,7 @@ def _plan_tiles(
         body.append(f"  sorted.move<{_WORDS[nbytes]}>(in{at + 1}, {own}, out{at + 1});")
     if spec.index:
         body.append(f"  sorted.indices({place_temporary}, {aside}, {last});")
-    copies = max(1, min(8, 32768 // (passes * radix * 4)))
-    counting = f"count_digits<256, {copies}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
+    count = f"count_digits<{counting}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
     moving = (
         f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, "
         f"n0, n1, (unsigned)n2, {str(not spec.keyed).lower()});\n  if (!sorted.left) return;"
@@ -684,7 +685,14 @@ def _plan_tiles(
         shared_bytes=-(-threads * items * widest // 16) * 16,
         resident_blocks=resident,
     )
-    return plan(body=f"  {counting}", grid=rows * integers[4], block=256, then=(one,) * passes)
+    return plan(
+        body=f"  {count}",
+        grid=rows * integers[4],
+        block=counting,
+        shared_bytes=-(-passes // 4) * radix * 128,
+        resident_blocks=1536 // counting,  # as shared memory allows
+        then=(one,) * passes,
+    )
 
 
 def _kernel_refusal(xp: Namespace, s: _Sorting) -> str | None:
