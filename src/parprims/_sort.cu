@@ -2,8 +2,8 @@
 //
 // The text before this one defines, for the call at hand: Key (an unsigned integer as wide as a key), KIND, INFINITE
 // (the bits of infinity), FALLING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
-// differ), Place (an integer that counts the elements of a row), Count (the same, with 2 bits to spare) and INDEX (the
-// dtype of indices).
+// differ), Place (an integer that counts the elements of a row), Count (the same, with 2 bits to spare), INDEX (the
+// dtype of indices) and SEGMENTS (whether Count is longer than the words between tiles).
 // Keys and values are moved as the bits they are; `ordered` says where they go.
 //
 // Three ways, by the length n of a row:
@@ -28,6 +28,9 @@
 // Words between blocks: 2 bits say what a word is, the rest counts, so that no fence is needed. Launches in turn give
 // the 2 bits another meaning, under which the last word of every tile of the launch before reads as not there yet;
 // therefore the words are zeroed once (by count_digits) and not for every digit.
+// A word has 32 bits. The tiles of longer rows than it can count are divided into segments (SEGMENTS), whose first tiles
+// start from 0, and a word of 64 bits for each digit says what goes before a segment. The last tile of the segment
+// before publishes it, as the first tile of the row does for the first segment.
 //
 // A. Adinets and D. Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
@@ -484,8 +487,8 @@ DEVICE unsigned long long look(const unsigned long long* from) {
 template <int THREADS, int ITEMS>
 struct SortedTile {
     static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
-    static constexpr int TOP = 8 * sizeof(Count) - 2;
-    static constexpr Count PARTIAL = (Count)1 << TOP, WHOLE = (Count)2 << TOP;  // 0: not there yet
+    static constexpr unsigned PARTIAL = 1u << 30, WHOLE = 2u << 30;      // 0: not there yet
+    static constexpr Count KNOWN = (Count)1 << (8 * sizeof(Count) - 1);  // what goes before a segment
     static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
@@ -502,9 +505,10 @@ struct SortedTile {
     bool left, full;
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
-    // without keys where only indices are asked for.
+    // without keys where only indices are asked for. So does every launch into the out side if `through`, which is where
+    // places wait there, is not null: the next launch reads the keys of the input through them. `segment` counts tiles.
     DEVICE SortedTile(const void* in, void* temporary, void* out, void* control, void* totals, void* words, Index rows,
-                      Index length, unsigned tiles, bool keyless)
+                      Index length, unsigned tiles, bool keyless, unsigned segment, const void* through)
         : n(length) {
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
@@ -517,7 +521,10 @@ struct SortedTile {
         if (!left) return;
 
         Key keys[ITEMS];
-        load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
+        if (through && !shared.first && !shared.into_out)
+            gather(keys, static_cast<const Key*>(in), static_cast<const Place*>(through));
+        else
+            load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
         const int shift = shared.shift;
         unsigned digits[ITEMS];
 #pragma unroll
@@ -530,19 +537,33 @@ struct SortedTile {
         count_in_warp<DIGIT>(digits, own);
 
         // What a word means in launches of odd number differs by its highest bit.
-        const Count flip = shared.odd ? WHOLE : 0;
-        Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
+        const unsigned flip = shared.odd ? WHOLE : 0;
+        const Count flip_base = shared.odd ? KNOWN : 0;
+        const unsigned tile = (unsigned)shared.tile, in_segment = SEGMENTS ? tile % segment : tile;
+        unsigned* mine = static_cast<unsigned*>(words) + (shared.row * tiles + tile) * RADIX + threadIdx.x;
+        Count* base = nullptr;  // that of the segment, behind the words of all tiles
+        if (SEGMENTS)
+            base = reinterpret_cast<Count*>(static_cast<unsigned*>(words) + rows * tiles * RADIX) +
+                   (shared.row * ((tiles - 1) / segment + 1) + tile / segment) * RADIX + threadIdx.x;
         unsigned count = 0;
         const unsigned start =
             place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums, [&](unsigned number) {
                 count = number - (threadIdx.x == RADIX - 1 ? SIZE - shared.length : 0);
-                if (shared.tile > 0) publish(mine, (count | PARTIAL) ^ flip);
+                if (in_segment > 0)
+                    publish(mine, (count | PARTIAL) ^ flip);
+                else if (SEGMENTS)
+                    publish(mine, (count | WHOLE) ^ flip);
             });
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
-        if (shared.tile == 0) {
+        if (tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
-            if (threadIdx.x < RADIX) publish(mine, ((before + count) | WHOLE) ^ flip);
+            if (threadIdx.x < RADIX) {
+                if (SEGMENTS)
+                    publish(base, (before | KNOWN) ^ flip_base);
+                else
+                    publish(mine, (((unsigned)before + count) | WHOLE) ^ flip);
+            }
         }
 
         Key* exchange = reinterpret_cast<Key*>(dynamic);
@@ -552,10 +573,18 @@ struct SortedTile {
             asm("" : "+r"(places[i / 2]));  // else the compiler keeps each in a register
         });
         if (threadIdx.x < RADIX) {
-            if (shared.tile > 0) {
-                before = look_back(mine - RADIX, (int)shared.tile, flip);
-                publish(mine, ((before + count) | WHOLE) ^ flip);
+            Count known = SEGMENTS && tile > 0 ? look(base) : 0;
+            if (in_segment > 0) {
+                const unsigned seen = look_back(mine - RADIX, (int)in_segment, flip);
+                publish(mine, ((seen + count) | WHOLE) ^ flip);
+                before = seen;
             }
+            if (SEGMENTS && tile > 0) {
+                while ((known ^ flip_base) < KNOWN) known = look(base);
+                before += (known ^ flip_base) - KNOWN;
+            }
+            if (SEGMENTS && in_segment == segment - 1 && tile < tiles - 1)
+                publish(base + RADIX, ((before + count) | KNOWN) ^ flip_base);
             offsets[threadIdx.x] = before - start;  // modulo the range of Count
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
@@ -567,7 +596,7 @@ struct SortedTile {
             bins[k / 4] = k % 4 ? bins[k / 4] | digits[k] << k % 4 * 8 : digits[k];
             asm("" : "+r"(bins[k / 4]));  // else the compiler keeps each in a register
         }
-        if (keyless && shared.last) return;
+        if (keyless && (shared.last || (through && shared.into_out))) return;
         write(keys, static_cast<Key*>(shared.into_out ? out : temporary), [&](int k) { return digits[k]; });
     }
 
@@ -584,6 +613,23 @@ struct SortedTile {
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
                 if (i * WARP < length) to[i] = from[i * WARP];
+    }
+
+    // Loads keys through the places they have in the row, which wait in the registers of the keys if they fit.
+    DEVICE void gather(Key (&to)[ITEMS], const Key* from, const Place* through) const {
+        from += drawn->row * n;
+        if constexpr (sizeof(Place) == sizeof(Key)) {
+            load(to, reinterpret_cast<const Key*>(through));
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (place_of(i) < drawn->length) to[i] = from[to[i]];
+        } else {
+            Place places[ITEMS];
+            load(places, through);
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (place_of(i) < drawn->length) to[i] = from[places[i]];
+        }
     }
 
     DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
@@ -620,11 +666,11 @@ struct SortedTile {
 
     // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
     // tiles there are before. The first of them says all, so that nothing is read before it.
-    DEVICE static Count look_back(const Count* word, int tiles, Count flip) {
+    DEVICE static unsigned look_back(const unsigned* word, int tiles, unsigned flip) {
         constexpr int AHEAD = 8;  // words asked for together
-        Count sum = 0;
+        unsigned sum = 0;
         while (true) {
-            Count seen[AHEAD];
+            unsigned seen[AHEAD];
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead)
                 seen[ahead] = look(word - min(ahead, tiles - 1) * RADIX) ^ flip;
