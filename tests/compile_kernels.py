@@ -69,6 +69,7 @@ SPILLS = {
     "scan_rows<256, 256, 7, NEIGHBOUR, false> add float32 unaligned": _OCCUPANCY,
     "scan_rows<256, 256, 3, GROUPS, false> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, ALONE, false> add float32": _OCCUPANCY,
+    "count_digits<256, 16> sort bool": _OCCUPANCY,
     "SortedRows<128, 32, 32, 8, true, ": _OCCUPANCY,
     "SortedTile<384, 15> sort float32 values (1, 2, 8)": _OCCUPANCY,
     "SortedRows<64, 64, 16, 8, true, true> sort ": "up to 30 bytes each way on sm_100, which another block is worth",

@@ -2,8 +2,8 @@
 //
 // The text before this one defines, for the call at hand: Key (an unsigned integer as wide as a key), KIND, INFINITE
 // (the bits of infinity), FALLING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
-// differ), Place (an integer that counts the elements of a row), Count (the same, with 2 bits to spare) and INDEX (the
-// dtype of indices).
+// differ), Place (an integer that counts the elements of a row), Count (the same, with 2 bits to spare), INDEX (the
+// dtype of indices) and SEGMENTS (whether Count is longer than the words between tiles).
 // Keys and values are moved as the bits they are; `ordered` says where they go.
 //
 // Three ways, by the length n of a row:
@@ -28,6 +28,9 @@
 // Words between blocks: 2 bits say what a word is, the rest counts, so that no fence is needed. Launches in turn give
 // the 2 bits another meaning, under which the last word of every tile of the launch before reads as not there yet;
 // therefore the words are zeroed once (by count_digits) and not for every digit.
+// A word has 32 bits. The tiles of longer rows than it can count are divided into segments (SEGMENTS), whose first tiles
+// start from 0, and a word of 64 bits for each digit says what goes before a segment. The last tile of the segment
+// before publishes it, as the first tile of the row does for the first segment.
 //
 // A. Adinets and D. Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
@@ -373,17 +376,17 @@ DEVICE Count* counts_of(void* counts, Index row, int pass) {
 }
 
 // Counts the digits of all keys, `chunk` of a row in each block, and zeroes the words of the tiles. Keys are loaded
-// VECTOR at a time. Threads beside each other count in COPIES of the counts, so that keys with the same digit do not all
-// wait for each other.
-template <int THREADS, int COPIES, int VECTOR>
+// VECTOR at a time. A word of a key has BYTES digits and COPIES of the counts of each, in banks of their own. Lanes with
+// the same copy take their digits in turn, each beginning with another, so that a warp never waits for a bank.
+template <int THREADS, int VECTOR>
 DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index n, Index chunk, Index chunks,
                          Index total) {
-    __shared__ unsigned counts[PASSES * RADIX][COPIES];
-    __shared__ unsigned needed;
+    constexpr int WORDS = (PASSES + 3) / 4, BYTES = PASSES / WORDS, COPIES = WARP / BYTES;
+    extern __shared__ uint4 dynamic[];
+    unsigned* counts = reinterpret_cast<unsigned*>(dynamic);  // [WORDS][RADIX][BYTES][COPIES]
     for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < total; at += (Index)gridDim.x * THREADS)
         static_cast<uint4*>(words)[at] = uint4{};
-    for (int at = threadIdx.x; at < PASSES * RADIX * COPIES; at += THREADS) counts[at / COPIES][at % COPIES] = 0;
-    if (threadIdx.x == 0) needed = 0;
+    for (int at = threadIdx.x; at < WORDS * RADIX * WARP / 4; at += THREADS) dynamic[at] = uint4{};
     __syncthreads();  // separates the zeros from what is added to them
 
     const unsigned row = blockIdx.x / (unsigned)chunks;
@@ -391,25 +394,33 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     const Index end = min(begin + chunk, n);
     const Key* keys = static_cast<const Key*>(in) + row * n;
     const Key first = ordered(keys[0]);
-    const int copy = threadIdx.x % COPIES;
-    Key differing = 0;
-    // Adds a number of keys to the counts of the digits that a key has in passes from `low` to `high`.
-    const auto add = [&](Key key, int low, int high, unsigned number) {
+    constexpr int EACH = WARP * sizeof(unsigned);  // offsets are in bytes: an instruction less for each digit
+    const int lane = threadIdx.x % WARP, turn = lane / COPIES * 8;
+    unsigned banks[BYTES];
 #pragma unroll
-        for (int pass = low; pass < high; ++pass)
-            atomicAdd(&counts[pass * RADIX + ((unsigned)(key >> 8 * pass) & (RADIX - 1))][copy], number);
+    for (int byte = 0; byte < BYTES; ++byte) {
+        banks[byte] = (lane + byte * COPIES) % WARP * sizeof(unsigned);
+        asm("" : "+r"(banks[byte]));  // else the compiler takes it from the thread's number again for every key
+    }
+    // Adds a number of keys to the counts of the digits that a key has in one of its words.
+    const auto add = [&](Key key, int word, unsigned number) {
+        const unsigned long long bits = (unsigned)(key >> word * 32 % WIDTH);
+        const unsigned long long turned = (unsigned)((bits << 8 * BYTES | bits) >> turn);
+#pragma unroll
+        for (int byte = 0; byte < BYTES; ++byte) {
+            const unsigned digit = (unsigned)(turned * EACH >> 8 * byte) & (RADIX - 1) * EACH;
+            atomicAdd(reinterpret_cast<unsigned*>((char*)counts + word * RADIX * EACH + (digit | banks[byte])), number);
+        }
     };
-    constexpr int WORD = 4;   // passes over a word of 32 bits
     unsigned like_first = 0;  // how many keys with the first one's upper word are not yet counted there
     const auto count = [&](Key bits, bool together) {
         const Key key = ordered(bits);
-        differing |= key ^ first;
-        add(key, 0, min(PASSES, WORD), 1);
-        if (PASSES <= WORD) return;
+        add(key, 0, 1);
+        if (WORDS == 1) return;
         if (together && !__any_sync(ALL, (unsigned)((key ^ first) >> 32 % WIDTH) != 0))
             ++like_first;
         else
-            add(key, WORD, PASSES, 1);
+            add(key, 1, 1);
     };
     constexpr int AHEAD = 4;  // loads of a thread under way
     Index at = begin + (Index)threadIdx.x * VECTOR;
@@ -429,23 +440,29 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     }
     for (; at < end; at += THREADS * VECTOR)
         for (Index k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
-    if (like_first) add(first, WORD, PASSES, like_first);
-
-#pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass)
-        if (__any_sync(ALL, (differing >> 8 * pass & (RADIX - 1)) != 0) && threadIdx.x % WARP == 0)
-            atomicOr(&needed, 1u << pass);
+    if (like_first) add(first, 1, like_first);
     __syncthreads();  // separates the additions from the reads
-    if (threadIdx.x == 0 && needed)
-        atomicOr(static_cast<unsigned long long*>(control), (unsigned long long)needed << NEEDED);
-    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {
-        Count sum = 0;
+
+    const auto sum = [&](int word, int digit, int byte) {
+        unsigned sum = 0;
 #pragma unroll
-        for (int one = 0; one < COPIES; ++one) sum += counts[at][one];
+        for (int copy = 0; copy < COPIES; ++copy) sum += counts[((word * RADIX + digit) * BYTES + byte) * COPIES + copy];
+        return sum;
+    };
+    if (threadIdx.x < WARP) {  // a lane for each digit that may be needed: not all keys have the first one's
+        const unsigned its = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
+        const bool differs = lane < PASSES && sum(lane / BYTES, its, lane % BYTES) != (unsigned)(end - begin);
+        const unsigned long long needed = __ballot_sync(ALL, differs);
+        if (lane == 0 && needed) atomicOr(static_cast<unsigned long long*>(control), needed << NEEDED);
+    }
+    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // side by side in shared memory
+        const int word = at / (RADIX * BYTES), digit = at / BYTES % RADIX, byte = at % BYTES;
+        const Count number = sum(word, digit, byte);
+        Count* to = counts_of(totals, row, word * BYTES + byte) + digit;
         if (chunks == 1)
-            counts_of(totals, row, 0)[at] = sum;
-        else if (sum)
-            atomicAdd(counts_of(totals, row, 0) + at, sum);
+            *to = number;
+        else if (number)
+            atomicAdd(to, number);
     }
 }
 
@@ -470,8 +487,8 @@ DEVICE unsigned long long look(const unsigned long long* from) {
 template <int THREADS, int ITEMS>
 struct SortedTile {
     static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
-    static constexpr int TOP = 8 * sizeof(Count) - 2;
-    static constexpr Count PARTIAL = (Count)1 << TOP, WHOLE = (Count)2 << TOP;  // 0: not there yet
+    static constexpr unsigned PARTIAL = 1u << 30, WHOLE = 2u << 30;      // 0: not there yet
+    static constexpr Count KNOWN = (Count)1 << (8 * sizeof(Count) - 1);  // what goes before a segment
     static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
@@ -488,9 +505,10 @@ struct SortedTile {
     bool left, full;
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
-    // without keys where only indices are asked for.
+    // without keys where only indices are asked for. So does every launch into the out side if `through`, which is where
+    // places wait there, is not null: the next launch reads the keys of the input through them. `segment` counts tiles.
     DEVICE SortedTile(const void* in, void* temporary, void* out, void* control, void* totals, void* words, Index rows,
-                      Index length, unsigned tiles, bool keyless)
+                      Index length, unsigned tiles, bool keyless, unsigned segment, const void* through)
         : n(length) {
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
@@ -503,7 +521,10 @@ struct SortedTile {
         if (!left) return;
 
         Key keys[ITEMS];
-        load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
+        if (through && !shared.first && !shared.into_out)
+            gather(keys, static_cast<const Key*>(in), static_cast<const Place*>(through));
+        else
+            load(keys, static_cast<const Key*>(shared.first ? in : shared.into_out ? temporary : out));
         const int shift = shared.shift;
         unsigned digits[ITEMS];
 #pragma unroll
@@ -516,19 +537,33 @@ struct SortedTile {
         count_in_warp<DIGIT>(digits, own);
 
         // What a word means in launches of odd number differs by its highest bit.
-        const Count flip = shared.odd ? WHOLE : 0;
-        Count* mine = static_cast<Count*>(words) + (shared.row * tiles + shared.tile) * RADIX + threadIdx.x;
+        const unsigned flip = shared.odd ? WHOLE : 0;
+        const Count flip_base = shared.odd ? KNOWN : 0;
+        const unsigned tile = (unsigned)shared.tile, in_segment = SEGMENTS ? tile % segment : tile;
+        unsigned* mine = static_cast<unsigned*>(words) + (shared.row * tiles + tile) * RADIX + threadIdx.x;
+        Count* base = nullptr;  // that of the segment, behind the words of all tiles
+        if (SEGMENTS)
+            base = reinterpret_cast<Count*>(static_cast<unsigned*>(words) + rows * tiles * RADIX) +
+                   (shared.row * ((tiles - 1) / segment + 1) + tile / segment) * RADIX + threadIdx.x;
         unsigned count = 0;
         const unsigned start =
             place_digits<THREADS, RADIX>(counts, threadIdx.x, (unsigned*)sums, [&](unsigned number) {
                 count = number - (threadIdx.x == RADIX - 1 ? SIZE - shared.length : 0);
-                if (shared.tile > 0) publish(mine, (count | PARTIAL) ^ flip);
+                if (in_segment > 0)
+                    publish(mine, (count | PARTIAL) ^ flip);
+                else if (SEGMENTS)
+                    publish(mine, (count | WHOLE) ^ flip);
             });
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
-        if (shared.tile == 0) {
+        if (tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
-            if (threadIdx.x < RADIX) publish(mine, ((before + count) | WHOLE) ^ flip);
+            if (threadIdx.x < RADIX) {
+                if (SEGMENTS)
+                    publish(base, (before | KNOWN) ^ flip_base);
+                else
+                    publish(mine, (((unsigned)before + count) | WHOLE) ^ flip);
+            }
         }
 
         Key* exchange = reinterpret_cast<Key*>(dynamic);
@@ -538,10 +573,18 @@ struct SortedTile {
             asm("" : "+r"(places[i / 2]));  // else the compiler keeps each in a register
         });
         if (threadIdx.x < RADIX) {
-            if (shared.tile > 0) {
-                before = look_back(mine - RADIX, (int)shared.tile, flip);
-                publish(mine, ((before + count) | WHOLE) ^ flip);
+            Count known = SEGMENTS && tile > 0 ? look(base) : 0;
+            if (in_segment > 0) {
+                const unsigned seen = look_back(mine - RADIX, (int)in_segment, flip);
+                publish(mine, ((seen + count) | WHOLE) ^ flip);
+                before = seen;
             }
+            if (SEGMENTS && tile > 0) {
+                while ((known ^ flip_base) < KNOWN) known = look(base);
+                before += (known ^ flip_base) - KNOWN;
+            }
+            if (SEGMENTS && in_segment == segment - 1 && tile < tiles - 1)
+                publish(base + RADIX, ((before + count) | KNOWN) ^ flip_base);
             offsets[threadIdx.x] = before - start;  // modulo the range of Count
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
@@ -553,7 +596,7 @@ struct SortedTile {
             bins[k / 4] = k % 4 ? bins[k / 4] | digits[k] << k % 4 * 8 : digits[k];
             asm("" : "+r"(bins[k / 4]));  // else the compiler keeps each in a register
         }
-        if (keyless && shared.last) return;
+        if (keyless && (shared.last || (through && shared.into_out))) return;
         write(keys, static_cast<Key*>(shared.into_out ? out : temporary), [&](int k) { return digits[k]; });
     }
 
@@ -570,6 +613,23 @@ struct SortedTile {
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
                 if (i * WARP < length) to[i] = from[i * WARP];
+    }
+
+    // Loads keys through the places they have in the row, which wait in the registers of the keys if they fit.
+    DEVICE void gather(Key (&to)[ITEMS], const Key* from, const Place* through) const {
+        from += drawn->row * n;
+        if constexpr (sizeof(Place) == sizeof(Key)) {
+            load(to, reinterpret_cast<const Key*>(through));
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (place_of(i) < drawn->length) to[i] = from[to[i]];
+        } else {
+            Place places[ITEMS];
+            load(places, through);
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (place_of(i) < drawn->length) to[i] = from[places[i]];
+        }
     }
 
     DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
@@ -606,11 +666,11 @@ struct SortedTile {
 
     // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
     // tiles there are before. The first of them says all, so that nothing is read before it.
-    DEVICE static Count look_back(const Count* word, int tiles, Count flip) {
+    DEVICE static unsigned look_back(const unsigned* word, int tiles, unsigned flip) {
         constexpr int AHEAD = 8;  // words asked for together
-        Count sum = 0;
+        unsigned sum = 0;
         while (true) {
-            Count seen[AHEAD];
+            unsigned seen[AHEAD];
 #pragma unroll
             for (int ahead = 0; ahead < AHEAD; ++ahead)
                 seen[ahead] = look(word - min(ahead, tiles - 1) * RADIX) ^ flip;

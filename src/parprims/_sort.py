@@ -67,9 +67,9 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     in O(log n) steps (array); w / 8 passes (kernel).
     Traffic and launches: kernel sorts rows of at most 4096 in one launch that reads and writes them once. Longer ones
     take w / 8 + 1: one reads the keys and counts their digits, then each reads and writes keys and values, but for
-    digits that are the same in every row. It has memory for one more copy of keys and values and at most 5 % besides
-    (10 % for rows of 2^30 and more, 55 % for indices of rows above 2^32, a third for many rows of little more than
-    4096), and copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for
+    digits that are the same in every row. It has memory for one more copy of keys and values and at most 5 % and
+    300 kB besides (a third for many rows of little more than 4096, half for indices of 32 bits of keys as wide), and
+    copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for
     every element, and reads n of the counts log2(16 n) times a pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
@@ -471,8 +471,9 @@ class _Sizes:
     4 bytes where there are fewer rows than half of ``blocks``. ``alone`` and ``together`` are the tiles of longer rows,
     of keys alone and of keys with values, by the bytes of the widest: the threads, the elements to a thread, and the
     blocks on a multiprocessor. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count
-    digits, ``chunk`` keys at least in each. Words of 32 bits count the keys of rows up to ``counts``, and indices on
-    their way of rows up to ``places``.
+    digits, with ``counting`` threads for each word of a key and ``chunk`` keys at least. Integers of 32 bits count the
+    keys of rows up to ``counts``, and indices on their way of rows up to ``places``; words between tiles always have 32
+    bits, and count the keys of a ``segment`` of a row above ``counts``.
     """
 
     lanes: int = 32
@@ -493,8 +494,10 @@ class _Sizes:
     )
     blocks: int = 132
     counters: int = 1056
+    counting: int = 256
     chunk: int = 16384
     counts: int = 2**30 - 1
+    segment: int = 2**29
     places: int = 2**32
 
 
@@ -545,6 +548,7 @@ class _Spec:
                 f"constexpr int WIDTH = {self.bits};",
                 f"using Place = {_WORDS[place_bytes]};",
                 f"using Count = {_WORDS[count_bytes]};",
+                f"constexpr bool SEGMENTS = {str(count_bytes > 4).lower()};",
                 f"using INDEX = {_INDICES[self.index or 'int64']};",
                 _cuda.device_source("_sort.cu"),
             )
@@ -633,10 +637,12 @@ def _plan_tiles(
     vector = 16 // key_bytes
     if (address if rows == 1 else address + n * key_bytes) % 16 or (rows > 1 and address % 16):
         vector = 1
-    step = 4 * 256 * vector
+    counting = _SIZES.counting * -(-passes // 4)
+    step = 4 * counting * vector
     chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // rows))
     chunk = -(-n // (chunks * step)) * step
-    words_bytes = rows * tiles * radix * count_bytes
+    segment = max(1, _SIZES.segment // (threads * items)) if count_bytes > 4 else 0  # tiles
+    words_bytes = rows * radix * (4 * tiles + (count_bytes * -(-tiles // segment) if segment else 0))
     integers = [rows, n, tiles, chunk, -(-n // chunk), -(-words_bytes // 16)]
     words = reserved(words_bytes)
     counts_bytes = rows * passes * radix * count_bytes
@@ -645,17 +651,20 @@ def _plan_tiles(
     several = passes > 1  # keys and values go by way of temporary memory
     body = []
     key_temporary = reserved(total * key_bytes) if several else "nullptr"
-    key_out, aside = "out0", "nullptr"
+    key_out, aside, through = "out0", "nullptr", "nullptr"
     if spec.index:
-        # On the way keys and indices wait in the memory of the result as far as it goes.
+        # On the way keys and indices wait in the memory of the result as far as it goes; wide indices fill it, and
+        # every second launch leaves the keys out.
         index_bytes = int(spec.index[3:]) // 8
         last = f"out{len(spec.values) + spec.keyed}"
         place_temporary = reserved(total * place_bytes) if several else "nullptr"
         aside = last
-        if not spec.keyed and several:
+        if not spec.keyed and passes > 2:  # two write keys on the way once
             if key_bytes + place_bytes <= index_bytes:
                 integers.append(total * place_bytes)
                 key_out = f"(char*){last} + n{len(integers) - 1}"
+            elif place_bytes == 8:
+                key_out, through = "nullptr", last
             elif place_bytes <= key_bytes <= index_bytes:
                 key_out, aside = last, reserved(total * place_bytes)
             else:
@@ -665,11 +674,10 @@ def _plan_tiles(
         body.append(f"  sorted.move<{_WORDS[nbytes]}>(in{at + 1}, {own}, out{at + 1});")
     if spec.index:
         body.append(f"  sorted.indices({place_temporary}, {aside}, {last});")
-    copies = max(1, min(8, 32768 // (passes * radix * 4)))
-    counting = f"count_digits<256, {copies}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
+    count = f"count_digits<{counting}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
     moving = (
         f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, "
-        f"n0, n1, (unsigned)n2, {str(not spec.keyed).lower()});\n  if (!sorted.left) return;"
+        f"n0, n1, (unsigned)n2, {str(not spec.keyed).lower()}, {segment}u, {through});\n  if (!sorted.left) return;"
     )
     plan = functools.partial(
         plan,
@@ -684,7 +692,14 @@ def _plan_tiles(
         shared_bytes=-(-threads * items * widest // 16) * 16,
         resident_blocks=resident,
     )
-    return plan(body=f"  {counting}", grid=rows * integers[4], block=256, then=(one,) * passes)
+    return plan(
+        body=f"  {count}",
+        grid=rows * integers[4],
+        block=counting,
+        shared_bytes=-(-passes // 4) * radix * 128,
+        resident_blocks=1536 // counting,  # as shared memory allows
+        then=(one,) * passes,
+    )
 
 
 def _kernel_refusal(xp: Namespace, s: _Sorting) -> str | None:
