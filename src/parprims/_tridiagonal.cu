@@ -540,6 +540,7 @@ struct Verdict {
     unsigned exchange, again, lost;  // exchange: is not dominant
     unsigned left;        // not solved in registers: 1 at once, 2 and 4 nor when mended, 8 nor for the residual
     unsigned menders[2];  // blocks of mend_long that have begun; the first verdict counts them for all systems
+    unsigned failed[2];   // windows of each launch of the first round that could not be mended
 };
 
 template <class T>
@@ -908,9 +909,9 @@ struct Unit {
         }
     }
     // Puts the residual in `rest`; returns whether the backward error of a row is too large. BESIDE excuses rows whose
-    // residual is nothing beside the numbers in the others, as where x is zero.
+    // residual is nothing beside the numbers in the others, as where x is zero, but not in `any`.
     template <bool BESIDE>
-    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, T (&rest)[ROWS]) const {
+    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, T (&rest)[ROWS], bool* any = nullptr) const {
         using R = Real<T>;
         bool off = false, finite = true;
         R worst = 0, most = 0;
@@ -926,6 +927,7 @@ struct Unit {
                 most = ::fmax(most, all), worst = exceeding ? ::fmax(worst, size(rest[k])) : worst;
             }
         }
+        if (any) *any = off;
         return BESIDE ? !finite || (off && exceeds((R)0x1p-10f, worst, most)) : off;
     }
 };
@@ -1027,13 +1029,14 @@ struct WarpRows {
             join(unit.d);
         }
     }
-    // Loads the unknowns, and those before and behind; returns whether the backward error of a row is too large.
-    DEVICE bool load_residual(const System<T>& s, const Part<ROWS>& part, T (&guess)[ROWS], T (&rest)[ROWS]) {
+    // Loads the unknowns, and those before and behind; answers as `is_off`.
+    DEVICE bool load_residual(const System<T>& s, const Part<ROWS>& part, T (&guess)[ROWS], T (&rest)[ROWS],
+                              bool* any = nullptr) {
         load_guess(s, part, guess);
         const T* const from = s.out.system(at) + part.begin * s.out.along;
         if (part.count > 0 && part.begin > 0) before = from[-s.out.along];
         if (part.count > 0 && part.begin + ROWS < s.rows) behind = from[ROWS * s.out.along];
-        return unit.template is_off<true>(guess, before, behind, rest);
+        return unit.template is_off<true>(guess, before, behind, rest, any);
     }
     DEVICE void load_guess(const System<T>& s, const Part<ROWS>& part, T (&guess)[ROWS]) const {
         load<OUT>((const T*)s.out.system(at) + part.begin * s.out.along, s.out.along, part.count, T(), guess);
@@ -1099,12 +1102,14 @@ DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdict
             save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
         }
         if constexpr (GIVEN) {
-            const bool off = part.count > 0 && mine.unit.template is_off<true>(x, before, behind, rest);
-            const unsigned off_lanes = __ballot_sync(0xffffffffu, off);
+            bool any = false;
+            const bool off = part.count > 0 && mine.unit.template is_off<true>(x, before, behind, rest, &any);
+            const bool leave = __any_sync(0xffffffffu, off);
+            const unsigned off_lanes = AGAIN ? 0 : __ballot_sync(0xffffffffu, any && part.count > 0);
             if (threadIdx.x % 32 > 0 || part.number >= part.parts) return;
-            unsigned* const mine = marks + system * part.parts + part.number;
-            if (!AGAIN) mine[0] = off_lanes, mine[s.systems * part.parts] = 0;
-            if (off_lanes) atomicOr(&verdicts[system].left, AGAIN ? 8u : 1u);
+            unsigned* const mark = marks + system * part.parts + part.number;
+            if (!AGAIN) mark[0] = off_lanes, mark[s.systems * part.parts] = 0;
+            if (leave) atomicOr(&verdicts[system].left, AGAIN ? 8u : 1u);
         }
     });
 }
@@ -1144,7 +1149,13 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
     const Index shift = (4 + launch * STEP) * ROWS + (ROUND == 1 ? ROWS / 2 : ROWS);
     const Index windows = 1 + (max((Index)0, s.rows - shift) + Part<ROWS>::ALL - 1) / Part<ROWS>::ALL;
     const Index parts = (s.rows + Part<ROWS>::ALL - 1) / Part<ROWS>::ALL, in_block = each * (blockDim.x / 32);
-    const auto due = [&](Index system) { return (verdicts[system].left & ROUND) != 0; };
+    const auto due = [&](Index system) {
+        Verdict& verdict = verdicts[system];
+        const Index few = 8 + windows / 64;  // where more than that fail, errors are not those of single rows
+        if ((ROUND == 2 || launch == 1) && verdict.failed[0] > few || ROUND == 2 && verdict.failed[1] > few)
+            return atomicOr(&verdict.left, 4u), false;
+        return (verdict.left & ROUND) != 0;
+    };
     take_parts(s.systems, (windows + in_block - 1) / in_block, due, [&](Index system, Index block) {
         const int lane = threadIdx.x % 32;
         const Index base = block * in_block + threadIdx.x / 32 * each;
@@ -1156,14 +1167,15 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
             const Window<ROWS> window = window_at(base + __ffs(todo) - 1);
             WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, window);
             T x[ROWS], y[ROWS], rest[ROWS];
-            const bool off = mine.load_residual(s, window, x, rest);
+            bool any;
+            const bool off = mine.load_residual(s, window, x, rest, &any);
             const bool middle = window.begin >= window.middle && window.begin + window.count <= window.end;
-            const bool kept = off && !middle;
-            bool wrong = off && middle;
-            unsigned wrongs = __ballot_sync(ALL, wrong), before = wrongs;
+            const bool kept = any && !middle;
+            unsigned wrong = __ballot_sync(ALL, any && middle), before = wrong;
+            bool fails = off && middle;
 #pragma unroll 1
-            for (int pass = 0; pass < 3 && wrongs; ++pass) {
-                if (!wrong) {
+            for (int pass = 0; pass < 3 && wrong; ++pass) {
+                if (!(wrong >> lane & 1)) {
 #pragma unroll
                     for (int k = 0; k < ROWS; ++k) rest[k] = T();
                 }
@@ -1176,16 +1188,19 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
                 for (int k = 0; k < ROWS; ++k)
                     if (!(k == 0 && first) && !(k == ROWS - 1 && last)) x[k] = ops::add(x[k], y[k]);
                 mine.before = ops::add(mine.before, known.before), mine.behind = ops::add(mine.behind, known.behind);
-                wrong = mine.unit.template is_off<true>(x, mine.before, mine.behind, rest) && !kept;
-                wrongs = __ballot_sync(ALL, wrong);
-                if (__popc(wrongs) > 2 && 2 * __popc(wrongs) > __popc(before)) break;  // this will not become better
-                before = wrongs;
+                fails = mine.unit.template is_off<true>(x, mine.before, mine.behind, rest, &any) && !(off && !middle);
+                wrong = __ballot_sync(ALL, any && !kept);
+                if (__popc(wrong) > 2 && 2 * __popc(wrong) > __popc(before)) break;  // this will not become better
+                before = wrong;
             }
-            if (!wrongs) {
+            if (!__any_sync(ALL, fails)) {
                 save<OUT>(s.out.system(mine.at) + window.begin * s.out.along, s.out.along, window.count, x);
                 continue;
             }
-            if (lane == 0) atomicOr(&verdicts[system].left, 2u * ROUND);
+            if (lane == 0) {
+                atomicOr(&verdicts[system].left, 2u * ROUND);
+                if (ROUND == 1) atomicAdd(&verdicts[system].failed[launch], 1u);
+            }
             if (ROUND == 1 && off && middle) {
                 for (Index row = window.begin; row < window.begin + window.count; row += ROWS / 2)
                     atomicOr(&units[s.systems * parts + row / ROWS / 32], 1u << row / ROWS % 32);

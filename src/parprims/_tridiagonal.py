@@ -720,7 +720,7 @@ class _Tile:
 _TILE = _Tile()
 _KEPT = 13  # as in _tridiagonal.cu
 _TIDINGS = 32
-_VERDICT = 40
+_VERDICT = 48
 
 
 def _plan(
