@@ -538,9 +538,9 @@ DEVICE void solve_in_order(Batch<const T> lower, Batch<const T> diag, Batch<cons
 struct Verdict {
     unsigned long long errors[2];  // bits of the backward errors of both solutions, of which the largest stays
     unsigned exchange, again, lost;  // exchange: is not dominant
-    unsigned left;        // not solved in registers: 1 at once, 2 and 4 nor when mended, 8 nor for the residual
-    unsigned menders[2];  // blocks of mend_long that have begun; the first verdict counts them for all systems
-    unsigned failed[2];   // windows of each launch of the first round that could not be mended
+    unsigned left;        // 1: not solved at once, 2: nor mended in registers, 4: nor stably, 8: nor for the residual
+    unsigned menders[2];  // blocks that have begun to mend, in either way; the first verdict counts those of all systems
+    unsigned failed[2];   // windows that could not be mended in registers, by launch
 };
 
 template <class T>
@@ -1114,62 +1114,73 @@ DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdict
     });
 }
 
-// The rows that a warp mends: a part of a system, but those behind the first begin at row `shift`, near which it ends.
-template <int ROWS>
-struct Window : Part<ROWS> {
+// The rows around some that are to be mended. The first window of a system ends and the second begins near row `shift`.
+struct Window {
     Index low, high, middle, end;  // its rows, and those of them that are `far` from an end that is not the system's
 
-    DEVICE Window(Index rows, Index at, Index shift, int far) : Part<ROWS>(rows, 0) {
-        low = at > 0 ? shift + (at - 1) * this->ALL : 0, high = at > 0 ? low + this->ALL : shift / ROWS * ROWS;
+    DEVICE Window(Index rows, Index at, Index length, Index shift, int unit, int far) {
+        low = at > 0 ? shift + (at - 1) * length : 0, high = at > 0 ? low + length : shift / unit * unit;
         middle = low > 0 ? low + far : 0, end = high < rows ? high - far : rows;
-        this->begin = low + threadIdx.x % 32 * ROWS;
-        this->count = (int)max((Index)0, min((Index)ROWS, min(rows, high) - this->begin));
+        high = min(high, rows);
     }
-    // Returns whether a unit that reaches into the middle has a mark; units begin where those of a part do.
-    DEVICE bool marked(const unsigned* marks) const {
-        if (middle >= end) return false;
-        const Index first = middle / ROWS, last = (end - 1) / ROWS;  // 33 units at most
-        const unsigned long long both = marks[first / 32] | (unsigned long long)marks[last / 32] << 32;
-        return both << (63 - (last - first) - first % 32) >> (63 - (last - first)) != 0;
+    static DEVICE Index count(Index rows, Index length, Index shift) {
+        return 1 + (max((Index)0, rows - shift) + length - 1) / length;
     }
+    DEVICE bool amid(Index begin, int count) const { return count > 0 && begin >= middle && begin + count <= end; }
 };
+
+// Returns which launch of a way to mend this is; the same for all threads of a block.
+DEVICE Index count_menders(unsigned* menders) {
+    const Index launch = *menders / gridDim.x;
+    __syncthreads();  // all have read the number
+    if (threadIdx.x == 0) atomicAdd(menders, 1u);
+    return launch;
+}
+
+// Returns whether so many launches have found that errors are not those of few rows, and are to be met otherwise.
+DEVICE bool is_hopeless(Verdict& verdict, int launches, Index windows) {
+    bool many = false;
+    for (int k = 0; k < launches; ++k) many = many || verdict.failed[k] > 8 + windows / 64;
+    if (many) atomicOr(&verdict.left, 4u);
+    return many;
+}
 
 // Mends the units with a row whose backward error is too large, each from the rows around it: a warp has a window, and
 // solves for the residual of the marked units in its middle. Its units and joins are others than those of the launches
 // before, and find what those have lost. The window's first and last unknown stay as they are, so that the rows beyond
-// hear nothing of it. A round is 2 or 4 launches, which have every row in a middle. Units that the first round leaves
-// are marked for the second. A warp looks at the marks of `each` windows at once.
-template <class T, int ROWS, int ROUND, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
+// hear nothing of it. Two launches have every row in a middle. Units that they leave get other marks, behind all of
+// theirs. A warp looks at the marks of `each` windows at once.
+template <class T, int ROWS, Lies LOWER, Lies DIAG, Lies UPPER, Lies RHS, Lies OUT>
 DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdicts) {
     constexpr unsigned ALL = 0xffffffffu;
-    constexpr int STEP = ROUND == 1 ? 16 : 8, FAR = (32 - STEP) / 2 - 1;
-    const Index launch = verdicts->menders[ROUND - 1] / gridDim.x;
-    __syncthreads();  // all have read the number
-    if (threadIdx.x == 0) atomicAdd(&verdicts->menders[ROUND - 1], 1u);
-    const Index shift = (4 + launch * STEP) * ROWS + (ROUND == 1 ? ROWS / 2 : ROWS);
-    const Index windows = 1 + (max((Index)0, s.rows - shift) + Part<ROWS>::ALL - 1) / Part<ROWS>::ALL;
-    const Index parts = (s.rows + Part<ROWS>::ALL - 1) / Part<ROWS>::ALL, in_block = each * (blockDim.x / 32);
+    constexpr int LENGTH = 32 * ROWS;
+    const Index launch = count_menders(&verdicts->menders[0]), shift = (4 + launch * 16) * ROWS + ROWS / 2;
+    const Index windows = Window::count(s.rows, LENGTH, shift), in_block = each * (blockDim.x / 32);
     const auto due = [&](Index system) {
-        Verdict& verdict = verdicts[system];
-        const Index few = 8 + windows / 64;  // where more than that fail, errors are not those of single rows
-        if ((ROUND == 2 || launch == 1) && verdict.failed[0] > few || ROUND == 2 && verdict.failed[1] > few)
-            return atomicOr(&verdict.left, 4u), false;
-        return (verdict.left & ROUND) != 0;
+        return verdicts[system].left != 0 && !is_hopeless(verdicts[system], (int)launch, windows);
     };
     take_parts(s.systems, (windows + in_block - 1) / in_block, due, [&](Index system, Index block) {
         const int lane = threadIdx.x % 32;
         const Index base = block * in_block + threadIdx.x / 32 * each;
-        unsigned* const units = marks + ((ROUND - 1) * s.systems + system) * parts;
-        const auto window_at = [&](Index at) { return Window<ROWS>(s.rows, at, shift, FAR * ROWS); };
-        unsigned todo = __ballot_sync(ALL, lane < each && base + lane < windows && window_at(base + lane).marked(units));
+        Part<ROWS> part(s.rows, 0);
+        unsigned *const units = marks + system * part.parts, *const others = units + s.systems * part.parts;
+        const auto window_at = [&](Index at) -> Window { return {s.rows, at, LENGTH, shift, ROWS, 7 * ROWS}; };
+        const auto marked = [&](const Window& window) {
+            if (window.middle >= window.end) return false;
+            const Index first = window.middle / ROWS, last = (window.end - 1) / ROWS;  // 33 units at most
+            const unsigned long long both = units[first / 32] | (unsigned long long)units[last / 32] << 32;
+            return both << (63 - (last - first) - first % 32) >> (63 - (last - first)) != 0;
+        };
+        unsigned todo = __ballot_sync(ALL, lane < each && base + lane < windows && marked(window_at(base + lane)));
 #pragma unroll 1
         for (; todo; todo &= todo - 1) {
-            const Window<ROWS> window = window_at(base + __ffs(todo) - 1);
-            WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, window);
+            const Window window = window_at(base + __ffs(todo) - 1);
+            part.begin = window.low + lane * ROWS;
+            part.count = (int)max((Index)0, min((Index)ROWS, window.high - part.begin));
+            WarpRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
             T x[ROWS], y[ROWS], rest[ROWS];
             bool any;
-            const bool off = mine.load_residual(s, window, x, rest, &any);
-            const bool middle = window.begin >= window.middle && window.begin + window.count <= window.end;
+            const bool off = mine.load_residual(s, part, x, rest, &any), middle = window.amid(part.begin, part.count);
             const bool kept = any && !middle;
             unsigned wrong = __ballot_sync(ALL, any && middle), before = wrong;
             bool fails = off && middle;
@@ -1182,8 +1193,8 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
                 mine.join(rest);
                 const Known<T> known = mine.joins.resolve(mine.joins.close());
                 mine.unit.lengthen(known, y);
-                const bool first = window.low > 0 && window.begin == window.low;
-                const bool last = window.high < s.rows && window.begin + ROWS == window.high;
+                const bool first = window.low > 0 && part.begin == window.low;
+                const bool last = window.high < s.rows && part.begin + ROWS == window.high;
 #pragma unroll
                 for (int k = 0; k < ROWS; ++k)
                     if (!(k == 0 && first) && !(k == ROWS - 1 && last)) x[k] = ops::add(x[k], y[k]);
@@ -1194,16 +1205,16 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
                 before = wrong;
             }
             if (!__any_sync(ALL, fails)) {
-                save<OUT>(s.out.system(mine.at) + window.begin * s.out.along, s.out.along, window.count, x);
+                save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
                 continue;
             }
             if (lane == 0) {
-                atomicOr(&verdicts[system].left, 2u * ROUND);
-                if (ROUND == 1) atomicAdd(&verdicts[system].failed[launch], 1u);
+                atomicOr(&verdicts[system].left, 2u);
+                atomicAdd(&verdicts[system].failed[launch], 1u);
             }
-            if (ROUND == 1 && off && middle) {
-                for (Index row = window.begin; row < window.begin + window.count; row += ROWS / 2)
-                    atomicOr(&units[s.systems * parts + row / ROWS / 32], 1u << row / ROWS % 32);
+            if (off && middle) {
+                for (Index row = part.begin; row < part.begin + part.count; row += ROWS / 2)
+                    atomicOr(&others[row / ROWS / 32], 1u << row / ROWS % 32);
             }
         }
     });
@@ -1525,8 +1536,8 @@ struct Block {
         largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
         return r;
     }
-    // Returns whether the backward error of a row of this thread is more than one that is kept.
-    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind) const {
+    // Returns whether the backward error of a row of this thread is more than so many eps.
+    DEVICE bool is_off(const T (&x)[ROWS], T before, T behind, Real<T> eps = 6) const {
         bool off = false;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
@@ -1536,7 +1547,7 @@ struct Block {
                 const T rest = rest_of(r.lower, r.diag, r.upper, rhs[own + (ACROSS ? k * SYSTEMS : k)],
                                        k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
                                        k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
-                off = off || exceeds((Real<T>)6, size(rest), all);
+                off = off || exceeds(eps, size(rest), all);
             }
         return off;
     }
@@ -1686,12 +1697,14 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
     static DEVICE Index count_chunks(Index rows) { return (rows + LENGTH - 1) / LENGTH; }
 
     // Loads the chunk's rows to shared memory.
-    DEVICE void load_rows(const System<T>& s, Index system, Index part) {
-        extern __shared__ uint4 shared[];
+    DEVICE void load_chunk(const System<T>& s, Index system, Index part) {
         chunks = count_chunks(s.rows), at = system, chunk = part;
-        const Index begin = chunk * LENGTH;
-        const Place p = place_of(at, s.systems, s.middles, s.lows);
-        this->n = (int)min((Index)LENGTH, s.rows - begin);
+        load_rows(s, at, chunk * LENGTH, min(s.rows, (chunk + 1) * LENGTH));
+    }
+    DEVICE void load_rows(const System<T>& s, Index system, Index begin, Index end) {
+        extern __shared__ uint4 shared[];
+        const Place p = place_of(system, s.systems, s.middles, s.lows);
+        this->n = (int)(end - begin);
         this->segments = (this->n + ROWS - 1) / ROWS;
         this->pitch = PLACES;
         this->system = 0, this->unit = threadIdx.x;
@@ -1742,6 +1755,72 @@ struct Chunk : Block<T, ROWS, UNITS, 1, false> {
     }
 };
 
+// Mends as mend_long does, but in the stable way, what that has left: rows around which the matrix is near to a singular
+// one. A block has a window. MARKED rows have one mark.
+template <class T, int ROWS, int UNITS, int MARKED>
+DEVICE void mend_stably(System<T> s, const unsigned* marks, Verdict* verdicts) {
+    using C = Chunk<T, ROWS, UNITS, false, true>;
+    const Index launch = count_menders(&verdicts->menders[1]);
+    const Index shift = (UNITS / 8 + launch * (UNITS / 2)) * ROWS;
+    const Index windows = Window::count(s.rows, C::LENGTH, shift), parts = (s.rows + 32 * MARKED - 1) / (32 * MARKED);
+    const auto due = [&](Index system) {
+        return (verdicts[system].left & 2) != 0 && !is_hopeless(verdicts[system], 2, windows);
+    };
+    take_parts(s.systems, windows, due, [&](Index system, Index number) {
+        const Window window(s.rows, number, C::LENGTH, shift, ROWS, (UNITS / 4 - 1) * ROWS);
+        const unsigned* const units = marks + (s.systems + system) * parts;
+        const Index begin = window.low + threadIdx.x * ROWS;
+        const int count = (int)max((Index)0, min((Index)ROWS, window.high - begin));
+        const bool middle = window.amid(begin, count);
+        bool marked = false;
+        for (Index row = begin; middle && row < begin + count; row += MARKED)
+            marked = marked || units[row / MARKED / 32] >> row / MARKED % 32 & 1;
+        if (!__syncthreads_or(marked)) return;
+        C chunk;
+        chunk.load_rows(s, system, window.low, window.high);
+        // What the unknowns beyond the window contribute is known, and goes to the right-hand sides.
+        const bool first = threadIdx.x == 0 && window.low > 0, last = count > 0 && begin + count == window.high &&
+                                                                       window.high < s.rows;
+        if (first) {
+            chunk.rhs[chunk.own] = less(chunk.rhs[chunk.own], chunk.lower[chunk.own], chunk.before);
+            chunk.lower[chunk.own] = T();
+        }
+        if (last) {
+            const int at = chunk.own + count - 1;
+            chunk.rhs[at] = less(chunk.rhs[at], chunk.upper[at], chunk.behind);
+            chunk.upper[at] = T();
+        }
+        T(&x)[ROWS] = chunk.guess;
+        bool wrong = chunk.is_off(x, chunk.before, chunk.behind, 8);
+        const bool kept = wrong && !middle;
+        wrong = wrong && middle;
+#pragma unroll 1
+        for (int pass = 0; pass < 3 && __syncthreads_or(wrong); ++pass) {
+            T y[ROWS], before, behind;
+            Real<T> error = 0;
+            chunk.solve(
+                true,
+                [&](int k, typename C::Row row) {
+                    return wrong ? chunk.residual(k, row, x, chunk.before, chunk.behind, error) : T();
+                },
+                y, before, behind);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < chunk.count && !(k == 0 && first) && !(k == chunk.count - 1 && last)) x[k] = ops::add(x[k], y[k]);
+            chunk.before = ops::add(chunk.before, before), chunk.behind = ops::add(chunk.behind, behind);
+            wrong = chunk.is_off(x, chunk.before, chunk.behind, 8) && !kept;
+        }
+        if (!__syncthreads_or(wrong)) {
+            const Index along = s.out.along;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < chunk.count) chunk.to[(begin + k) * along] = x[k];
+        } else if (threadIdx.x == 0) {
+            atomicOr(&verdicts[system].left, 4u);
+        }
+    });
+}
+
 // Adds the backward error that the threads of a block have found.
 template <class R>
 DEVICE void tell_error(R mine, unsigned long long* largest) {
@@ -1759,7 +1838,7 @@ DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
     take_parts(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
         C chunk;
         Verdict& verdict = verdicts[system];
-        chunk.load_rows(s, system, part);
+        chunk.load_chunk(s, system, part);
         Equation<T, 5> equations[ROWS];
         Real<T> error = 0;
         chunk.reduce_all(EXCHANGE, equations, error);
@@ -1821,7 +1900,7 @@ DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts)
     take_parts(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
         C chunk;
         Verdict& verdict = verdicts[system];
-        chunk.load_rows(s, system, part);
+        chunk.load_chunk(s, system, part);
         Equation<T, 5> equations[ROWS];
         Real<T> error = 0;
         chunk.reduce_all(EXCHANGE, equations, error);

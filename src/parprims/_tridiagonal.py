@@ -693,6 +693,7 @@ class _Tile:
     the threads of a block, which shorten them until ``units_short`` threads have the rest; ``long_blocks`` how many
     blocks there are at most, which take parts in turn. So many blocks of short systems of 4-byte numbers are to fit a
     multiprocessor: ``resident`` in the stable way, ``resident_exchanging`` with at most 16 threads to a system.
+    ``window`` are the threads that mend a few rows of a long system in the stable way.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -715,6 +716,7 @@ class _Tile:
     units_short: int = 512
     long_blocks: int = 4224
     resident: int = 4
+    window: int = 128
 
 
 _TILE = _Tile()
@@ -965,9 +967,11 @@ def _register_launches(
         each = min(32, _cuda.power_of_two(-(-systems * windows * 32 // (threads * _TILE.long_blocks)), up=True))
         grid = systems * -(-windows * 32 // (threads * each))
         call = f"(all, {memory.number(each)}, {marks}, {verdicts});"
-        for turn in (1, 2):
-            arguments = ", ".join((kind, str(rows), str(turn), *lies))
-            mend += 2 * turn * [(f"  mend_long<{arguments}>{call}", grid, threads, 0)]
+        mend += 2 * [(f"  mend_long<{kind}, {rows}, {', '.join(lies)}>{call}", grid, threads, 0)]
+        stable, units = dict(_TILE.rows)[nbytes], _TILE.window
+        shared = nbytes * (4 * units * (stable + 1) + _KEPT * (units + 2))
+        body = f"  mend_stably<{kind}, {stable}, {units}, {rows}>(all, {marks}, {verdicts});"
+        mend += 2 * [(body, systems * (n // (stable * units) + 2), units, shared)]
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
     arguments = verdicts if exchange else f"{verdicts}, {marks}, {memory.number(blocks)}"
     sizes = f"{kind}, {rows}, {units}, {_cpp(checked)}" + f", {_cpp(again)}" * exchange
