@@ -330,6 +330,64 @@ def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
             check(gpu, tuple(np.ascontiguousarray(x.T) for x in inputs), axis=0, pivot=pivot)
 
 
+@pytest.fixture
+def without_more(monkeypatch, cut):
+    """Return a function that makes systems long ones, and takes away all launches from the first of a template on."""
+    made = _tridiagonal._long_plan
+
+    def than_before(template):
+        def shortened(*arguments):
+            first, *others = made(*arguments).launches()
+            end = next(k for k, one in enumerate(others) if template in one.body)
+            return dataclasses.replace(first, then=tuple(others[:end]))
+
+        cut(shared_bytes=2000, units_short=2, stretch=64)
+        monkeypatch.setattr(_tridiagonal, "_long_plan", shortened)
+        _tridiagonal._runners.clear()
+
+    return than_before
+
+
+def row_errors(lower, diag, upper, rhs, x):
+    """Return the backward error of every row of one system, in eps and in the precision given."""
+    zero = np.zeros(1, x.dtype)
+    terms = (lower * np.concatenate([zero, x[:-1]]), diag * x, upper * np.concatenate([x[1:], zero]))
+    size = sum(abs(y.real) + abs(y.imag) for y in (rhs, *terms))
+    rest = abs(rhs - terms[0] - terms[1] - terms[2])
+    return np.divide(rest, size, out=np.zeros_like(rest), where=rest > 0) / eps(x.dtype.name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_mended(gpu, rng, without_more, dtype):
+    """Rows that a first solution loses, wherever they stand, from the rows around them alone."""
+    n = int(rng.integers(30_000, 34_000))
+    systems = tuple(random(rng, (3, n), dtype) for _ in range(4))
+    systems[0][:, 0] = systems[2][:, -1] = 0
+    found = []
+    for template in ("mend_long", "mend_stably"):
+        without_more(template)
+        found.append([row_errors(*one) for one in zip(*systems, solved(gpu, systems), strict=True)])
+    first, mended = found
+    assert sum(int(np.sum(errors > 8)) for errors in first) > 20
+    # A few rows in a hundred million are excused, and parts of the matrix that are near singular are left.
+    assert sum(int(np.sum(errors > 9)) for errors in mended) <= 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parts_that_are_nearly_singular(gpu, rng, without_more, dtype):
+    """Some rows of a long system are to rounding a matrix with a null vector, which makes x large there."""
+    n = 16_000
+    lower, diag, upper, rhs = (random(rng, (1, n), dtype) for _ in range(4))
+    for centre in (50, 3000, 5120, 9000, n - 50):
+        places = np.arange(centre - 40, centre + 41)
+        vector = np.exp(-0.4 * abs(places - centre)) * rng.uniform(0.5, 1, 81) * rng.choice([-1, 1], 81)
+        inner = places[1:-1]
+        diag[0, inner] = -(lower[0, inner] * vector[:-2] + upper[0, inner] * vector[2:]) / vector[1:-1]
+    check(gpu, (lower, diag, upper, rhs))
+    without_more("reduce_chunks")
+    check(gpu, (lower, diag, upper, rhs))
+
+
 def test_dominance_is_seen_system_by_system(gpu, rng, subtests):
     """A dominant system gives the bits of pivot none, any other those of partial, whatever its neighbours are."""
     for n in (5, 64, 300):

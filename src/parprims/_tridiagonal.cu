@@ -984,8 +984,9 @@ DEVICE void solve_exchanging(Batch<const T> lower, Batch<const T> diag, Batch<co
 
 // The first and last unknowns of some rows that follow each other are a tridiagonal system of their own, in the order
 // in which they come. reduce_long makes one of the rows of every warp, again until a block can solve it (solve_short);
-// expand_long goes the way back. Where the backward error of a row is too large the system is solved once more for the
-// residual (AGAIN), and if that was not enough left to the launches behind.
+// expand_long goes the way back. Rows with too large a backward error are mended from the rows around them (mend_long,
+// mend_stably): the inverse of a matrix that needs exchanges mostly fades fast away from its diagonal. Where that was not
+// enough the system is solved once more for the residual (AGAIN), and if that was not either left to the launches behind.
 
 // Returns the system that is kept at some place, each of its arrays after the other, with its solution behind.
 template <class T>

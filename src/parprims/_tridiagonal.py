@@ -120,13 +120,14 @@ def solve_tridiagonal(
     the axes lie, for systems that a block holds: 8192 unknowns of float32, 4096 of float64 and complex64, 1568 of
     complex128 (on GPUs with 227 KB of shared memory to a block). With ``partial`` it is two launches, the second for
     the few systems whose error the first finds too large, which read theirs again; with ``auto`` one more comes first,
-    which leaves them those that are not diagonally dominant. Longer systems take 4 to 46 launches, most of which may
+    which leaves them those that are not diagonally dominant. Longer systems take 4 to 58 launches, most of which may
     find nothing to do; they read the data twice and keep a thirty-second to a sixteenth of the unknowns' memory
-    between; ``auto`` reads it once more before it exchanges rows. Where the error of a long system is too large, the
-    data are read twice more, for the residual; where that was not enough, or the system is periodic, two or four times
-    more. With exchanges there is memory for a second solution in case. Coefficients that broadcast are read as they
-    are, those of several right-hand sides once for each. Array passes about 150 times over its n rows in all (with
-    ``none`` 40 times at each step) unless a compiler fuses them.
+    between; ``auto`` reads it once more before it exchanges rows. Where the error of a long system is too large, those
+    of its data are read once or twice more that are within some hundred rows of one with such an error, and rows there
+    solved again; where that was not enough, all of its data twice, for the residual; where that was not either, or the
+    system is periodic, two or four times more. With exchanges there is memory for a second solution in case.
+    Coefficients that broadcast are read as they are, those of several right-hand sides once for each. Array passes
+    about 150 times over its n rows in all (with ``none`` 40 times at each step) unless a compiler fuses them.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
