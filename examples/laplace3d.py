@@ -4,8 +4,8 @@ From 0 inside, 10 sweeps in float32. A sweep reads and writes the whole grid, so
 forms go over the grid block by block, whole columns or boxes, which keeps neighbours in a cache; the temporally blocked
 form sweeps a block several times while it is there, and computes twice what neighbouring blocks share. All add in one
 order, so they must agree with the plain sweep in every bit: rms 0. Each form is searched for its fastest block, and
-stands beside 10 passes that only read and write the grid: copies, where the library has them. With CuPy, laplace3d.cu
-does the same in CUDA.
+stands beside 10 passes that only read and write the grid: copies, where the library has them. With CuPy, two .cu
+files do the same in CUDA.
 
 The source reported for 10 sweeps of 512^3 41.3 ms by columns and 19.8 ms by boxes, of 1024^3 228.1 ms at best and 156.3
 ms. A stencil is no primitive of parprims: its neighbourhood, its boundary and its time steps are the user's own, and

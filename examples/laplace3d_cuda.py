@@ -1,10 +1,11 @@
-"""The CUDA forms of laplace3d: which templates of laplace3d.cu there are, and how CuPy launches them."""
+"""The CUDA forms of laplace3d: which templates of its two .cu files there are, and how CuPy launches them."""
 
 import dataclasses
 import math
 import pathlib
 
-TEXT = pathlib.Path(__file__).with_suffix("").with_name("laplace3d.cu").read_text()
+FILES = (pathlib.Path(__file__).with_name(f"{name}.cu") for name in ("laplace3d", "laplace3d_times"))
+TEXT = "\n".join(file.read_text() for file in FILES)
 
 
 @dataclasses.dataclass(frozen=True)

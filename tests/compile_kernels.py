@@ -407,12 +407,11 @@ def stencils() -> Iterator[tuple[str, _cuda.Plan]]:
     finally:
         sys.path.remove(folder)
     for form in laplace3d_cuda.FORMS:
-        yield f"{form.name} stencil float32", stencil_plan(form, (512, 512, 512))
+        yield f"{form.name} stencil float32", stencil_plan(laplace3d_cuda.TEXT, form, (512, 512, 512))
 
 
-def stencil_plan(form, shape: tuple[int, int, int]) -> _cuda.Plan:
+def stencil_plan(text: str, form, shape: tuple[int, int, int]) -> _cuda.Plan:
     """Return the plan of a form of the example laplace3d."""
-    text = (pathlib.Path(__file__).parents[1] / "examples" / "laplace3d.cu").read_text()
     body = f"  {form.call('(const float*)in0', '(float*)out0', 'n0, n1, n2', 'n3')}"
     return _cuda.Plan(
         text,

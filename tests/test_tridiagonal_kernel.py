@@ -159,6 +159,7 @@ def long_ones(gpu, cut):
         stretch=32,
         units_short=2,
         long_blocks=3,
+        few_blocks=2,
     )
     return gpu
 

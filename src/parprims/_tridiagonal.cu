@@ -540,7 +540,7 @@ struct Verdict {
     unsigned exchange, again, lost;  // exchange: is not dominant
     unsigned left;        // 1: not solved at once, 2: nor mended in registers, 4: nor stably, 8: nor for the residual
     unsigned menders[2];  // blocks that have begun to mend, in either way; the first verdict counts those of all systems
-    unsigned failed[2];   // windows that could not be mended in registers, by launch
+    unsigned failed[3];   // parts with many rows to mend; windows that could not be mended in registers, by launch
 };
 
 template <class T>
@@ -1111,6 +1111,7 @@ DEVICE void expand_long(System<T> s, System<T> next, T* better, Verdict* verdict
             unsigned* const mark = marks + system * part.parts + part.number;
             if (!AGAIN) mark[0] = off_lanes, mark[s.systems * part.parts] = 0;
             if (leave) atomicOr(&verdicts[system].left, AGAIN ? 8u : 1u);
+            if (__popc(off_lanes) > 7) atomicAdd(&verdicts[system].failed[0], 1u);
         }
     });
 }
@@ -1138,10 +1139,10 @@ DEVICE Index count_menders(unsigned* menders) {
     return launch;
 }
 
-// Returns whether so many launches have found that errors are not those of few rows, and are to be met otherwise.
-DEVICE bool is_hopeless(Verdict& verdict, int launches, Index windows) {
+// Returns whether one of so many launches has found that errors are not those of few rows, and are to be met otherwise.
+DEVICE bool is_hopeless(Verdict& verdict, int launches, Index rows) {
     bool many = false;
-    for (int k = 0; k < launches; ++k) many = many || verdict.failed[k] > 8 + windows / 64;
+    for (int k = 0; k < launches; ++k) many = many || verdict.failed[k] > 8 + rows / 16384;
     if (many) atomicOr(&verdict.left, 4u);
     return many;
 }
@@ -1158,7 +1159,7 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
     const Index launch = count_menders(&verdicts->menders[0]), shift = (4 + launch * 16) * ROWS + ROWS / 2;
     const Index windows = Window::count(s.rows, LENGTH, shift), in_block = each * (blockDim.x / 32);
     const auto due = [&](Index system) {
-        return verdicts[system].left != 0 && !is_hopeless(verdicts[system], (int)launch, windows);
+        return verdicts[system].left != 0 && !is_hopeless(verdicts[system], 1 + (int)launch, s.rows);
     };
     take_parts(s.systems, (windows + in_block - 1) / in_block, due, [&](Index system, Index block) {
         const int lane = threadIdx.x % 32;
@@ -1211,7 +1212,7 @@ DEVICE void mend_long(System<T> s, Index each, unsigned* marks, Verdict* verdict
             }
             if (lane == 0) {
                 atomicOr(&verdicts[system].left, 2u);
-                atomicAdd(&verdicts[system].failed[launch], 1u);
+                atomicAdd(&verdicts[system].failed[1 + launch], 1u);
             }
             if (off && middle) {
                 for (Index row = part.begin; row < part.begin + part.count; row += ROWS / 2)
@@ -1765,7 +1766,7 @@ DEVICE void mend_stably(System<T> s, const unsigned* marks, Verdict* verdicts) {
     const Index shift = (UNITS / 8 + launch * (UNITS / 2)) * ROWS;
     const Index windows = Window::count(s.rows, C::LENGTH, shift), parts = (s.rows + 32 * MARKED - 1) / (32 * MARKED);
     const auto due = [&](Index system) {
-        return (verdicts[system].left & 2) != 0 && !is_hopeless(verdicts[system], 2, windows);
+        return (verdicts[system].left & 2) != 0 && !is_hopeless(verdicts[system], 3, s.rows);
     };
     take_parts(s.systems, windows, due, [&](Index system, Index number) {
         const Window window(s.rows, number, C::LENGTH, shift, ROWS, (UNITS / 4 - 1) * ROWS);

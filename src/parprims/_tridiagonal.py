@@ -692,9 +692,9 @@ class _Tile:
     ``across_in_order`` and ``across_exchanging`` are the threads of a block whose systems lie side by side (the latter
     of 4-byte numbers), ``threads_exchanging`` those of one with exchanges otherwise. Of long systems ``stretch`` are
     the threads of a block, which shorten them until ``units_short`` threads have the rest; ``long_blocks`` how many
-    blocks there are at most, which take parts in turn. So many blocks of short systems of 4-byte numbers are to fit a
+    blocks there are at most, which take parts in turn, ``few_blocks`` where there may be nothing to do; ``window`` the
+    threads that mend a few rows in the stable way. So many blocks of short systems of 4-byte numbers are to fit a
     multiprocessor: ``resident`` in the stable way, ``resident_exchanging`` with at most 16 threads to a system.
-    ``window`` are the threads that mend a few rows of a long system in the stable way.
     """
 
     rows: tuple[tuple[int, int], ...] = ((4, 8), (8, 8), (16, 4))
@@ -716,6 +716,7 @@ class _Tile:
     stretch: int = 128
     units_short: int = 512
     long_blocks: int = 4224
+    few_blocks: int = 1056
     resident: int = 4
     window: int = 128
 
@@ -723,7 +724,7 @@ class _Tile:
 _TILE = _Tile()
 _KEPT = 13  # as in _tridiagonal.cu
 _TIDINGS = 32
-_VERDICT = 48
+_VERDICT = 56
 
 
 def _plan(
@@ -893,7 +894,7 @@ def _long_plan(
         ways = (exchanged, periodic, exchanged and not periodic)
         launches += _exchange_launches(dtype, n, systems, ways, verdicts, memory)
     better = memory.place(nbytes * n * systems if exchanged else 0)
-    launches.append((f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.blocks, 256, 0))
+    launches.append((f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.few_blocks, 256, 0))
     integers = (*numbers, systems, middles, lows, n, *memory.places)
     given = f"  const System<{kind}> all = {{{', '.join(views)}, n20, n21, n22, n23}};\n"
     plans = [
@@ -903,7 +904,7 @@ def _long_plan(
             inputs=4,
             outputs=((whole, dtype),),
             integers=integers,
-            grid=min(blocks, _TILE.long_blocks),
+            grid=blocks,
             block=threads,
             shared_bytes=shared,
             temporary_bytes=memory.nbytes,
@@ -938,6 +939,7 @@ def _register_launches(
     """Return the launches for long systems in registers, whose rows are exchanged, checked, a residual's, or not."""
     exchange, checked, again = ways
     kind, nbytes, threads = C_TYPES[dtype], np.dtype(dtype).itemsize, _TILE.stretch
+    most = _TILE.few_blocks if again or (exchange and checked) else _TILE.long_blocks
     rows = dict(_TILE.rows_exchanging if exchange else _TILE.rows_in_order)[nbytes]
     # Of every warp remain two rows of 4 numbers, or one of 7.
     keep, left, numbers = ("kept_system", 2, 4) if exchange else ("kept_ends", 1, 7)
@@ -951,7 +953,7 @@ def _register_launches(
     down, up = [], []
     count, system, places, given = n, "all", tuple(lies), True
     while given or count > rows * _TILE.units_short:
-        grid = systems * -(-count // (threads * rows))
+        grid = min(most, systems * -(-count // (threads * rows)))
         count = left * -(-count // (32 * rows))
         kept = memory.place((numbers + 1) * nbytes * count * systems)
         above = f"{keep}(({kind}*){kept}, n20, {memory.number(count)})"
@@ -965,19 +967,20 @@ def _register_launches(
     mend = []
     if exchange and not again:
         windows = n // (32 * rows) + 2
-        each = min(32, _cuda.power_of_two(-(-systems * windows * 32 // (threads * _TILE.long_blocks)), up=True))
-        grid = systems * -(-windows * 32 // (threads * each))
+        each = min(8, _cuda.power_of_two(-(-systems * windows * 32 // (threads * _TILE.few_blocks)), up=True))
+        grid = min(_TILE.few_blocks, systems * -(-windows * 32 // (threads * each)))
         call = f"(all, {memory.number(each)}, {marks}, {verdicts});"
         mend += 2 * [(f"  mend_long<{kind}, {rows}, {', '.join(lies)}>{call}", grid, threads, 0)]
         stable, units = dict(_TILE.rows)[nbytes], _TILE.window
         shared = nbytes * (4 * units * (stable + 1) + _KEPT * (units + 2))
         body = f"  mend_stably<{kind}, {stable}, {units}, {rows}>(all, {marks}, {verdicts});"
-        mend += 2 * [(body, systems * (n // (stable * units) + 2), units, shared)]
+        grid = min(_TILE.few_blocks, systems * (n // (stable * units) + 2))
+        mend += 2 * [(body, grid, units, shared)]
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
     arguments = verdicts if exchange else f"{verdicts}, {marks}, {memory.number(blocks)}"
     sizes = f"{kind}, {rows}, {units}, {_cpp(checked)}" + f", {_cpp(again)}" * exchange
     body = f"  {top}<{sizes}>({system}, {arguments});"
-    return [*down, (body, systems, units, 0), *reversed(up), *mend]
+    return [*down, (body, min(most, systems), units, 0), *reversed(up), *mend]
 
 
 def _exchange_launches(
@@ -1000,6 +1003,7 @@ def _exchange_launches(
     in_join = nbytes * _KEPT * (joined + 2)
     launches = []
     for again in (False, True) if exchanged else (False,):
+        most = _TILE.few_blocks if again or checked else _TILE.long_blocks
         call = f"<{kind}, {rows}, {units}, {', '.join(map(_cpp, (exchanged, periodic, checked, again)))}>"
         joining = f"{kind}, {joined}, {', '.join(map(_cpp, (exchanged, checked, again)))}"
 
@@ -1007,14 +1011,15 @@ def _exchange_launches(
             last = level + 1 == len(counts)
             above, known = ("nullptr", "nullptr") if last else (segments[level + 1], ys[level + 1])
             arguments = f"{segments[level]}, {above}, {known}, {ys[level]}, {verdicts}, n20, {lengths[level]}"
-            blocks = systems * -(-counts[level] // joined)
+            blocks = min(most, systems * -(-counts[level] // joined))  # noqa: B023
             return f"  join_segments<{joining}, {step}>({arguments});", blocks, joined, in_join  # noqa: B023
 
-        launches.append((f"  reduce_chunks{call}(all, {segments[0]}, {verdicts});", systems * chunks, units, in_chunk))
+        blocks = min(most, systems * chunks)
+        launches.append((f"  reduce_chunks{call}(all, {segments[0]}, {verdicts});", blocks, units, in_chunk))
         launches += [join("JOIN", level) for level in range(len(counts) - 1)]
         launches.append(join("CLOSE", len(counts) - 1))
         launches += [join("RESOLVE", level) for level in reversed(range(len(counts) - 1))]
-        launches.append((f"  solve_chunks{call}(all, {ys[0]}, BETTER, {verdicts});", systems * chunks, units, in_chunk))
+        launches.append((f"  solve_chunks{call}(all, {ys[0]}, BETTER, {verdicts});", blocks, units, in_chunk))
     return launches
 
 
