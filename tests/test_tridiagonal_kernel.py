@@ -160,6 +160,7 @@ def long_ones(gpu, cut):
         units_short=2,
         long_blocks=3,
         few_blocks=2,
+        few=400,
     )
     return gpu
 
@@ -342,7 +343,7 @@ def without_more(monkeypatch, cut):
             end = next(k for k, one in enumerate(others) if template in one.body)
             return dataclasses.replace(first, then=tuple(others[:end]))
 
-        cut(shared_bytes=2000, units_short=2, stretch=64)
+        cut(shared_bytes=2000, units_short=2, stretch=64, few=0)
         monkeypatch.setattr(_tridiagonal, "_long_plan", shortened)
         _tridiagonal._runners.clear()
 

@@ -1684,9 +1684,10 @@ DEVICE void solve_systems(Batch<const T> lower, Batch<const T> diag, Batch<const
 // once more for the residual (AGAIN). The blocks of every launch return at once where there is nothing to do, and take
 // the chunks in turn.
 
-template <bool CHECKED, bool AGAIN>
+// LEFT are the bits that say that launches before have left a system to these, or 0 if there were none.
+template <int LEFT, bool AGAIN>
 DEVICE bool is_due(const Verdict& verdict) {
-    return AGAIN ? verdict.again != 0 : !CHECKED || verdict.left & 8;
+    return AGAIN ? verdict.again != 0 : LEFT == 0 || verdict.left & LEFT;
 }
 
 template <class T, int ROWS, int UNITS, bool PERIODIC, bool AGAIN>
@@ -1833,10 +1834,10 @@ DEVICE void tell_error(R mine, unsigned long long* largest) {
     if (threadIdx.x % 32 == 0 && bits > __ldcg(largest)) atomicMax(largest, bits);
 }
 
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, int LEFT, bool AGAIN>
 DEVICE void reduce_chunks(System<T> s, T* segments, Verdict* verdicts) {
     using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
-    const auto due = [&](Index system) { return is_due<CHECKED, AGAIN>(verdicts[system]); };
+    const auto due = [&](Index system) { return is_due<LEFT, AGAIN>(verdicts[system]); };
     take_parts(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
         C chunk;
         Verdict& verdict = verdicts[system];
@@ -1855,7 +1856,7 @@ enum Step { JOIN, CLOSE, RESOLVE };
 
 // Joins `count` segments, UNITS at a time, to those of the next level (JOIN) or the whole system, of which it gives the
 // y with which every segment begins (CLOSE); or goes the way back from those of the next level (RESOLVE).
-template <class T, int UNITS, bool EXCHANGE, bool CHECKED, bool AGAIN, Step STEP>
+template <class T, int UNITS, bool EXCHANGE, int LEFT, bool AGAIN, Step STEP>
 DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, Verdict* verdicts, Index systems,
                           Index count) {
     extern __shared__ uint4 shared[];
@@ -1864,7 +1865,7 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
     const Index parts = (count + UNITS - 1) / UNITS;
     const auto slot = [](int i) { return i; };
     const auto sync = [] { __syncthreads(); };
-    const auto due = [&](Index system) { return is_due<CHECKED, AGAIN>(verdicts[system]); };
+    const auto due = [&](Index system) { return is_due<LEFT, AGAIN>(verdicts[system]); };
     take_parts(systems, parts, due, [&](Index system, Index part) {
         Verdict& verdict = verdicts[system];
         const int here = (int)min((Index)UNITS, count - part * UNITS);
@@ -1878,7 +1879,7 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
         } else {
             if (STEP == CLOSE && thread == 0) {
                 slots.close(0);
-                if (!AGAIN) verdict = {{0, 0}, CHECKED, 0, 0, CHECKED ? 15 : 0};
+                if (!AGAIN) verdict = {{0, 0}, LEFT != 0, 0, 0, LEFT ? 15 : 0};
             }
             if (STEP == RESOLVE && thread < 2) {
                 const T* y = known + (system * 2 + thread) * parts;
@@ -1895,10 +1896,10 @@ DEVICE void join_segments(const T* segments, T* joined, const T* known, T* ys, V
     });
 }
 
-template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, bool CHECKED, bool AGAIN>
+template <class T, int ROWS, int UNITS, bool EXCHANGE, bool PERIODIC, int LEFT, bool AGAIN>
 DEVICE void solve_chunks(System<T> s, const T* ys, T* better, Verdict* verdicts) {
     using C = Chunk<T, ROWS, UNITS, PERIODIC, AGAIN>;
-    const auto due = [&](Index system) { return is_due<CHECKED, AGAIN>(verdicts[system]); };
+    const auto due = [&](Index system) { return is_due<LEFT, AGAIN>(verdicts[system]); };
     take_parts(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
         C chunk;
         Verdict& verdict = verdicts[system];

@@ -686,7 +686,8 @@ class _Tile:
     ``across`` how many systems a block has where they lie side by side, if their threads are at most ``most`` divided
     by the words of a number, so that their registers suffice;
     ``shared_bytes`` what a block may have; ``blocks`` how many there are at most where they take systems in turn;
-    ``chunk`` the threads of a block that has a part of a long system, a quarter of that up to ``few`` unknowns.
+    ``chunk`` the threads of a block that has a part of a long system, a quarter of that up to ``few`` unknowns, which
+    have fewer ways before the stable one.
     Where rows stay in registers a thread has ``rows_in_order`` or ``rows_exchanging`` of them, twice as many if a
     system would have more than ``units_in_order`` or ``units_exchanging`` threads, or 64 with 4-byte numbers.
     ``across_in_order`` and ``across_exchanging`` are the threads of a block whose systems lie side by side (the latter
@@ -887,11 +888,12 @@ def _long_plan(
     verdicts = f"(Verdict*){memory.place(_VERDICT * systems)}"
     lies = _lies(dtype, n, groups, numbers, [address for _, address in layouts])
     launches: list[tuple[str, int, int, int]] = []  # body, blocks, threads, shared memory
+    again_too = n > _TILE.few  # else the stable way costs little more than the launches that find nothing to do
     for exchange, again in ((False, False), (True, False), (True, True)):
-        if not periodic and (checked or exchange == exchanged):
+        if not periodic and (checked or exchange == exchanged) and (again_too or not again):
             launches += _register_launches(dtype, n, systems, (exchange, checked, again), lies, verdicts, memory)
     if exchanged or periodic:
-        ways = (exchanged, periodic, exchanged and not periodic)
+        ways = (exchanged, periodic, 0 if periodic or not exchanged else 8 if again_too else 6)
         launches += _exchange_launches(dtype, n, systems, ways, verdicts, memory)
     better = memory.place(nbytes * n * systems if exchanged else 0)
     launches.append((f"  finish_long<{kind}>(all, (const {kind}*){better}, {verdicts});", _TILE.few_blocks, 256, 0))
@@ -971,11 +973,11 @@ def _register_launches(
         grid = min(_TILE.few_blocks, systems * -(-windows * 32 // (threads * each)))
         call = f"(all, {memory.number(each)}, {marks}, {verdicts});"
         mend += 2 * [(f"  mend_long<{kind}, {rows}, {', '.join(lies)}>{call}", grid, threads, 0)]
-        stable, units = dict(_TILE.rows)[nbytes], _TILE.window
-        shared = nbytes * (4 * units * (stable + 1) + _KEPT * (units + 2))
-        body = f"  mend_stably<{kind}, {stable}, {units}, {rows}>(all, {marks}, {verdicts});"
-        grid = min(_TILE.few_blocks, systems * (n // (stable * units) + 2))
-        mend += 2 * [(body, grid, units, shared)]
+        if n > _TILE.few:
+            stable, units = dict(_TILE.rows)[nbytes], _TILE.window
+            shared = nbytes * (4 * units * (stable + 1) + _KEPT * (units + 2))
+            body = f"  mend_stably<{kind}, {stable}, {units}, {rows}>(all, {marks}, {verdicts});"
+            mend += 2 * [(body, min(_TILE.few_blocks, systems * (n // (stable * units) + 2)), units, shared)]
     units = max(32, _cuda.power_of_two(-(-count // rows), up=True))
     arguments = verdicts if exchange else f"{verdicts}, {marks}, {memory.number(blocks)}"
     sizes = f"{kind}, {rows}, {units}, {_cpp(checked)}" + f", {_cpp(again)}" * exchange
@@ -984,10 +986,10 @@ def _register_launches(
 
 
 def _exchange_launches(
-    dtype: str, n: int, systems: int, ways: tuple[bool, bool, bool], verdicts: str, memory: _Memory
+    dtype: str, n: int, systems: int, ways: tuple[bool, bool, int], verdicts: str, memory: _Memory
 ) -> list[tuple[str, int, int, int]]:
-    """Return the launches for long systems whose rows may be exchanged."""
-    exchanged, periodic, checked = ways
+    """Return the launches for long systems whose rows may be exchanged, and which launches before have left."""
+    exchanged, periodic, left = ways
     kind, nbytes = C_TYPES[dtype], np.dtype(dtype).itemsize
     rows, units, joined = dict(_TILE.rows)[nbytes], _TILE.chunk, _TILE.chunk
     if n <= _TILE.few:
@@ -1003,9 +1005,9 @@ def _exchange_launches(
     in_join = nbytes * _KEPT * (joined + 2)
     launches = []
     for again in (False, True) if exchanged else (False,):
-        most = _TILE.few_blocks if again or checked else _TILE.long_blocks
-        call = f"<{kind}, {rows}, {units}, {', '.join(map(_cpp, (exchanged, periodic, checked, again)))}>"
-        joining = f"{kind}, {joined}, {', '.join(map(_cpp, (exchanged, checked, again)))}"
+        most = _TILE.few_blocks if again or left else _TILE.long_blocks
+        call = f"<{kind}, {rows}, {units}, {_cpp(exchanged)}, {_cpp(periodic)}, {left}, {_cpp(again)}>"
+        joining = f"{kind}, {joined}, {_cpp(exchanged)}, {left}, {_cpp(again)}"
 
         def join(step: str, level: int) -> tuple[str, int, int, int]:
             last = level + 1 == len(counts)
