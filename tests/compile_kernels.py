@@ -53,6 +53,7 @@ SPILLS = {
     "mend_long<double, 8,": "up to 450 bytes each way on one architecture, the same",
     "mend_long<Complex<double>, 2,": "up to 60 bytes each way, the same",
     "mend_stably<Complex<double>, 4,": _OCCUPANCY,
+    "mend_stably<float, 8,": "up to 50 bytes each way, the same",
     "lengthen_long<Complex<float>, 8,": _OCCUPANCY,
     "reduce_chunks<Complex<float>, 8, 64,": _OCCUPANCY,
     "join_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",
