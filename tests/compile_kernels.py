@@ -54,6 +54,7 @@ SPILLS = {
     "mend_long<Complex<double>, 2,": "up to 60 bytes each way, the same",
     "mend_stably<Complex<double>, 4,": _OCCUPANCY,
     "mend_stably<float, 8,": "up to 50 bytes each way, the same",
+    "sweep_times<3, 12, 4": "up to 70 bytes on the oldest architectures with asynchronous copies",
     "lengthen_long<Complex<float>, 8,": _OCCUPANCY,
     "reduce_chunks<Complex<float>, 8, 64,": _OCCUPANCY,
     "join_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",
