@@ -71,7 +71,8 @@ __device__ void sweep_marching(const float* __restrict__ u, float* __restrict__ 
     if (y >= n.ny) return;
     const int lane = threadIdx.x % 32, rows = n.ny - y < ROWS ? n.ny - y : ROWS;
     const bool there = x < n.nx, west_face = x == 0, east_face = x + VECTOR >= n.nx;
-    const bool asks_west = (BX % 32 || lane == 0) && !west_face, asks_east = (BX % 32 || lane == 31) && !east_face;
+    const bool asks_west = there && (BX % 32 || lane == 0) && !west_face;
+    const bool asks_east = there && (BX % 32 || lane == 31) && !east_face;
     const long long plane = n.ny * n.nx, south_row = y > 0 ? -n.nx : 0, north_row = y + rows < n.ny ? rows * n.nx : 0;
     const int count = planes < n.nz - first ? planes : n.nz - first, known = first + count < n.nz ? count : count - 1;
 
