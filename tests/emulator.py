@@ -1,13 +1,16 @@
 """Run the CUDA kernels on a CPU: the very text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
 
 `Runner` takes the place of `_cuda.Runner` for NumPy arrays, so that the tests of the kernels run where no GPU is
-(``pytest --backend emulated``). It shows wrong indices, missing barriers, deadlocks, writes out of bounds and scratch
-that is not left as promised; not the weak order of a GPU's memory, and no time.
+(``pytest --backend emulated``). It shows wrong indices, missing barriers, deadlocks, writes out of bounds, reads beyond
+an input, which end the process, and scratch that is not left as promised; not the weak order of a GPU's memory, and no
+time.
 """
 
 import ctypes
 import functools
 import hashlib
+import itertools
+import mmap
 import os
 import pathlib
 import re
@@ -269,6 +272,31 @@ class _Memory:
                 raise AssertionError(f"the kernel wrote outside {what}")
 
 
+_turns = itertools.count()
+
+
+def _between_pages(x: np.ndarray) -> np.ndarray:
+    """Return a copy that begins, or every other time ends, where a page does that ends the process if it is touched.
+
+    It is as far from a multiple of 16 as it was, and so less than 16 bytes from the page. Views with gaps stay as they
+    are.
+    """
+    if not x.flags.c_contiguous or x.size == 0:
+        return x
+    page = mmap.PAGESIZE
+    size = -(-(x.nbytes + 16) // page) * page
+    region = mmap.mmap(-1, size + 2 * page)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    for guard in (begin, begin + page + size):
+        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0):
+            raise OSError("a page cannot be protected")
+    rest = x.ctypes.data % 16
+    offset = next(_turns) % 2 * ((size - x.nbytes - rest) // 16 * 16)
+    copy = np.frombuffer(region, np.uint8, x.nbytes, page + offset + rest).view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
 _kept: dict[str, _Memory] = {}  # the scratch that is kept between launches, by kind
 
 
@@ -297,6 +325,7 @@ class Runner:
         """Launch and return the outputs; RuntimeError tells why a kernel cannot go on."""
         plan = self.plan
         before = [x.copy() for x in arrays]
+        arrays = tuple(_between_pages(x) for x in arrays)
         outputs = [_Memory(int(np.prod(shape, dtype=np.int64)) * _dtype(name).itemsize) for shape, name in plan.outputs]
         sizes = {**plan.zeros(), **plan.unset()}
         scratch = {kind: _scratch(kind, sizes[kind]) for kind in _cuda._SCRATCH}

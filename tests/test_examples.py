@@ -1,13 +1,11 @@
 """The worked examples: every one passes at small size on every backend, and fails where a primitive errs."""
 
-import ctypes
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import json
 import math
-import mmap
 import pathlib
 import re
 import runpy
@@ -226,20 +224,6 @@ def test_normals_are_normal(load, backend):
     assert np.max(abs(flat)) < 6.8
 
 
-def between_pages(array, at_end):
-    """Return a copy that begins (or ends) where a page does beyond which any access ends the process."""
-    page = mmap.PAGESIZE
-    size = -(-array.nbytes // page) * page
-    region = mmap.mmap(-1, size + 2 * page)
-    copy = np.frombuffer(region, array.dtype, array.size, page + (size - array.nbytes if at_end else 0))
-    copy = copy.reshape(array.shape)
-    copy[...] = array
-    begin = ctypes.addressof(ctypes.c_char.from_buffer(region))
-    for guard in (begin, begin + page + size):
-        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), 0) == 0
-    return copy
-
-
 @pytest.mark.emulator
 @pytest.mark.skipif(emulator.compiler() is None, reason="no C++ compiler is installed")
 @pytest.mark.parametrize(
@@ -266,10 +250,10 @@ def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
     for form in forms:
         # Pieces of all planes, of half, and of few, which overlap most.
         depths = {form.cells[0]} if form.kind == "boxes" else {shape[0], -(-shape[0] // 2), 3}
-        for at_end, planes in enumerate(sorted(depths)):
+        for planes in sorted(depths):
             one = dataclasses.replace(form, cells=(planes, *form.cells[1:]))
             plan = stencil_plan(module.laplace3d_cuda.TEXT, one, shape)
-            (v,) = emulator.Runner(None, plan, 0)(between_pages(u, at_end == 0))
+            (v,) = emulator.Runner(None, plan, 0)(u)
             expected = u
             for _ in range(one.sweeps):
                 expected = module.plain(xp, expected)
