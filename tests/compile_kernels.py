@@ -284,8 +284,12 @@ def _solve_kernels(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tup
         yield f"{re.match(r' *([a-z_]+<.+?>)[(]', body).group(1)} solve {dtype}", launch
 
 
-# And for sorts: rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.
-SORT_LAYOUTS = ((1 << 16, 20), (1 << 16, 200), (1 << 16, 1024), (1 << 16, 4000), (1 << 14,), (1 << 28,))
+# And for sorts: rows in a warp's lanes, in a warp, in a block, in a tile, and in tiles, small and large.
+SORT_LAYOUTS = (
+    *((1 << 16, n) for n in (20, 200, 1024, 4000, 4500)),
+    (1 << 14,),
+    (1 << 28,),
+)
 SORT_DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"  # every order of keys
 ).split()

@@ -307,6 +307,28 @@ class TestTiles:
         for n in (33, 100, 1535, 1537):
             check(gpu, make(rng, (3, n), "float32"), run)
 
+    def test_a_tile_to_a_row(self, gpu, run, rng, subtests, sizes):
+        sizes(blocks=1)
+        for dtype, n in (("int8", 4097), ("int16", 10_240), ("float32", 10_752), ("float64", 4500)):
+            with subtests.test(dtype=dtype):
+                check(gpu, make(rng, (3, n), dtype), run, what="s")
+                check(gpu, make(rng, (2, 4300), dtype), run, True, ("int8", "float64"))
+
+    @pytest.mark.parametrize("chunk", [1000, 16384])
+    def test_rows_in_turn(self, gpu, run, rng, subtests, sizes, chunk):
+        # Rows without room for their counts, and a last turn of fewer rows than the ones before.
+        sizes(besides=0, chunk=chunk)
+        for dtype in ("int8", "int32", "float64"):
+            for rows in (2, 7):
+                with subtests.test(dtype=dtype, rows=rows):
+                    keys = make(rng, (rows, 5003), dtype)
+                    keys[1] = keys[1, 0]  # in order at once where its turn has no other row
+                    check(gpu, keys, run, rows == 7)
+        assert len(TestPlan.plan("int32", (7, 5003), (), None, True).launches()) == 5 * 7
+        assert len(TestPlan.plan("int32", (7, 5003), (4,), None, True).launches()) == 5 * 4
+        sizes(besides=0, chunk=chunk, counts=100, segment=5000)
+        check(gpu, make(rng, (5, 5003), "int32"), run)
+
     def test_digits_counted_in_many_blocks(self, gpu, run, rng, sizes):
         sizes(chunk=1000)
         for dtype in ("int8", "int32", "float64"):
@@ -497,7 +519,7 @@ class TestSanitized:
 class TestPlan:
     """How the kernels cut their work, checked without a GPU."""
 
-    @pytest.mark.parametrize("index", [None, "int64"])
+    @pytest.mark.parametrize("index", [None, "int32", "int64"])
     @pytest.mark.parametrize("dtype", REAL)
     def test_bounds_of_every_plan(self, subtests, dtype, index):
         for shape in (
@@ -512,10 +534,16 @@ class TestPlan:
             ((1 << 32) + 1,),
             (1 << 33,),
             (65536, 1024),
+            (65536, 4097),
+            (1000, 5000),
+            (3000, 11_000),
+            (2000, 40_000),
             (1 << 20, 1 << 13),
             (3, 1 << 31),
         ):
             for values in ((), (1,), (4,), (8, 16)):
+                if index == "int32" and shape[-1] > 2**31:
+                    continue
                 with subtests.test(shape=shape, values=values):
                     keyed = bool(values) or index is None
                     plan = self.plan(dtype, shape, values, index, keyed)
@@ -526,10 +554,11 @@ class TestPlan:
                         assert launch.shared_bytes <= 64 << 10  # on every architecture
                     assert plan.zeroed_bytes <= 1 << 23
                     own = plan.temporary_bytes + plan.zeroed_bytes
-                    copy = n * (self.key_bytes(dtype) + sum(values) + (8 if index else 0))
-                    # Besides, few keys have up to twice as many tiles as there are multiprocessors, with 1 KiB of
-                    # words each, and a row has its counts, at most 16 KiB, and the words of its last tile.
-                    assert own <= 1.05 * copy + 300_000 + 20_000 * math.prod(shape[:-1])
+                    key_bytes = self.key_bytes(dtype)
+                    copy = n * (key_bytes + sum(values) + int((index or "int0")[3:]) // 8)
+                    if index == "int32" and key_bytes > 2 and not keyed:
+                        copy += n * key_bytes
+                    assert own <= 1.05 * copy + _sort._SIZES.besides + 20_000  # one row's counts at least
 
     def test_one_launch_for_short_rows(self):
         assert not self.plan("float32", (65536, 1024), (), None, True).then

@@ -368,6 +368,7 @@ struct SortedRows {
 // The scratch that is zero between calls begins with a word that has the tickets drawn in its low bits, and above them
 // the digits that are not the same in a whole row.
 constexpr int NEEDED = 56;
+constexpr unsigned long long TICKETS = (1ull << NEEDED) - 1;
 
 // Returns where it stands how many keys of a row have each value of a digit. Where several blocks count a row, these
 // numbers are zero between calls too.
@@ -375,24 +376,53 @@ DEVICE Count* counts_of(void* counts, Index row, int pass) {
     return static_cast<Count*>(counts) + (row * PASSES + pass) * RADIX;
 }
 
-// Counts the digits of all keys, `chunk` of a row in each block, and zeroes the words of the tiles. Keys are loaded
-// VECTOR at a time. A word of a key has BYTES digits and COPIES of the counts of each, in banks of their own. Lanes with
-// the same copy take their digits in turn, each beginning with another, so that a warp never waits for a bank.
+DEVICE void publish(unsigned* to, unsigned word) {
+    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+DEVICE void publish(unsigned long long* to, unsigned long long word) {
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+DEVICE unsigned look(const unsigned* from) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+DEVICE unsigned long long look(const unsigned long long* from) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+
+// Returns the first of the rows that are sorted together, in turn with others, and takes from a ticket those of the
+// launches for the rows before.
+DEVICE Index first_together(Index& ticket, Index tickets, Index together) {
+    Index first = 0;
+    for (; ticket >= tickets; ticket -= tickets) first += together;
+    return first;
+}
+
+// Counts the digits of all keys of the rows sorted together, `chunk` of a row in each block, and zeroes the words of
+// their `tiles`. Without words a tile holds a row, and only which digits are needed is kept. Keys are loaded VECTOR at a
+// time. A word of a key has BYTES digits and COPIES of the counts of each, in banks of their own. Lanes with the same
+// copy take their digits in turn, each beginning with another, so that a warp never waits for a bank.
 template <int THREADS, int VECTOR>
-DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index n, Index chunk, Index chunks,
-                         Index total) {
+DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index rows, Index together, Index n,
+                         Index tiles, Index chunk, Index chunks, Index total) {
     constexpr int WORDS = (PASSES + 3) / 4, BYTES = PASSES / WORDS, COPIES = WARP / BYTES;
     extern __shared__ uint4 dynamic[];
     unsigned* counts = reinterpret_cast<unsigned*>(dynamic);  // [WORDS][RADIX][BYTES][COPIES]
+    Index ticket = (Index)(look(static_cast<unsigned long long*>(control)) & TICKETS);
     for (Index at = (Index)blockIdx.x * THREADS + threadIdx.x; at < total; at += (Index)gridDim.x * THREADS)
         static_cast<uint4*>(words)[at] = uint4{};
     for (int at = threadIdx.x; at < WORDS * RADIX * WARP / 4; at += THREADS) dynamic[at] = uint4{};
     __syncthreads();  // separates the zeros from what is added to them
 
+    const Index first_row = first_together(ticket, together * tiles * PASSES, together);
     const unsigned row = blockIdx.x / (unsigned)chunks;
+    if (first_row + row >= rows) return;
     const Index begin = (blockIdx.x - row * chunks) * chunk;
     const Index end = min(begin + chunk, n);
-    const Key* keys = static_cast<const Key*>(in) + row * n;
+    const Key* keys = static_cast<const Key*>(in) + (first_row + row) * n;
     const Key first = ordered(keys[0]);
     constexpr int EACH = WARP * sizeof(unsigned);  // offsets are in bytes: an instruction less for each digit
     const int lane = threadIdx.x % WARP, turn = lane / COPIES * 8;
@@ -455,6 +485,7 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
         const unsigned long long needed = __ballot_sync(ALL, differs);
         if (lane == 0 && needed) atomicOr(static_cast<unsigned long long*>(control), needed << NEEDED);
     }
+    if (!words) return;
     for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // side by side in shared memory
         const int word = at / (RADIX * BYTES), digit = at / BYTES % RADIX, byte = at % BYTES;
         const Count number = sum(word, digit, byte);
@@ -466,23 +497,6 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
     }
 }
 
-DEVICE void publish(unsigned* to, unsigned word) {
-    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
-}
-DEVICE void publish(unsigned long long* to, unsigned long long word) {
-    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
-}
-DEVICE unsigned look(const unsigned* from) {
-    unsigned word;
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
-    return word;
-}
-DEVICE unsigned long long look(const unsigned long long* from) {
-    unsigned long long word;
-    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
-    return word;
-}
-
 // One tile of a row, in one launch.
 template <int THREADS, int ITEMS>
 struct SortedTile {
@@ -492,7 +506,7 @@ struct SortedTile {
     static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
-        Index row, tile, begin;  // the row's number, the tile's in it, and of its first element in the array
+        Index row, tile, begin;  // the row among those sorted together, the tile in it, its first element in the array
         int length, shift;
         bool first, last, into_out, odd;
     };
@@ -501,25 +515,27 @@ struct SortedTile {
     unsigned bins[(ITEMS + 3) / 4];    // the digits of what it writes, four to a word
     const Count* bases;                // for each digit, what is to be added to a place in the tile
     const Drawn* drawn;                // these two in shared memory
-    Index n;
     bool left, full;
 
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
     // without keys where only indices are asked for. So does every launch into the out side if `through`, which is where
     // places wait there, is not null: the next launch reads the keys of the input through them. `segment` counts tiles.
+    // Rows of `out` are each `apart` bytes an element longer than their keys. If `whole` a tile holds a row, and there
+    // are no words.
     DEVICE SortedTile(const void* in, void* temporary, void* out, void* control, void* totals, void* words, Index rows,
-                      Index length, unsigned tiles, bool keyless, unsigned segment, const void* through)
-        : n(length) {
+                      Index together, Index n, unsigned tiles, bool keyless, unsigned segment, const void* through,
+                      int apart, bool whole) {
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
         __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
         extern __shared__ uint4 dynamic[];
-        if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows * tiles, tiles, n);
+        if (threadIdx.x == 0) shared = draw(*static_cast<unsigned long long*>(control), rows, together, tiles, n);
         __syncthreads();  // separates the write of what is drawn from its reads
         bases = offsets, drawn = &shared;
         left = shared.shift >= 0, full = shared.length == SIZE;
         if (!left) return;
 
+        out = static_cast<char*>(out) + row_begin() * apart;
         Key keys[ITEMS];
         if (through && !shared.first && !shared.into_out)
             gather(keys, static_cast<const Key*>(in), static_cast<const Place*>(through));
@@ -543,7 +559,7 @@ struct SortedTile {
         unsigned* mine = static_cast<unsigned*>(words) + (shared.row * tiles + tile) * RADIX + threadIdx.x;
         Count* base = nullptr;  // that of the segment, behind the words of all tiles
         if (SEGMENTS)
-            base = reinterpret_cast<Count*>(static_cast<unsigned*>(words) + rows * tiles * RADIX) +
+            base = reinterpret_cast<Count*>(static_cast<unsigned*>(words) + together * tiles * RADIX) +
                    (shared.row * ((tiles - 1) / segment + 1) + tile / segment) * RADIX + threadIdx.x;
         unsigned count = 0;
         const unsigned start =
@@ -555,7 +571,9 @@ struct SortedTile {
                     publish(mine, (count | WHOLE) ^ flip);
             });
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
-        if (tile == 0) {
+        if (whole) {
+            before = start;
+        } else if (tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
             if (threadIdx.x < RADIX) {
@@ -600,6 +618,7 @@ struct SortedTile {
         write(keys, static_cast<Key*>(shared.into_out ? out : temporary), [&](int k) { return digits[k]; });
     }
 
+    DEVICE Index row_begin() const { return drawn->begin - drawn->tile * SIZE; }
     DEVICE static int place_of(int i) { return in_tile<ITEMS>(threadIdx.x, i); }
 
     template <class V>
@@ -617,7 +636,7 @@ struct SortedTile {
 
     // Loads keys through the places they have in the row, which wait in the registers of the keys if they fit.
     DEVICE void gather(Key (&to)[ITEMS], const Key* from, const Place* through) const {
-        from += drawn->row * n;
+        from += row_begin();
         if constexpr (sizeof(Place) == sizeof(Key)) {
             load(to, reinterpret_cast<const Key*>(through));
 #pragma unroll
@@ -632,10 +651,13 @@ struct SortedTile {
         }
     }
 
-    DEVICE static Drawn draw(unsigned long long& control, Index blocks, unsigned tiles, Index n) {
+    DEVICE static Drawn draw(unsigned long long& control, Index rows, Index together, unsigned tiles, Index n) {
         const unsigned long long word = atomicAdd(&control, 1ull);
-        Index ticket = word & ((1ull << NEEDED) - 1);
-        if (ticket == blocks * PASSES - 1) control = 0;  // nobody will draw any more
+        const Index blocks = together * tiles;
+        Index ticket = word & TICKETS;
+        const Index first = first_together(ticket, blocks * PASSES, together);
+        if (ticket == blocks * PASSES - 1)  // nobody will draw any more, or not before more digits are counted
+            control = first + together < rows ? (word & TICKETS) + 1 : 0;
         int launch = 0;
         for (; ticket >= blocks; ticket -= blocks) ++launch;
         const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
@@ -643,13 +665,13 @@ struct SortedTile {
         const int wanted = __popc(needed);
         Drawn drawn;
         drawn.row = row, drawn.tile = block - row * tiles;
-        drawn.begin = drawn.row * n + drawn.tile * SIZE;
+        drawn.begin = (first + row) * n + drawn.tile * SIZE;
         drawn.length = (int)min(n - drawn.tile * SIZE, (Index)SIZE);
         drawn.first = launch == 0, drawn.last = launch == wanted - 1, drawn.odd = launch % 2;
         drawn.into_out = (wanted - 1 - launch) % 2 == 0;
         unsigned rest = needed;
         for (int before = 0; before < launch; ++before) rest &= rest - 1;
-        drawn.shift = rest ? (__ffs(rest) - 1) * 8 : -1;
+        drawn.shift = rest && first + row < rows ? (__ffs(rest) - 1) * 8 : -1;
         return drawn;
     }
 
@@ -693,8 +715,10 @@ struct SortedTile {
         rearrange(held, static_cast<V*>(drawn->into_out ? out : temporary));
     }
 
-    // Indices begin as what they are and wait as Place; `aside` is where they wait on the out side.
-    DEVICE void indices(void* temporary, void* aside, void* out) const {
+    // Indices begin as what they are and wait as Place; `aside` is where they wait on the out side, in rows `apart` bytes
+    // an element longer.
+    DEVICE void indices(void* temporary, void* aside, void* out, int apart) const {
+        aside = static_cast<char*>(aside) + row_begin() * apart;
         Place held[ITEMS];
         if (drawn->first) {
 #pragma unroll
@@ -711,7 +735,7 @@ struct SortedTile {
     // Writes what belongs to the keys that this thread writes, given their digits.
     template <class V, class To, class Digit>
     DEVICE void write(const V (&held)[ITEMS], To* to, Digit digit) const {
-        Index start = drawn->row * n * (Index)sizeof(To);
+        Index start = row_begin() * (Index)sizeof(To);
         asm("" : "+l"(start));  // else the compiler multiplies for every element
         to = reinterpret_cast<To*>(reinterpret_cast<char*>(to) + start);
         const int length = drawn->length - (int)threadIdx.x;

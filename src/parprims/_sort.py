@@ -67,10 +67,10 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     in O(log n) steps (array); w / 8 passes (kernel).
     Traffic and launches: kernel sorts rows of at most 4096 in one launch that reads and writes them once. Longer ones
     take w / 8 + 1: one reads the keys and counts their digits, then each reads and writes keys and values, but for
-    digits that are the same in every row. It has memory for one more copy of keys and values and at most 5 % and
-    300 kB besides (a third for many rows of little more than 4096, half for indices of 32 bits of keys as wide), and
-    copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for
-    every element, and reads n of the counts log2(16 n) times a pass.
+    digits that are the same in every row, and many rows in several turns. It has memory for one more copy of keys and
+    values and at most 5 % and 1 MB besides (for indices of 32 bits and wider keys than 16 also for one more of those),
+    and copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for every
+    element, and reads n of the counts log2(16 n) times a pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
     Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
@@ -471,7 +471,8 @@ class _Sizes:
     4 bytes where there are fewer rows than half of ``blocks``. ``alone`` and ``together`` are the tiles of longer rows,
     of keys alone and of keys with values, by the bytes of the widest: the threads, the elements to a thread, and the
     blocks on a multiprocessor. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count
-    digits, with ``counting`` threads for each word of a key and ``chunk`` keys at least. Integers of 32 bits count the
+    digits, with ``counting`` threads for each word of a key and ``chunk`` keys at least; counts and words between tiles
+    take up to a twentieth of the memory of the keys and values and ``besides`` bytes. Integers of 32 bits count the
     keys of rows up to ``counts``, and indices on their way of rows up to ``places``; words between tiles always have 32
     bits, and count the keys of a ``segment`` of a row above ``counts``.
     """
@@ -496,6 +497,7 @@ class _Sizes:
     counters: int = 1056
     counting: int = 256
     chunk: int = 16384
+    besides: int = 1 << 20
     counts: int = 2**30 - 1
     segment: int = 2**29
     places: int = 2**32
@@ -625,6 +627,17 @@ def _plan_tiles(
         items = (items + 1) // 2
     tiles = -(-n // (threads * items))
 
+    # Rows are sorted together as far as their counts and words fit the memory there is for them, in turn with others;
+    # a tile that holds a row needs none.
+    segment = max(1, _SIZES.segment // (threads * items)) if count_bytes > 4 else 0  # tiles
+    words_bytes = radix * (4 * tiles + (count_bytes * -(-tiles // segment) if segment else 0)) if tiles > 1 else 0
+    counts_bytes = passes * radix * count_bytes if tiles > 1 else 0
+    copy = total * (key_bytes + sum(spec.values) + place_bytes)
+    several = passes > 1  # keys and values go by way of temporary memory
+    room = (copy // 20 if several else copy) + _SIZES.besides
+    together = -(-rows // max(1, min(rows, -(-rows * (words_bytes + counts_bytes) // room))))
+    turns = -(-rows // together)
+
     temporary = 0
 
     def reserved(nbytes: int) -> str:
@@ -639,67 +652,65 @@ def _plan_tiles(
         vector = 1
     counting = _SIZES.counting * -(-passes // 4)
     step = 4 * counting * vector
-    chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // rows))
+    chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // together))
     chunk = -(-n // (chunks * step)) * step
-    segment = max(1, _SIZES.segment // (threads * items)) if count_bytes > 4 else 0  # tiles
-    words_bytes = rows * radix * (4 * tiles + (count_bytes * -(-tiles // segment) if segment else 0))
-    integers = [rows, n, tiles, chunk, -(-n // chunk), -(-words_bytes // 16)]
-    words = reserved(words_bytes)
-    counts_bytes = rows * passes * radix * count_bytes
-    single = integers[4] == 1  # one block counts a row, and need not find zeros
-    counts = reserved(counts_bytes) if single else "(char*)zeroed + 16"
-    several = passes > 1  # keys and values go by way of temporary memory
+    integers = [rows, together, n, tiles, chunk, -(-n // chunk), -(-together * words_bytes // 16)]
+    words = reserved(together * words_bytes) if tiles > 1 else "nullptr"
+    single = integers[5] == 1  # one block counts a row, and need not find zeros
+    counts = "nullptr" if tiles == 1 else reserved(together * counts_bytes) if single else "(char*)zeroed + 16"
     body = []
     key_temporary = reserved(total * key_bytes) if several else "nullptr"
     key_out, aside, through = "out0", "nullptr", "nullptr"
+    keys_apart = places_apart = 0
     if spec.index:
-        # On the way keys and indices wait in the memory of the result as far as it goes; wide indices fill it, and
-        # every second launch leaves the keys out.
+        # On the way the keys and indices of a row wait in the memory of its result as far as that goes; wide indices
+        # fill it, and every second launch leaves the keys out.
         index_bytes = int(spec.index[3:]) // 8
         last = f"out{len(spec.values) + spec.keyed}"
         place_temporary = reserved(total * place_bytes) if several else "nullptr"
-        aside = last
+        aside, places_apart = last, index_bytes - place_bytes
         if not spec.keyed and passes > 2:  # two write keys on the way once
             if key_bytes + place_bytes <= index_bytes:
-                integers.append(total * place_bytes)
-                key_out = f"(char*){last} + n{len(integers) - 1}"
+                integers.append(n * place_bytes)
+                key_out, keys_apart = f"(char*){last} + n{len(integers) - 1}", index_bytes - key_bytes
             elif place_bytes == 8:
                 key_out, through = "nullptr", last
             elif place_bytes <= key_bytes <= index_bytes:
-                key_out, aside = last, reserved(total * place_bytes)
+                key_out, aside, places_apart = last, reserved(total * place_bytes), 0
             else:
                 key_out = reserved(total * key_bytes)
     for at, nbytes in enumerate(spec.values):
         own = reserved(total * nbytes) if several else "nullptr"
         body.append(f"  sorted.move<{_WORDS[nbytes]}>(in{at + 1}, {own}, out{at + 1});")
     if spec.index:
-        body.append(f"  sorted.indices({place_temporary}, {aside}, {last});")
-    count = f"count_digits<{counting}, {vector}>(in0, zeroed, {counts}, {words}, n1, n3, n4, n5);"
+        body.append(f"  sorted.indices({place_temporary}, {aside}, {last}, {places_apart});")
+    count = f"count_digits<{counting}, {vector}>(in0, zeroed, {counts}, {words}, n0, n1, n2, n3, n4, n5, n6);"
+    keyless, whole = (str(flag).lower() for flag in (not spec.keyed, tiles == 1))
     moving = (
-        f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, "
-        f"n0, n1, (unsigned)n2, {str(not spec.keyed).lower()}, {segment}u, {through});\n  if (!sorted.left) return;"
+        f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, n0, n1, "
+        f"n2, (unsigned)n3, {keyless}, {segment}u, {through}, {keys_apart}, {whole});\n  if (!sorted.left) return;"
     )
     plan = functools.partial(
         plan,
         integers=tuple(integers),
-        zeroed_bytes=16 + (0 if single else counts_bytes),
+        zeroed_bytes=16 + (0 if single else together * counts_bytes),
         temporary_bytes=temporary,
     )
     one = plan(
         body="\n".join((moving, *body)),
-        grid=rows * tiles,
+        grid=together * tiles,
         block=threads,
         shared_bytes=-(-threads * items * widest // 16) * 16,
         resident_blocks=resident,
     )
-    return plan(
+    first = plan(
         body=f"  {count}",
-        grid=rows * integers[4],
+        grid=together * integers[5],
         block=counting,
         shared_bytes=-(-passes // 4) * radix * 128,
         resident_blocks=1536 // counting,  # as shared memory allows
-        then=(one,) * passes,
     )
+    return dataclasses.replace(first, then=((first, *(one,) * passes) * turns)[1:])
 
 
 def _kernel_refusal(xp: Namespace, s: _Sorting) -> str | None:
