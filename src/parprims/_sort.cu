@@ -25,6 +25,8 @@
 //   5. A thread for each digit looks back over the tiles before: where they have published what stands before them it
 //      takes that and stops. The first tile of a row starts from the scan of the row's digits.
 //   6. Keys, then values, leave shared memory in runs of equal digits, side by side.
+// Many rows whose counts would take more memory than there is for them are sorted in turns: the same launches once more
+// for the next rows, which the tickets tell. A tile that is a whole row needs neither counts nor words.
 // Words between blocks: 2 bits say what a word is, the rest counts, so that no fence is needed. Launches in turn give
 // the 2 bits another meaning, under which the last word of every tile of the launch before reads as not there yet;
 // therefore the words are zeroed once (by count_digits) and not for every digit.
@@ -45,7 +47,11 @@ DEVICE Key ordered(Key bits) {
     Key key = bits;
     if (KIND == BOOL) key = bits != 0;
     if (KIND == SIGNED) key = bits ^ SIGN;
-    if (KIND == FLOATING) {
+    if (KIND == FLOATING && sizeof(Key) == 4) {
+        // A sum is never -0, and all that are NaN have the same bits, all set but the sign.
+        key = (Key)__float_as_uint(__fadd_rn(__uint_as_float((unsigned)bits), 0.0f));
+        key ^= (Key)((int)key >> 31) | SIGN;
+    } else if (KIND == FLOATING) {
         // A magnitude with its sign, counted from -infinity: NaN of either sign lie above +infinity and become one.
         const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
         key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - INFINITE));
