@@ -79,6 +79,8 @@ SPILLS = {
     "SortedTile<384, 15> sort float32 values (1, 2, 8)": _OCCUPANCY,
     "SortedRows<64, 64, 16, 8, true, true> sort ": "up to 30 bytes each way on sm_100, which another block is worth",
     "SortedRows<256, 256, 16, 8, false, true> sort uint8 values (4,)": _OCCUPANCY,
+    "SortedRows<256, 256, 32, 8, false, false> sort float32": _OCCUPANCY,
+    "SortedRows<384, 384, ": "up to 190 bytes each way, which another block is worth",
     "SortedTile<512, 18> sort ": "up to 80 bytes each way, the price of longer tiles",
     "multiply_conflict_free<128, 128, ": "up to 300 bytes each way, which let another block fit a multiprocessor",
     "multiply_doubles_by_groups<DOUBLE, 64, 128, 16, 8, 2, false, 1,": "8 bytes each way, outside of the loops",
@@ -284,9 +286,9 @@ def _solve_kernels(shape, axis, dtype, pivot, *, periodic=False) -> Iterator[tup
         yield f"{re.match(r' *([a-z_]+<.+?>)[(]', body).group(1)} solve {dtype}", launch
 
 
-# And for sorts: rows in a warp's lanes, in a warp, in a block, in a tile, and in tiles, small and large.
+# And for sorts: rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.
 SORT_LAYOUTS = (
-    *((1 << 16, n) for n in (20, 200, 1024, 4000, 4500)),
+    *((1 << 16, n) for n in (20, 200, 1024, 4000, 8000)),
     (1 << 14,),
     (1 << 28,),
 )

@@ -9,8 +9,9 @@
 // Three ways, by the length n of a row:
 //   SortedLanes  n <= 32: a lane to a key, which it compares with all others of its row to count how many go before its
 //                own; equal keys are looked for only where two want one place. Nothing moves before the end.
-//   SortedRows   n <= 4096: a warp or a block to a row, which stays in registers and shared memory for all digits.
-//                Values wait until their places are known and move once.
+//   SortedRows   n <= 8192, as far as shared memory holds keys and where they come from: a warp or a block to a row,
+//                which stays in registers and shared memory for all digits. Values wait until their places are known
+//                and move once.
 //   SortedTile   One launch for each digit, with one read and one write, after one that counts the digits of all keys
 //                (count_digits). Keys go from the input to the output by way of a temporary array, in turn.
 // Phases of SortedTile:
@@ -26,7 +27,7 @@
 //      takes that and stops. The first tile of a row starts from the scan of the row's digits.
 //   6. Keys, then values, leave shared memory in runs of equal digits, side by side.
 // Many rows whose counts would take more memory than there is for them are sorted in turns: the same launches once more
-// for the next rows, which the tickets tell. A tile that is a whole row needs neither counts nor words.
+// for the next rows, which the tickets tell.
 // Words between blocks: 2 bits say what a word is, the rest counts, so that no fence is needed. Launches in turn give
 // the 2 bits another meaning, under which the last word of every tile of the launch before reads as not there yet;
 // therefore the words are zeroed once (by count_digits) and not for every digit.
@@ -408,9 +409,9 @@ DEVICE Index first_together(Index& ticket, Index tickets, Index together) {
 }
 
 // Counts the digits of all keys of the rows sorted together, `chunk` of a row in each block, and zeroes the words of
-// their `tiles`. Without words a tile holds a row, and only which digits are needed is kept. Keys are loaded VECTOR at a
-// time. A word of a key has BYTES digits and COPIES of the counts of each, in banks of their own. Lanes with the same
-// copy take their digits in turn, each beginning with another, so that a warp never waits for a bank.
+// their `tiles`. Keys are loaded VECTOR at a time. A word of a key has BYTES digits and COPIES of the counts of each, in
+// banks of their own. Lanes with the same copy take their digits in turn, each beginning with another, so that a warp
+// never waits for a bank.
 template <int THREADS, int VECTOR>
 DEVICE void count_digits(const void* in, void* control, void* totals, void* words, Index rows, Index together, Index n,
                          Index tiles, Index chunk, Index chunks, Index total) {
@@ -491,7 +492,6 @@ DEVICE void count_digits(const void* in, void* control, void* totals, void* word
         const unsigned long long needed = __ballot_sync(ALL, differs);
         if (lane == 0 && needed) atomicOr(static_cast<unsigned long long*>(control), needed << NEEDED);
     }
-    if (!words) return;
     for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // side by side in shared memory
         const int word = at / (RADIX * BYTES), digit = at / BYTES % RADIX, byte = at % BYTES;
         const Count number = sum(word, digit, byte);
@@ -526,11 +526,10 @@ struct SortedTile {
     // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. The last launch does
     // without keys where only indices are asked for. So does every launch into the out side if `through`, which is where
     // places wait there, is not null: the next launch reads the keys of the input through them. `segment` counts tiles.
-    // Rows of `out` are each `apart` bytes an element longer than their keys. If `whole` a tile holds a row, and there
-    // are no words.
+    // Rows of `out` are each `apart` bytes an element longer than their keys.
     DEVICE SortedTile(const void* in, void* temporary, void* out, void* control, void* totals, void* words, Index rows,
                       Index together, Index n, unsigned tiles, bool keyless, unsigned segment, const void* through,
-                      int apart, bool whole) {
+                      int apart) {
         __shared__ Drawn shared;
         __shared__ unsigned counts[WARPS][RADIX];
         __shared__ Count offsets[RADIX], sums[RADIX / WARP + 1];
@@ -577,9 +576,7 @@ struct SortedTile {
                     publish(mine, (count | WHOLE) ^ flip);
             });
         Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
-        if (whole) {
-            before = start;
-        } else if (tile == 0) {
+        if (tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(totals) : 0;
             before = scan_digits<THREADS, RADIX>(all, threadIdx.x, sums);
             if (threadIdx.x < RADIX) {

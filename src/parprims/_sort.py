@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat
 
@@ -65,12 +65,13 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     -----
     Work and depth: w / 4 passes for keys of w bits (one for bool), each a scan of 16 n counts and n binary searches,
     in O(log n) steps (array); w / 8 passes (kernel).
-    Traffic and launches: kernel sorts rows of at most 4096 in one launch that reads and writes them once. Longer ones
-    take w / 8 + 1: one reads the keys and counts their digits, then each reads and writes keys and values, but for
-    digits that are the same in every row, and many rows in several turns. It has memory for one more copy of keys and
-    values and at most 5 % and 1 MB besides (for indices of 32 bits and wider keys than 16 also for one more of those),
-    and copies what is not contiguous along the axis. Array holds about 50 bytes of counts and 50 of indices for every
-    element, and reads n of the counts log2(16 n) times a pass.
+    Traffic and launches: kernel sorts rows of at most 8192 in one launch that reads and writes them once (of keys of 8
+    bytes of at most 6912, with values or indices 5632). Longer ones take w / 8 + 1: one reads the keys and counts their
+    digits, then each reads and writes keys and values, but for digits that are the same in every row; many rows go in
+    several turns. It has memory for one more copy of keys and values and at most 5 % and 1 MB besides (for indices of
+    32 bits and wider keys than 16 also for one more of those), and copies what is not contiguous along the axis. Array
+    holds about 50 bytes of counts and 50 of indices for every element, and reads n of the counts log2(16 n) times a
+    pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
     Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
@@ -462,25 +463,47 @@ def _jax_sort() -> Callable[..., Any]:
 # ---- The kernel -------------------------------------------------------------------------------------------------
 
 
+class _Way(NamedTuple):
+    """How rows of up to ``longest`` are sorted: ``group`` threads to a row, ``block`` to a block, by ``digit`` bits.
+
+    As many blocks as ``resident`` are to fit a multiprocessor (0: any). Where something moves with keys of 4 bytes and
+    not all threads have as many, registers suffice for rows of up to ``uneven``.
+    """
+
+    longest: int
+    group: int
+    block: int
+    digit: int = 8
+    resident: int = 0
+    uneven: int = 8192
+
+
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
     """The sizes of the kernels' work, chosen by measurements on an H200, registers and shared memory.
 
-    A thread has keys of ``each`` rows of up to ``lanes``. ``rows`` are the ways to sort a longer, yet short row: its
-    greatest length, the threads to it, those to a block, the bits of a digit; ``few`` are the ways for keys of at most
-    4 bytes where there are fewer rows than half of ``blocks``. ``alone`` and ``together`` are the tiles of longer rows,
-    of keys alone and of keys with values, by the bytes of the widest: the threads, the elements to a thread, and the
-    blocks on a multiprocessor. Fewer blocks than ``blocks`` get smaller tiles; ``counters`` blocks at most count
-    digits, with ``counting`` threads for each word of a key and ``chunk`` keys at least; counts and words between tiles
-    take up to a twentieth of the memory of the keys and values and ``besides`` bytes. Integers of 32 bits count the
-    keys of rows up to ``counts``, and indices on their way of rows up to ``places``; words between tiles always have 32
-    bits, and count the keys of a ``segment`` of a row above ``counts``.
+    A thread has keys of ``each`` rows of up to ``lanes``. ``rows`` are the ways to sort a longer, yet short row, and
+    ``few`` come first for keys of at most 4 bytes where there are fewer rows than half of ``blocks``. A block has
+    ``shared_bytes`` on every architecture.
+    ``alone`` and ``together`` are the tiles of longer rows, of keys alone and of keys with values, by the bytes of the
+    widest: the threads, the elements to a thread, and the blocks on a multiprocessor. Fewer blocks than ``blocks`` get
+    smaller tiles; ``counters`` blocks at most count digits, with ``counting`` threads for each word of a key and
+    ``chunk`` keys at least; counts and words between tiles take up to a twentieth of the memory of the keys and values
+    and ``besides`` bytes. Integers of 32 bits count the keys of rows up to ``counts``, and indices on their way of rows
+    up to ``places``; words between tiles always have 32 bits, and count the keys of a ``segment`` of a row above
+    ``counts``.
     """
 
     lanes: int = 32
     each: int = 4
-    rows: tuple[tuple[int, int, int, int], ...] = ((128, 32, 128, 5), (1024, 32, 128, 8), (4096, 256, 256, 8))
-    few: tuple[tuple[int, int, int, int], ...] = ((1024, 256, 256, 8), (4096, 512, 512, 8))
+    rows: tuple[_Way, ...] = (
+        _Way(128, 32, 128, digit=5),
+        _Way(1024, 32, 128),
+        _Way(8192, 256, 256, uneven=6144),
+        _Way(8192, 384, 384, resident=2),
+    )
+    few: tuple[_Way, ...] = (_Way(128, 32, 128, digit=5), _Way(1024, 256, 256), _Way(8192, 512, 512))
+    shared_bytes: int = 64 << 10
     alone: tuple[tuple[int, int, int, int], ...] = (
         (1, 512, 18, 2),
         (2, 512, 20, 2),
@@ -528,6 +551,11 @@ class _Spec:
         return 1 if self.key == "bool" else 8 * self.key_bytes
 
     @property
+    def moves(self) -> bool:
+        """Return whether anything moves as the keys do."""
+        return bool(self.values or self.index)
+
+    @property
     def key_bytes(self) -> int:
         kind = self.key.lstrip("abcdefghijklmnopqrstuvwxyz")
         return int(kind) // 8 if kind else 1
@@ -570,8 +598,11 @@ def _plan(
         inputs=1 + len(spec.values),
         outputs=tuple(outputs),
     )
-    if n <= _SIZES.rows[-1][0]:
-        return _plan_rows(spec, plan, rows, n)
+    if n <= _SIZES.lanes:
+        return _plan_lanes(spec, plan, rows, n)
+    way = _row_way(spec, rows, n)
+    if way:
+        return _plan_rows(spec, plan, rows, n, *way)
     return _plan_tiles(spec, plan, rows, n, address, wide)
 
 
@@ -583,30 +614,49 @@ def _answers(spec: _Spec) -> Iterator[str]:
         yield f"  sorted.indices(out{len(spec.values) + spec.keyed});"
 
 
-def _plan_rows(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int) -> _cuda.Plan:
-    """Return the launch that sorts rows which a warp or a block holds."""
-    shared, checks = 0, []
-    if n <= _SIZES.lanes:
-        block, lanes = 256, _cuda.power_of_two(n, up=True)
-        each = _SIZES.each if rows * lanes >= 16 * block * _SIZES.blocks else 1
-        grid = -(-rows * lanes // (block * each))
-        made, keys = f"SortedLanes<{block}, {lanes}, {each}>", "sorted.move<Key>(in0, out0)"
-    else:
-        few = rows < _SIZES.blocks // 2 and n > _SIZES.rows[0][0] and spec.key_bytes <= 4
-        ways = _SIZES.few if few else _SIZES.rows
-        _, group, block, digit = next(one for one in ways if n <= one[0])
-        items, digit = -(-n // group), min(digit, spec.bits)
-        sources = bool(spec.values or spec.index)
-        grid = -(-rows * group // block)
-        size = group * items * (spec.key_bytes + 2 * sources) + 4 * group // 32 * 2**digit + 2**digit // 8 + 48
-        shared = block // group * size
-        flags = ", ".join(str(flag).lower() for flag in (n == group * items, sources))
-        made = f"SortedRows<{block}, {group}, {items}, {digit}, {flags}>"
-        checks = [f"  static_assert(sizeof({made}::Shared) * {block // group} <= {shared});"]
-        keys = "sorted.store(out0)"
-    body = [*checks, f"  const {made} sorted(in0, n0, (int)n1);", *([f"  {keys};"] if spec.keyed else [])]
+def _plan_lanes(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int) -> _cuda.Plan:
+    """Return the launch that sorts rows of a key to a lane."""
+    block, lanes = 256, _cuda.power_of_two(n, up=True)
+    each = _SIZES.each if rows * lanes >= 16 * block * _SIZES.blocks else 1
+    body = [f"  const SortedLanes<{block}, {lanes}, {each}> sorted(in0, n0, (int)n1);"]
+    if spec.keyed:
+        body.append("  sorted.move<Key>(in0, out0);")
+    body += _answers(spec)
+    return plan(body="\n".join(body), integers=(rows, n), grid=-(-rows * lanes // (block * each)), block=block)
+
+
+def _row_way(spec: _Spec, rows: int, n: int) -> tuple[_Way, int] | None:
+    """Return the first way that fits rows, and the shared memory of each; None if none does."""
+    few = rows < _SIZES.blocks // 2 and spec.key_bytes <= 4
+    for way in (*(_SIZES.few if few else ()), *_SIZES.rows):
+        length = -(-n // way.group) * way.group
+        digits = 2 ** min(way.digit, spec.bits)
+        size = length * (spec.key_bytes + 2 * spec.moves) + 4 * way.group // 32 * digits + digits // 8 + 48
+        crowded = spec.moves and spec.key_bytes == 4 and way.uneven < n < length
+        if n <= way.longest and not crowded and way.block // way.group * size <= _SIZES.shared_bytes:
+            return way, size
+    return None
+
+
+def _plan_rows(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int, way: _Way, size: int) -> _cuda.Plan:
+    """Return the launch that sorts rows which a warp or a block holds, given how, and the shared memory of each."""
+    items, together = -(-n // way.group), way.block // way.group
+    flags = ", ".join(str(flag).lower() for flag in (n == way.group * items, spec.moves))
+    made = f"SortedRows<{way.block}, {way.group}, {items}, {min(way.digit, spec.bits)}, {flags}>"
+    body = [
+        f"  static_assert(sizeof({made}::Shared) * {together} <= {together * size});",
+        f"  const {made} sorted(in0, n0, (int)n1);",
+    ]
+    if spec.keyed:
+        body.append("  sorted.store(out0);")
+    body += _answers(spec)
     return plan(
-        body="\n".join((*body, *_answers(spec))), integers=(rows, n), grid=grid, block=block, shared_bytes=shared
+        body="\n".join(body),
+        integers=(rows, n),
+        grid=-(-rows // together),
+        block=way.block,
+        shared_bytes=together * size,
+        resident_blocks=way.resident,
     )
 
 
@@ -627,15 +677,14 @@ def _plan_tiles(
         items = (items + 1) // 2
     tiles = -(-n // (threads * items))
 
-    # Rows are sorted together as far as their counts and words fit the memory there is for them, in turn with others;
-    # a tile that holds a row needs none.
+    # Rows are sorted together as far as their counts and words fit the memory there is for them, in turn with others.
     segment = max(1, _SIZES.segment // (threads * items)) if count_bytes > 4 else 0  # tiles
-    words_bytes = radix * (4 * tiles + (count_bytes * -(-tiles // segment) if segment else 0)) if tiles > 1 else 0
-    counts_bytes = passes * radix * count_bytes if tiles > 1 else 0
+    words_bytes = radix * (4 * tiles + (count_bytes * -(-tiles // segment) if segment else 0))
+    counts_bytes = passes * radix * count_bytes
     copy = total * (key_bytes + sum(spec.values) + place_bytes)
     several = passes > 1  # keys and values go by way of temporary memory
     room = (copy // 20 if several else copy) + _SIZES.besides
-    together = -(-rows // max(1, min(rows, -(-rows * (words_bytes + counts_bytes) // room))))
+    together = -(-rows // min(rows, -(-rows * (words_bytes + counts_bytes) // room)))
     turns = -(-rows // together)
 
     temporary = 0
@@ -655,9 +704,9 @@ def _plan_tiles(
     chunks = max(1, min(n // _SIZES.chunk, _SIZES.counters // together))
     chunk = -(-n // (chunks * step)) * step
     integers = [rows, together, n, tiles, chunk, -(-n // chunk), -(-together * words_bytes // 16)]
-    words = reserved(together * words_bytes) if tiles > 1 else "nullptr"
+    words = reserved(together * words_bytes)
     single = integers[5] == 1  # one block counts a row, and need not find zeros
-    counts = "nullptr" if tiles == 1 else reserved(together * counts_bytes) if single else "(char*)zeroed + 16"
+    counts = reserved(together * counts_bytes) if single else "(char*)zeroed + 16"
     body = []
     key_temporary = reserved(total * key_bytes) if several else "nullptr"
     key_out, aside, through = "out0", "nullptr", "nullptr"
@@ -685,10 +734,10 @@ def _plan_tiles(
     if spec.index:
         body.append(f"  sorted.indices({place_temporary}, {aside}, {last}, {places_apart});")
     count = f"count_digits<{counting}, {vector}>(in0, zeroed, {counts}, {words}, n0, n1, n2, n3, n4, n5, n6);"
-    keyless, whole = (str(flag).lower() for flag in (not spec.keyed, tiles == 1))
     moving = (
         f"  SortedTile<{threads}, {items}> sorted(in0, {key_temporary}, {key_out}, zeroed, {counts}, {words}, n0, n1, "
-        f"n2, (unsigned)n3, {keyless}, {segment}u, {through}, {keys_apart}, {whole});\n  if (!sorted.left) return;"
+        f"n2, (unsigned)n3, {str(not spec.keyed).lower()}, {segment}u, {through}, "
+        f"{keys_apart});\n  if (!sorted.left) return;"
     )
     plan = functools.partial(
         plan,
