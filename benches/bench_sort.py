@@ -200,10 +200,13 @@ def cases(scale: Scale) -> list[Case]:
     for dtype in ("uint8", "int32", "uint64", "float32", "float64"):
         add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, dtype)
     add(parprims.sort, f"sort below 2^24, 2^{k}", sort_problem, SORT, 2**k, "int64", below=2**24)
-    rows = scale.pick((16, 1024), (256, 1024), (65536, 1024))
     peers = {name: call for name, call in SORT.items() if name != "cuda.compute"}  # which sorts one array only
-    name = f"sort of rows, {rows[0]} x {rows[1]}"
-    add(parprims.sort, name, sort_problem, peers, rows[0] * rows[1], "float32", shape=rows)
+    for rows in (
+        scale.pick((16, 1024), (256, 1024), (65536, 1024)),
+        scale.pick((4, 6000), (16, 6000), (8192, 6000)),
+    ):
+        name = f"sort of rows, {rows[0]} x {rows[1]}"
+        add(parprims.sort, name, sort_problem, peers, rows[0] * rows[1], "float32", shape=rows)
     k = scale.pick(12, 18, 26)
     for kind in ("all equal", "sorted", "reversed", "few distinct", "entropy 0.2"):
         for dtype in ("int32", "uint32"):
