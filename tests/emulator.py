@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parprims import _cuda, _matmul, _scan, _sort
+from parprims import _cuda, _matmul, _scan, _sort, _tridiagonal
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
@@ -399,6 +399,7 @@ def install_for_torch(patch: pytest.MonkeyPatch) -> None:
         (_matmul, "_runners _shortcuts"),
         (_scan, "_programs _shortcuts"),
         (_sort, "_runners _shortcuts"),
+        (_tridiagonal, "_runners _shortcuts"),
     ):
         for name in names.split():
             patch.setattr(module, name, {})

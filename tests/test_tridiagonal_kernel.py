@@ -20,10 +20,13 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how the kernel cuts its work."""
-    monkeypatch.setattr(_tridiagonal, "_runners", {})
-    return lambda **fields: monkeypatch.setattr(
-        _tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._TILE, **fields)
-    )
+
+    def cut(**fields):
+        for name in ("_runners", "_shortcuts"):
+            monkeypatch.setattr(_tridiagonal, name, {})
+        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._TILE, **fields))
+
+    return cut
 
 
 def solved(backend, inputs, **options):
@@ -298,6 +301,44 @@ def test_right_hand_sides_share_a_matrix(gpu, rng, subtests):
                     assert np.ascontiguousarray(one_system[:, k]).tobytes() == several[0, :, k].tobytes()
 
 
+@pytest.mark.parametrize("shape", [(70,), (13, 70), (70, 5)])
+def test_calls_like_one_before(tensors, rng, subtests, monkeypatch, shape):
+    """They go straight to their kernel, and those that only resemble one do not."""
+    import torch
+    from torch.autograd import forward_ad
+
+    axis = -2 if shape == (70, 5) else -1
+    for options in ({}, {"pivot": "none"}, {"periodic": True}, {"transpose": True}):
+        for at in range(4):
+            inputs = normal(rng, shape, "float32")
+            inputs[1][...] += 5 * np.sign(inputs[1])
+            rows = (x.astype(np.float64) for x in inputs)
+            expected = solve_tridiagonal(*rows, axis=axis, method="array", **options)
+            with subtests.test(options=options, at=at), monkeypatch.context() as patch:
+                if at == 3 and not options.get("transpose"):
+                    patch.setattr(_tridiagonal, "_METHODS", None)  # nothing is left to choose
+                found = solved(tensors, inputs, axis=axis, **options)
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    arrays = [tensors.asarray(x) for x in inputs]
+
+    def solve(*arrays, **options):
+        return solve_tridiagonal(*arrays, axis=axis, **options)
+
+    x = solve(*arrays)
+    y, error = solve(*arrays, return_residual=True)
+    assert torch.equal(x, y)
+    assert error.shape == y.sum(axis).shape
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(solve(*arrays[:3], forward_ad.make_dual(arrays[3], arrays[3]))).tangent
+    torch.testing.assert_close(tangent, x)
+    rhs = arrays[3].clone().requires_grad_(True)
+    (derivative,) = torch.autograd.grad(solve(*arrays[:3], rhs).sum(), rhs)
+    torch.testing.assert_close(derivative, solve(*arrays[:3], torch.ones_like(rhs), transpose=True))
+    with parprims.explain() as told:
+        solve(*arrays)
+    assert told[0].method == "kernel"
+
+
 def test_cut_changes_no_bits(gpu, rng, cut):
     """Systems in a block, and where their rows lie."""
     inputs = normal(rng, (13, 70), "float32")
@@ -305,7 +346,6 @@ def test_cut_changes_no_bits(gpu, rng, cut):
     columns = tuple(np.ascontiguousarray(x.T) for x in inputs)
     for fields in ({"threads": 16}, {"threads": 256}, {"across": 2}, {"across": 8, "most": 64}):
         cut(**fields)
-        _tridiagonal._runners.clear()
         assert solved(gpu, inputs).tobytes() == expected.tobytes()
         assert np.ascontiguousarray(solved(gpu, columns, axis=0).T).tobytes() == expected.tobytes()
 
