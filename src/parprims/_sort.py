@@ -606,8 +606,10 @@ def _plan(
     return _plan_tiles(spec, plan, rows, n, address, wide)
 
 
-def _answers(spec: _Spec) -> Iterator[str]:
-    """Yield the statements with which a whole row leaves."""
+def _answers(spec: _Spec, keys: str) -> Iterator[str]:
+    """Yield the statements with which a whole row leaves, given that for its keys."""
+    if spec.keyed:
+        yield f"  {keys};"
     for at, nbytes in enumerate(spec.values):
         yield f"  sorted.move<{_WORDS[nbytes]}>(in{at + 1}, out{at + 1});"
     if spec.index:
@@ -618,11 +620,13 @@ def _plan_lanes(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int)
     """Return the launch that sorts rows of a key to a lane."""
     block, lanes = 256, _cuda.power_of_two(n, up=True)
     each = _SIZES.each if rows * lanes >= 16 * block * _SIZES.blocks else 1
-    body = [f"  const SortedLanes<{block}, {lanes}, {each}> sorted(in0, n0, (int)n1);"]
-    if spec.keyed:
-        body.append("  sorted.move<Key>(in0, out0);")
-    body += _answers(spec)
-    return plan(body="\n".join(body), integers=(rows, n), grid=-(-rows * lanes // (block * each)), block=block)
+    body = "\n".join(
+        (
+            f"  const SortedLanes<{block}, {lanes}, {each}> sorted(in0, n0, (int)n1);",
+            *_answers(spec, "sorted.move<Key>(in0, out0)"),
+        )
+    )
+    return plan(body=body, integers=(rows, n), grid=-(-rows * lanes // (block * each)), block=block)
 
 
 def _row_way(spec: _Spec, rows: int, n: int) -> tuple[_Way, int] | None:
@@ -643,13 +647,11 @@ def _plan_rows(spec: _Spec, plan: Callable[..., _cuda.Plan], rows: int, n: int, 
     items, together = -(-n // way.group), way.block // way.group
     flags = ", ".join(str(flag).lower() for flag in (n == way.group * items, spec.moves))
     made = f"SortedRows<{way.block}, {way.group}, {items}, {min(way.digit, spec.bits)}, {flags}>"
-    body = [
+    body = (
         f"  static_assert(sizeof({made}::Shared) * {together} <= {together * size});",
         f"  const {made} sorted(in0, n0, (int)n1);",
-    ]
-    if spec.keyed:
-        body.append("  sorted.store(out0);")
-    body += _answers(spec)
+        *_answers(spec, "sorted.store(out0)"),
+    )
     return plan(
         body="\n".join(body),
         integers=(rows, n),
