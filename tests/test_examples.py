@@ -252,8 +252,7 @@ def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
         depths = {form.cells[0]} if form.kind == "boxes" else {shape[0], -(-shape[0] // 2), 3}
         for planes in sorted(depths):
             one = dataclasses.replace(form, cells=(planes, *form.cells[1:]))
-            plan = stencil_plan(module.laplace3d_cuda.TEXT, one, shape)
-            (v,) = emulator.Runner(None, plan, 0)(u)
+            (v,) = emulator.Runner(None, stencil_plan(module.laplace3d_cuda.TEXT, one, shape), 0)(u)
             expected = u
             for _ in range(one.sweeps):
                 expected = module.plain(xp, expected)

@@ -385,7 +385,6 @@ def without_more(monkeypatch, cut):
 
         cut(shared_bytes=2000, units_short=2, stretch=64, few=0)
         monkeypatch.setattr(_tridiagonal, "_long_plan", shortened)
-        _tridiagonal._runners.clear()
 
     return than_before
 
@@ -547,7 +546,8 @@ def _check_jax_plumbing(jax, monkeypatch, axis):
     monkeypatch.setattr(
         _cuda, "_embedded", lambda plan, _: tuple(jax.numpy.zeros(shape, name) for shape, name in plan.outputs)
     )
-    monkeypatch.setattr(_tridiagonal, "_runners", {})
+    for name in ("_runners", "_shortcuts"):
+        monkeypatch.setattr(_tridiagonal, name, {})
     rng = np.random.default_rng(1)
     lower, diag, upper, rhs = (np.moveaxis(x, -1, axis) for x in dominant(rng, (2, 3, 9), "float64"))
     expected = solve_tridiagonal(lower, diag, upper, rhs, axis=axis, method="array")
