@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
@@ -38,7 +39,7 @@ def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = Fals
     ``moved``, so that NumPy's may have any dtype. ``sharded`` lets JAX's be spread over several devices.
     """
     xp = _shared(arrays, sharded=sharded)
-    admitted = []
+    admitted: list[Array] = []
     for name, array in arrays.items():
         dtype = array.dtype
         if not is_number(dtype) and not (moved and admitted and _can_move(array)):
@@ -63,10 +64,7 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
     shared: Namespace = None
     first = ""
     for name, array in arrays.items():
-        if shared is not None and type(array) is type(arrays[first]):
-            xp = shared
-        else:
-            xp = _numpy() if type(array) is np.ndarray else _namespace(name, array)
+        xp, flaw = _known.get(type(array)) or _know(name, array)
         if shared is None:
             shared, first = xp, name
         elif xp is not shared:
@@ -74,17 +72,21 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
                 f"{name} is an array of {xp.__name__}, but {first} is one of {shared.__name__}: "
                 "all arrays must come from one library"
             )
-        if type(array) is np.ndarray:
-            continue
-        reason = _meaning_lost(array, sharded)
-        if reason is not None:
-            raise TypeError(f"{name} {reason}")
-        if name != first and not array_api_compat.is_numpy_array(array):
+        if flaw is not None:
+            reason = flaw(array)
+            if reason is not None and not (sharded and flaw is _jax_flaw):
+                raise (ValueError if flaw is _jax_flaw else TypeError)(f"{name} {reason}")
+        if name != first and not isinstance(array, np.ndarray):
             _check_same_device(first, arrays[first], name, array)
     return shared
 
 
-def _namespace(name: str, array: Array) -> Namespace:
+_known: dict[type, tuple[Namespace, Callable[[Array], str | None] | None]] = {}
+"""The namespace of arrays of a type, and the function that tells what is wrong with one of them, if anything can be."""
+
+
+def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | None] | None]:
+    """Find out about the type of an array; raise TypeError, naming the argument, if its arrays are not to be used."""
     kind = type(array)
     library = kind.__module__.partition(".")[0]
     if library == "dask":  # before anything of it is imported
@@ -96,11 +98,24 @@ def _namespace(name: str, array: Array) -> Namespace:
     if _is_jax_literal(kind):
         import jax
 
-        return jax.numpy
+        return jax.numpy, None
     try:
-        return array_api_compat.array_namespace(array)
+        xp = array_api_compat.array_namespace(array)
     except TypeError:
         raise TypeError(f"{name} must be an array, got {kind.__name__}") from None
+    flaw = None
+    if isinstance(array, np.ndarray):
+        if kind is not np.ndarray and kind is not np.memmap:
+            own = "its mask would be lost" if isinstance(array, np.ma.MaskedArray) else "convert it by numpy.asarray"
+            raise TypeError(f"{name} must be a plain array, got {kind.__name__}: {own}")
+    elif array_api_compat.is_torch_namespace(xp):
+        if not _is_plain_tensor(kind):
+            raise TypeError(f"{name} must be a plain tensor, got {kind.__name__}")
+        flaw = _torch_flaw
+    elif array_api_compat.is_jax_namespace(xp) and not is_traced(array):
+        flaw = _jax_flaw
+    _known[kind] = xp, flaw
+    return xp, flaw
 
 
 def _is_jax_literal(kind: type) -> bool:
@@ -108,52 +123,34 @@ def _is_jax_literal(kind: type) -> bool:
     return kind.__name__ == "TypedNdArray" and kind.__module__.startswith("jax.")
 
 
-def _meaning_lost(x: Array, sharded: bool) -> str | None:
-    """Return what keeps an array from being computed with as it is, as the end of a sentence; None if nothing does."""
-    if isinstance(x, (np.ndarray, np.generic)):
-        if isinstance(x, (np.generic, np.memmap)) or _is_jax_literal(type(x)):
-            return None
-        own = "its masked elements would be lost" if isinstance(x, np.ma.MaskedArray) else "convert it by numpy.asarray"
-        return f"must be a plain array, got {type(x).__name__}: {own}"
-    if array_api_compat.is_torch_array(x):
-        return _torch_meaning_lost(x)
-    if not sharded and array_api_compat.is_jax_array(x) and is_sharded(x):
-        return (
-            f"is sharded over {len(x.devices())} devices: parprims has no drivers for sharded arrays yet; gather it by "
-            "jax.device_put, or call inside jax.shard_map"
-        )
-    return None
-
-
-def _torch_meaning_lost(x: Array) -> str | None:
+def _is_plain_tensor(kind: type) -> bool:
+    """Return whether tensors of the type are plain, or PyTorch puts them in place of such, as torch.compile does."""
     import torch
 
-    kind = type(x)
-    if kind is not torch.Tensor and kind is not torch.nn.Parameter and not _stands_for_tensor(kind):
-        return f"must be a plain tensor, got {kind.__name__}"
+    return kind in (torch.Tensor, torch.nn.Parameter) or kind.__module__.startswith(
+        ("torch._subclasses.", "torch._functorch.", "torch.fx.")
+    )
+
+
+def _torch_flaw(x: Array) -> str | None:
     if x.is_nested:
         return "must be a plain tensor, got a nested one"
-    if x.layout != torch.strided:
-        return f"must be a dense tensor, got layout {x.layout}: call to_dense()"
-    return None
+    layout = str(x.layout)
+    return None if layout == "torch.strided" else f"must be a dense tensor, got layout {layout}: call to_dense()"
 
 
-def _stands_for_tensor(kind: type) -> bool:
-    """Return whether PyTorch itself puts arrays of the type in the place of plain tensors, as torch.compile does."""
-    module = kind.__module__
-    return module.startswith(("torch._subclasses.", "torch._functorch.", "torch.fx.")) or (
-        module == "torch.nn.parameter" and kind.__name__ == "Buffer"
+def _jax_flaw(x: Array) -> str | None:
+    if not is_sharded(x):
+        return None
+    return (
+        f"is sharded over {len(x.devices())} devices: parprims has no drivers for sharded arrays yet; gather it by "
+        "jax.device_put, or call inside jax.shard_map"
     )
 
 
 def is_sharded(x: Array) -> bool:
-    """Return whether a JAX array has its elements on several devices, each some of them."""
-    return not is_traced(x) and hasattr(x, "devices") and len(x.devices()) > 1 and not x.is_fully_replicated
-
-
-@functools.cache
-def _numpy() -> Namespace:
-    return array_api_compat.array_namespace(np.empty(0))
+    """Return whether a JAX array with a value has its elements on several devices, each some of them."""
+    return len(x.devices()) > 1 and not x.is_fully_replicated
 
 
 def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
@@ -212,6 +209,14 @@ def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(axes))
 
 
+_ANNOUNCING = ("array_api_compat.numpy", "array_api_strict")
+
+
+def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which NumPy does not warn of infinities and NaN, which here are results like others."""
+    return np.errstate(all="ignore") if getattr(xp, "__name__", "") in _ANNOUNCING else contextlib.nullcontext()
+
+
 def shown(value: Any) -> str:
     """Return what an error says of a wrong value: itself if that is short, else its type."""
     try:
@@ -248,8 +253,14 @@ _LONG_DOUBLES = tuple(np.dtype(one).name for one in (np.longdouble, np.clongdoub
 
 def is_number(dtype: Any) -> bool:
     """Return whether a dtype is the standard's, bfloat16, or NumPy's long double: numbers or bool, no other width."""
+    library: Any = type(dtype)
+    return _is_number(library, dtype)
+
+
+@functools.cache
+def _is_number(_type: Any, dtype: Any) -> bool:
     name = dtype_name(dtype)
-    return name in _DTYPES or name in _LONG_DOUBLES
+    return (name in _DTYPES or name in _LONG_DOUBLES) and getattr(dtype, "fields", None) is None
 
 
 _BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
@@ -438,10 +449,24 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
             raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
         if array.dtype != dtype:
             raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
+        _check_on(name, array, device)
     try:
         return xp.broadcast_to(array, shape)
     except (ValueError, RuntimeError, TypeError):  # the libraries differ
         raise ValueError(f"{name} must broadcast to shape {shape}, got shape {tuple(array.shape)}") from None
+
+
+def _check_on(name: str, x: Array, device: Any) -> None:
+    """Raise ValueError unless an array is on a device, one of those of JAX if that is a sharding."""
+    if device is None or is_traced(x) or array_api_compat.is_numpy_array(x):
+        return
+    if array_api_compat.is_jax_array(x):
+        wanted = getattr(device, "device_set", {device})
+        fits = x.devices() == wanted
+    else:
+        wanted, fits = device, array_api_compat.device(x) == device
+    if not fits:
+        raise ValueError(f"{name} is on device {array_api_compat.device(x)}, but must be on {device}")
 
 
 def as_scalar(name: str, value: Any, dtype: Any) -> Any:
