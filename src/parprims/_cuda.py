@@ -178,9 +178,8 @@ def _compiler() -> _Compiler | str:
         try:
             return found()
         except Exception as error:  # whatever a package raises that cannot load its library
-            reasons.append(
-                f"that of {package} fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            )
+            first_line = str(error).strip().partition("\n")[0]
+            reasons.append(f"that of {package} fails: {type(error).__name__}: {first_line}")
     if reasons:
         return f"no CUDA compiler works here: {'; '.join(reasons)}"
     return "no CUDA compiler is installed: install CuPy, or cuda-core with nvidia-cuda-nvrtc"
@@ -526,8 +525,9 @@ class _Driver:
         with self._lock:
             if number.value not in self._graphs:
                 self._find_ended()
+                end = _End.of(self, graph)
                 begun = self._ended.pop() if self._ended else _Graph()
-                begun.end = _End.of(self, graph)
+                begun.end = end
                 self._graphs[number.value] = begun
             return self._graphs[number.value]
 
@@ -557,7 +557,7 @@ class _Driver:
             return address
 
     def _find_ended(self) -> None:
-        """Find the graphs that are no more. What they had is for the next one, since a capture had better free nothing."""
+        """Find the graphs that are no more; what they had is for the next one: a capture had better free nothing."""
         for number, graph in [*self._graphs.items()]:
             if graph.end is not None and graph.end.has_come():
                 del self._graphs[number]
@@ -627,7 +627,7 @@ class _Graph:
 
     def keep(self, array: Array) -> None:
         """Keep the memory of an array of CuPy that a launch reads, unless it is of the pool."""
-        memory = array.data.mem  # type: ignore[union-attr]
+        memory = array.data.mem
         if memory.ptr not in self._written:
             self._read[id(memory)] = memory
 
@@ -988,9 +988,8 @@ class Runner:
         with packet.turn:
             status, done = 0, False
             try:
-                for config, function in zip(
-                    (packet.config, *packet.later), (self._function, *self._later), strict=True
-                ):
+                functions = self._function, *self._later
+                for config, function in zip((packet.config, *packet.later), functions, strict=True):
                     status = self._launch(config, function, None, packet.extra)
                     if status:
                         status = self._launch_again(packet, config, function, status)
