@@ -97,8 +97,9 @@ def reduce(
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
     kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
     combined in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array. Kernels on one stream
-    share their scratch: CUDA graphs captured from one stream are to be replayed one after another.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs; those captured into a graph have the graph's,
+    until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays; auto leaves JAX's to XLA where it has the operator), native (operators the library
     has), array.
     Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.

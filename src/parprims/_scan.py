@@ -117,9 +117,11 @@ def scan(
     and n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the
     last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array: what is grouped with what
-    depends on the shape and layout alone, not on which block of the GPU came first. Kernels on one stream share their
-    scratch, which stays theirs and takes up to 3 % of the largest result (7 % in recurrences of 8-bit integers down
-    columns): CUDA graphs captured from one stream are to be replayed one after another.
+    depends on the shape and layout alone, not on which block of the GPU came first.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs and takes up to 3 % of the largest result (7 %
+    in recurrences of 8-bit integers down columns), up to 4 times as much where results grew from call to call. Those
+    captured into a graph have as much of the graph's, until it is destroyed, so that any graphs and calls may run at
+    once.
     Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no

@@ -75,7 +75,8 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
-    Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs; those captured into a graph have the graph's,
+    until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
     another), array.
     Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
