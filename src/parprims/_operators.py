@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import weakref
@@ -117,7 +118,7 @@ class Operator:
         return 0 if self._segments is None else 1 + self._segments.flags
 
     def lasting_parts(self) -> tuple[Any, ...] | None:
-        """Return all that decides what this does, or None for a built-in operator, which is the only one of its name."""
+        """Return all that decides what this does; None for a built-in operator, the only one of its name."""
         if self._built_in:
             return None
         if self._segments is not None:
@@ -202,8 +203,8 @@ class Operator:
                 shape = _joint_shape(expected.shape, later[index].shape)
                 if tuple(got.shape) != shape:
                     raise ValueError(
-                        f"op {self.name} returned shape {tuple(got.shape)} for component {index}, which has shape {shape}: "
-                        "it must work elementwise"
+                        f"op {self.name} returned shape {tuple(got.shape)} for component {index}, which has shape "
+                        f"{shape}: it must work elementwise"
                     )
         return combined
 
@@ -250,16 +251,11 @@ def check_result(what: str, got: Any, like: Array, component: int | None = None)
 def _check_scalars(name: str, values: tuple[Any, ...], count: int | None) -> None:
     for value in values:
         if not isinstance(value, (bool, int, float, complex, np.generic)):
-            raise TypeError(
-                f"{name} must be a scalar, a tuple of scalars or a callable, got {_described(value, values)}"
-            )
+            got = f"{'a tuple with ' if len(values) > 1 else ''}{type(value).__name__}"
+            raise TypeError(f"{name} must be a scalar, a tuple of scalars or a callable, got {got}")
     if count is not None and len(values) != count:
         entries = "1 entry" if count == 1 else f"{count} entries"
         raise ValueError(f"{name} must have {entries}, one per component, got {len(values)}")
-
-
-def _described(value: Any, values: tuple[Any, ...]) -> str:
-    return type(value).__name__ if len(values) == 1 else f"a tuple with {type(value).__name__}"
 
 
 def _holds(dtype: str, value: Any) -> bool:
@@ -430,7 +426,7 @@ def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> 
 
 
 def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, first: int) -> None:
-    """Check the dtypes of an operator that is, or is inside of, the one the caller gave, from component ``first`` on."""
+    """Check the dtypes, from component ``first`` on, of the operator that the caller gave or of one inside of it."""
     if op._segments is not None:
         if dtype_kind(dtypes[0]) != "bool":
             raise TypeError(
@@ -619,10 +615,8 @@ def changes_arguments(
             telling = tuple(tuple(_telling(xp, x, at) for x in xs) for at in range(elements))
             return _changes(xp, function, packed, telling)
         before = [x._version for element in copies for x in element]
-        try:
+        with contextlib.suppress(Exception):  # it shows when the function is called for its result
             _call(function, packed, copies)
-        except Exception:  # it shows when the function is called for its result
-            pass
         return before != [x._version for element in copies for x in element]
 
 
@@ -638,10 +632,8 @@ def _changes(
     xp: Namespace, function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]
 ) -> bool:
     before = _copied(xp, elements)
-    try:
+    with contextlib.suppress(Exception):  # it shows when the function is called for its result
         _call(function, packed, elements)
-    except Exception:  # it shows when the function is called for its result
-        pass
     for element, old in zip(elements, before, strict=True):
         for one, other in zip(element, old, strict=True):
             if not bool(xp.all((one == other) | ((one != one) & (other != other)))):
@@ -650,7 +642,7 @@ def _changes(
 
 
 def _telling(xp: Namespace, like: Array, at: int) -> Array:
-    """Return a few elements of the dtype of an array, which no operation on those of another ``at`` leaves as they are."""
+    """Return a few elements of an array's dtype, which no operation with those of the other ``at`` leaves alone."""
     values = ([2, 5, 3], [4, 1, 7])[at] if dtype_kind(like.dtype) != "bool" else ([1, 0, 1, 0], [0, 1, 1, 0])[at]
     x = xp.astype(xp.asarray(values, device=device(like)), like.dtype)
     return xp.reshape(x, (1,) * (like.ndim - 1) + (-1,)) if like.ndim else x[0]
@@ -676,8 +668,8 @@ def segmented(op: Any) -> Operator:
     stands on the last element of the segment in memory, and the segment reaches back to the element behind the flag
     before.
     An exclusive scan starts anew at every flag too, as scans by key do: a flagged element gets the identity of ``op``,
-    or ``initial``, with which every segment then begins. Otherwise ``initial`` stands before the first element alone, so
-    that it can carry the state of what came before; from the first flag on nothing is seen of it.
+    or ``initial``, with which every segment then begins. Otherwise ``initial`` stands before the first element alone,
+    so that it can carry the state of what came before; from the first flag on nothing is seen of it.
     The flags of a result tell whether a flag was met: up to the element, or before it in an exclusive scan.
 
     Examples

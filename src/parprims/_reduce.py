@@ -465,8 +465,8 @@ class _Reduction:
 
     ``arrays`` have one shape, ``axes`` count from the front in ascending order, ``n`` is the number of elements
     combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None. ``operation`` is what
-    the operator can be remembered by, or None. ``structure`` is how the values of fn are made of arrays, None for one or
-    a plain tuple of them, as soon as that is known; then ``op`` takes plain tuples.
+    the operator can be remembered by, or None. ``structure`` is how the values of fn are made of arrays, None for one
+    or a plain tuple of them, as soon as that is known; then ``op`` takes plain tuples.
     """
 
     __slots__ = (
@@ -620,7 +620,9 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
 def _values(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], bool]:
     """Return the values of fn, broadcast to the shape of the arrays, and whether it returned no tuple."""
     assert r.fn is not None
-    fn = r.fn if r.fn in (_conjugate_product, _nonzero) else harmless_map(xp, r.fn, lasting_key(r.fn), r.arrays)
+    fn = r.fn
+    if fn is not _conjugate_product and fn is not _nonzero:
+        fn = harmless_map(xp, fn, lasting_key(fn), r.arrays)
     try:
         result = fn(*r.arrays)
     except Exception as error:
@@ -1036,7 +1038,7 @@ def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
         return reason
     op, fn = r.operation, lasting_key(r.fn)
     dtypes = tuple([x.dtype for x in r.arrays])
-    key = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
+    key: tuple[Any, ...] = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
     lasting = op is not None and fn is not None
     try:
         program = _programs.get(key) if lasting else None

@@ -476,7 +476,7 @@ def _in_place(name: str) -> Callable[..., Scalar]:
     apply = _elementwise(name)
 
     def change(self: Scalar, other: Any) -> Scalar:
-        result = apply(self, other)
+        result: Scalar = apply(self, other)
         if getattr(self._lines, "immutable", False):
             return result
         _written(self)
@@ -636,7 +636,8 @@ def lasting_key(function: Any) -> Any:
 
 
 _LASTING = frozenset(
-    "array_api_compat array_api_strict builtins cmath cupy functools itertools math numpy operator parprims torch".split()
+    "array_api_compat array_api_strict builtins cmath cupy functools itertools math numpy operator parprims "
+    "torch".split()
 )
 """Packages whose functions and constants do not change."""
 
