@@ -35,7 +35,7 @@ from parprims._arrays import (
     shown,
 )
 from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
 from parprims._reduce import _fold, tree
 from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
 
@@ -290,6 +290,10 @@ class _Product:
 
 def _array(xp: Namespace, p: _Product) -> Array:
     """Return the product, tile by tile: all products of a tile's elements, summed along k by a tree."""
+    add, multiply = p.add, p.multiply
+    if not p.ring:
+        some = (cast(xp, p.a[:1], p.working),)
+        add, multiply = (harmless(xp, op, key, some) for op, key in zip((add, multiply), p.operation, strict=True))
     a = xp.matrix_transpose(p.a if p.a.ndim > 1 else p.a[None, :])[..., None]
     b = (p.b if p.b.ndim > 1 else p.b[:, None])[..., None, :]
     # Now a is (..., k, m, 1) and b is (..., k, 1, n): the product is the sum of a b along axis k.
@@ -308,8 +312,8 @@ def _array(xp: Namespace, p: _Product) -> Array:
         total: tuple[Array, ...] | None = None
         for k in inner:
             x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
-            part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
-            total = part if total is None else p.add(total, part)
+            part = tree(multiply((x,), (y,)), add, len(lengths) - 3)
+            total = part if total is None else add(total, part)
         if total is not None:
             done = cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
             product = at(product)[(*batch, row, column)].set(done)
@@ -590,7 +594,8 @@ def _source(p: _Product, numbers: _Numbers) -> str:
 
     def traced(op: Operator, earlier: str, later: str) -> Trace:
         elements = ((dtype, earlier),), ((dtype, later),)
-        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None)
+        immutable = array_api_compat.is_jax_array(p.a)
+        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None, immutable=immutable)
         if found.dtypes != (dtype,):
             raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
         return found
@@ -999,7 +1004,7 @@ def _text(p: _Product, numbers: _Numbers) -> str:
     """Return the CUDA text before the kernel, remembered where the operators last."""
     if None in p.operation:
         return _source(p, numbers)
-    key = (p.operation, numbers.memory, numbers.registers)
+    key = (p.operation, numbers.memory, numbers.registers, array_api_compat.is_jax_array(p.a))
     return _texts.get(key) or _cuda.remember(_texts, key, _source(p, numbers))
 
 
@@ -1014,16 +1019,19 @@ def _kernel(xp: Namespace, p: _Product) -> Array:
     a, b = (_cuda.plain(xp, cast(xp, x, p.dtype)) for x in factors)
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, a)
+    operation = p.operation
+    if None in operation:
+        # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
+        # them itself later on, by themselves too, whom the runner keeps.
+        own = (id(p.add.combine), id(p.multiply.combine)) if gpu is None else ()
+        operation = (_source(p, _Numbers(p)), own)
     key = (
-        p.operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
+        operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
         layouts, gpu,
     )  # fmt: skip
-    lasting = None not in p.operation
-    runner = _runners.get(key) if lasting else None
+    runner = _runners.get(key)
     if runner is None:
-        runner = _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu)
-        if lasting:
-            _cuda.remember(_runners, key, runner)
+        runner = _cuda.remember(_runners, key, _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu))
     if p.key is not None and a is p.a and b is p.b:
         _cuda.remember(_shortcuts, p.key, runner)
     (c,) = runner(a, b)

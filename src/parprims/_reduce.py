@@ -34,7 +34,20 @@ from parprims._arrays import (
     sum_dtype,
 )
 from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    by_leaves,
+    check_components,
+    check_result,
+    explain_failure,
+    flags_broadcast,
+    harmless,
+    harmless_map,
+    restructured,
+)
 from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
 
 Map = Callable[..., Any]
@@ -114,6 +127,8 @@ def reduce(
     >>> int(index)
     1
     """
+    if isinstance(x, (tuple, dict)) and is_structured(x):
+        return by_leaves(reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, method=method)
     return _reduce("reduce", None, x, op, axis, keepdims, dtype, initial, method)
 
 
@@ -182,6 +197,7 @@ def map_reduce(
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     if not arrays:
         raise TypeError("arrays must hold at least one array")
+    dtype, initial = flat("dtype", dtype), flat("initial", initial)
     return _reduce("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method)
 
 
@@ -460,7 +476,8 @@ class _Reduction:
 
     ``arrays`` have one shape, ``axes`` count from the front in ascending order, ``n`` is the number of elements
     combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None. ``operation`` is what
-    the operator can be remembered by, or None.
+    the operator can be remembered by, or None. ``structure`` is how the values of fn are made of arrays, None for one
+    or a plain tuple of them, as soon as that is known; then ``op`` takes plain tuples.
     """
 
     __slots__ = (
@@ -477,6 +494,7 @@ class _Reduction:
         "program",
         "shape",
         "single",
+        "structure",
     )
     program: _Program
 
@@ -495,8 +513,20 @@ class _Reduction:
         self.fn, self.arrays, self.single, self.op, self.operation = fn, arrays, single, op, operation
         self.axes, self.keepdims, self.dtypes, self.initial = axes, keepdims, dtypes, initial
         self.key: Any = None
+        self.structure: Structure = None
         self.shape: tuple[int, ...] = arrays[0].shape
         self.n = math.prod(self.shape[axis] for axis in axes)
+
+    def take(self, structure: Structure) -> None:
+        """Take note of how the values of fn are made of arrays."""
+        if structure is not None:
+            self.structure, self.op = structure, restructured(self.op, structure)
+
+    def result(self, totals: tuple[Array, ...], single: bool) -> Any:
+        """Return the components of a result as an element."""
+        if self.structure is not None:
+            return rebuilt(self.structure, totals)
+        return totals[0] if single else totals
 
     def result_shape(self) -> tuple[int, ...]:
         """Return the shape of the result."""
@@ -540,6 +570,8 @@ def _reduce(
     name = "x" if fn is None else "arrays"
     xp, admitted = admit({name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)})
     arrays = tuple(admitted)
+    if fn is None and operator.flags and builtins.any(one.shape != arrays[0].shape for one in arrays):
+        arrays, key = flags_broadcast(xp, operator, arrays), None
     if not single and builtins.any(one.shape != arrays[0].shape for one in arrays):
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
@@ -608,15 +640,45 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
     """Return the elements in the dtype they are combined in, the result's dtypes, and whether it is no tuple."""
     values, single = r.arrays, r.single
     if r.fn is not None:
-        result = r.fn(*r.arrays)
-        single = not isinstance(result, tuple)
-        values = (result,) if single else result
+        values, single = _values(xp, r)
         _check_elements(r, tuple(one.dtype for one in values))
-        values = tuple(one if one.shape == r.shape else xp.broadcast_to(one, r.shape) for one in values)
     dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
     working = _working(r.op)
     values = tuple(cast(xp, one, working(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
     return values, dtypes, single
+
+
+def _values(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], bool]:
+    """Return the values of fn, broadcast to the shape of the arrays, and whether it returned no tuple."""
+    assert r.fn is not None
+    fn = r.fn
+    if fn is not _conjugate_product and fn is not _nonzero:
+        fn = harmless_map(xp, fn, lasting_key(fn), r.arrays)
+    try:
+        result = fn(*r.arrays)
+    except Exception as error:
+        explain_failure("fn", error)
+        raise
+    single = not isinstance(result, tuple)
+    values = (result,) if single else result
+    if is_structured(result):
+        values, structure = flattened(result, "fn")
+        r.take(structure)
+    if not values:
+        raise TypeError("fn returned no array")
+    broadcast = []
+    for index, one in enumerate(values):
+        if type(one) is not type(r.arrays[0]):
+            check_result("fn", one, r.arrays[0], index if len(values) > 1 else None)
+        if one.shape != r.shape:
+            try:
+                one = xp.broadcast_to(one, r.shape)
+            except (ValueError, RuntimeError, TypeError):  # the libraries differ
+                raise ValueError(
+                    f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
+                ) from None
+        broadcast.append(one)
+    return tuple(broadcast), single
 
 
 def _finish(
@@ -642,7 +704,7 @@ def _finish(
         totals = start if totals is None else r.op(start, totals)
     assert totals is not None
     result = tuple(as_result(cast(xp, total, dtype)) for total, dtype in zip(totals, dtypes, strict=True))
-    return result[0] if single else result
+    return r.result(result, single)
 
 
 def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -675,7 +737,11 @@ def _array(xp: Namespace, r: _Reduction) -> Any:
     if r.n == 1:
         xs = tuple(xp.astype(x, x.dtype, copy=True) for x in xs)  # a result shares no memory with the input
     xs, axis = _one_axis(xp, xs, r.axes)
-    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
+    r.op = harmless(xp, r.op, r.operation, xs)
+    totals = tree(xs, r.op, axis)
+    if r.n > 1 and BUILT_IN.get(r.op.name) is not r.op:  # an operator may return what it was given
+        totals = tuple(xp.astype(total, total.dtype, copy=True) for total in totals)
+    return _finish(xp, r, totals, xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -771,12 +837,15 @@ class _Program:
             if name not in C_TYPES:
                 raise Untraceable(f"the kernel has no dtype {name}")
         loaded = tuple((name, f"x{index}") for index, name in enumerate(names))
+        immutable = _cuda.is_jax(xp)
+        self.structure: Structure = None
         if r.fn is None:
             body, values, self.single = [], loaded, r.single
         else:
-            mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False)
-            body, self.single = mapped.lines, mapped.single
+            mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable)
+            body, self.single, self.structure = mapped.lines, mapped.single, mapped.structure
             values = tuple(zip(mapped.dtypes, mapped.outputs, strict=True))
+            r.take(self.structure)
         elements = tuple(Dtype(name) for name, _ in values)
         _check_elements(r, elements)
         dtypes = _element_dtypes(xp, r, elements)
@@ -785,7 +854,7 @@ class _Program:
         # With an initial element to come, results keep the dtype they are computed in.
         self.results = tuple(dtype_name(dtype) for dtype in dtypes)
         self.outputs = self.results if r.initial is None else states
-        combined = trace_combine(r.op, states)
+        combined = trace_combine(r.op, states, immutable=immutable)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
         self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
         self._types = tuple(C_TYPES[name] for name in names)
@@ -804,6 +873,7 @@ class _Program:
                 "};",
             )
         )
+        self.functions: Any = None
         self.runners: dict[Any, Any] = {}
 
     def source(self, vector: int, vectorized: tuple[bool, ...]) -> str:
@@ -1009,16 +1079,23 @@ def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
         return reason
     op, fn = r.operation, lasting_key(r.fn)
     dtypes = tuple([x.dtype for x in r.arrays])
-    key = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
+    key: tuple[Any, ...] = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
     lasting = op is not None and fn is not None
     try:
         program = _programs.get(key) if lasting else None
         if program is None:
             program = _Program(xp, r)
-            if lasting:
-                _cuda.remember(_programs, key, program)
+            if not lasting:
+                # What they read may have changed: they are known by what they were translated into, and on JAX, which
+                # may call them itself later on, by the functions too, which the program keeps.
+                program.functions = r.fn, r.op.combine
+                known = tuple(map(id, program.functions)) if _cuda.is_jax(xp) else ()
+                key = (program._text, program.structure, known, program.single, *key[2:])
+                program = _programs.get(key, program)
+            _cuda.remember(_programs, key, program)
     except Untraceable as reason:
         return str(reason)
+    r.take(program.structure)
     r.program = program
     return None
 
@@ -1051,14 +1128,17 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
     if r.initial is not None:
         return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
     if r.key is not None and builtins.all(one is other for one, other in zip(arrays, r.arrays, strict=True)):
-        if program.single and r.single:
+        structure = r.structure
+        if structure is not None:
+            shortcut = lambda xs: rebuilt(structure, runner(*xs))  # noqa: E731
+        elif program.single and r.single:
             shortcut = runner.one if gpu is not None else lambda x: runner(x)[0]
         elif program.single:
             shortcut = lambda xs: runner(*xs)[0]  # noqa: E731
         else:
             shortcut = runner if r.single else lambda xs: runner(*xs)
         _cuda.remember(_shortcuts, r.key, shortcut)
-    return totals[0] if program.single else totals
+    return r.result(totals, program.single)
 
 
 def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -> Any:
@@ -1070,7 +1150,7 @@ def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -
     copy.program = r.program
     result = _kernel(xp, copy)
     ones = tuple(xp.reshape(one, r.result_shape()) for one in (result if isinstance(result, tuple) else (result,)))
-    return ones if isinstance(result, tuple) else ones[0]
+    return r.result(ones, not isinstance(result, tuple))
 
 
 def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> Callable[..., tuple[Array, ...]]:
@@ -1080,8 +1160,7 @@ def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> 
     fn, single, op, axes, keepdims, dtypes, program = r.fn, r.single, r.op, r.axes, r.keepdims, r.dtypes, r.program
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        result = _array(xp, _Reduction(fn, arrays, single, op, axes, keepdims, dtypes, None))
-        ones = result if isinstance(result, tuple) else (result,)
+        ones, _ = flattened(_array(xp, _Reduction(fn, arrays, single, op, axes, keepdims, dtypes, None)))
         return tuple(xp.astype(one, getattr(xp, name)) for one, name in zip(ones, program.outputs, strict=True))
 
     def batched(*arrays: Array) -> tuple[Array, ...]:

@@ -36,7 +36,17 @@ from parprims._arrays import (
     sum_dtype,
 )
 from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._elements import is_structured
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    by_leaves,
+    check_components,
+    flags_broadcast,
+    harmless,
+    restarted,
+)
 from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
@@ -144,6 +154,10 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    if isinstance(x, (tuple, dict)) and is_structured(x):
+        return by_leaves(
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
+        )
     return _scan("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method)
 
 
@@ -447,6 +461,7 @@ class _Scan:
             starts,
             constant_start=self.initial is None,
             exclusive=self.exclusive or self.n > self.shape[self.axis],
+            immutable=array_api_compat.is_jax_array(self.inputs[0]),
         )
 
 
@@ -492,6 +507,8 @@ def _scan(
     include_initial = check_flag("include_initial", include_initial)
     _METHODS[primitive].check(method)
     if any(one.shape != xs[0].shape for one in xs):
+        xs, key = flags_broadcast(xp, operator, xs), None
+    if any(one.shape != xs[0].shape for one in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     if axis is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given for an array of {xs[0].ndim} dimensions")
@@ -511,8 +528,22 @@ def _scan(
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + int(include_initial)  # a length may be a symbol, to which PyTorch adds no bool
     call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
+    if exclusive and operator.flags:
+        return _by_segments(_METHODS[primitive], method, xp, call)
     call.key = key
     return _derivatives.scan(_METHODS[primitive], method, xp, call)
+
+
+def _by_segments(methods: Methods, method: str, xp: Namespace, r: _Scan) -> tuple[Array, ...]:
+    """Return an exclusive scan with a segmented operator, which begins anew at every flag."""
+    count, starts = r.op.flags, r.initial
+    if r.initial is not None:  # no flag before the first element, so that results tell which were met
+        r.initial = (*(xp.zeros_like(one) for one in r.initial[:count]), *r.initial[count:])
+    ys = _derivatives.scan(methods, method, xp, r)
+    if starts is None:
+        assert r.identity is not None
+        starts = tuple(_full(xp, value, y, r.axis) for value, y in zip(r.identity, ys, strict=True))
+    return restarted(xp, r.op, r.inputs[:count], starts, r.initial is not None, ys)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
@@ -613,6 +644,7 @@ def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) 
 
 def _array(xp: Namespace, r: _Scan) -> Any:
     """Return the scan by pairs and step doubling."""
+    r.op = harmless(xp, r.op, r.operation, r.inputs)
     return _result(xp, r, inclusive)
 
 
@@ -1009,6 +1041,8 @@ class _Program:
         The number of that input.
     first : str
         CUDA statements on ``raw``, the first element of a line that has no start.
+    immutable : bool
+        Whether arrays of the caller's library never change.
     """
 
     def __init__(
@@ -1025,6 +1059,7 @@ class _Program:
         result: Callable[..., Any] | None = None,
         peeks: int = 0,
         first: str = "",
+        immutable: bool = False,
     ) -> None:
         for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
             if name not in C_TYPES:
@@ -1066,9 +1101,10 @@ class _Program:
         else:
             start = []
         results = ", ".join(f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True))
+        self.function: Any = None
         self._text = "\n".join(
             (
-                structures(inputs, states, lines, values, trace_combine(op, states)),
+                structures(inputs, states, lines, values, trace_combine(op, states, immutable=immutable)),
                 "struct Result {",
                 *(f"    {C_TYPES[name]} y{index};" for index, name in enumerate(self.outputs)),
                 "};",
@@ -1382,7 +1418,7 @@ def _kernel_refusal(xp: Namespace, r: _Scan) -> str | None:
     starts = tuple([x.dtype for x in r.starts()])
     inclusive = not r.exclusive and r.n == r.shape[r.axis]
     key = (r.operation, xp, _cuda.mode(xp), _dtypes_of(r), r.working, r.dtypes, inclusive, r.identity, starts)
-    return _kernel_refusal_of(xp, r, key if r.operation is not None else None)
+    return _kernel_refusal_of(xp, r, key)
 
 
 def _recurrence_kernel_refusal(xp: Namespace, r: _Recurrence) -> str | None:
@@ -1402,14 +1438,20 @@ def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence | _Adjoint, key: An
     reason = _cuda.refusal(xp, (*r.inputs, *r.starts()))
     if reason is not None:
         return reason
-    program = None if key is None else _programs.get(key)
+    lasting = not isinstance(r, _Scan) or r.operation is not None
+    program = _programs.get(key) if lasting else None
     if program is None:
         try:
             program = r.make_program()
         except Untraceable as reason:
             return str(reason)
-        if key is not None:
-            _cuda.remember(_programs, key, program)
+        if isinstance(r, _Scan) and not lasting:
+            # What it reads may have changed: it is known by what it was translated into, and on JAX, which may call
+            # the function itself later on, by the function too, which the program keeps.
+            program.function = r.op.combine
+            key = (program._text, id(program.function) if _cuda.is_jax(xp) else 0, *key[1:])
+            program = _programs.get(key, program)
+        _cuda.remember(_programs, key, program)
     r.program = program
     return None
 
