@@ -551,6 +551,7 @@ def _reduce(
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
     axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
+    _METHODS[primitive].check(method)
     start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
     reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start, lasting_key(op))
     if fn is None:
@@ -758,7 +759,9 @@ _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "
 
 
 def _array_refusal(xp: Namespace, r: _Reduction) -> str | None:
-    if r.fn is not None or (BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED):
+    if r.fn not in (None, _nonzero, _conjugate_product):
+        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+    if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
         return None
     return lacks_arithmetic(xp, _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays)))
 
