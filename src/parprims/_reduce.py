@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -31,9 +32,10 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
     ring_dtype,
+    shown,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, computing, listing, watched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
 from parprims._operators import (
     BUILT_IN,
@@ -582,6 +584,7 @@ def _reduce(
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
     axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
+    _METHODS[primitive].check(method)
     start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
     reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start, lasting_key(op))
     if fn is None:
@@ -590,6 +593,8 @@ def _reduce(
         raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {tuple(arrays[0].shape)}")
     if fn is None:
         _check_start(xp, reduction)
+    elif listing():
+        _check_mapped(xp, reduction)
     reduction.key = key
     return _METHODS[primitive](method, xp, reduction)
 
@@ -620,6 +625,16 @@ def _check_start(xp: Namespace, r: _Reduction) -> None:
         r.initial = tuple(as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs)
     elif r.op.identity(*(dtype_name(_working(r.op)(xp, dtype)) for dtype in dtypes)) is None:
         raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
+
+
+def _check_mapped(xp: Namespace, r: _Reduction) -> None:
+    """Raise what a call would on the values of fn, found from arrays without elements."""
+    none = tuple(xp.reshape(one, (-1,))[:0] for one in r.arrays)
+    with computing():
+        values, dtypes, _ = _elements(xp, _Reduction(r.fn, none, False, r.op, (0,), False, r.dtypes, r.initial))
+    mapped = copy.copy(r)
+    mapped.fn, mapped.arrays, mapped.dtypes = None, values, dtypes
+    _check_start(xp, mapped)
 
 
 def _working(op: Operator) -> Callable[[Namespace, Any], Any]:
@@ -702,9 +717,17 @@ def _finish(
             for value, dtype, one in zip(r.initial, dtypes, like, strict=True)
         )
         totals = start if totals is None else r.op(start, totals)
+        totals = _own_memory(xp, r, totals, alone=totals is start)
     assert totals is not None
     result = tuple(as_result(cast(xp, total, dtype)) for total, dtype in zip(totals, dtypes, strict=True))
     return r.result(result, single)
+
+
+def _own_memory(xp: Namespace, r: _Reduction, xs: tuple[Array, ...], *, alone: bool = False) -> tuple[Array, ...]:
+    """Return what an operator returned, copied if it may be a view of what it was given, or was given ``alone``."""
+    if not alone and BUILT_IN.get(r.op.name) is r.op:
+        return xs
+    return tuple(xp.astype(x, x.dtype, copy=True) for x in xs)
 
 
 def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -739,9 +762,7 @@ def _array(xp: Namespace, r: _Reduction) -> Any:
     xs, axis = _one_axis(xp, xs, r.axes)
     r.op = harmless(xp, r.op, r.operation, xs)
     totals = tree(xs, r.op, axis)
-    if r.n > 1 and BUILT_IN.get(r.op.name) is not r.op:  # an operator may return what it was given
-        totals = tuple(xp.astype(total, total.dtype, copy=True) for total in totals)
-    return _finish(xp, r, totals, xs, dtypes, single)
+    return _finish(xp, r, totals if r.n == 1 else _own_memory(xp, r, totals), xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -800,7 +821,9 @@ _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "
 
 
 def _array_refusal(xp: Namespace, r: _Reduction) -> str | None:
-    if r.fn is not None or (BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED):
+    if r.fn not in (None, _nonzero, _conjugate_product):
+        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+    if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
         return None
     return lacks_arithmetic(xp, _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays)))
 
@@ -1146,9 +1169,9 @@ def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -
     kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
     moved = tuple(_cuda.contiguous(xp, xp.permute_dims(x, kept + r.axes)) for x in arrays)
     axes = tuple(range(len(kept), len(r.shape)))
-    copy = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
-    copy.program = r.program
-    result = _kernel(xp, copy)
+    other = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
+    other.program = r.program
+    result = _kernel(xp, other)
     ones = tuple(xp.reshape(one, r.result_shape()) for one in (result if isinstance(result, tuple) else (result,)))
     return r.result(ones, not isinstance(result, tuple))
 
