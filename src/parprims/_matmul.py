@@ -292,7 +292,7 @@ def _array(xp: Namespace, p: _Product) -> Array:
     """Return the product, tile by tile: all products of a tile's elements, summed along k by a tree."""
     add, multiply = p.add, p.multiply
     if not p.ring:
-        some = (cast(xp, p.a[:1], p.working),)
+        some = (cast(xp, p.a[:1, ...], p.working),)
         add, multiply = (harmless(xp, op, key, some) for op, key in zip((add, multiply), p.operation, strict=True))
     a = xp.matrix_transpose(p.a if p.a.ndim > 1 else p.a[None, :])[..., None]
     b = (p.b if p.b.ndim > 1 else p.b[:, None])[..., None, :]

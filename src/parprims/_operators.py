@@ -484,6 +484,8 @@ def _forever() -> Iterable[None]:
 def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
     """Return what a primitive makes of elements of any structure, as one of the same structure."""
     leaves, structure = flattened(x)
+    if not leaves:
+        raise ValueError("x must hold at least one array")
     flat_op = restructured(as_operator(op), structure)
     start, to = flat("initial", initial, structure), flat("dtype", dtype, structure)
     return rebuilt(structure, primitive(leaves, flat_op, initial=start, dtype=to, **options))
