@@ -105,6 +105,17 @@ def computing() -> Iterator[None]:
         _listing.reset(token)
 
 
+@contextlib.contextmanager
+def trying() -> Iterator[None]:
+    """Let calls be computed that nobody counts: those of a function that is only tried on a few elements."""
+    token = _calls.set(())
+    try:
+        with computing():
+            yield
+    finally:
+        _calls.reset(token)
+
+
 ABSTRACT: Any = object()
 """In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
 

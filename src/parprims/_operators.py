@@ -24,6 +24,7 @@ from parprims._arrays import (
     dtype_name,
     namespace,
 )
+from parprims._dispatch import trying
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
 
 Combine = Callable[[Any, Any], Any]
@@ -561,7 +562,9 @@ def _try_once(
     if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
         return
     few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
-    if changes_arguments(xp, function, elements, packed, few):
+    with trying():
+        changed = changes_arguments(xp, function, elements, packed, few)
+    if changed:
         raise TypeError(f"{what} changes its argument in place: return a new array")
     if isinstance(known, set):
         known.add((key, kind))

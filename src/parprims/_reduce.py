@@ -32,7 +32,6 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
     ring_dtype,
-    shown,
     sum_dtype,
 )
 from parprims._dispatch import Method, Methods, computing, listing, watched
