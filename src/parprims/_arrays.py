@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,26 @@ def is_traced(x: Array) -> bool:
 
 def device(x: Array) -> Any:
     """Return the device of an array; None, which leaves it to the program, for a JAX array without a value."""
+    if is_tensor(x):
+        return x.device
     return None if is_traced(x) else array_api_compat.device(x)
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether x is a tensor of PyTorch, in words that torch.compile can read."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def compiling(x: Any) -> bool:
+    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+        return False
+    return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
 
 
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
@@ -210,6 +230,29 @@ def _typed(name: str, value: Any, xp: Namespace, dtype: Any, device: Any) -> Arr
     if value.dtype != dtype:
         raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(value.dtype)}")
     return value
+
+
+def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
+    """Return x with one axis moved: moveaxis, in an operation for which torch.func.vmap has a rule."""
+    if source % x.ndim == destination % x.ndim:
+        return x
+    order = list(range(x.ndim))
+    axis = order.pop(source)
+    order.insert(destination % x.ndim, axis)
+    return xp.permute_dims(x, tuple(order))
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what shapes broadcast to; ValueError if they do not. Lengths may be symbols of torch.compile."""
+    result: list[int] = []
+    for shape in shapes:
+        result[:0] = [1] * (len(shape) - len(result))
+        for at, length in enumerate(shape, len(result) - len(shape)):
+            if result[at] == 1:
+                result[at] = length
+            elif length not in (1, result[at]):
+                raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(result)
 
 
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:

@@ -16,12 +16,13 @@ from parprims._operators import BUILT_IN, Operator
 def wanted(arrays: tuple[Array | None, ...]) -> bool:
     """Return whether a derivative by one of the arrays may be asked for by autograd.
 
-    The transformations of torch.func see through the array form by themselves.
+    The transformations of torch.func and forward derivatives see through the array form by themselves.
     """
     return (
         torch.is_grad_enabled()
         and any(x is not None and x.requires_grad for x in arrays)
         and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
     )
 
 

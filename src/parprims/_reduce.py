@@ -21,7 +21,9 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_tensor,
     lacks_products,
+    move_axis,
     namespace,
     normalize_axes,
     normalize_axis,
@@ -681,9 +683,15 @@ def _native(xp: Namespace, r: _Reduction) -> Any:
     if r.fn is _conjugate_product and r.n and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
         dtype = compute_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
-        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
-        precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-        total = xp.vecdot(x1, x2, axis=r.axes[0] - len(r.shape), **precise)
+        axis = r.axes[0] - len(r.shape)
+        if is_tensor(x1):
+            # What array_api_compat does, in operations for which torch.func.vmap has rules.
+            x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
+            total = (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
+        else:
+            # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+            precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
+            total = xp.vecdot(x1, x2, axis=axis, **precise)
         return _finish(xp, r, (total,), (x1,), r.dtypes, True)
     xs, dtypes, single = _elements(xp, r)
     if r.n == 0:

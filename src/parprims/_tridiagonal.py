@@ -16,12 +16,14 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    broadcast_shapes,
     check_kind,
     compute_dtype,
     device,
     dtype_kind,
     dtype_name,
     is_traced,
+    move_axis,
     namespace,
     normalize_axis,
 )
@@ -202,7 +204,7 @@ def solve_tridiagonal(
         if return_status:
             results.append(_status(xp, s, working, error))
     if columns:
-        results = [xp.moveaxis(one, 0, -1) for one in results]
+        results = [move_axis(xp, one, 0, -1) for one in results]
     return tuple(results) if len(results) > 1 else results[0]
 
 
@@ -274,7 +276,7 @@ def _checked(
         raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
     _check_lengths(arrays, axis, trailing, columns)
     if columns:
-        rhs = xp.moveaxis(rhs, -1, 0)
+        rhs = move_axis(xp, rhs, -1, 0)
     if transpose:
         lower, upper = _transposed(xp, lower, upper, trailing)
     n = rhs.shape[trailing]
@@ -322,7 +324,7 @@ def _transposed(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[A
 
 def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*shapes)
+        return broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(f"{names} must have shapes that broadcast, got {', '.join(map(str, shapes))}") from None
 
@@ -338,15 +340,15 @@ def _array(xp: Namespace, s: _System) -> Array:
         return _whole(xp, _solve(xp, s, functools.partial(_cyclic_reduction, xp, s.axis)), s.axis)
     if math.prod(s.shape) == 0:
         return s.rhs / s.diag
-    lower, diag, upper = (x if s.axis == -1 else xp.moveaxis(x, s.axis, -1) for x in (s.lower, s.diag, s.upper))
-    rhs = s.rhs if s.axis == -1 or s.rhs.ndim < -s.axis else xp.moveaxis(s.rhs, s.axis, -1)
+    lower, diag, upper = (x if s.axis == -1 else move_axis(xp, x, s.axis, -1) for x in (s.lower, s.diag, s.upper))
+    rhs = s.rhs if s.axis == -1 or s.rhs.ndim < -s.axis else move_axis(xp, s.rhs, s.axis, -1)
     if not s.periodic:
         lower, upper = ends_cleared(xp, lower, upper, -1)
     solve = _tree_elimination(xp, lower, diag, upper)
     shape = _broadcast_shape("all", diag.shape, rhs.shape)
     moved = _System(lower, diag, upper, rhs, shape, -1, True, s.pivot)
     x = _whole(xp, _refined(xp, moved, solve), -1)
-    return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
+    return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
 
 
 def _refined(xp: Namespace, s: _System, solve: Callable[[Array], Array]) -> Array:
@@ -596,14 +598,14 @@ def _native(xp: Namespace, s: _System) -> Array:
     if not (array_api_compat.is_numpy_namespace(xp) and np.isfinite(x).all()):
         x = _whole(xp, x, -1)
     x = x.reshape(shape)
-    return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
+    return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
 
 
 def _axis_last(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return x broadcast to the shape and with the axis moved to the end."""
     if x.shape != shape:
         x = xp.broadcast_to(x, shape)
-    return x if axis == -1 else xp.moveaxis(x, axis, -1)
+    return x if axis == -1 else move_axis(xp, x, axis, -1)
 
 
 def _exchange_rows(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: tuple[Array, ...]) -> tuple[Array, ...]:
