@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from parprims._arrays import compiling
+
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
 
@@ -81,6 +83,37 @@ class _ListedError(Exception):
 
 _calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar("calls", default=())
 _listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
+
+
+class Inside(str):
+    """The name of a method, in a call from inside a node of torch.compile's graph: that is to be no node again."""
+
+    __slots__ = ()
+
+
+class Abstract(Inside):
+    """The same where arrays have no values: all is checked and nothing computed, and the results are empty arrays."""
+
+    __slots__ = ()
+
+
+def in_graph(x: Any, method: Any) -> bool:
+    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `_torch_ops`).
+
+    Every public function asks this before anything else, for torch.compile cannot read what comes then.
+    """
+    return compiling(x) and not isinstance(method, Inside)
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
+    tokens = _calls.set(()), _listing.set(False)
+    try:
+        yield
+    finally:
+        _calls.reset(tokens[0])
+        _listing.reset(tokens[1])
 
 
 def watched() -> bool:

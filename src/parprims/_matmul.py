@@ -32,7 +32,7 @@ from parprims._arrays import (
     namespace,
     ring_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Abstract, Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce import _fold, tree
 from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
@@ -149,6 +149,10 @@ def matmul(
            [6., 0., 1.],
            [5., 8., 0.]])
     """
+    if in_graph((a, b), method):
+        from parprims import _torch_ops
+
+        return _torch_ops.matmul(a, b, add, multiply, precision, kernel, tile, method)
     key = None
     operation = lasting_key(add), lasting_key(multiply)
     if not watched() and None not in operation:
@@ -177,8 +181,12 @@ def matmul(
     if kernel is not None:
         if method not in ("auto", "kernel"):
             raise ValueError(f"kernel names a kernel of method 'kernel', got method {method!r}")
-        method = "kernel"
-    if method == "kernel" or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product))):
+        method = method if isinstance(method, Abstract) else "kernel"
+    if (
+        isinstance(method, Abstract)
+        or method == "kernel"
+        or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product)))
+    ):
         return _derivatives.product(_METHODS, method, xp, product)
     return _METHODS(method, xp, product)
 
@@ -313,7 +321,8 @@ def _array(xp: Namespace, p: _Product) -> Array:
     pieces = (*outer, rows, columns)
     if inner and all(pieces) and _out_of_place(p.a):
         return xp.reshape(_joined(xp, pieces, block), p.shape)
-    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=device(p.b if is_traced(p.a) else p.a))
+    place = None if is_traced(p.a) or is_traced(p.b) else device(p.a)
+    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=place)
     if not inner and not p.ring:
         product = xp.full_like(product, p.identity())
     for where in itertools.product(*pieces):

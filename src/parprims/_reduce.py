@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _cuda
+from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -29,7 +29,7 @@ from parprims._arrays import (
     normalize_axis,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
 
@@ -348,7 +348,7 @@ def any(
     >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
     """
-    return _reduce("any", *_truth(x), "logical_or", axis, keepdims, None, None, method)
+    return _reduce("any", *_truth(x, method), "logical_or", axis, keepdims, None, None, method)
 
 
 def all(
@@ -379,7 +379,7 @@ def all(
     >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
     """
-    return _reduce("all", *_truth(x), "logical_and", axis, keepdims, None, None, method)
+    return _reduce("all", *_truth(x, method), "logical_and", axis, keepdims, None, None, method)
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> Array:
@@ -407,6 +407,10 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
     32
     """
+    if in_graph((x1, x2), method):
+        from parprims import _torch_ops
+
+        return _torch_ops.vecdot(x1, x2, axis, method)
     xp = namespace(x1=x1, x2=x2)
     for name, x in (("x1", x1), ("x2", x2)):
         check_kind(name, x, ("int", "uint", "float", "complex"))
@@ -434,8 +438,10 @@ def _nonzero(x: Array) -> Array:
     return x != 0
 
 
-def _truth(x: Array) -> tuple[Map | None, Any]:
+def _truth(x: Array, method: str) -> tuple[Map | None, Any]:
     """Return the function and the inputs whose values are the truth of x."""
+    if in_graph(x, method):
+        return None, x
     namespace(x=x)
     return (None, x) if dtype_kind(x.dtype) == "bool" else (_nonzero, (x,))
 
@@ -508,6 +514,10 @@ def _reduce(
     method: str,
 ) -> Any:
     """Check a call of any public function here and hand it to a method."""
+    if in_graph(x, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.reduce(primitive, fn, x, op, axis, keepdims, dtype, initial, method)
     key = None
     signature = None if initial is not None or watched() else _cuda.signature(x)
     if signature is not None:
@@ -549,7 +559,7 @@ def _reduce(
     if reduction.n == 0 and primitive in ("max", "min"):
         raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {arrays[0].shape}")
     reduction.key = key
-    return _METHODS[primitive](method, xp, reduction)
+    return _derivatives.reduction(_METHODS[primitive], method, xp, reduction)
 
 
 _shortcuts: dict[Any, Callable[[Any], Any]] = {}
@@ -614,6 +624,13 @@ def _finish(
     assert totals is not None
     result = tuple(cast(xp, total, dtype) for total, dtype in zip(totals, dtypes, strict=True))
     return result[0] if single else result
+
+
+def empty(xp: Namespace, r: _Reduction) -> Any:
+    """Return arrays like the result, having checked what every method checks."""
+    xs, dtypes, single = _elements(xp, r)
+    totals = tuple(xp.empty(r.result_shape(), dtype=x.dtype, device=device(x)) for x in xs) if r.n != 0 else None
+    return _finish(xp, r, totals, xs, dtypes, single)
 
 
 def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:

@@ -22,7 +22,7 @@ from parprims._arrays import (
     namespace,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN
 from parprims._scan import inclusive
 
@@ -198,6 +198,10 @@ def _sort(
     method: str,
 ) -> tuple[Array, ...]:
     """Check a call of any public function here and hand it to a method."""
+    if in_graph(keys, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.sort(primitive, keys, values, axis, descending, stable, method)
     key = None
     if not watched():
         signature = _cuda.signature((keys, *values) if values else keys)

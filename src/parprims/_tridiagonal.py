@@ -27,7 +27,7 @@ from parprims._arrays import (
     namespace,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._scan import _merged, _row_major
 from parprims._trace import C_TYPES
 
@@ -179,6 +179,11 @@ def solve_tridiagonal(
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
     """
+    if in_graph((lower, diag, upper, rhs), method):
+        from parprims import _torch_ops
+
+        options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
+        return _torch_ops.solve_tridiagonal(lower, diag, upper, rhs, *options)
     if pivot not in _PIVOTS:
         raise ValueError(f"pivot must be one of {', '.join(_PIVOTS)}, got {pivot!r}")
     given, key = (lower, diag, upper, rhs), None
