@@ -83,6 +83,15 @@ def is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def namespace_of(x: Array) -> Namespace:
+    """Return the namespace of an array, in words that torch.compile can read."""
+    if is_tensor(x):
+        import array_api_compat.torch
+
+        return array_api_compat.torch
+    return array_api_compat.array_namespace(x)
+
+
 def compiling(x: Any) -> bool:
     """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
 

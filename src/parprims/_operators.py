@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import array_api_compat
-
-from parprims._arrays import Array, Namespace, along, dtype_bits, dtype_kind, dtype_name, namespace
+from parprims._arrays import Array, Namespace, along, dtype_bits, dtype_kind, dtype_name, namespace, namespace_of
 
 Combine = Callable[[Any, Any], Any]
 
@@ -137,7 +135,7 @@ def _all_bits(name: str) -> Any:
 
 def _logical(function: str) -> Combine:
     def combine(earlier: Array, later: Array) -> Array:
-        return getattr(array_api_compat.array_namespace(earlier), function)(earlier, later)
+        return getattr(namespace_of(earlier), function)(earlier, later)
 
     return combine
 
@@ -147,7 +145,7 @@ def _extremum(wins: str) -> Combine:
 
     def combine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
         (value, index), (other, position) = earlier, later
-        xp = array_api_compat.array_namespace(value)
+        xp = namespace_of(value)
         better = getattr(xp, wins)(other, value)
         equal = other == value
         if dtype_kind(value.dtype) == "float":
@@ -167,7 +165,7 @@ def _affine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[A
 
 def _welford(earlier: tuple[Array, Array, Array], later: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
     (n, mean, m2), (k, other_mean, other_m2) = earlier, later
-    xp = array_api_compat.array_namespace(mean)
+    xp = namespace_of(mean)
     total = n + k
     share = xp.where(total > 0, k / xp.where(total > 0, total, n * 0 + 1), n * 0)
     delta = other_mean - mean
@@ -284,7 +282,7 @@ def segmented(op: Any) -> Operator:
 
     def combine(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
         (flag, *values), (starts, *others) = earlier, later
-        xp = array_api_compat.array_namespace(starts)
+        xp = namespace_of(starts)
         joined = inner(tuple(values), tuple(others))
         return (
             flag | starts,
