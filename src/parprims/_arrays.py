@@ -7,6 +7,7 @@ import difflib
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -179,7 +180,35 @@ def is_traced(x: Array) -> bool:
 
 def device(x: Array) -> Any:
     """Return the device of an array; None, which leaves it to the program, for a JAX array without a value."""
+    if is_tensor(x):
+        return x.device
     return None if is_traced(x) else array_api_compat.device(x)
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether x is a tensor of PyTorch, in words that torch.compile can read."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def namespace_of(x: Array) -> Namespace:
+    """Return the namespace of an array, in words that torch.compile can read."""
+    if is_tensor(x):
+        import array_api_compat.torch
+
+        return array_api_compat.torch
+    return array_api_compat.array_namespace(x)
+
+
+def compiling(x: Any) -> bool:
+    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+        return False
+    return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
 
 
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
@@ -522,6 +551,29 @@ def _is_exact(number: Any, name: str) -> bool:
     digits, most = _float_format(name)
     exponent = max(math.frexp(number)[1], 2 - most)  # that of subnormal numbers is the least of normal ones
     return math.ldexp(number, digits - exponent).is_integer()
+
+
+def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
+    """Return x with one axis moved: moveaxis, in an operation for which torch.func.vmap has a rule."""
+    if source % x.ndim == destination % x.ndim:
+        return x
+    order = list(range(x.ndim))
+    axis = order.pop(source)
+    order.insert(destination % x.ndim, axis)
+    return xp.permute_dims(x, tuple(order))
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what shapes broadcast to; ValueError if they do not. Lengths may be symbols of torch.compile."""
+    result: list[int] = []
+    for shape in shapes:
+        result[:0] = [1] * (len(shape) - len(result))
+        for at, length in enumerate(shape, len(result) - len(shape)):
+            if result[at] == 1:
+                result[at] = length
+            elif length not in (1, result[at]):
+                raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(result)
 
 
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:

@@ -23,8 +23,9 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     namespace,
+    namespace_of,
 )
-from parprims._dispatch import trying
+from parprims._dispatch import unwatched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
 
 Combine = Callable[[Any, Any], Any]
@@ -292,7 +293,7 @@ def _all_bits(name: str) -> Any:
 
 def _logical(function: str) -> Combine:
     def combine(earlier: Array, later: Array) -> Array:
-        return getattr(array_api_compat.array_namespace(earlier), function)(earlier, later)
+        return getattr(namespace_of(earlier), function)(earlier, later)
 
     return combine
 
@@ -302,7 +303,7 @@ def _extremum(wins: str) -> Combine:
 
     def combine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
         (value, index), (other, position) = earlier, later
-        xp = array_api_compat.array_namespace(value)
+        xp = namespace_of(value)
         better = getattr(xp, wins)(other, value)
         equal = other == value
         if dtype_kind(value.dtype) == "float":
@@ -322,7 +323,7 @@ def _affine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[A
 
 def _welford(earlier: tuple[Array, Array, Array], later: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
     (n, mean, m2), (k, other_mean, other_m2) = earlier, later
-    xp = array_api_compat.array_namespace(mean)
+    xp = namespace_of(mean)
     total = n + k
     share = xp.where(total > 0, k / xp.where(total > 0, total, n * 0 + 1), n * 0)
     delta = other_mean - mean
@@ -562,7 +563,7 @@ def _try_once(
     if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
         return
     few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
-    with trying():
+    with unwatched():
         changed = changes_arguments(xp, function, elements, packed, few)
     if changed:
         raise TypeError(f"{what} changes its argument in place: return a new array")
@@ -693,7 +694,7 @@ def segmented(op: Any) -> Operator:
 
     def combine(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
         (flag, *values), (starts, *others) = earlier, later
-        xp = array_api_compat.array_namespace(starts)
+        xp = namespace_of(starts)
         joined = inner(tuple(values), tuple(others))
         return (
             flag | starts,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _cuda
+from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -26,15 +26,17 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_tensor,
     lacks_arithmetic,
     lacks_products,
+    move_axis,
     namespace,
     normalize_axes,
     normalize_axis,
     ring_dtype,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, computing, listing, watched
+from parprims._dispatch import Method, Methods, computing, in_graph, listing, watched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
 from parprims._operators import (
     BUILT_IN,
@@ -370,7 +372,7 @@ def any(
     >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
     """
-    return _reduce("any", *_truth(x), "logical_or", axis, keepdims, None, None, method)
+    return _reduce("any", *_truth(x, method), "logical_or", axis, keepdims, None, None, method)
 
 
 def all(
@@ -401,7 +403,7 @@ def all(
     >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
     """
-    return _reduce("all", *_truth(x), "logical_and", axis, keepdims, None, None, method)
+    return _reduce("all", *_truth(x, method), "logical_and", axis, keepdims, None, None, method)
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> Array:
@@ -429,6 +431,10 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
     32
     """
+    if in_graph((x1, x2), method):
+        from parprims import _torch_ops
+
+        return _torch_ops.vecdot(x1, x2, axis, method)
     xp, (x1, x2) = admit({"x1": x1, "x2": x2})
     for name, x in (("x1", x1), ("x2", x2)):
         check_kind(name, x, ("int", "uint", "float", "complex"))
@@ -460,8 +466,10 @@ def _nonzero(x: Array) -> Array:
     return x != 0
 
 
-def _truth(x: Array) -> tuple[Map | None, Any]:
+def _truth(x: Array, method: str) -> tuple[Map | None, Any]:
     """Return the function and the inputs whose values are the truth of x."""
+    if in_graph(x, method):
+        return None, x
     (x,) = admit({"x": _only_array(x)})[1]
     return (None, x) if dtype_kind(x.dtype) == "bool" else (_nonzero, (x,))
 
@@ -548,6 +556,10 @@ def _reduce(
     method: str,
 ) -> Any:
     """Check a call of any public function here and hand it to a method."""
+    if in_graph(x, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.reduce(primitive, fn, x, op, axis, keepdims, dtype, initial, method)
     key = None
     signature = None if initial is not None or watched() else _cuda.signature(x)
     if signature is not None:
@@ -595,7 +607,7 @@ def _reduce(
     elif listing():
         _check_mapped(xp, reduction)
     reduction.key = key
-    return _METHODS[primitive](method, xp, reduction)
+    return _derivatives.reduction(_METHODS[primitive], method, xp, reduction)
 
 
 _shortcuts: dict[Any, Callable[[Any], Any]] = {}
@@ -729,6 +741,13 @@ def _own_memory(xp: Namespace, r: _Reduction, xs: tuple[Array, ...], *, alone: b
     return tuple(xp.astype(x, x.dtype, copy=True) for x in xs)
 
 
+def empty(xp: Namespace, r: _Reduction) -> Any:
+    """Return arrays like the result, having checked what every method checks."""
+    xs, dtypes, single = _elements(xp, r)
+    totals = tuple(xp.empty(r.result_shape(), dtype=x.dtype, device=device(x)) for x in xs) if r.n != 0 else None
+    return _finish(xp, r, totals, xs, dtypes, single)
+
+
 def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     """Return the combination of all elements along an axis counted from the front, which keeps length 1.
 
@@ -798,9 +817,15 @@ def _native(xp: Namespace, r: _Reduction) -> Any:
     if r.fn is _conjugate_product and r.n and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
         dtype = ring_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
-        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
-        precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-        total = xp.vecdot(x1, x2, axis=r.axes[0] - len(r.shape), **precise)
+        axis = r.axes[0] - len(r.shape)
+        if is_tensor(x1):
+            # What array_api_compat does, in operations for which torch.func.vmap has rules.
+            x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
+            total = (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
+        else:
+            # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+            precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
+            total = xp.vecdot(x1, x2, axis=axis, **precise)
         return _finish(xp, r, (total,), (x1,), r.dtypes, True)
     xs, dtypes, single = _elements(xp, r)
     if r.n == 0:

@@ -35,7 +35,7 @@ from parprims._arrays import (
     ring_dtype,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._elements import is_structured
 from parprims._operators import (
     BUILT_IN,
@@ -321,10 +321,10 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
-    if _derivatives.compiling((a, b)):
-        from parprims import _derivatives_torch
+    if in_graph((a, b), method):
+        from parprims import _torch_ops
 
-        return _derivatives_torch.compiled_recurrence(a, b, axis, initial, reverse, method)
+        return _torch_ops.linear_recurrence(a, b, axis, initial, reverse, method)
     key = None
     if initial is None and not watched():
         signature = _cuda.signature((a, b), gradient=True)
@@ -478,17 +478,13 @@ def _scan(
     method: str,
 ) -> Any:
     """Check a call of any public scan and hand it to a method."""
+    if in_graph(x, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
     single = not isinstance(x, tuple)
     xs: tuple[Array, ...] = (x,) if single else x
-    key = operation = None
-    if _derivatives.compiling(xs):
-        from parprims import _derivatives_torch
-
-        if _derivatives_torch.can_compile(xs, as_operator(op), initial):
-            nodes = (primitive, axis, exclusive, reverse, include_initial, method)
-            return _derivatives_torch.compiled_scan(xs, single, as_operator(op), initial, dtype, nodes)
-    else:
-        operation = lasting_key(op)
+    key, operation = None, lasting_key(op)
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:

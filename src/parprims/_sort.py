@@ -20,9 +20,10 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_traced,
+    move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN
 from parprims._scan import inclusive
 
@@ -199,6 +200,10 @@ def _sort(
     method: str,
 ) -> tuple[Array, ...]:
     """Check a call of any public function here and hand it to a method."""
+    if in_graph(keys, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.sort(primitive, keys, values, axis, descending, stable, method)
     key = None
     if not watched():
         signature = _cuda.signature((keys, *values) if values else keys)
@@ -297,16 +302,16 @@ _TILE = 128
 
 def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     """Return what is asked for by a radix sort, the least significant digit first; all rows are sorted at once."""
-    x = xp.moveaxis(s.keys, s.axis, -1)
+    x = move_axis(xp, s.keys, s.axis, -1)
     n = x.shape[-1]
     source = _source(xp, "keys" if s.values else "x", xp.reshape(x, (-1,)), n, s.descending)
     flat = [
-        _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
+        _moved(xp, xp.reshape(move_axis(xp, one, s.axis, -1), (-1,)), lambda one: one[source])
         for one in (() if s.values is None else (s.keys, *s.values))
     ]
     if s.indices:
         flat.append(source % n if n else source)
-    return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
+    return tuple(move_axis(xp, xp.reshape(one, x.shape), -1, s.axis) for one in flat)
 
 
 def _source(xp: Namespace, name: str, x: Array, n: int, descending: bool) -> Array:
@@ -786,12 +791,12 @@ def _kernel(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     if 0 in s.keys.shape:
         return _array(xp, s)
     last = s.keys.ndim - 1
-    moved = (x if s.axis == last else xp.moveaxis(x, s.axis, -1) for x in given)
+    moved = (x if s.axis == last else move_axis(xp, x, s.axis, -1) for x in given)
     arrays = tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
     runner = _runner(xp, s, arrays)
     ys: tuple[Array, ...] = runner(*arrays)
     if s.axis != last:
-        return tuple(xp.moveaxis(y, -1, s.axis) for y in ys)
+        return tuple(move_axis(xp, y, -1, s.axis) for y in ys)
     if s.key is not None and all(one is other for one, other in zip(arrays, given, strict=True)):
         alone = isinstance(runner, _cuda.Runner) and not runner.plan.then and len(given) + len(ys) == 2
         _cuda.remember(_shortcuts, s.key, (lambda x: (runner.one(x),)) if alone else runner)

@@ -19,6 +19,7 @@ from parprims._arrays import (
     admit,
     as_result,
     as_scalar,
+    broadcast_shapes,
     check_choice,
     check_flag,
     check_kind,
@@ -28,10 +29,11 @@ from parprims._arrays import (
     dtype_name,
     is_scalar,
     is_traced,
+    move_axis,
     normalize_axis,
     quiet,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._scan import _merged, _row_major
 from parprims._trace import C_TYPES
 
@@ -183,6 +185,11 @@ def solve_tridiagonal(
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
     """
+    if in_graph((lower, diag, upper, rhs), method):
+        from parprims import _torch_ops
+
+        options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
+        return _torch_ops.solve_tridiagonal(lower, diag, upper, rhs, *options)
     given, key = (lower, diag, upper, rhs), None
     if transpose is False and return_residual is False and return_status is False and not watched():
         signature = _cuda.signature(given)
@@ -212,7 +219,7 @@ def solve_tridiagonal(
             if return_status:
                 results.append(as_result(_status(xp, s, working, error)))
     if columns:
-        results = [xp.moveaxis(one, 0, -1) for one in results]
+        results = [move_axis(xp, one, 0, -1) for one in results]
     return tuple(results) if len(results) > 1 else results[0]
 
 
@@ -285,7 +292,7 @@ def _checked(
         raise ValueError(f"rhs must have at most {ndim + 1} dimensions, one more than the coefficients, got {rhs.ndim}")
     _check_lengths(arrays, axis, trailing, columns)
     if columns:
-        rhs = xp.moveaxis(rhs, -1, 0)
+        rhs = move_axis(xp, rhs, -1, 0)
     if transpose:
         lower, upper = _transposed(xp, lower, upper, trailing)
     n = rhs.shape[trailing]
@@ -333,7 +340,7 @@ def _transposed(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[A
 
 def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(*shapes)
+        return broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(f"{names} must have shapes that broadcast, got {', '.join(map(str, shapes))}") from None
 
@@ -349,15 +356,15 @@ def _array(xp: Namespace, s: _System) -> Array:
         return _whole(xp, _solve(xp, s, functools.partial(_cyclic_reduction, xp, s.axis)), s.axis)
     if math.prod(s.shape) == 0:
         return s.rhs / s.diag
-    lower, diag, upper = (x if s.axis == -1 else xp.moveaxis(x, s.axis, -1) for x in (s.lower, s.diag, s.upper))
-    rhs = s.rhs if s.axis == -1 or s.rhs.ndim < -s.axis else xp.moveaxis(s.rhs, s.axis, -1)
+    lower, diag, upper = (x if s.axis == -1 else move_axis(xp, x, s.axis, -1) for x in (s.lower, s.diag, s.upper))
+    rhs = s.rhs if s.axis == -1 or s.rhs.ndim < -s.axis else move_axis(xp, s.rhs, s.axis, -1)
     if not s.periodic:
         lower, upper = ends_cleared(xp, lower, upper, -1)
     solve = _tree_elimination(xp, lower, diag, upper)
     shape = _broadcast_shape("all", diag.shape, rhs.shape)
     moved = _System(lower, diag, upper, rhs, shape, -1, True, s.pivot)
     x = _whole(xp, _refined(xp, moved, solve), -1)
-    return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
+    return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
 
 
 def _refined(xp: Namespace, s: _System, solve: Callable[[Array], Array]) -> Array:
@@ -607,14 +614,14 @@ def _native(xp: Namespace, s: _System) -> Array:
     if not (array_api_compat.is_numpy_namespace(xp) and np.isfinite(x).all()):
         x = _whole(xp, x, -1)
     x = x.reshape(shape)
-    return x if s.axis == -1 else xp.moveaxis(x, -1, s.axis)
+    return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
 
 
 def _axis_last(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return x broadcast to the shape and with the axis moved to the end."""
     if x.shape != shape:
         x = xp.broadcast_to(x, shape)
-    return x if axis == -1 else xp.moveaxis(x, axis, -1)
+    return x if axis == -1 else move_axis(xp, x, axis, -1)
 
 
 def _exchange_rows(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: tuple[Array, ...]) -> tuple[Array, ...]:
