@@ -3,7 +3,7 @@
 ``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
-and not a skip.
+and not a skip. ``--record-errors FILE`` writes down how much of its bound every check used, see trust.py.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ import pytest
 
 import parprims
 from tests import emulator
+from tests.trust import errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,10 +162,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
     )
+    parser.addoption("--record-errors", metavar="FILE", help="write the largest errors beside their bounds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    errors.on = bool(config.getoption("--record-errors"))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -177,6 +180,24 @@ def pytest_configure(config: pytest.Config) -> None:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
         count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    errors.begin(item.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: Any) -> None:
+    """Take over what a process of pytest-xdist has recorded."""
+    errors.join(getattr(node, "workeroutput", {}).get("errors", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the errors recorded, or hand them to the process that does."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["errors"] = errors.records()
+    elif errors.on:
+        errors.write(pathlib.Path(session.config.getoption("--record-errors")))
 
 
 _backends: dict[str, Backend] = {}
@@ -273,7 +294,10 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses."""
+    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses.
+
+    Its attribute ``method`` is the method that ran last.
+    """
     promised = "kernel" in request.config.getoption("--promise")
 
     def call(function: Callable[..., Any], *args: Any, method: str, **options: Any) -> Any:
@@ -287,6 +311,8 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
                 pytest.skip(str(refusal))
         assert calls, f"{function.__name__} did not say which method ran"
         assert method == "auto" or calls[0].method == method
+        call.method = calls[0].method
+        errors.ran(calls[0], result)
         return result
 
     return call

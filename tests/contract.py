@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import parprims
+from tests.trust import errors
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -21,7 +22,8 @@ Arrays = tuple[np.ndarray, ...]
 def compare(backend: Any, result: Any, expected: Any, bound: Any = 0.0, dtype: str | None = None) -> None:
     """Assert that a result has the namespace, shape, dtype and, within the bound, the values expected.
 
-    A NaN passes only where the reference has one, an infinity only where the reference has the same.
+    A NaN passes only where the reference has one, an infinity only where the reference has the same. What the error
+    is of the bound goes on record (``pytest --record-errors``).
     """
     if isinstance(expected, tuple):
         assert isinstance(result, tuple)
@@ -38,13 +40,15 @@ def compare(backend: Any, result: Any, expected: Any, bound: Any = 0.0, dtype: s
         assert got.dtype.name == dtype
     if got.dtype.kind in "biu":
         np.testing.assert_array_equal(got, expected)
+        errors.note(backend, result, got.dtype.name)
         return
-    wide = np.complex128 if got.dtype.kind == "c" else np.float64
+    name, wide = got.dtype.name, np.complex128 if got.dtype.kind == "c" else np.float64
     got, expected = got.astype(wide), expected.astype(wide)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
     same = (got == expected) | np.isnan(expected)
     with np.errstate(invalid="ignore"):
         error = np.where(same, 0.0, abs(got - expected))
+    errors.note(backend, result, name, error, bound)
     worst = np.max(error - np.broadcast_to(bound, error.shape), initial=-np.inf)
     if not np.all(error <= bound):
         raise AssertionError(
@@ -132,6 +136,8 @@ class Contract:
     """Lengths along the working axis; around every power of two and tile edge that the code knows."""
     options: ClassVar[dict[str, Any]] = {}
     """Keyword arguments of every call."""
+    ran: str | None = None
+    """The method that the call checked was computed by, which bounds may depend on."""
 
     def function(self, *arrays: Any, **options: Any) -> Any:
         """Call the public function."""
@@ -146,7 +152,10 @@ class Contract:
         raise NotImplementedError
 
     def bound(self, *inputs: np.ndarray, axis: int, **options: Any) -> Any:
-        """Return the largest absolute error allowed, elementwise; integers are exact whatever it says."""
+        """Return the largest absolute error allowed, elementwise; integers are exact whatever it says.
+
+        It is the one documented for the method that ran, `ran`.
+        """
         raise NotImplementedError
 
     def result_dtype(self, dtype: str) -> str | None:
@@ -159,6 +168,7 @@ class Contract:
         if arrays is None:
             arrays = tuple(backend.asarray(x) for x in inputs)
         result = run(self.function, *arrays, method=method, **options)
+        self.ran = run.method
         compare(
             backend,
             result,
@@ -226,6 +236,7 @@ class Contract:
         arrays = tuple(backend.asarray(x) for x in inputs)
         options = {"axis": -1, **self.options}
         result = jax.jit(lambda *xs: run(self.function, *xs, method=method, **options))(*arrays)
+        self.ran = run.method
         compare(backend, result, self.reference(*inputs, **options), self.bound(*inputs, **options))
 
     def test_any_shape(self, backend, run, method):
