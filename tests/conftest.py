@@ -187,7 +187,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: Any) -> None:
+def pytest_testnodedown(node: Any) -> None:
     """Take over what a process of pytest-xdist has recorded."""
     errors.join(getattr(node, "workeroutput", {}).get("errors", []))
 

@@ -7,6 +7,7 @@ import pytest
 
 import parprims
 from tests.contract import eps, random
+from tests.trust import errors
 
 METHODS = tuple(parprims.methods(parprims.linear_recurrence, np.ones(2), np.ones(2)))
 
@@ -56,7 +57,9 @@ def compare(backend, results, expected, allowed, dtype):
         got = backend.to_numpy(result)
         assert got.dtype.name == dtype
         assert got.shape == one.shape
-        assert (abs(got.astype(np.float64) - one) <= bound).all()
+        error = abs(got.astype(np.float64) - one)
+        errors.note(backend, result, dtype, error, bound)
+        assert (error <= bound).all()
 
 
 def long_case(rng, reverse):

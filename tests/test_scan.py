@@ -186,7 +186,7 @@ def recurrence_bound(a, b, axis=-1, product=False, **options):
     working = "float32" if name in SIXTEEN else name
     steps = (2 if a.dtype.kind != "c" else 6) * a.shape[axis] * eps(working)
     if working != name:
-        steps += eps(name)
+        steps += eps(name) / 2
     sizes = [abs(wide(x)).astype(np.longdouble) for x in (a, b)]
     tiny = 1e-7 if name in SIXTEEN else 1e-37
     size = recur(*sizes, axis=axis, **options)
