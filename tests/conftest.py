@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -273,6 +274,14 @@ def _emulator_once(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _once(request: pytest.FixtureRequest) -> None:
+    """Leave tests marked so, which need no array library but NumPy, to its run where runs are of one backend each."""
+    asked_for = request.config.getoption("--backend") or ["numpy"]
+    if request.node.get_closest_marker("once") and "numpy" not in asked_for and "backend" not in request.fixturenames:
+        pytest.skip("the run of NumPy has it")
+
+
+@pytest.fixture(autouse=True)
 def _first_gpu(request: pytest.FixtureRequest) -> None:
     """Make the first GPU the current one, which XLA's last program may have been on another than."""
     name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
@@ -284,6 +293,20 @@ def _first_gpu(request: pytest.FixtureRequest) -> None:
         import torch
 
         torch.cuda.set_device(0)
+
+
+@pytest.fixture(autouse=True)
+def _compile_quickly(request: pytest.FixtureRequest) -> None:
+    """Let XLA leave out its optimisations for a CPU, which take a third of the time, where no test asks for them.
+
+    They change how numbers are rounded, for they join products and sums: tests of that are marked ``optimised``.
+    """
+    names = request.fixturenames
+    on_jax = "jax" in names or ("backend" in names and request.getfixturevalue("backend").name == "jax")
+    jax = importlib.import_module("jax") if on_jax and importlib.util.find_spec("jax") else sys.modules.get("jax")
+    if jax is not None:
+        quickly = shutil.which("nvidia-smi") is None and request.node.get_closest_marker("optimised") is None
+        jax.config.update("jax_disable_most_optimizations", quickly)
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import parprims
 from benches import __main__ as command
 from benches import bench_sort, harness
 
+pytestmark = pytest.mark.once
+
 FIELDS = {
     "commit": str,
     "primitive": str,

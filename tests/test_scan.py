@@ -257,6 +257,7 @@ class TestScan:
                 bound = 3 * 12 * eps(dtype) * abs(expected) if op == "multiply" and x.dtype.kind in "fc" else 0
                 compare(backend, result, expected, bound, None if op == "multiply" else dtype)
 
+    @pytest.mark.optimised
     def test_logaddexp(self, backend, run, method, rng):
         x = 9 * random(rng, (2, 300), "float64")
         x[0, :3] = -np.inf
@@ -295,6 +296,7 @@ class TestScan:
                 result = run(parprims.linear_recurrence, *arrays, initial=5, method=solver)
                 compare(backend, result, recur(a, b, initial=np.asarray(5, dtype)), dtype=dtype)
 
+    @pytest.mark.optimised
     def test_half_precision_is_rounded_once(self, backend, run, method):
         # In float16 the sum would stay at 2048, where adding 1 is rounded away.
         need(backend, "float16")
@@ -302,6 +304,7 @@ class TestScan:
         result = run(scan, backend.asarray(x), method=method, initial=np.float32(0).item())
         compare(backend, result, np.arange(1, 5001).astype(np.float16), dtype="float16")
 
+    @pytest.mark.optimised
     def test_initial_of_half_precision(self, backend, run, method, rng):
         need(backend, "float16")
         x, initial = random(rng, (3, 50), "float16"), random(rng, (3,), "float16")
@@ -351,6 +354,7 @@ class TestScan:
         compare(backend, index, expected)
         compare(backend, value, x[expected])
 
+    @pytest.mark.optimised
     def test_welford(self, backend, run, method, rng):
         x = 100 + random(rng, (30,), "float64")
         zero, one = backend.asarray(np.zeros(30)), backend.asarray(np.ones(30))
@@ -414,6 +418,7 @@ class TestArrayForm:
         result = scan((backend.asarray(a), backend.asarray(b)), "affine", axis=axis, method="array")
         compare(backend, result, loop(affine, a, b, axis=axis))
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("n", [8192, 100_003])
     def test_error_of_a_tree(self, backend, rng, n):
         # Every result is a sum by a tree of depth at most 2 ceil(log2 n).
@@ -555,6 +560,7 @@ class TestRecurrence:
         result = run(linear_recurrence, backend.asarray(a), backend.asarray(b), method=method)
         compare(backend, result, recur(wide(a), wide(b)), recurrence_bound(a, b), "float64")
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float64", "complex128"])
     def test_overflowing_products(self, backend, run, method, rng, dtype):
         # Coefficients whose products overflow within two dozen elements. Zeros among them, and zero elements, keep
@@ -586,6 +592,7 @@ class TestRecurrence:
                 assert not np.isfinite(backend.to_numpy(result)[place:]).any()
                 compare(backend, result[:place], expected[:place], recurrence_bound(a, b)[:place])
 
+    @pytest.mark.optimised
     def test_overflow_is_never_a_wrong_number(self, backend, run, method):
         # Products overflow, but meet an element so small that the loop does not: right, or infinite or NaN.
         a, b = np.full(64, 1e100), np.zeros(64)
