@@ -129,6 +129,7 @@ def test_extremum_of_integers(backend, rng):
         compare(backend, value, x[reference(x)])
 
 
+@pytest.mark.optimised
 def test_welford_joins_samples(backend, rng, subtests):
     for sizes in ((5, 7), (1, 1), (1, 200), (0, 3), (3, 0), (0, 0)):
         with subtests.test(sizes=sizes):
@@ -237,6 +238,7 @@ def test_check_associative_checks_the_identity(backend):
         parprims.check_associative(keep_last, x)
 
 
+@pytest.mark.optimised
 def test_check_associative_tolerance(backend, rng):
     x = backend.asarray(rng.random(50).astype(np.float32))
     rough = parprims.Operator(lambda e, later: (e + later) * (1 + 1e-4), name="rough")

@@ -34,7 +34,7 @@ def rounding(dtype, steps, size):
     16-bit floats are summed in float32 and rounded once; a library's own sum may take one step per element.
     """
     if dtype in ("float16", "bfloat16"):
-        return (steps * eps("float32") + eps(dtype)) * size
+        return (steps * eps("float32") + eps(dtype) / 2) * size
     return steps * eps(dtype) * size
 
 
@@ -56,13 +56,17 @@ class TestSum(Contract):
     def bound(self, x, axis):
         if x.dtype.kind in "biu":
             return 0
-        return rounding(x.dtype.name, x.shape[axis] + 1, np.sum(abs(x.astype(complex)), axis=axis))
+        n = x.shape[axis]
+        # As documented, array: 2 ceil(log2 n) additions, kernel: 64 in rows of this length, each half a unit.
+        documented = {"array": math.ceil(math.log2(max(1, n))), "kernel": 32}.get(self.ran, n + 1)
+        return rounding(x.dtype.name, min(n + 1, documented), np.sum(abs(x.astype(complex)), axis=axis))
 
     def result_dtype(self, dtype):
         if dtype.startswith("uint"):
             return None
         return "int64" if dtype == "bool" or dtype.startswith("int") else dtype
 
+    @pytest.mark.optimised
     def test_array_error_is_that_of_a_tree(self, backend, run, rng, subtests):
         for n, method in itertools.product((1000, 4097, 100000), ("array", "kernel")):
             with subtests.test(n=n, method=method):
@@ -250,6 +254,7 @@ class TestMapReduce(Contract):
             expected = np.sum(fused(x, y, z), axis=axis)
             compare(backend, result, expected, 1e-9)
 
+    @pytest.mark.optimised
     def test_tuple_values(self, backend, run, rng):
         x = rng.standard_normal((4, 1000))
 
@@ -308,6 +313,7 @@ class TestVecdot(Contract):
 class TestOperators:
     methods = ("array", "kernel")
 
+    @pytest.mark.optimised
     def test_every_built_in(self, backend, run, method, rng, subtests):
         n = 3001
         value, index = rng.integers(0, 50, n).astype(np.float32), np.arange(n)
@@ -404,6 +410,7 @@ class TestOperators:
         with pytest.raises(ValueError, match="has no identity: give initial"):
             run(parprims.reduce, x, lambda earlier, _: earlier, axis=0, method=method)
 
+    @pytest.mark.optimised
     def test_negative_zero_and_subnormals_survive(self, backend, run, method):
         zeros = np.full(1000, -0.0)
         result = backend.to_numpy(run(parprims.reduce, backend.asarray(zeros), method=method))
@@ -772,6 +779,7 @@ class TestSanitized:
 class TestPlan:
     """How the kernel cuts its work, checked without a GPU."""
 
+    @pytest.mark.once
     def test_bounds_of_every_plan(self, subtests):
         for dtype in ("int8", "float32", "complex128"):
             for shape in (

@@ -1176,6 +1176,7 @@ class TestPlan:
         (5, 1 << 20, 33),
     )
 
+    @pytest.mark.once
     @pytest.mark.parametrize("recurrence", [False, True])
     @pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
     def test_bounds_of_every_plan(self, subtests, dtype, recurrence):

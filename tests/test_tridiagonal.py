@@ -11,7 +11,7 @@ from array_api_compat import is_jax_array
 
 import parprims
 from parprims import _tridiagonal, solve_tridiagonal
-from tests.contract import Contract, compare, eps, random
+from tests.contract import Contract, compare, eps, random, within
 
 
 def thomas(lower, diag, upper, rhs):
@@ -620,6 +620,7 @@ class TestStability:
 
     methods: ClassVar = ("kernel", "native", "array")
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
     def test_classes(self, backend, run, method, dtype, subtests):
         if backend.name == "jax-cuda" and method == "native":
@@ -642,8 +643,10 @@ class TestStability:
                 error = backward_error(lower, diag, upper, rhs, x)
                 for name, one, other in zip(names, error, allowed, strict=True):
                     with subtests.test(matrix=name, n=n):
-                        assert one <= 10 * max(other, eps(dtype))
+                        measured = "solve_tridiagonal, backward error"
+                        within(one, 10 * max(other, eps(dtype)), measured, run.method, dtype, backend)
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     def test_random_tiny_diagonal(self, backend, run, method, dtype):
         # Solutions grow to 1e20 here, and the condition number is far beyond what float32 tells from singular.
@@ -769,7 +772,8 @@ def test_jax_transforms(jax, chosen, pivot, periodic, transpose):
         change[which] = 1e-6
         ends = [loss(*(x + sign * c * direction for x, c in zip(arrays, change, strict=True))) for sign in (1, -1)]
         np.testing.assert_allclose((gradient * direction).sum(), (ends[0] - ends[1]) / 2e-6, rtol=1e-7)
-    looped = jax.jit(lambda *a: jax.numpy.stack([solve(*(x[i] for x in a)) for i in range(3)]))(*arrays)
+    alone = jax.jit(solve)
+    looped = jax.numpy.stack([alone(*(x[i] for x in arrays)) for i in range(3)])
     np.testing.assert_allclose(jax.jit(jax.vmap(solve))(*arrays), looped, rtol=1e-13)
 
 
