@@ -83,6 +83,17 @@ _calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar(
 _listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
 
 
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
+    tokens = _calls.set(()), _listing.set(False)
+    try:
+        yield
+    finally:
+        _calls.reset(tokens[0])
+        _listing.reset(tokens[1])
+
+
 def watched() -> bool:
     """Return whether somebody wants to know which method runs, so that every call must go through `Methods`."""
     return bool(_calls.get()) or _listing.get()

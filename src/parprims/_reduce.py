@@ -706,10 +706,7 @@ def _array(xp: Namespace, r: _Reduction) -> Any:
         xs = tuple(xp.astype(x, x.dtype, copy=True) for x in xs)  # a result shares no memory with the input
     xs, axis = _one_axis(xp, xs, r.axes)
     r.op = harmless(xp, r.op, r.operation, xs)
-    totals = tree(xs, r.op, axis)
-    if r.n > 1 and BUILT_IN.get(r.op.name) is not r.op:  # an operator may return what it was given
-        totals = tuple(xp.astype(total, total.dtype, copy=True) for total in totals)
-    return _finish(xp, r, totals, xs, dtypes, single)
+    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
