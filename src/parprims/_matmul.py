@@ -301,10 +301,6 @@ class _Product:
 
 def _array(xp: Namespace, p: _Product) -> Array:
     """Return the product, tile by tile: all products of a tile's elements, summed along k by a tree."""
-    add, multiply = p.add, p.multiply
-    if not p.ring:
-        some = (cast(xp, p.a[:1, ...], p.working),)
-        add, multiply = (harmless(xp, op, key, some) for op, key in zip((add, multiply), p.operation, strict=True))
     a = xp.matrix_transpose(p.a if p.a.ndim > 1 else p.a[None, :])[..., None]
     b = (p.b if p.b.ndim > 1 else p.b[:, None])[..., None, :]
     # Now a is (..., k, m, 1) and b is (..., k, 1, n): the product is the sum of a b along axis k.
@@ -321,8 +317,8 @@ def _array(xp: Namespace, p: _Product) -> Array:
         total: tuple[Array, ...] | None = None
         for k in inner:
             x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
-            part = tree(multiply((x,), (y,)), add, len(lengths) - 3)
-            total = part if total is None else add(total, part)
+            part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
+            total = part if total is None else p.add(total, part)
         return None if total is None else cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
 
     pieces = (*outer, rows, columns)
@@ -352,6 +348,15 @@ def _joined(
         # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
         return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
     return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+
+
+def _checked_array(xp: Namespace, p: _Product) -> Array:
+    """Return the product by `_array`, by operators that are seen to leave their arguments as they are."""
+    if not p.ring:
+        some = (cast(xp, p.a[:1, ...], p.working),)
+        for name, key in zip(("add", "multiply"), p.operation, strict=True):
+            setattr(p, name, harmless(xp, getattr(p, name), key, some))
+    return _array(xp, p)
 
 
 def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -1100,5 +1105,5 @@ _METHODS = Methods(
     "matmul",
     native=Method(_native, _native_refusal, _native_slower),
     kernel=Method(_kernel, _kernel_refusal),
-    array=Method(_array, _array_refusal),
+    array=Method(_checked_array, _array_refusal),
 )

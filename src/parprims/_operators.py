@@ -119,14 +119,6 @@ class Operator:
         """How many of the components, counted from the first, are flags at which a segment begins."""
         return 0 if self._segments is None else 1 + self._segments.flags
 
-    def lasting_parts(self) -> tuple[Any, ...] | None:
-        """Return all that decides what this does; None for a built-in operator, the only one of its name."""
-        if self._built_in:
-            return None
-        if self._segments is not None:
-            return segmented, self._segments
-        return self.combine, self._identity, self.commutative, self.components
-
     def identity(self, *dtype_names: str) -> tuple[Any, ...] | None:
         """Return the identity element for components of the named dtypes, or None if there is none.
 
@@ -564,8 +556,8 @@ def _try_once(
         return
     few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
     with unwatched():
-        changed = changes_arguments(xp, function, elements, packed, few)
-    if changed:
+        changes = changes_arguments(xp, function, elements, packed, few)
+    if changes:
         raise TypeError(f"{what} changes its argument in place: return a new array")
     if isinstance(known, set):
         known.add((key, kind))

@@ -629,6 +629,8 @@ def lasting_key(function: Any) -> Any:
         return function
     if function is None:
         return ()
+    if kind is Operator and function._built_in:
+        return function
     try:
         return _function_key(function, ()) if kind is types.FunctionType else _value_key(function, ())
     except _UnknownError:
@@ -797,8 +799,16 @@ def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
     if kind is np.ufunc:
         return value
     if kind is Operator:
-        parts = value.lasting_parts()
-        return value if parts is None else (Operator, *[_value_key(part, seen) for part in parts])
+        if value._built_in:
+            return value
+        if value._segments is not None:
+            return "segmented", _value_key(value._segments, seen)
+        return (
+            _value_key(value.combine, seen),
+            _value_key(value._identity, seen),
+            value.commutative,
+            value.components,
+        )
     if kind is tuple:
         return kind, *(_value_key(one, seen) for one in value)
     if kind is list or kind is dict:
