@@ -16,14 +16,12 @@ import array_api_compat
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind
+from parprims._dispatch import ABSTRACT as ABSTRACT
 from parprims._dispatch import Methods
 from parprims._operators import BUILT_IN
 
 Solve = Callable[..., Array]
 """A function with the signature of `linear_recurrence`."""
-
-ABSTRACT: Any = object()
-"""In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
 
 OPERATORS = tuple(BUILT_IN[name] for name in ("add", "multiply", "affine"))
 """The operators whose scans have rules."""

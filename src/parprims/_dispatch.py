@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from parprims._arrays import check_choice, quiet, shown
+
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
 
@@ -88,6 +90,10 @@ def watched() -> bool:
     return bool(_calls.get()) or _listing.get()
 
 
+ABSTRACT: Any = object()
+"""In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
+
+
 class Methods:
     """The methods of one primitive, in the order ``auto`` tries them.
 
@@ -96,15 +102,22 @@ class Methods:
     primitive : str
         Name of the public function.
     **methods : Method
-        The methods by name, first choice first. The last never refuses.
+        The methods by name, first choice first.
     """
 
     def __init__(self, primitive: str, /, **methods: Method) -> None:
         self.primitive = primitive
         self._methods = methods
+        self._choices = ("auto", *methods)
+
+    def check(self, method: str) -> None:
+        """Raise ValueError unless there is a method of the name."""
+        if method is not ABSTRACT:
+            check_choice("method", method, self._choices)
 
     def __call__(self, method: str, /, *args: Any) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
+        self.check(method)
         if _listing.get():
             raise _ListedError({name: _reason(one, args, auto=True) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
@@ -114,16 +127,18 @@ class Methods:
                 if reason is None:
                     break
                 refusals[name] = reason
-        elif method in self._methods:
+            else:
+                reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
+                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
+        else:
             name, one = method, self._methods[method]
             reason = _reason(one, args, auto=False)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
-        else:
-            raise ValueError(f"method must be one of {', '.join(('auto', *self._methods))}, got {method!r}")
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
-        return one.run(*args)
+        with quiet(args[0] if args else None):
+            return one.run(*args)
 
 
 def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
@@ -184,6 +199,8 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     >>> parprims.methods(parprims.sum, np.arange(5.0))
     {'kernel': 'the arrays are not on a CUDA device', 'native': None, 'array': None}
     """
+    if not callable(function):
+        raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
     token = _listing.set(True)
     try:
         function(*args, **kwargs)

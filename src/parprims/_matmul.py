@@ -18,16 +18,21 @@ from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
+    admit,
+    as_result,
     cast,
+    check_choice,
     check_kind,
     compute_dtype,
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_sharded,
     is_traced,
+    lacks_arithmetic,
     lacks_products,
-    namespace,
     ring_dtype,
+    shown,
 )
 from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
@@ -156,7 +161,8 @@ def matmul(
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)[0]
-    xp = namespace(a=a, b=b)
+    xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
+    _METHODS.check(method)
     operators = _operators(add, multiply)
     kinds = ("int", "uint", "float", "complex") if _is_ring(operators) else ("bool", "int", "uint", "float", "complex")
     for name, x in (("a", a), ("b", b)):
@@ -195,7 +201,7 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)
     if any(isinstance(length, bool) or not isinstance(length, numbers.Integral) for length in lengths):
-        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {tile!r}")
+        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {shown(tile)}")
     if len(lengths) != 3:
         raise ValueError(f"tile must have 3 lengths, of m, n and k, got {tile!r}")
     m, n, k = (int(length) for length in lengths)
@@ -239,7 +245,7 @@ class _Product:
         if b.dtype != a.dtype:
             try:
                 self.dtype = xp.result_type(a.dtype, b.dtype)
-            except (TypeError, RuntimeError):
+            except (TypeError, ValueError, RuntimeError):
                 names = f"{dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
                 raise TypeError(f"a and b must have dtypes that promote together, got {names}") from None
         self.batch: tuple[int, ...] = ()
@@ -261,11 +267,8 @@ class _Product:
 
     def choose(self, xp: Namespace, precision: Any, kernel: Any) -> None:
         """Check how exactly, and by which kernel, is to be multiplied."""
-        for name, value, known in (("precision", precision, _PRECISIONS), ("kernel", kernel, (*_KERNELS, None))):
-            if value not in known:
-                words = ", ".join(one for one in known if one is not None)
-                raise ValueError(f"{name} must be one of {words}, got {value!r}")
-        self.precision, self.kernel = precision, kernel
+        self.precision = check_choice("precision", precision, _PRECISIONS)
+        self.kernel = None if kernel is None else check_choice("kernel", kernel, _KERNELS)
         if precision != "float32":
             if dtype_name(self.dtype) != "float32" or not self.ring:
                 what = dtype_name(self.dtype) if self.ring else f"{self.add.name} of {self.multiply.name}"
@@ -310,7 +313,7 @@ def _array(xp: Namespace, p: _Product) -> Array:
         if total is not None:
             done = cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
             product = at(product)[(*batch, row, column)].set(done)
-    return xp.reshape(product, p.shape)
+    return as_result(xp.reshape(product, p.shape))
 
 
 def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -341,7 +344,7 @@ def _native(xp: Namespace, p: _Product) -> Array:
     """Return the product by the library's own routine."""
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
     precision = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-    return cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype)
+    return as_result(cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype))
 
 
 def _native_dtype(xp: Namespace, p: _Product) -> Any:
@@ -362,6 +365,12 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
     if lacks_products(xp, p.a, p.dtype):
         return "PyTorch multiplies no integer matrices on a CUDA device"
     return None
+
+
+def _array_refusal(xp: Namespace, p: _Product) -> str | None:
+    if _cuda.is_jax(xp) and any(not is_traced(x) and is_sharded(x) for x in (p.a, p.b)):
+        return "the arrays are sharded over several devices"
+    return lacks_arithmetic(xp, (p.working,))
 
 
 def _native_slower(xp: Namespace, p: _Product) -> str | None:
@@ -1049,5 +1058,5 @@ _METHODS = Methods(
     "matmul",
     native=Method(_native, _native_refusal, _native_slower),
     kernel=Method(_kernel, _kernel_refusal),
-    array=Method(_array),
+    array=Method(_array, _array_refusal),
 )

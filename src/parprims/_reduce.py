@@ -12,19 +12,25 @@ from parprims import _cuda
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
     along,
     as_array,
+    as_dtypes,
+    as_result,
     cast,
+    check_flag,
     check_kind,
     compute_dtype,
     device,
     dtype_bits,
     dtype_kind,
     dtype_name,
+    lacks_arithmetic,
     lacks_products,
     namespace,
     normalize_axes,
     normalize_axis,
+    ring_dtype,
     sum_dtype,
 )
 from parprims._dispatch import Method, Methods, watched
@@ -405,7 +411,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
     32
     """
-    xp = namespace(x1=x1, x2=x2)
+    xp, (x1, x2) = admit({"x1": x1, "x2": x2})
     for name, x in (("x1", x1), ("x2", x2)):
         check_kind(name, x, ("int", "uint", "float", "complex"))
         if x.ndim == 0:
@@ -419,7 +425,11 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
             f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
             f"{x2.shape[index - ndim]}"
         )
-    dtype = xp.result_type(x1, x2)
+    try:
+        dtype = xp.result_type(x1, x2)
+    except (TypeError, ValueError, RuntimeError):
+        names = f"{dtype_name(x1.dtype)} and {dtype_name(x2.dtype)}"
+        raise TypeError(f"x1 and x2 must have dtypes that promote together, got {names}") from None
     x1, x2 = (x if x.dtype == dtype else xp.astype(x, dtype) for x in (x1, x2))
     return _reduce("vecdot", _conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
 
@@ -434,7 +444,7 @@ def _nonzero(x: Array) -> Array:
 
 def _truth(x: Array) -> tuple[Map | None, Any]:
     """Return the function and the inputs whose values are the truth of x."""
-    namespace(x=x)
+    (x,) = admit({"x": _only_array(x)})[1]
     return (None, x) if dtype_kind(x.dtype) == "bool" else (_nonzero, (x,))
 
 
@@ -513,7 +523,8 @@ def _reduce(
         operation = op if type(op) is str else lasting_key(op)
         mapping = () if fn is None else lasting_key(fn)
         if operation is not None and mapping is not None:
-            key = (primitive, mapping, operation, axis, type(axis), keepdims, dtype, method, type(x), signature)
+            options = axis, type(axis), keepdims, type(keepdims), dtype, method
+            key = (primitive, mapping, operation, options, type(x), signature)
             try:
                 shortcut = _shortcuts.get(key)
             except TypeError:  # an unhashable argument, which the checks below will name
@@ -525,11 +536,9 @@ def _reduce(
     arrays: tuple[Array, ...] = (x,) if single else x
     if not arrays:
         raise ValueError("x must hold at least one array")
-    if single:
-        xp = namespace(x=x)
-    else:
-        name = "x" if fn is None else "arrays"
-        xp = namespace(**{f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    name = "x" if fn is None else "arrays"
+    xp, admitted = admit({name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    arrays = tuple(admitted)
     if not single and builtins.any(one.shape != arrays[0].shape for one in arrays):
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
@@ -539,13 +548,15 @@ def _reduce(
         except (ValueError, RuntimeError, TypeError):
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
     axes = normalize_axes(axis, arrays[0].ndim)
-    dtypes = None if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+    keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
     start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
     reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start, lasting_key(op))
     if fn is None:
         _check_elements(reduction, tuple(one.dtype for one in arrays))
     if reduction.n == 0 and primitive in ("max", "min"):
-        raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {arrays[0].shape}")
+        raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {tuple(arrays[0].shape)}")
+    if fn is None:
+        _check_start(xp, reduction)
     reduction.key = key
     return _METHODS[primitive](method, xp, reduction)
 
@@ -563,6 +574,24 @@ def _check_elements(r: _Reduction, dtypes: tuple[Any, ...]) -> None:
         check_components(r.op, r.dtypes)
     elif not (r.op in _SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
         check_components(r.op, dtypes)
+
+
+def _check_start(xp: Namespace, r: _Reduction) -> None:
+    """Raise unless initial, or an identity where there are no elements, can stand before the elements."""
+    if r.initial is None and r.n:
+        return
+    dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays))
+    if r.initial is not None:
+        shape, on = r.result_shape(), device(r.arrays[0])
+        pairs = zip(r.initial, dtypes, strict=True)
+        r.initial = tuple(as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs)
+    elif r.op.identity(*(dtype_name(_working(r.op)(xp, dtype)) for dtype in dtypes)) is None:
+        raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
+
+
+def _working(op: Operator) -> Callable[[Namespace, Any], Any]:
+    """Return the function that finds the dtype elements are combined in outside of the kernel."""
+    return ring_dtype if op in _SUMS else compute_dtype
 
 
 def _element_dtypes(xp: Namespace, r: _Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -584,7 +613,8 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
         _check_elements(r, tuple(one.dtype for one in values))
         values = tuple(one if one.shape == r.shape else xp.broadcast_to(one, r.shape) for one in values)
     dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
-    values = tuple(cast(xp, one, compute_dtype(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
+    working = _working(r.op)
+    values = tuple(cast(xp, one, working(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
     return values, dtypes, single
 
 
@@ -610,7 +640,7 @@ def _finish(
         )
         totals = start if totals is None else r.op(start, totals)
     assert totals is not None
-    result = tuple(cast(xp, total, dtype) for total, dtype in zip(totals, dtypes, strict=True))
+    result = tuple(as_result(cast(xp, total, dtype)) for total, dtype in zip(totals, dtypes, strict=True))
     return result[0] if single else result
 
 
@@ -679,7 +709,7 @@ _NATIVE = {
 def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
     if r.fn is _conjugate_product and r.n and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
-        dtype = compute_dtype(xp, r.arrays[0].dtype)
+        dtype = ring_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
         precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
@@ -696,7 +726,16 @@ def _native(xp: Namespace, r: _Reduction) -> Any:
 def _native_refusal(xp: Namespace, r: _Reduction) -> str | None:
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _NATIVE:
         return f"{xp.__name__} has no reduction with the operator {r.op.name}"
-    return None
+    return _array_refusal(xp, r)
+
+
+_ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+def _array_refusal(xp: Namespace, r: _Reduction) -> str | None:
+    if r.fn is not None or (BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED):
+        return None
+    return lacks_arithmetic(xp, _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1059,7 +1098,7 @@ _METHODS = {
         primitive,
         kernel=Method(_kernel, _kernel_refusal, _kernel_slower),
         native=Method(_native, _native_refusal),
-        array=Method(_array),
+        array=Method(_array, _array_refusal),
     )
     for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")
 }

@@ -16,16 +16,21 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
     along,
     as_array,
+    as_dtypes,
+    as_scalar,
     cast,
+    check_flag,
     check_kind,
     compute_dtype,
     device,
     dtype_bits,
     dtype_kind,
     dtype_name,
-    namespace,
+    is_scalar,
+    lacks_arithmetic,
     normalize_axis,
     ring_dtype,
     sum_dtype,
@@ -309,16 +314,20 @@ def linear_recurrence(
         signature = _cuda.signature((a, b), gradient=True)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = ("linear_recurrence", axis, type(axis), reverse, method, signature)
+            key = ("linear_recurrence", axis, type(axis), reverse, type(reverse), method, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)
-    xp = namespace(a=a, b=b)
+    xp, (a, b) = _coefficients(a, b)
+    reverse = check_flag("reverse", reverse)
+    _METHODS["linear_recurrence"].check(method)
     dtype = _promoted(xp, a, b)
     try:
         shape = xp.broadcast_arrays(a, b)[0].shape
     except (ValueError, RuntimeError, TypeError):
-        raise ValueError(f"a and b must broadcast against each other, got shapes {a.shape} and {b.shape}") from None
+        raise ValueError(
+            f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        ) from None
     index = normalize_axis(axis, len(shape))
     constant = a.ndim == 0
     a, b = (x if x.ndim == len(shape) else xp.reshape(x, (1,) * (len(shape) - x.ndim) + x.shape) for x in (a, b))
@@ -329,6 +338,20 @@ def linear_recurrence(
 
 
 _shortcuts: dict[Any, Callable[..., Any]] = {}
+
+
+def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
+    """Return the namespace and both coefficients as arrays; one may be a number, of the other's dtype."""
+    for name, number, other, array in (("a", a, "b", b), ("b", b, "a", a)):
+        if is_scalar(number) and not is_scalar(array):
+            if isinstance(number, np.generic) and isinstance(array, np.ndarray):
+                break  # an array of no dimension, to NumPy
+            xp, (array,) = admit({other: array})
+            check_kind(other, array, ("int", "uint", "float", "complex"))
+            value = as_scalar(name, number, array.dtype)
+            made = xp.asarray(value, dtype=array.dtype, device=device(array))
+            return xp, [made, array] if name == "a" else [array, made]
+    return admit({"a": a, "b": b})
 
 
 def _only_array(x: Array) -> Array:
@@ -452,7 +475,8 @@ def _scan(
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:
-            options = axis, type(axis), exclusive, reverse, dtype, include_initial, method
+            kinds = type(axis), type(exclusive), type(reverse), type(include_initial)
+            options = axis, exclusive, reverse, include_initial, kinds, dtype, method
             key = (primitive, operation, options, type(x), signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
@@ -460,9 +484,13 @@ def _scan(
     operator = as_operator(op)
     if not xs:
         raise ValueError("x must hold at least one array")
-    xp = namespace(**{"x" if single else f"x[{index}]": one for index, one in enumerate(xs)})
+    xp, admitted = admit({"x" if single else f"x[{index}]": one for index, one in enumerate(xs)})
+    xs = tuple(admitted)
+    exclusive, reverse = check_flag("exclusive", exclusive), check_flag("reverse", reverse)
+    include_initial = check_flag("include_initial", include_initial)
+    _METHODS[primitive].check(method)
     if any(one.shape != xs[0].shape for one in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(one.shape) for one in xs)}")
+        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     if axis is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given for an array of {xs[0].ndim} dimensions")
     index = normalize_axis(-1 if axis is None else axis, xs[0].ndim)
@@ -495,8 +523,8 @@ def _check_entries(name: str, given: tuple[Any, ...], xs: tuple[Any, ...]) -> No
 
 def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
     """Return the dtype of each component of the result; raise, naming the argument, where the operator has none."""
-    if dtype is not None:
-        given = dtype if isinstance(dtype, tuple) else (dtype,)
+    given = as_dtypes(xp, dtype)
+    if given is not None:
         _check_entries("dtype", given, dtypes)
         dtypes = given
     elif op in _SUMS:
@@ -633,8 +661,12 @@ def _native(xp: Namespace, r: _Scan) -> Any:
 
 def _native_refusal(xp: Namespace, r: _Scan) -> str | None:
     if array_api_compat.is_jax_namespace(xp) or _routine(xp, r.op) is not None:
-        return None
+        return _array_refusal(xp, r)
     return f"{xp.__name__} has no scan with the operator {r.op.name}"
+
+
+def _array_refusal(xp: Namespace, r: _Scan) -> str | None:
+    return lacks_arithmetic(xp, r.working)
 
 
 class _Recurrence:
@@ -802,7 +834,7 @@ def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
     whole = tuple(kind in ("int", "uint") for kind in kinds)
     try:
         dtype = xp.result_type(a, b)
-    except (TypeError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError):
         dtype = None
     if dtype is None or whole[0] != whole[1] or dtype_kind(dtype) not in kinds:
         raise TypeError(
@@ -1452,7 +1484,7 @@ _METHODS = {
         primitive,
         kernel=Method(_kernel, _kernel_refusal),
         native=Method(_native, _native_refusal),
-        array=Method(_array),
+        array=Method(_array, _array_refusal),
     )
     for primitive in ("scan", "cumulative_sum", "cumulative_prod")
 } | {

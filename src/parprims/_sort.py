@@ -14,11 +14,12 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
+    check_flag,
     dtype_bits,
     dtype_kind,
     dtype_name,
     is_traced,
-    namespace,
     normalize_axis,
 )
 from parprims._dispatch import Method, Methods, watched
@@ -202,21 +203,28 @@ def _sort(
         signature = _cuda.signature((keys, *values) if values else keys)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = (primitive, axis, type(axis), descending, stable, method, signature)
+            options = axis, type(axis), descending, type(descending), stable, type(stable), method
+            key = (primitive, options, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(keys, *(values or ()))
     name = "keys" if primitive == "sort_by_key" else "x"
-    xp = namespace(**{name: keys}, **{f"values[{index}]": one for index, one in enumerate(values or ())})
+    named = {name: keys, **{f"values[{index}]": one for index, one in enumerate(values or ())}}
+    xp, (keys, *others) = admit(named, moved=True)
+    values = None if values is None else tuple(others)
+    descending, stable = check_flag("descending", descending), check_flag("stable", stable)
+    _METHODS[primitive].check(method)
     for index, one in enumerate(values or ()):
         if one.shape != keys.shape:
-            raise ValueError(f"values[{index}] must have the shape of keys, {keys.shape}, got {one.shape}")
+            raise ValueError(
+                f"values[{index}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(one.shape)}"
+            )
     if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
         raise TypeError(
             f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
             f"got {dtype_name(keys.dtype)}"
         )
-    sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), bool(descending), bool(stable))
+    sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), descending, stable)
     sorting.key = key
     return _derivatives.sorting(_METHODS[primitive], method, xp, sorting)
 

@@ -16,14 +16,20 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
+    as_result,
+    as_scalar,
+    check_choice,
+    check_flag,
     check_kind,
     compute_dtype,
     device,
     dtype_kind,
     dtype_name,
+    is_scalar,
     is_traced,
-    namespace,
     normalize_axis,
+    quiet,
 )
 from parprims._dispatch import Method, Methods, watched
 from parprims._scan import _merged, _row_major
@@ -177,18 +183,21 @@ def solve_tridiagonal(
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
     """
-    if pivot not in _PIVOTS:
-        raise ValueError(f"pivot must be one of {', '.join(_PIVOTS)}, got {pivot!r}")
     given, key = (lower, diag, upper, rhs), None
-    if not (transpose or return_residual or return_status or watched()):
+    if transpose is False and return_residual is False and return_status is False and not watched():
         signature = _cuda.signature(given)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = (axis, type(axis), bool(periodic), pivot, method, signature)
+            key = (axis, type(axis), periodic, type(periodic), pivot, method, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(*given)[0]
-    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, bool(periodic), bool(transpose), pivot)
+    pivot = check_choice("pivot", pivot, _PIVOTS)
+    periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
+    return_residual = check_flag("return_residual", return_residual)
+    return_status = check_flag("return_status", return_status)
+    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, periodic, transpose, pivot)
+    _METHODS.check(method)
     if all(one is other for one, other in zip((*s.given, s.rhs), given, strict=True)):
         s.key = key
     x = _derivatives.tridiagonal(_METHODS, method, xp, s)
@@ -196,11 +205,12 @@ def solve_tridiagonal(
     results = [rounded]
     if return_residual or return_status:
         working = x if rounded is x else xp.astype(rounded, x.dtype)
-        error = _backward_error(xp, s, working)
-        if return_residual:
-            results.append(error)
-        if return_status:
-            results.append(_status(xp, s, working, error))
+        with quiet(xp):
+            error = _backward_error(xp, s, working)
+            if return_residual:
+                results.append(as_result(error))
+            if return_status:
+                results.append(as_result(_status(xp, s, working, error)))
     if columns:
         results = [xp.moveaxis(one, 0, -1) for one in results]
     return tuple(results) if len(results) > 1 else results[0]
@@ -254,17 +264,18 @@ def _checked(
 ) -> tuple[Namespace, _System, Any, bool]:
     """Return the namespace, the system, the dtype of the solution and whether rhs has an axis of its own."""
     arrays = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
-    xp = namespace(**{name: x for name, x in arrays.items() if name == "rhs" or type(x) not in (int, float, complex)})
+    numbers = [name for name, x in arrays.items() if name != "rhs" and is_scalar(x)]
+    xp, admitted = admit({name: x for name, x in arrays.items() if name not in numbers})
+    arrays |= zip((name for name in arrays if name not in numbers), admitted, strict=True)
+    rhs = arrays["rhs"]
     check_kind("rhs", rhs, ("float", "complex"))
     if rhs.ndim == 0:
         raise ValueError("rhs must have at least one dimension")
-    rhs_kind = dtype_kind(rhs.dtype)
     for name in ("lower", "diag", "upper"):
-        if type(arrays[name]) in (int, float) or (type(arrays[name]) is complex and rhs_kind == "complex"):
+        if name in numbers:
             # Unlike asarray, full makes no device wait for a copy.
-            arrays[name] = xp.full((), arrays[name], dtype=rhs.dtype, device=device(rhs))
-        elif type(arrays[name]) is complex:
-            raise TypeError(f"{name} must fit dtype {dtype_name(rhs.dtype)}, got {arrays[name]!r}")
+            number = as_scalar(name, arrays[name], rhs.dtype)
+            arrays[name] = xp.full((), number, dtype=rhs.dtype, device=device(rhs))
         check_kind(name, arrays[name], ("float", "complex"))
     lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
     ndim = max(x.ndim for x in coefficients) or rhs.ndim
