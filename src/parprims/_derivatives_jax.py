@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from parprims import _derivatives, _scan, _tridiagonal
-from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced
+from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced, quiet
 from parprims._derivatives import filled, first, join, previous, rest
 from parprims._dispatch import Methods
 
@@ -45,7 +46,7 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
         dx = _solution(xp, a, _sum(by_a, db), dstart, x, axis, reverse, method)
         return x, cast(xp, dx, x.dtype)
 
-    compute.defjvp(tangent, symbolic_zeros=True)
+    compute.defjvp(_quietly(xp, tangent), symbolic_zeros=True)
     solution: Array = compute(*given)
     return solution
 
@@ -102,19 +103,20 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
             dys.append(cast(xp, arranged(dy, dstart), y.dtype))
         return ys, tuple(dys)
 
-    compute.defjvp(tangent, symbolic_zeros=True)
+    compute.defjvp(_quietly(xp, tangent), symbolic_zeros=True)
     ys = compute(*given)
     return ys[0] if r.single else ys
 
 
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems, whose transposed systems give the derivatives."""
-    x: Array = jax.lax.custom_linear_solve(
-        functools.partial(_tridiagonal.product, xp, s),
-        s.rhs,
-        lambda _, b: methods(method, xp, s.for_rhs(b)),
-        lambda _, g: methods(method, xp, s.transposed(xp, g)),
-    )
+    with quiet(xp):
+        x: Array = jax.lax.custom_linear_solve(
+            functools.partial(_tridiagonal.product, xp, s),
+            s.rhs,
+            lambda _, b: methods(method, xp, s.for_rhs(b)),
+            lambda _, g: methods(method, xp, s.transposed(xp, g)),
+        )
     return x
 
 
@@ -158,6 +160,16 @@ def _moved(xp: Namespace, dx: Any, y: Array, order: Array, axis: int) -> Any:
     if isinstance(dx, jax.custom_derivatives.SymbolicZero):
         return xp.zeros_like(y)
     return xp.take_along_axis(_on_device(dx), order, axis=axis, mode="promise_in_bounds")
+
+
+def _quietly(xp: Namespace, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that minds no more of its arrays than a method does."""
+
+    def quietly(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        with quiet(xp):
+            return rule(primals, tangents)
+
+    return quietly
 
 
 def _on_device(x: Any) -> Any:

@@ -24,6 +24,7 @@ from parprims._arrays import (
     check_choice,
     check_kind,
     compute_dtype,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
@@ -300,8 +301,8 @@ def _array(xp: Namespace, p: _Product) -> Array:
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
     )
-    device = None if is_traced(p.a) or is_traced(p.b) else array_api_compat.device(p.a)
-    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=device)
+    place = None if is_traced(p.b) else device(p.a)
+    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=place)
     if not inner and not p.ring:
         product = xp.full_like(product, p.identity())
     for *batch, row, column in itertools.product(*outer, rows, columns):
@@ -368,7 +369,7 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
 
 
 def _array_refusal(xp: Namespace, p: _Product) -> str | None:
-    if _cuda.is_jax(xp) and any(not is_traced(x) and is_sharded(x) for x in (p.a, p.b)):
+    if _cuda.is_jax(xp) and any(is_sharded(x) for x in (p.a, p.b)):
         return "the arrays are sharded over several devices"
     return lacks_arithmetic(xp, (p.working,))
 
@@ -1036,6 +1037,7 @@ def _runner(xp: Namespace, p: _Product, layouts: Any, gpu: int | None) -> Callab
     plan = _plan(p, numbers, _best(p, numbers, capability)[0], _text(p, numbers), layouts, capability)
     if gpu is not None:
         return _cuda.Runner(xp, plan, gpu)
+    p = _derivatives.changed(p, a=None, b=None)  # what is remembered keeps no arrays
 
     def remade(a: Array, b: Array) -> _Product:
         other = _Product(xp, a, b, (p.add, p.multiply), p.operation, p.tile)
