@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace
+from parprims._arrays import Array, Namespace, is_sharded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1115,15 +1115,56 @@ def recall(memory: dict[Any, Found], key: Any) -> Found | None:
 # ---- JAX ------------------------------------------------------------------------------------------------------
 
 
+_JAX_TARGET = "__gpu$xla.gpu.ptx"
+"""What XLA calls a kernel by that a program brings along: undocumented, and its own to change."""
+_JAX_OLDEST, _JAX_NEWEST = (0, 10), (0, 12)
+"""The releases of JAX that this target is tested with."""
+
+
+def jax_export_checks() -> list[Any]:
+    """Return the safety checks to disable so that ``jax.export`` takes programs that hold kernels.
+
+    JAX promises nothing for a target of a call that it does not know. The one by which XLA runs the kernels is tested
+    with JAX 0.10 to 0.12: what is exported for a GPU is to be run by these releases.
+
+    Returns
+    -------
+    list of jax.export.DisabledSafetyCheck
+        What ``jax.export.export`` takes as ``disabled_checks``. Programs exported for a CPU need none.
+
+    Examples
+    --------
+    >>> import parprims
+    >>> def exported(function, *arrays):
+    ...     import jax
+    ...
+    ...     checks = parprims.jax_export_checks()
+    ...     return jax.export.export(jax.jit(function), disabled_checks=checks)(*arrays).serialize()
+    """
+    import jax.export
+
+    return [jax.export.DisabledSafetyCheck.custom_call(_JAX_TARGET)]
+
+
 def _jax_refusal(arrays: tuple[Array, ...]) -> str | None:
     import jax
 
     for x in arrays:
-        if not isinstance(x, jax.core.Tracer) and {device.platform for device in x.devices()} != {"gpu"}:
+        if isinstance(x, jax.core.Tracer):
+            continue
+        devices = x.devices() if isinstance(x, jax.Array) else set()  # rules are handed NumPy's too
+        if {device.platform for device in devices} != {"gpu"}:
             return "the arrays are not on a CUDA device"
-        if not isinstance(x, jax.core.Tracer) and len(x.devices()) > 1:
+        if len(devices) > 1:
             return "the arrays are spread over several devices"
     return _jax_platform_refusal()
+
+
+def _jax_release_refusal(release: tuple[int, ...]) -> str | None:
+    if _JAX_OLDEST <= release[:2] <= _JAX_NEWEST:
+        return None
+    oldest, newest, this = (".".join(map(str, one)) for one in (_JAX_OLDEST, _JAX_NEWEST, release))
+    return f"XLA's call of kernels is tested with JAX {oldest} to {newest}, and this is JAX {this}"
 
 
 @functools.cache
@@ -1133,7 +1174,7 @@ def _jax_platform_refusal() -> str | None:
 
     if not _jax_cuda_devices():
         return "JAX has no CUDA device"
-    reason = compiler_refusal()
+    reason = _jax_release_refusal(jax.__version_info__) or compiler_refusal()
     if reason:
         return reason
     plan = Plan(
@@ -1146,7 +1187,8 @@ def _jax_platform_refusal() -> str | None:
         block=4,
     )
     try:
-        with jax.ensure_compile_time_eval():
+        # What is found is remembered, so it must not depend on the switches of this call.
+        with jax.ensure_compile_time_eval(), jax.disable_jit(False), jax.transfer_guard("allow"):
             given = jax.device_put(np.arange(4, dtype=np.int32), _jax_cuda_devices()[0])
             _KNOWN_TYPES[type(given)] = "jax"  # that of arrays with values; tracers are of other types
             (result,) = jax.jit(lambda x: _embedded(plan, (x,)))(given)
@@ -1184,7 +1226,7 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     for at, launch in enumerate(plan.launches()):
         text = launch.text(static=True, later=at > 0)
         aliases = {plan.inputs + given: place for given, place in enumerate(places)}
-        call = jax.ffi.ffi_call("__gpu$xla.gpu.ptx", results, input_output_aliases=aliases)
+        call = jax.ffi.ffi_call(_JAX_TARGET, results, input_output_aliases=aliases)
         outputs = call(
             *arrays,
             *updated,
@@ -1227,7 +1269,11 @@ def traced(
 
     @compute.def_vmap  # type: ignore[untyped-decorator]
     def _(_size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
-        outputs = batched(*(x if own else x[None] for x, own in zip(arrays, in_batched, strict=True)))
+        arrays = tuple(jax.numpy.asarray(x) for x in arrays)
+        if any(is_sharded(x) for x in arrays):  # the batch is, which the other methods leave where it is
+            outputs = jax.vmap(otherwise, tuple(0 if own else None for own in in_batched))(*arrays)
+        else:
+            outputs = batched(*(x if own else x[None] for x, own in zip(arrays, in_batched, strict=True)))
         return outputs, (True,) * len(outputs)
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parprims._arrays import check_choice, compiling, quiet, shown
+from parprims._arrays import announced, check_choice, compiling, quiet, shown
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -178,8 +178,10 @@ class Methods:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
-        with quiet(args[0] if args else None):
-            return one.run(*args)
+        xp = args[0] if args else None
+        with quiet(xp):
+            result = one.run(*args)
+        return announced(xp, result)
 
 
 def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:

@@ -411,7 +411,7 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
 
 
 def _array_refusal(xp: Namespace, p: _Product) -> str | None:
-    if _cuda.is_jax(xp) and any(not is_traced(x) and is_sharded(x) for x in (p.a, p.b)):
+    if _cuda.is_jax(xp) and any(is_sharded(x) for x in (p.a, p.b)):
         return "the arrays are sharded over several devices"
     return lacks_arithmetic(xp, (p.working,))
 
@@ -1083,6 +1083,7 @@ def _runner(xp: Namespace, p: _Product, layouts: Any, gpu: int | None) -> Callab
     plan = _plan(p, numbers, _best(p, numbers, capability)[0], _text(p, numbers), layouts, capability)
     if gpu is not None:
         return _cuda.Runner(xp, plan, gpu)
+    p = _derivatives.changed(p, a=None, b=None)  # what is remembered keeps no arrays
 
     def remade(a: Array, b: Array) -> _Product:
         other = _Product(xp, a, b, (p.add, p.multiply), p.operation, p.tile)

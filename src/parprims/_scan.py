@@ -1500,7 +1500,8 @@ def _runner(
     if gpu is not None:
         return _cuda.remember(r.program.runners, key, _cuda.Runner(xp, plan, gpu))
     assert not isinstance(r, _Adjoint), "JAX derives adjoints itself"
-    axis, remade = r.axis, r.remade
+    axis = r.axis
+    remade = _derivatives.changed(r, inputs=(None,) * len(r.inputs), initial=None).remade  # it is kept, the arrays not
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         shape = _joint_shape(arrays)

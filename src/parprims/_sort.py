@@ -16,10 +16,10 @@ from parprims._arrays import (
     Namespace,
     admit,
     check_flag,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
-    is_traced,
     move_axis,
     normalize_axis,
 )
@@ -378,8 +378,7 @@ def _search(xp: Namespace, ascending: Array, first: Array, length: int, wanted: 
 
 def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
     """Return 0, 1, ..., n - 1 on the device of another array."""
-    device = None if is_traced(like) else array_api_compat.device(like)
-    return xp.arange(n, dtype=dtype, device=device)
+    return xp.arange(n, dtype=dtype, device=device(like))
 
 
 def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:

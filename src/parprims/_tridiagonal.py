@@ -282,7 +282,8 @@ def _checked(
         if name in numbers:
             # Unlike asarray, full makes no device wait for a copy.
             number = as_scalar(name, arrays[name], rhs.dtype)
-            arrays[name] = xp.full((), number, dtype=rhs.dtype, device=device(rhs))
+            with quiet(xp):
+                arrays[name] = xp.full((), number, dtype=rhs.dtype, device=device(rhs))
         check_kind(name, arrays[name], ("float", "complex"))
     lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
     ndim = max(x.ndim for x in coefficients) or rhs.ndim
