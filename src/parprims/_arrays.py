@@ -147,9 +147,8 @@ def _jax_flaw(x: Array) -> str | None:
         over, gather = f"explicit axes of a mesh, {explicit_sharding(x).spec}", "jax.sharding.reshard"
     else:
         over, gather = f"{len(x.devices())} devices", "jax.device_put"
-    return (
-        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call inside "
-        "jax.shard_map"
+        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
+        "inside jax.shard_map"
     )
 
 
@@ -224,9 +223,9 @@ def is_tensor(x: Any) -> bool:
 def namespace_of(x: Array) -> Namespace:
     """Return the namespace of an array, in words that torch.compile can read."""
     if is_tensor(x):
-        import array_api_compat.torch
+        from array_api_compat import torch
 
-        return array_api_compat.torch
+        return torch
     return array_api_compat.array_namespace(x)
 
 
