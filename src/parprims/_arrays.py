@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Sequence
@@ -215,3 +216,13 @@ def _typed(name: str, value: Any, xp: Namespace, dtype: Any, device: Any) -> Arr
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:
     """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all of the others."""
     return (slice(None),) * axis + (slice(*bounds), ...)
+
+
+def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which NumPy does not warn of infinities, NaN and overflow: of steps that are our own.
+
+    Of what a sequential loop over the same elements would warn of, NumPy warns outside of it.
+    """
+    if array_api_compat.is_numpy_namespace(xp) or array_api_compat.is_array_api_strict_namespace(xp):
+        return np.errstate(all="ignore")
+    return contextlib.nullcontext()
