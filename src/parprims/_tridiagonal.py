@@ -151,8 +151,8 @@ def solve_tridiagonal(
     system that is dominant, definite or an M-matrix if theirs is, and lose digits where it is much better
     conditioned than theirs; so do native's, which auto takes for them only with ``none``.
     Singular systems: the solution is NaN or, where rounding hides that the matrix is singular, large numbers. Nothing
-    is raised and NumPy warns of nothing; the status tells. 16-bit floats are solved in float32 and rounded once; XLA may take their residual
-    before.
+    is raised and NumPy warns of nothing; the status tells. 16-bit floats are solved in float32 and rounded once; XLA
+    may take their residual before.
     Reproducibility: the same input gives the same bits, run after run, and a system gives the same bits alone and in a
     batch: by kernel, and by array with row exchanges where the library's elementwise operations do (NumPy's do).
     Methods: kernel (CUDA arrays), native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one
