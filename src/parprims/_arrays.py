@@ -147,6 +147,7 @@ def _jax_flaw(x: Array) -> str | None:
         over, gather = f"explicit axes of a mesh, {explicit_sharding(x).spec}", "jax.sharding.reshard"
     else:
         over, gather = f"{len(x.devices())} devices", "jax.device_put"
+    return (
         f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
         "inside jax.shard_map"
     )

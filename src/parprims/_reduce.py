@@ -5,9 +5,12 @@ from __future__ import annotations
 import builtins
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
+
+import array_api_compat
 
 from parprims import _cuda, _derivatives
 from parprims._arrays import (
@@ -21,6 +24,7 @@ from parprims._arrays import (
     cast,
     check_flag,
     check_kind,
+    compiling,
     compute_dtype,
     device,
     dtype_bits,
@@ -110,6 +114,11 @@ def reduce(
     -----
     Work and depth: n - 1 combinations in ceil(log2 n) steps (array).
     Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
+    Memory besides input and result: array and native combine blocks, each a 128th of the elements, yet at least 4 MiB
+    (256 MiB on a GPU) and at most 256 MiB, in the dtype combined in. Array takes about four of these and native three,
+    or none where the library's routine takes the elements as they are. Results are held twice, and again for each
+    doubling of the number of blocks along the axes. JAX and torch.compile are given everything at once. Kernel has
+    1 MiB of scratch, and copies elements of which more than two runs of axes are kept, or more than one is combined.
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
     kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
     combined in float32 and rounded once.
@@ -186,7 +195,9 @@ def map_reduce(
 
     Notes
     -----
-    As for `reduce`; by kernel the values of fn stay in registers, by the other methods they are stored.
+    As for `reduce`; by kernel the values of fn stay in registers, by the other methods those of a block are stored, of
+    each component of 8 bytes or less as many as of elements. An fn that cannot be traced, as a kernel would need it,
+    is called once with all elements, and all of its values are stored.
 
     Examples
     --------
@@ -413,7 +424,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     ----------
     x1, x2 : array
         The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of
-        shapes that broadcast. The first is conjugated.
+        shapes that broadcast. The first is conjugated. One of another dtype than the promoted is copied to that first.
     axis : int
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}
@@ -710,8 +721,12 @@ def _values(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], bool]:
 def _finish(
     xp: Namespace, r: _Reduction, totals: tuple[Array, ...] | None, like: tuple[Array, ...], dtypes: Any, single: bool
 ) -> Any:
-    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements."""
+    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
+
+    It shares no memory with an input, though an element alone may be one, and what an operator returns.
+    """
     shape = r.result_shape()
+    copied = r.n > 1 and BUILT_IN.get(r.op.name) is r.op
     if totals is not None:
         totals = tuple(total if total.shape == shape else xp.reshape(total, shape) for total in totals)
     if totals is None and r.initial is None:
@@ -728,17 +743,12 @@ def _finish(
             for value, dtype, one in zip(r.initial, dtypes, like, strict=True)
         )
         totals = start if totals is None else r.op(start, totals)
-        totals = _own_memory(xp, r, totals, alone=totals is start)
     assert totals is not None
-    result = tuple(as_result(cast(xp, total, dtype)) for total, dtype in zip(totals, dtypes, strict=True))
+    result = tuple(
+        as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
+        for total, dtype in zip(totals, dtypes, strict=True)
+    )
     return r.result(result, single)
-
-
-def _own_memory(xp: Namespace, r: _Reduction, xs: tuple[Array, ...], *, alone: bool = False) -> tuple[Array, ...]:
-    """Return what an operator returned, copied if it may be a view of what it was given, or was given ``alone``."""
-    if not alone and BUILT_IN.get(r.op.name) is r.op:
-        return xs
-    return tuple(xp.astype(x, x.dtype, copy=True) for x in xs)
 
 
 def empty(xp: Namespace, r: _Reduction) -> Any:
@@ -770,17 +780,118 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     return xs if rest is None else op(xs, rest)
 
 
+_SMALLEST_BLOCK, _LARGEST_BLOCK, _BLOCKS = 2**22, 2**28, 2**7
+"""Elements are combined as many at once as a 2^7th of their bytes is, but no fewer and no more than these."""
+
+Totals = tuple[tuple[Array, ...], tuple[Any, ...], bool]
+"""The combinations in the dtypes computed in, the dtypes of the result, and whether it is no tuple."""
+
+
+def _by_blocks(xp: Namespace, r: _Reduction, combine: Callable[[Namespace, _Reduction], Totals]) -> Totals:
+    """Return what ``combine`` does, with no more memory than for a block of the elements and for results.
+
+    How elements are grouped depends on the shape and dtypes alone: the totals of blocks are combined as by a tree.
+    """
+    lengths = _block_lengths(xp, r)
+    if lengths is None:
+        return combine(xp, r)
+    slices = [
+        [slice(start, builtins.min(start + length, n)) for start in range(0, n, length)]
+        for n, length in zip(r.shape, lengths, strict=True)
+    ]
+    kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
+
+    def total(where: tuple[slice, ...]) -> Totals:
+        """Return the combinations for some of the kept positions, with the combined axes of length 1."""
+        waiting: list[tuple[int, tuple[Array, ...]]] = []  # totals of as many blocks as two to the first number
+        dtypes: tuple[Any, ...] = ()
+        single = True
+        for cut in itertools.product(*(slices[axis] for axis in r.axes)):
+            place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
+            at = tuple(place[axis] for axis in range(len(r.shape)))
+            arrays = tuple(x[at] for x in r.arrays)
+            part = _Reduction(r.fn, arrays, r.single, r.op, r.axes, True, r.dtypes, None, r.operation)
+            totals, dtypes, single = combine(xp, part)
+            r.op, r.structure = part.op, part.structure  # of the values of fn
+            totals = tuple(xp.reshape(one, part.result_shape()) for one in totals)
+            size = 0
+            while waiting and waiting[-1][0] == size:
+                totals, size = r.op(waiting.pop()[1], totals), size + 1
+            waiting.append((size, totals))
+        totals = waiting.pop()[1]
+        while waiting:
+            totals = r.op(waiting.pop()[1], totals)
+        return totals, dtypes, single
+
+    def joined(where: tuple[slice, ...]) -> Totals:
+        """Return the combinations for all kept positions that begin with these."""
+        if len(where) == len(kept):
+            return total(where)
+        axis = kept[len(where)]
+        parts = [joined((*where, part)) for part in slices[axis]]
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(totals for totals, *_ in parts), strict=True)
+        return (tuple(xp.concat(list(column), axis=axis) for column in columns), *parts[0][1:])
+
+    return joined(())
+
+
+def _block_lengths(xp: Namespace, r: _Reduction) -> tuple[int, ...] | None:
+    """Return how much of each axis is combined at once, or None for everything.
+
+    The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
+    long as it is longer than 1. A compiler is given everything, and so is a function that may see more than an element.
+    """
+    itemsize = builtins.sum(builtins.max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
+    least = _LARGEST_BLOCK if _on_gpu(xp, r.arrays[0]) else _SMALLEST_BLOCK
+    size = builtins.max(least, builtins.min(math.prod(r.shape) * itemsize // _BLOCKS, _LARGEST_BLOCK))
+    block = builtins.max(1, size // itemsize)
+    if math.prod(r.shape) <= block or _cuda.is_jax(xp) or compiling(r.arrays) or not _is_elementwise(r):
+        return None
+    found = list(r.shape)
+    while math.prod(found) > block:
+        free = list(range(len(found)))
+        if not r.op.commutative:
+            longer = [axis for axis in r.axes if found[axis] > 1]
+            free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
+        longest = builtins.max(free, key=lambda axis: found[axis])
+        found[longest] = -(-found[longest] // 2)
+    return tuple(found)
+
+
+def _on_gpu(xp: Namespace, x: Array) -> bool:
+    return array_api_compat.is_cupy_namespace(xp) or bool(getattr(x, "is_cuda", False))
+
+
+def _is_elementwise(r: _Reduction) -> bool:
+    """Return whether fn, if there is one, makes of each element what it makes of it alone: if it can be traced."""
+    if r.fn in (None, _conjugate_product, _nonzero):
+        return True
+    names = tuple(dtype_name(x.dtype) for x in r.arrays)
+    if not builtins.all(name in C_TYPES for name in names):
+        return False
+    try:
+        trace("fn", r.fn, *(((name, f"x{index}"),) for index, name in enumerate(names)), packed=False)
+    except Untraceable:
+        return False
+    return True
+
+
 def _array(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by a tree."""
-    xs, dtypes, single = _elements(xp, r)
     if r.n == 0:
+        xs, dtypes, single = _elements(xp, r)
         return _finish(xp, r, None, xs, dtypes, single)
-    if r.n == 1:
-        xs = tuple(xp.astype(x, x.dtype, copy=True) for x in xs)  # a result shares no memory with the input
+    totals, dtypes, single = _by_blocks(xp, r, _by_tree)
+    return _finish(xp, r, totals, totals, dtypes, single)
+
+
+def _by_tree(xp: Namespace, r: _Reduction) -> Totals:
+    xs, dtypes, single = _elements(xp, r)
     xs, axis = _one_axis(xp, xs, r.axes)
     r.op = harmless(xp, r.op, r.operation, xs)
-    totals = tree(xs, r.op, axis)
-    return _finish(xp, r, totals if r.n == 1 else _own_memory(xp, r, totals), xs, dtypes, single)
+    return tree(xs, r.op, axis), dtypes, single
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -814,25 +925,43 @@ _NATIVE = {
 
 def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
-    if r.fn is _conjugate_product and r.n and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
+    if r.n == 0:
+        xs, dtypes, single = _elements(xp, r)
+        return _finish(xp, r, None, xs, dtypes, single)
+    dtypes = _element_dtypes(xp, r, tuple(x.dtype for x in r.arrays))
+    if r.fn is None and _working(r.op)(xp, dtypes[0]) == r.arrays[0].dtype:
+        totals, dtypes, single = _by_routine(xp, r)  # which takes the elements as they are
+    elif r.fn is None and _widens(xp, r, dtypes[0]):
+        totals, single = (getattr(xp, _NATIVE[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtypes[0]),), True
+    else:
+        totals, dtypes, single = _by_blocks(xp, r, _by_routine)
+    return _finish(xp, r, totals, totals, dtypes, single)
+
+
+def _widens(xp: Namespace, r: _Reduction, dtype: Any) -> bool:
+    """Return whether the library widens elements of a sum or product as it goes, in whatever order: NumPy and CuPy."""
+    widens = array_api_compat.is_numpy_namespace(xp) or array_api_compat.is_cupy_namespace(xp)
+    kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
+    return widens and r.op in _SUMS and kinds[0] in ("bool", "int", "uint") and kinds[1] in ("int", "uint")
+
+
+def _by_routine(xp: Namespace, r: _Reduction) -> Totals:
+    if r.fn is _conjugate_product and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
+        assert r.dtypes is not None
         dtype = ring_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         axis = r.axes[0] - len(r.shape)
         if is_tensor(x1):
             # What array_api_compat does, in operations for which torch.func.vmap has rules.
             x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
-            total = (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
-        else:
-            # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
-            precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-            total = xp.vecdot(x1, x2, axis=axis, **precise)
-        return _finish(xp, r, (total,), (x1,), r.dtypes, True)
+            return ((xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0],), r.dtypes, True
+        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
+        return (xp.vecdot(x1, x2, axis=axis, **precise),), r.dtypes, True
     xs, dtypes, single = _elements(xp, r)
-    if r.n == 0:
-        return _finish(xp, r, None, xs, dtypes, single)
     function = getattr(xp, _NATIVE[r.op.name])
     typed = {"dtype": xs[0].dtype} if r.op.name in ("add", "multiply") else {}
-    return _finish(xp, r, (function(xs[0], axis=r.axes, **typed),), xs, dtypes, single)
+    return (function(xs[0], axis=r.axes, **typed),), dtypes, single
 
 
 def _native_refusal(xp: Namespace, r: _Reduction) -> str | None:
