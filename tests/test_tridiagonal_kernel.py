@@ -5,6 +5,7 @@ and ``pytest --backend emulated`` on a CPU.
 import dataclasses
 import functools
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -134,15 +135,28 @@ def test_layouts_in_order(gpu, rng, subtests):
             assert x.tobytes() == solved(gpu, (*whole, inputs[3]), pivot="none").tobytes()
 
 
+# Shapes and axes, and how the work is cut, that take between them every way of a block's templates.
+SMALL = (
+    ((3, 7), -1, {}),  # a thread to a system, of several systems
+    ((3, 20), -1, {}),  # threads of a warp
+    ((2, 700), -1, {"threads": 256}),  # several warps, of several systems
+    ((1, 700), -1, {}),  # a block to each
+    ((7, 3), 0, {}),  # systems side by side
+    ((20, 3), 0, {}),
+    ((700, 3), 0, {}),
+    ((700, 2), 0, {"across": 1}),
+)
+
+
 @pytest.mark.sanitize
 @pytest.mark.parametrize("pivot", ["auto", "partial", "none"])
 @pytest.mark.parametrize("periodic", [False, True])
-def test_small(gpu, rng, pivot, periodic, subtests):
+def test_small(gpu, rng, cut, pivot, periodic, subtests):
     """Every way of the template, on systems that fill neither a thread nor a block."""
-    for shape, axis in (((3, 21), -1), ((21, 3), 0), ((2, 300), -1), ((300, 2), 0)):
+    for shape, axis, fields in SMALL:
         with subtests.test(shape=shape, axis=axis):
-            inputs = dominant(rng, shape if axis else shape[::-1], "float32")
-            inputs = tuple(np.moveaxis(x, -1, axis) for x in inputs)
+            cut(**fields)
+            inputs = dominant(rng, shape, "float32")
             arrays = [gpu.asarray(x) for x in inputs]
             x, error = solve_tridiagonal(
                 *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
@@ -196,16 +210,17 @@ def test_long_systems_dominant_or_not(long_ones, rng):
         assert one.tobytes() == x[system].tobytes()
 
 
+# A system of few rows, of more, and of so many chunks that what joins them is joined again.
+CHUNKS = (((2, 300), -1), ((700, 2), 0), ((1, 8500), -1))
+
+
 @pytest.mark.sanitize
 def test_small_chunks(long_ones, rng, subtests):
-    for pivot in ("partial", "none"):
+    for pivot in ("auto", "partial", "none"):
         for periodic in (False, True):
-            for shape, axis in (((2, 300), -1), ((700, 2), 0)):
+            for shape, axis in CHUNKS:
                 with subtests.test(pivot=pivot, periodic=periodic, shape=shape):
-                    inputs = tuple(
-                        np.moveaxis(x, -1, axis) for x in dominant(rng, shape if axis else shape[::-1], "float32")
-                    )
-                    arrays = [long_ones.asarray(x) for x in inputs]
+                    arrays = [long_ones.asarray(x) for x in dominant(rng, shape, "float32")]
                     _, error = solve_tridiagonal(
                         *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
                     )
@@ -489,11 +504,18 @@ def test_every_thread_sees_the_loss(gpu, rng):
         assert np.all(np.isfinite(x[[0, 1, 3]]))
 
 
-def test_refusals(gpu):
-    x = gpu.asarray(np.ones((2, 4), np.float16))
-    assert "does not compute in float16" not in str(parprims.methods(solve_tridiagonal, x, x, x, x)["kernel"])
-    wide = gpu.asarray(np.ones((2, 4)))
-    assert next(iter(parprims.methods(solve_tridiagonal, wide, wide, wide, wide).items())) == ("kernel", None)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
+def test_serves_every_dtype(gpu, rng, dtype):
+    """It refuses none, is the first choice of auto, and returns what it was given."""
+    if not gpu.supports(dtype):
+        pytest.skip(f"{gpu.name} has no {dtype} arithmetic")
+    inputs = dominant(rng, (2, 40), dtype)
+    arrays = [gpu.asarray(x) for x in inputs]
+    assert next(iter(parprims.methods(solve_tridiagonal, *arrays).items())) == ("kernel", None)
+    x = solved(gpu, inputs)
+    assert x.dtype == inputs[3].dtype
+    expected = np.moveaxis(thomas(*(np.moveaxis(y, -1, 0) for y in inputs)), 0, -1)
+    assert np.all(abs(x.astype(expected.dtype) - expected) <= dominant_bound(*inputs[:3], expected, -1))
 
 
 # ---- Plans, which need no GPU -----------------------------------------------------------------------------------
@@ -522,6 +544,23 @@ def test_plans_fit(subtests):
                     assert one.shared_bytes <= 227 << 10
                     rows = int(one.body.split(", ")[1])
                     assert one.grid * one.block * rows >= 1000 * n
+
+
+def test_small_systems_take_every_way(monkeypatch):
+    """A thread, a warp and more to a system, one and several systems to a block, along and across."""
+    found = set()
+    for shape, axis, fields in SMALL:
+        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._Tile(), **fields))
+        for launch in plan(shape, axis).launches():
+            name, _, units, together, across = re.match(
+                r" *(\w+)<\w+, (\d+), (\d+), (\d+), (\w+)", launch.body
+            ).groups()
+            found.add((name, ("1", "warp", "more")[(int(units) > 1) + (int(units) > 32)], together == "1", across))
+    for name in ("solve_in_order", "solve_exchanging", "solve_systems"):
+        for across in ("false", "true"):
+            for units, alone in (("1", False), ("warp", False), ("more", False), ("more", True)):
+                if (name, units, alone, across) != ("solve_exchanging", "more", False, "false"):  # has no such blocks
+                    assert (name, units, alone, across) in found
 
 
 def test_plans_of_too_many_axes():
