@@ -131,6 +131,7 @@ struct Fiber {
     int groups;  // of copies that have been ended
     std::vector<Product> products;
     int product_groups;
+    bool may_multiply;  // its registers have been shown since it waited for products
     std::vector<Time> known, shown;  // of each thread, up to when its accesses come before; were shown to tensor cores
     unsigned fences;                 // passed; those of the block when it last passed a barrier are in `fences_known`
     long long fenced;                // the number of the block's atomic operations at the last fence
@@ -559,6 +560,7 @@ static void run_block(Block& mine) {
         fiber.groups = 0;
         fiber.products.clear();
         fiber.product_groups = 0;
+        fiber.may_multiply = false;
         fiber.vote = false;
         fiber.fences = 0;
         fiber.fenced = -1;
@@ -1080,6 +1082,7 @@ static void check_descriptor(unsigned long long descriptor) {
 
 template <class T>
 static Product& new_product(std::initializer_list<float*> d, unsigned long long b, bool add, bool b_transposed) {
+    if (!self().may_multiply) throw std::runtime_error("products of a warpgroup use registers that no fence has shown them");
     float* const first = *d.begin();
     for (size_t at = 0; at < d.size(); ++at)
         if (d.begin()[at] != first + at) throw std::runtime_error("accumulators do not lie side by side");
@@ -1123,11 +1126,13 @@ INSTANCES(Bfloat)
 INSTANCES(Tf32)
 #undef INSTANCES
 
+void begin_products() { self().may_multiply = true; }
 void end_products() { ++self().product_groups; }
 
 // Waits for the products of all groups but the last `left`.
 void wait_products(int left) {
     Fiber& me = self();
+    me.may_multiply = false;
     std::vector<Product> later;
     for (const auto& one : me.products)
         if (one.group < me.product_groups - left)

@@ -206,6 +206,7 @@ void multiply_later(std::initializer_list<float*> d, unsigned long long a, unsig
 template <class T>
 void multiply_later(std::initializer_list<float*> d, const unsigned (&a)[4], unsigned long long b, bool add,
                     bool b_transposed = false);
+void begin_products();
 void end_products();
 void wait_products(int left);
 

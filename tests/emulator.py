@@ -68,7 +68,7 @@ PTX = {
             ("Double", 8, "f64.f64.f64.f64"),
         )
     },
-    "wgmma.fence.sync.aligned;": "",
+    "wgmma.fence.sync.aligned;": "emulated::begin_products();",
     "wgmma.commit_group.sync.aligned;": "emulated::end_products();",
     "wgmma.wait_group.sync.aligned %0;": "emulated::wait_products(%0);",
     "mbarrier.init.shared::cta.b64 [%0], %1;": "emulated::begin_barrier(%0, %1);",

@@ -318,6 +318,11 @@ class TestFinds:
         np.testing.assert_array_equal(launch(early, *given), in_steps(c, a, b, 2))
         np.testing.assert_array_equal(launch(wgmma("f16", "k", "k", 16, wait="", after=WAIT), *given), c)
 
+        fence = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
+        one = wgmma("f16", "k", "k", 16)
+        with pytest.raises(RuntimeError, match="no fence has shown"):
+            launch(dataclasses.replace(one, body=one.body.replace(fence, "")), *given)
+
         overwrite = "if (threadIdx.x == 0) for (int at = 0; at < 1024; ++at) shared[%d + at] = 0;"
         for at in (0, 16384):
             one = wgmma("f16", "k", "k", 16, wait=f"__syncthreads(); {overwrite % at} __syncthreads(); {WAIT}")

@@ -167,6 +167,23 @@ def test_small(gpu, rng, cut, pivot, periodic, subtests):
                 np.testing.assert_allclose(gpu.to_numpy(x), expected.astype(np.float64), rtol=0, atol=1e-4)
 
 
+@pytest.mark.sanitize
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_blocks_take_systems_in_turn(gpu, rng, cut, axis):
+    """One block for all that a launch leaves to the next: random systems to the second, singular ones to the third."""
+    cut(blocks=1)
+    inputs = normal(rng, (10, 700), "float32")
+    for x in inputs[:3]:
+        x[::2, 300] = 0
+    inputs[1][1::2, 300] = 0.01  # a row that is not dominant
+    given = tuple(np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
+    x = np.moveaxis(solved(gpu, given, axis=axis), axis, -1)
+    assert np.all(np.isnan(x[::2]))
+    rows = tuple(y[1::2] for y in inputs)
+    allowed = 10 * np.maximum(backward_error(*rows, gtsv(*rows)), eps("float32"))
+    assert np.all(backward_error(*rows, x[1::2]) <= allowed)
+
+
 @pytest.fixture
 def long_ones(gpu, cut):
     """Return the array library; all systems but the shortest are long, their chunks short, of 32 threads each."""
@@ -211,7 +228,7 @@ def test_long_systems_dominant_or_not(long_ones, rng):
 
 
 # A system of few rows, of more, and of so many chunks that what joins them is joined again.
-CHUNKS = (((2, 300), -1), ((700, 2), 0), ((1, 8500), -1))
+CHUNKS = (((4, 300), -1), ((700, 2), 0), ((1, 8500), -1))
 
 
 @pytest.mark.sanitize
