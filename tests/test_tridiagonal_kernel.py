@@ -20,12 +20,13 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 @pytest.fixture
 def cut(monkeypatch):
-    """Return a function that changes how the kernel cuts its work."""
+    """Return a function that changes how the kernel cuts its work, whatever it changed before."""
+    tile = _tridiagonal._TILE
 
     def cut(**fields):
         for name in ("_runners", "_shortcuts"):
             monkeypatch.setattr(_tridiagonal, name, {})
-        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._TILE, **fields))
+        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(tile, **fields))
 
     return cut
 
@@ -242,6 +243,16 @@ def test_small_chunks(long_ones, rng, subtests):
                         *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
                     )
                     assert np.all(long_ones.to_numpy(error) < 16 * eps("float32"))
+
+
+@pytest.mark.sanitize
+def test_several_warps_solve_the_rest(gpu, rng, cut):
+    """What remains of a long system has rows for more threads than a warp has: of a dominant one, and of another."""
+    cut(shared_bytes=2000, stretch=64, units_short=64, few=400)
+    inputs = tuple(
+        np.stack(pair) for pair in zip(dominant(rng, 66_000, "float32"), normal(rng, 66_000, "float32"), strict=True)
+    )
+    check(gpu, inputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
