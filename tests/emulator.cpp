@@ -1,6 +1,6 @@
 // How a CUDA kernel's text runs on a CPU: the threads of a block are fibers, each block in flight is a thread of the
-// operating system. Fibers run in random order until they wait for each other; blocks start in random order. Asynchronous
-// copies arrive, and products of a warpgroup are carried out, when they are waited for, not before.
+// operating system. Fibers run in random order until they wait for each other; blocks start in random order.
+// Asynchronous copies arrive, and products of a warpgroup are carried out, when they are waited for, not before.
 //
 // What is watched, for the compiler calls this file before every access to memory:
 //   Shared memory, the static variables too, is poison when a block begins. Two accesses to it, one of them a write, by
@@ -147,7 +147,7 @@ struct Launched {  // what the blocks of a launch share
         std::vector<std::atomic<Writer>> writers;
     } scratch[2];
     std::mutex lock;
-    std::map<long long, std::vector<unsigned>> released;  // by block: the fences that come before its last atomic operation
+    std::map<long long, std::vector<unsigned>> released;  // by block: the fences before its last atomic operation
     void fail(const std::string& text) {
         if (!once.test_and_set()) {
             message = text;
@@ -185,11 +185,13 @@ struct Block {
     std::map<unsigned, Order> orders;  // by barrier in shared memory
     std::vector<unsigned> fences_known;
     long long atomics = 0;
-    // A write that is none if it changes nothing.
+    // The access under way; and a write of which it turns out later whether it changes anything.
+    char* place;
+    size_t size;
     struct {
         char* at;
         size_t size = 0;
-        char before[64];
+        char before[256];
         std::string text;
     } suspect;
 };
@@ -223,21 +225,22 @@ static void clear_suspect() {
 }
 
 static std::string race(const char* doing, const char* done, int other, const Region& region, size_t at) {
-    return "race: thread " + std::to_string(block->now) + " " + doing + " shared memory that thread " + std::to_string(other) +
-           " " + done + ", at byte " + std::to_string(at) + (&region == block->regions ? " of the dynamic" : " of the static") +
-           " memory, and no barrier is between them";
+    return "race: thread " + std::to_string(block->now) + " " + doing + " shared memory that thread " +
+           std::to_string(other) + " " + done + ", at byte " + std::to_string(at) + " of the " +
+           (&region == block->regions ? "dynamic" : "static") + " memory, and no barrier is between them";
 }
 
-static void suspect(char* at, size_t size, const std::string& text) {
+// Reports a race unless the write that is under way changes nothing.
+static void suspect(const std::string& text) {
     auto& one = block->suspect;
-    if (one.size || size > sizeof(one.before)) return block->shared->fail(text);
-    one.at = at, one.size = size, one.text = text;
-    memcpy(one.before, at, size);
+    if (block->size > sizeof(one.before)) return block->shared->fail(text);
+    if (one.size) return;  // by another part of the same write
+    one.at = block->place, one.size = block->size, one.text = text;
+    memcpy(one.before, one.at, one.size);
 }
 
-static void touch(Region& region, Cell& cell, char* place, size_t size, Kind kind) {
+static void touch(Region& region, Cell& cell, size_t at, Kind kind) {
     Block& mine = *block;
-    const size_t at = place - region.begin;
     const bool after = ordered(mine, cell.writer, cell.written);
     if (kind == READ) {
         if (!after) return mine.shared->fail(race("reads", "writes", cell.writer, region, at));
@@ -249,9 +252,9 @@ static void touch(Region& region, Cell& cell, char* place, size_t size, Kind kin
         return;
     }
     if (!after && !(kind == ATOMIC && cell.kind == ATOMIC))
-        suspect(place, size, race("writes", "writes", cell.writer, region, at));
+        suspect(race("writes", "writes", cell.writer, region, at));
     for (auto& one : cell.readers) {
-        if (!ordered(mine, one.thread, one.time)) suspect(place, size, race("writes", "reads", one.thread, region, at));
+        if (!ordered(mine, one.thread, one.time)) suspect(race("writes", "reads", one.thread, region, at));
         one.time = 0;
     }
     cell.written = mine.time, cell.writer = (uint16_t)mine.now, cell.kind = kind;
@@ -262,13 +265,13 @@ static void each_cell(Region& region, size_t at, size_t size, Each each) {
     for (size_t four = at / 4; four <= (at + size - 1) / 4; ++four) {
         const size_t begin = std::max(at, 4 * four), end = std::min(at + size, 4 * four + 4);
         if (end - begin == 4 && !region.split[four]) {
-            each(region.cells[four], begin, 4);
+            each(region.cells[four], begin);
             continue;
         }
         if (region.fine.empty()) region.fine.resize(4 * region.cells.size());
         if (!region.split[four]) std::fill_n(&region.fine[4 * four], 4, region.cells[four]);
         region.split[four] = true;
-        for (size_t one = begin; one < end; ++one) each(region.fine[one], one, 1);
+        for (size_t one = begin; one < end; ++one) each(region.fine[one], one);
     }
 }
 
@@ -299,12 +302,11 @@ static void watch_scratch(const void* place, size_t size, Kind kind) {
                 const auto found = block->shared->released.find(other);
                 released = found != block->shared->released.end() && found->second[thread] > fences;
             }
+            const std::string text = "race: a block reads scratch that another has written, and no fence is between ";
             if (!released)
-                block->shared->fail("race: a block reads scratch that another has written, and no fence stands between the "
-                                    "write and an atomic operation");
+                block->shared->fail(text + "the write and an atomic operation");
             else if (block->atomics == 0 || fiber.fenced != block->atomics)
-                block->shared->fail("race: a block reads scratch that another has written, and no fence stands between an "
-                                    "atomic operation and the read");
+                block->shared->fail(text + "an atomic operation and the read");
         }
     }
 }
@@ -315,10 +317,8 @@ static void watch(const void* place, size_t size, Kind kind) {
     Region* const region = region_of(place, at);
     if (block->suspect.size) clear_suspect();
     if (region) {
-        size = std::min(size, region->bytes - at);
-        each_cell(*region, at, size, [&](Cell& cell, size_t one, size_t bytes) {
-            touch(*region, cell, region->begin + one, bytes, kind);
-        });
+        block->place = region->begin + at, block->size = size = std::min(size, region->bytes - at);
+        each_cell(*region, at, size, [&](Cell& cell, size_t one) { touch(*region, cell, one, kind); });
     } else if ((at = (char*)place - block->dynamic + 1024) < block->dynamic_bytes + 2048) {
         block->shared->fail("an access beyond the shared memory of the launch");
     } else {
@@ -331,8 +331,8 @@ static void watch_product(const void* place, size_t size) {
     size_t at;
     Region* const region = region_of(place, at);
     if (!region) return;
-    each_cell(*region, at, size, [&](Cell& cell, size_t one, size_t bytes) {
-        touch(*region, cell, region->begin + one, bytes, READ);
+    each_cell(*region, at, size, [&](Cell& cell, size_t one) {
+        touch(*region, cell, one, READ);
         const auto& shown = self().shown;
         if (cell.kind != SHOWN && cell.written && (shown.empty() || cell.written > shown[cell.writer]))
             block->shared->fail("a tensor core reads shared memory that was written and not shown to it");
@@ -523,9 +523,9 @@ static void release(Block& mine) {
     }
     for (unsigned named = 0; named < 16; ++named) {
         if (!arrived[named]) continue;
-        bool passes = false;
-        for (auto& one : fibers)
-            passes = passes || (one.wait == AT_BLOCK && one.named == named && arrived[named] >= std::min(one.width, threads - gone));
+        const bool passes = std::any_of(fibers.begin(), fibers.end(), [&](const Fiber& one) {
+            return one.wait == AT_BLOCK && one.named == named && arrived[named] >= std::min(one.width, threads - gone);
+        });
         if (!passes) continue;
         join_all(fibers, 0, threads, AT_BLOCK, named);
         ++mine.time;
@@ -586,12 +586,14 @@ static void run_block(Block& mine) {
             for (auto& fiber : fibers) any = any || fiber.wait == READY;
             if (!any) {
                 if (!mine.shared->stop)
-                    mine.shared->fail("deadlock: threads of a block wait at different barriers, or for lanes that are gone");
+                    mine.shared->fail(
+                        "deadlock: threads of a block wait at different barriers, or for lanes that are gone");
                 for (auto& fiber : fibers)
                     if (fiber.wait != DONE) fiber.wait = READY;  // to be told to stop
             }
         }
-        if (std::chrono::steady_clock::now() > mine.shared->deadline) mine.shared->fail("no progress in the time allowed");
+        if (std::chrono::steady_clock::now() > mine.shared->deadline)
+            mine.shared->fail("no progress in the time allowed");
         if (spins) sched_yield();  // other blocks have to go on first
     }
 }
@@ -619,10 +621,12 @@ static void poison(Region& region, unsigned word) {
 
 int run(const Launch& launch, void (*start)(void*), void* arguments, char* message, size_t size) {
     Launched shared;
-    shared.deadline = std::chrono::steady_clock::now() + std::chrono::microseconds((long long)(launch.seconds * 1e6));
+    const auto allowed = std::chrono::microseconds((long long)(launch.seconds * 1e6));
+    shared.deadline = std::chrono::steady_clock::now() + allowed;
     for (int at = 0; at < 2; ++at) {
         shared.scratch[at].begin = launch.scratch[at].begin;
-        shared.scratch[at].writers = std::vector<std::atomic<Writer>>(launch.grid > 1 ? launch.scratch[at].bytes / 4 : 0);
+        const long long words = launch.grid > 1 ? launch.scratch[at].bytes / 4 : 0;
+        shared.scratch[at].writers = std::vector<std::atomic<Writer>>(words);
     }
     std::mt19937 random(launch.seed);
     std::vector<long long> order(launch.grid);
@@ -663,7 +667,8 @@ int run(const Launch& launch, void (*start)(void*), void* arguments, char* messa
         block = nullptr;
     };
     std::vector<std::thread> workers;
-    for (int number = 0; number < std::min(launch.in_flight, launch.grid); ++number) workers.emplace_back(worker, number);
+    const int in_flight = (int)std::min(launch.in_flight, launch.grid);
+    for (int number = 0; number < in_flight; ++number) workers.emplace_back(worker, number);
     for (auto& one : workers) one.join();
     snprintf(message, size, "%s", shared.message.c_str());
     return !shared.message.empty();
@@ -840,7 +845,8 @@ static void carry_out(const Box& one) {
             for (int axis = 0; axis < 3; ++axis) inside = inside && at[axis] >= 0 && at[axis] < map.lengths[axis];
             unsigned word = 0;
             if (inside)
-                memcpy(&word, map.from + at[2] * map.pitches[1] + at[1] * map.pitches[0] + at[0] * map.size(), map.size());
+                memcpy(&word, map.from + at[2] * map.pitches[1] + at[1] * map.pitches[0] + at[0] * map.size(),
+                       map.size());
             if (map.type == 11) word = to_tf32<true>(bits<float>(word));
             memcpy(to + row * 128 + (column * map.size() ^ row % 8 * 16), &word, map.size());
         }
@@ -1082,7 +1088,8 @@ static void check_descriptor(unsigned long long descriptor) {
 
 template <class T>
 static Product& new_product(std::initializer_list<float*> d, unsigned long long b, bool add, bool b_transposed) {
-    if (!self().may_multiply) throw std::runtime_error("products of a warpgroup use registers that no fence has shown them");
+    if (!self().may_multiply)
+        throw std::runtime_error("products of a warpgroup use registers that no fence has shown them");
     float* const first = *d.begin();
     for (size_t at = 0; at < d.size(); ++at)
         if (d.begin()[at] != first + at) throw std::runtime_error("accumulators do not lie side by side");
@@ -1117,10 +1124,11 @@ void multiply_later(std::initializer_list<float*> d, const unsigned (&a)[4], uns
     });
 }
 
-#define INSTANCES(type)                                                                                              \
-    template void multiply_later<type>(std::initializer_list<float*>, unsigned long long, unsigned long long, bool, bool, \
-                                       bool);                                                                           \
-    template void multiply_later<type>(std::initializer_list<float*>, const unsigned(&)[4], unsigned long long, bool, bool);
+#define INSTANCES(type)                                                                                          \
+    template void multiply_later<type>(std::initializer_list<float*>, unsigned long long, unsigned long long, bool, \
+                                       bool, bool);                                                              \
+    template void multiply_later<type>(std::initializer_list<float*>, const unsigned(&)[4], unsigned long long,  \
+                                       bool, bool);
 INSTANCES(Half)
 INSTANCES(Bfloat)
 INSTANCES(Tf32)

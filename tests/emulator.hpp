@@ -1,5 +1,5 @@
-// What a CUDA kernel's text needs to run on a CPU, as the text sees it; emulator.cpp, which is compiled once, carries it
-// out, and says how. The text is compiled with calls before every access to memory (-fsanitize=thread), which are
+// What a CUDA kernel's text needs to run on a CPU, as the text sees it; emulator.cpp, which is compiled once, carries
+// it out, and says how. The text is compiled with calls before every access to memory (-fsanitize=thread), which are
 // emulator.cpp's too: what is in this file is watched like the text itself.
 
 #include <math.h>
@@ -45,8 +45,8 @@ VECTORS(double, double)
 using dim3 = uint3;
 namespace emulated {
 
-// A launch: blocks, threads of each, bytes of dynamic shared memory, and blocks at once, which start in the order of the
-// seed; and the scratch by which blocks tell each other what they have found.
+// A launch: blocks, threads of each, bytes of dynamic shared memory, and blocks at once, which start in the order of
+// the seed; and the scratch by which blocks tell each other what they have found.
 struct Launch {
     long long grid, threads, dynamic_bytes, in_flight, seed;
     double seconds;
@@ -250,18 +250,18 @@ T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32) {
-    const int mine = threadIdx.x % 32, from = mine - (int)distance;
-    return emulated::from_word<T>(emulated::from_lane(mask, emulated::word(value), from < (mine & ~(width - 1)) ? mine : from));
+    const int mine = threadIdx.x % 32, lane = mine - (int)distance, from = lane < (mine & ~(width - 1)) ? mine : lane;
+    return emulated::from_word<T>(emulated::from_lane(mask, emulated::word(value), from));
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32) {
-    const int mine = threadIdx.x % 32, from = mine + (int)distance;
-    return emulated::from_word<T>(emulated::from_lane(mask, emulated::word(value), from > (mine | (width - 1)) ? mine : from));
+    const int mine = threadIdx.x % 32, lane = mine + (int)distance, from = lane > (mine | (width - 1)) ? mine : lane;
+    return emulated::from_word<T>(emulated::from_lane(mask, emulated::word(value), from));
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
-    const int mine = threadIdx.x % 32, from = mine ^ lanes;
-    return emulated::from_word<T>(emulated::from_lane(mask, emulated::word(value), from > (mine | (width - 1)) ? mine : from));
+    const int mine = threadIdx.x % 32, lane = mine ^ lanes, from = lane > (mine | (width - 1)) ? mine : lane;
+    return emulated::from_word<T>(emulated::from_lane(mask, emulated::word(value), from));
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulated::ballot(mask, predicate != 0); }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }

@@ -371,6 +371,7 @@ ORDERED = {
     "named barrier": "at[threadIdx.x] = 1; named(64); put(at[threadIdx.x ^ 33]);",
     "its own": "at[threadIdx.x] = 1; put(at[threadIdx.x]); at[threadIdx.x] = 2;",
     "all write the same": "at[0] = 1; __syncthreads(); put(at[0]);",
+    "all write the same vector twice": "for (int k = 0; k < 2; ++k) ((uint4*)at)[0] = uint4{1, 2, 3, 4};",
     "atomic operations": "atomicAdd(&at[0], 1); __syncthreads(); put(at[0]);",
     "all read": "put(at[5]);",
     "neighbouring bytes": "((char*)at)[threadIdx.x] = 1; ((char*)at)[threadIdx.x] += 1;",
