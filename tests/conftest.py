@@ -3,7 +3,8 @@
 ``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
-and not a skip. ``--record-errors FILE`` writes down how much of its bound every check used, see trust.py.
+and not a skip. ``--promise ways`` says that the tests chosen reach every way of the kernels on the emulator.
+``--record-errors FILE`` writes down how much of its bound every check used, see trust.py.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ import pytest
 import parprims
 from tests import emulator
 from tests.trust import errors
+from tests.ways import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown  # noqa: F401
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _available(name: str) -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
     parser.addoption(
-        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
+        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel", "ways"], help="its absence is a failure"
     )
     parser.addoption("--record-errors", metavar="FILE", help="write the largest errors beside their bounds")
 

@@ -1174,6 +1174,10 @@ class TestSanitized:
         result = run(parprims.scan, gpu.asarray(x), axis=axis, method="kernel")
         compare(gpu, result, np.cumsum(x, axis=axis), 0, "complex128")
 
+    def test_looks_past_groups(self, gpu, run, rng):
+        """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""
+        check(gpu, run, BY_NAME["affine"], (100_001,), 0, rng, exclusive=False, reverse=False, initial="none")
+
 
 class TestPlan:
     """How the kernel cuts its work, checked without a GPU."""
