@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda
+from parprims import _cuda, _scan
 
 CALLS = max(6000, int(os.environ.get("PARPRIMS_STRESS", "300")))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
@@ -1439,3 +1439,30 @@ def test_every_rest_of_a_tile(streams, rng):
             streams.to_numpy(parprims.cumulative_sum(array, axis=1, method="kernel")), x.cumsum(1)
         )
         np.testing.assert_array_equal(streams.to_numpy(parprims.sort(array, method="kernel")), np.sort(x))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("way", ["NEIGHBOUR", "WALK"])
+def test_ways_of_many_long_lines(streams, rng, monkeypatch, way):
+    """Tiles that wait for their neighbour alone, and blocks that go along a line each, here of few lines."""
+    taken, begin = [], _cuda.Runner.__init__
+
+    def noted(self, xp, plan, device):
+        taken.append(plan.body)
+        begin(self, xp, plan, device)
+
+    changed = {"NEIGHBOUR": {"many_lines": 2}, "WALK": {"walkers": 2}}[way]
+    monkeypatch.setattr(_scan, "_TILE", dataclasses.replace(_scan._TILE, **changed))
+    monkeypatch.setattr(_scan, "_programs", {})
+    monkeypatch.setattr(_scan, "_shortcuts", {})
+    monkeypatch.setattr(_cuda.Runner, "__init__", noted)
+    for shape, axis in (((3, 40_001), 1), ((5001, 33), 0)) if way == "NEIGHBOUR" else (((3, 40_001), 1),):
+        for dtype in ("int8", "int32"):
+            a, b = (x.astype(dtype) for x in maps(*shape)(rng))
+            first, second = arrays(streams, (a, b))
+            y = parprims.scan(second, "maximum", axis=axis, method="kernel")
+            np.testing.assert_array_equal(streams.to_numpy(y), np.maximum.accumulate(b, axis))
+            y = streams.to_numpy(parprims.linear_recurrence(first, second, axis=axis, method="kernel"))
+            check_recurrence([np.moveaxis(x, axis, -1) for x in (a, b)], [np.moveaxis(y, axis, -1)])
+    assert len(taken) >= 4
+    assert all(way in body for body in taken)
