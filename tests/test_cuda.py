@@ -4,6 +4,8 @@ Work waits on a stream until it is run, by steps of several streams in turn. Ker
 two steps between which what others do to its scratch shows.
 """
 
+# ruff: noqa: ARG001, ARG005, N802  names and arguments are the driver's
+
 import collections
 import ctypes
 import dataclasses
@@ -605,8 +607,7 @@ class TestFailures:
             driver.fails = {"cuMemAlloc_v2": (at, 2)}
             try:
                 runner(x)
-            except MemoryError as error:
-                assert "cuMemAlloc" in str(error)
+            except MemoryError:
                 failed += 1
             else:
                 break
