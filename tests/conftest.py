@@ -22,9 +22,8 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import emulator
+from tests import emulator, ways
 from tests.trust import errors
-from tests.ways import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown  # noqa: F401
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +169,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    config.pluginmanager.register(ways)
     errors.on = bool(config.getoption("--record-errors"))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
