@@ -147,8 +147,8 @@ def _jax_flaw(x: Array) -> str | None:
     else:
         over, gather = f"{len(x.devices())} devices", "jax.device_put"
     return (
-        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call inside "
-        "jax.shard_map"
+        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
+        "inside jax.shard_map"
     )
 
 
