@@ -681,7 +681,11 @@ class TestBadInput:
         with pytest.raises(TypeError, match="b must have a dtype"):
             parprims.linear_recurrence(x, flags)
         with pytest.raises(TypeError, match="a must be an array"):
-            parprims.linear_recurrence(0.5, x)
+            parprims.linear_recurrence("0.5", x)
+        with pytest.raises(TypeError, match="a must be an array"):
+            parprims.linear_recurrence(0.5, 0.5)
+        with pytest.raises(TypeError, match="a must fit dtype int64"):
+            parprims.linear_recurrence(0.5, whole)
         with pytest.raises(ValueError, match="initial"):
             parprims.linear_recurrence(x, x, initial=backend.asarray(np.ones(3)))
         with pytest.raises(TypeError, match="initial"):

@@ -371,9 +371,7 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
             found = getattr(xp, _BUILT_IN_DTYPES[dtype])
         return found
     elif _has_numpy_dtypes(xp):
-        if dtype is None or isinstance(dtype, (np.ndarray, np.generic)):
-            return None
-        found = dtype
+        found = dtype if isinstance(dtype, (str, type, np.dtype)) or hasattr(dtype, "dtype") else None
     else:
         return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if own is dtype), None)
     if found is None or not _has_numpy_dtypes(xp):

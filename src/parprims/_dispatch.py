@@ -90,6 +90,21 @@ def watched() -> bool:
     return bool(_calls.get()) or _listing.get()
 
 
+def listing() -> bool:
+    """Return whether nothing is to be computed, for only the methods are to be listed."""
+    return _listing.get()
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """Let calls be computed while methods are listed: those that a function of the caller's makes."""
+    token = _listing.set(False)
+    try:
+        yield
+    finally:
+        _listing.reset(token)
+
+
 ABSTRACT: Any = object()
 """In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -31,9 +32,10 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
     ring_dtype,
+    shown,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, computing, listing, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
 
@@ -549,6 +551,7 @@ def _reduce(
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
     axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
+    _METHODS[primitive].check(method)
     start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
     reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start, lasting_key(op))
     if fn is None:
@@ -557,6 +560,8 @@ def _reduce(
         raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {tuple(arrays[0].shape)}")
     if fn is None:
         _check_start(xp, reduction)
+    elif listing():
+        _check_mapped(xp, reduction)
     reduction.key = key
     return _METHODS[primitive](method, xp, reduction)
 
@@ -589,6 +594,16 @@ def _check_start(xp: Namespace, r: _Reduction) -> None:
         raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
 
 
+def _check_mapped(xp: Namespace, r: _Reduction) -> None:
+    """Raise what a call would on the values of fn, found from arrays without elements."""
+    none = tuple(xp.reshape(one, (-1,))[:0] for one in r.arrays)
+    with computing():
+        values, dtypes, _ = _elements(xp, _Reduction(r.fn, none, False, r.op, (0,), False, r.dtypes, r.initial))
+    mapped = copy.copy(r)
+    mapped.fn, mapped.arrays, mapped.dtypes = None, values, dtypes
+    _check_start(xp, mapped)
+
+
 def _working(op: Operator) -> Callable[[Namespace, Any], Any]:
     """Return the function that finds the dtype elements are combined in outside of the kernel."""
     return ring_dtype if op in _SUMS else compute_dtype
@@ -610,6 +625,9 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
         result = r.fn(*r.arrays)
         single = not isinstance(result, tuple)
         values = (result,) if single else result
+        for one in values:
+            if not hasattr(one, "dtype") or not hasattr(one, "shape"):
+                raise TypeError(f"fn must return an array or a tuple of arrays, got {shown(one)}")
         _check_elements(r, tuple(one.dtype for one in values))
         values = tuple(one if one.shape == r.shape else xp.broadcast_to(one, r.shape) for one in values)
     dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
@@ -639,9 +657,17 @@ def _finish(
             for value, dtype, one in zip(r.initial, dtypes, like, strict=True)
         )
         totals = start if totals is None else r.op(start, totals)
+        totals = _own_memory(xp, r, totals, alone=totals is start)
     assert totals is not None
     result = tuple(as_result(cast(xp, total, dtype)) for total, dtype in zip(totals, dtypes, strict=True))
     return result[0] if single else result
+
+
+def _own_memory(xp: Namespace, r: _Reduction, xs: tuple[Array, ...], *, alone: bool = False) -> tuple[Array, ...]:
+    """Return what an operator returned, copied if it may be a view of what it was given, or was given ``alone``."""
+    if not alone and BUILT_IN.get(r.op.name) is r.op:
+        return xs
+    return tuple(xp.astype(x, x.dtype, copy=True) for x in xs)
 
 
 def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
@@ -674,7 +700,7 @@ def _array(xp: Namespace, r: _Reduction) -> Any:
     if r.n == 1:
         xs = tuple(xp.astype(x, x.dtype, copy=True) for x in xs)  # a result shares no memory with the input
     xs, axis = _one_axis(xp, xs, r.axes)
-    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
+    return _finish(xp, r, _own_memory(xp, r, tree(xs, r.op, axis)), xs, dtypes, single)
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -733,7 +759,9 @@ _ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "
 
 
 def _array_refusal(xp: Namespace, r: _Reduction) -> str | None:
-    if r.fn is not None or (BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED):
+    if r.fn not in (None, _nonzero, _conjugate_product):
+        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+    if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
         return None
     return lacks_arithmetic(xp, _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays)))
 
@@ -1065,9 +1093,9 @@ def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -
     kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
     moved = tuple(_cuda.contiguous(xp, xp.permute_dims(x, kept + r.axes)) for x in arrays)
     axes = tuple(range(len(kept), len(r.shape)))
-    copy = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
-    copy.program = r.program
-    result = _kernel(xp, copy)
+    other = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
+    other.program = r.program
+    result = _kernel(xp, other)
     ones = tuple(xp.reshape(one, r.result_shape()) for one in (result if isinstance(result, tuple) else (result,)))
     return ones if isinstance(result, tuple) else ones[0]
 

@@ -201,11 +201,11 @@ def solve_tridiagonal(
     if all(one is other for one, other in zip((*s.given, s.rhs), given, strict=True)):
         s.key = key
     x = _derivatives.tridiagonal(_METHODS, method, xp, s)
-    rounded = x if x.dtype == dtype else xp.astype(x, dtype)
-    results = [rounded]
-    if return_residual or return_status:
-        working = x if rounded is x else xp.astype(rounded, x.dtype)
-        with quiet(xp):
+    with quiet(xp):
+        rounded = x if x.dtype == dtype else xp.astype(x, dtype)
+        results = [rounded]
+        if return_residual or return_status:
+            working = x if rounded is x else xp.astype(rounded, x.dtype)
             error = _backward_error(xp, s, working)
             if return_residual:
                 results.append(as_result(error))
