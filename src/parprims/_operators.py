@@ -8,7 +8,7 @@ from typing import Any
 
 import array_api_compat
 
-from parprims._arrays import Array, Namespace, along, dtype_bits, dtype_kind, dtype_name, namespace
+from parprims._arrays import Array, Namespace, admit, along, dtype_bits, dtype_kind, dtype_name
 
 Combine = Callable[[Any, Any], Any]
 
@@ -341,8 +341,9 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     """
     operator = as_operator(op)
     xs = examples if isinstance(examples, tuple) else (examples,)
-    xp = namespace(**{f"examples[{index}]": x for index, x in enumerate(xs)})
-    check_components(operator, tuple(x.dtype for x in xs))
+    xp, admitted = admit({f"examples[{index}]": x for index, x in enumerate(xs)})
+    xs = tuple(admitted)
+    check_components(operator, tuple(x.dtype for x in xs), "examples")
     n = xs[0].shape[0] if xs[0].ndim else 0
     if n < 3:
         raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
