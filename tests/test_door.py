@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import warnings
 from fractions import Fraction
 from pathlib import Path
 
@@ -53,10 +54,9 @@ MEANING = {
 
 
 def test_every_primitive_is_here():
-    assert set(CALLS) == set(fuzz.FUNCTIONS)
-    assert {name for name in parprims.__all__ if name.islower()} - set(CALLS) == {
-        "check_associative", "explain", "methods", "segmented",
-    }  # fmt: skip
+    assert {*CALLS, "check_associative"} == set(fuzz.FUNCTIONS)
+    others = {"explain", "methods", "segmented"}
+    assert {name for name in parprims.__all__ if name.islower()} == {*fuzz.FUNCTIONS, *others}
 
 
 class TestArrays:
@@ -157,10 +157,13 @@ class TestOtherLibraries:
     def test_torch(self):
         torch = pytest.importorskip("torch")
         x = torch.ones(3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of dtypes that are still young
+            half = torch.zeros(3, dtype=torch.complex32)
         refused = {
             "layout torch.sparse_coo": torch.eye(3).to_sparse(),
             "NestedTensor": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
-            "complex32": torch.zeros(3, dtype=torch.complex32),
+            "complex32": half,
             "float8": x.to(torch.float8_e4m3fn),
             "got Own": x.as_subclass(type("Own", (torch.Tensor,), {})),
         }
@@ -168,7 +171,7 @@ class TestOtherLibraries:
             for function in (parprims.sum, parprims.sort, parprims.scan, parprims.any):
                 with pytest.raises(TypeError, match=rf"^x .*{words}"):
                     function(one)
-        assert float(parprims.sum(torch.nn.Parameter(x))) == 3.0
+        assert parprims.sum(torch.nn.Parameter(x)).item() == 3.0
         fake = pytest.importorskip("torch._subclasses.fake_tensor")
         with fake.FakeTensorMode():
             assert parprims.sum(torch.empty(3, 4), axis=0).shape == (4,)
@@ -278,8 +281,8 @@ class TestNumbers:
                 assert float(parprims.reduce(one, initial=start)) == 5.0
                 assert backend.to_numpy(parprims.scan(one, initial=start)).tolist() == [3.0, 4.0, 5.0]
                 assert backend.to_numpy(parprims.linear_recurrence(one, one, initial=start)).tolist() == [3.0, 4.0, 5.0]
-                got = parprims.solve_tridiagonal(np.int8(0), start, np.float32(0), one)
-                assert backend.to_numpy(got).tolist() == [0.5, 0.5, 0.5]
+        got = parprims.solve_tridiagonal(np.int8(0), np.float32(2), np.float16(0), narrow)
+        assert backend.to_numpy(got).tolist() == [0.5, 0.5, 0.5]
         for call in (parprims.reduce, parprims.scan):
             with pytest.raises(ValueError, match=r"^initial must be exact in float32, got np.float64\(0.1\)"):
                 call(narrow, initial=np.float64(0.1))
@@ -364,10 +367,9 @@ class TestOptions:
     @pytest.mark.parametrize("name", FLAGS)
     def test_flags(self, backend, name):
         x = backend.asarray(X)
-        for value in ("yes", None, 1, 0, 1.0, [], X, np.array(True), x):
-            # A flag that equals an earlier one must not be taken for it.
-            for right in (True, False, np.True_, np.False_):
-                FLAGS[name](x, **{name: right})
+        for right in (True, False, np.True_, np.False_):
+            FLAGS[name](x, **{name: right})
+        for value in ("yes", None, 1, 0, 1.0, [], X, np.array(True), x):  # some equal an earlier one
             with pytest.raises(TypeError, match=f"^{name} must be True or False, got"):
                 FLAGS[name](x, **{name: value})
 

@@ -15,6 +15,7 @@ import numpy as np
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
     along,
     cast,
     compute_dtype,
@@ -22,7 +23,6 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
-    namespace,
     namespace_of,
 )
 from parprims._dispatch import unwatched
@@ -802,7 +802,8 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     xs = examples if isinstance(examples, tuple) else (examples,)
     if not xs:
         raise ValueError("examples must hold at least one array")
-    xp = namespace(**{f"examples[{index}]": x for index, x in enumerate(xs)})
+    xp, admitted = admit({f"examples[{index}]": x for index, x in enumerate(xs)})
+    xs = tuple(admitted)
     check_components(operator, tuple(x.dtype for x in xs), "examples")
     if any(x.shape != xs[0].shape for x in xs):
         xs = flags_broadcast(xp, operator, xs)

@@ -86,9 +86,9 @@ def reduce(
         The axes to combine along; None for all. Elements are taken in row-major order over these axes.
     keepdims : bool
         Whether the combined axes stay, with length 1.
-    dtype : dtype or tuple of dtype, optional
-        What elements are cast to before they are combined, one for each component. By default add and multiply
-        widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
+    dtype : dtype, str or tuple of these, optional
+        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
+        default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
     initial : scalar, array or tuple, optional
         An element combined from the left with the result.
     method : {"auto", "kernel", "native", "array"}
@@ -170,7 +170,7 @@ def map_reduce(
         The axes of the broadcast shape to combine along; None for all.
     keepdims : bool
         Whether the combined axes stay, with length 1.
-    dtype : dtype or tuple of dtype, optional
+    dtype : dtype, str or tuple of these, optional
         What the values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array or tuple, optional
         An element combined from the left with the result.
@@ -232,7 +232,7 @@ def sum(
         The terms, of any shape and numeric dtype; bool counts as an integer.
     axis : int, tuple of int or None
         The axes to sum over; None for all.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What terms are cast to first. By default integers narrower than the default integer widen to it.
     keepdims : bool
         Whether the summed axes stay, with length 1.
@@ -271,7 +271,7 @@ def prod(
         The factors, of any shape and numeric dtype; bool counts as an integer.
     axis : int, tuple of int or None
         The axes to multiply over; None for all.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What factors are cast to first. By default integers narrower than the default integer widen to it.
     keepdims : bool
         Whether the multiplied axes stay, with length 1.
@@ -578,8 +578,8 @@ def _reduce(
         operation = op if type(op) is str else lasting_key(op)
         mapping = () if fn is None else lasting_key(fn)
         if operation is not None and mapping is not None:
-            options = axis, type(axis), keepdims, type(keepdims), dtype, method
-            key = (primitive, mapping, operation, options, type(x), signature)
+            kinds = type(x), type(axis), type(keepdims)  # 1 and True would be one key
+            key = (primitive, mapping, operation, axis, keepdims, dtype, method, kinds, signature)
             try:
                 shortcut = _shortcuts.get(key)
             except TypeError:  # an unhashable argument, which the checks below will name

@@ -92,9 +92,10 @@ def scan(
     initial : scalar, array or tuple, optional
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
         that of x without the axis.
-    dtype : dtype or tuple of dtype, optional
-        What elements are cast to before they are combined, one for each component. By default add and multiply
-        widen integers as the standard's ``cumulative_sum`` does and every other operator keeps the dtype.
+    dtype : dtype, str or tuple of these, optional
+        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
+        default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
+        the dtype.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -178,7 +179,7 @@ def cumulative_sum(
         The terms, of any shape and numeric dtype; bool counts as an integer.
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What terms are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
@@ -217,7 +218,7 @@ def cumulative_prod(
         The factors, of any shape and numeric dtype; bool counts as an integer.
     axis : int or None
         The axis to multiply along; None only for an array of one dimension.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What factors are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
@@ -255,10 +256,10 @@ def linear_recurrence(
 
     Parameters
     ----------
-    a, b : array
+    a, b : array or number
         The coefficients and the right-hand side, of numeric dtypes that promote together without a change between
         integers and floats, and of shapes that broadcast against each other; ``a`` may be a constant of no
-        dimension.
+        dimension. One of them may be a number, which takes the dtype of the other.
     axis : int
         The axis of the broadcast shape along which n counts.
     initial : scalar or array, optional
@@ -318,7 +319,7 @@ def linear_recurrence(
     >>> import parprims
     >>> parprims.linear_recurrence(np.array([2.0, 3.0, 0.0, 2.0]), np.array([1.0, 1.0, 5.0, 1.0]))
     array([ 1.,  4.,  5., 11.])
-    >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
+    >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
     if in_graph((a, b), method):
@@ -488,7 +489,7 @@ def _scan(
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:
-            kinds = type(axis), type(exclusive), type(reverse), type(include_initial)
+            kinds = type(axis), type(exclusive), type(reverse), type(include_initial)  # 1 and True would be one key
             options = axis, exclusive, reverse, include_initial, kinds, dtype, method
             key = (primitive, operation, options, type(x), signature)
             shortcut = _cuda.recall(_shortcuts, key)

@@ -209,8 +209,8 @@ def _sort(
         signature = _cuda.signature((keys, *values) if values else keys)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            options = axis, type(axis), descending, type(descending), stable, type(stable), method
-            key = (primitive, options, signature)
+            kinds = type(axis), type(descending), type(stable)  # 1 and True would be one key
+            key = (primitive, axis, descending, stable, method, kinds, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(keys, *(values or ()))
