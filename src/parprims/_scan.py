@@ -88,8 +88,8 @@ def scan(
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
         that of x without the axis. Of several components a tuple, or made as x is.
     dtype : dtype or tuple of dtype, optional
-        What elements are cast to before they are combined, one for each component, as for initial. By default add and multiply
-        widen integers as the standard's ``cumulative_sum`` does and every other operator keeps the dtype.
+        What elements are cast to before they are combined, one for each component, as for initial. By default add and
+        multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps the dtype.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
