@@ -22,7 +22,7 @@ import pytest
 
 import parprims
 from tests import emulator
-from tests.trust import errors
+from tests.trust import Recorder, errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
-    errors.on = bool(config.getoption("--record-errors"))
+    if config.getoption("--record-errors"):
+        config.pluginmanager.register(Recorder(config))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -181,24 +182,6 @@ def pytest_configure(config: pytest.Config) -> None:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
         count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    errors.begin(item.nodeid)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take over what a process of pytest-xdist has recorded."""
-    errors.join(getattr(node, "workeroutput", {}).get("errors", []))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the errors recorded, or hand them to the process that does."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["errors"] = errors.records()
-    elif errors.on:
-        errors.write(pathlib.Path(session.config.getoption("--record-errors")))
 
 
 _backends: dict[str, Backend] = {}

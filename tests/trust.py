@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "trust.md"
@@ -108,6 +109,27 @@ class Errors:
 
 
 errors = Errors()
+
+
+class Recorder:
+    """The plugin of pytest that records a run's errors, in one process or in those of pytest-xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        errors.on = True
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        errors.begin(item.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        errors.join(getattr(node, "workeroutput", {}).get("errors", []))
+
+    def pytest_sessionfinish(self) -> None:
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["errors"] = errors.records()
+        else:
+            errors.write(Path(self._config.getoption("--record-errors")))
 
 
 def _header(backends: set[str]) -> dict[str, Any]:
