@@ -3,7 +3,7 @@
 ``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
-and not a skip. ``--record-errors FILE`` writes down how much of its bound every check used, see trust.py.
+and not a skip.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 import parprims
+import tests.trust as trust
 from tests import emulator
-from tests.trust import Recorder, errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,17 +159,17 @@ def _available(name: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
     parser.addoption(
         "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
     )
-    parser.addoption("--record-errors", metavar="FILE", help="write the largest errors beside their bounds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
     if config.getoption("--record-errors"):
-        config.pluginmanager.register(Recorder(config))
+        config.pluginmanager.register(trust.Recorder(config))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -318,7 +318,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
         assert calls, f"{function.__name__} did not say which method ran"
         assert method == "auto" or calls[0].method == method
         call.method = calls[0].method
-        errors.ran(calls[0], result)
+        trust.errors.ran(calls[0], result)
         return result
 
     return call
