@@ -61,6 +61,7 @@ class Operator:
         self.name = name or str(getattr(combine, "__name__", type(combine).__name__))
         self.components = components
         self._identity = identity
+        self._segments: Operator | None = None
 
     def __repr__(self) -> str:
         return f"Operator({self.name})"
@@ -293,12 +294,14 @@ def segmented(op: Any) -> Operator:
         values = inner.identity(*rest)
         return None if values is None else (False, *values)
 
-    return Operator(
+    new = Operator(
         combine,
         identity=identity,
         name=f"segmented({inner.name})",
         components=2 if inner.components is None else 1 + inner.components,
     )
+    new._segments = inner
+    return new
 
 
 def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
