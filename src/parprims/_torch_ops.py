@@ -51,13 +51,13 @@ def reduce(
         return _reduced(primitive, xs, single, as_operator(op), axis, keepdims, dtype, initial, method)
     axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
     arrays, numbers = _parted(initial, xs, dtype)
-    ys = torch.ops.parprims.reduce(xs, operation, arrays, numbers, _listed(dtype), primitive, axes, keepdims, method)
+    ys = _node("reduce", xs, operation, arrays, numbers, _listed(dtype), primitive, axes, keepdims, method)
     return ys[0] if single else tuple(ys)
 
 
 def vecdot(x1: Array, x2: Array, axis: Any, method: Any) -> Array:
     """Return what `_reduce.vecdot` returns."""
-    return torch.ops.parprims.vecdot(x1, x2, axis, method)
+    return _node("vecdot", x1, x2, axis, method)
 
 
 def scan(
@@ -80,14 +80,14 @@ def scan(
         return _scanned(primitive, xs, single, as_operator(op), axis, exclusive, reverse, initial, dtype, method)
     arrays, numbers = _parted(initial, xs, dtype)
     options = (primitive, axis, exclusive, reverse, include_initial, method)
-    ys = torch.ops.parprims.scan(xs, operation, arrays, numbers, _listed(dtype), *options)
+    ys = _node("scan", xs, operation, arrays, numbers, _listed(dtype), *options)
     return ys[0] if single else tuple(ys)
 
 
 def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, method: Any) -> Array:
     """Return what `_scan.linear_recurrence` returns."""
     options = (axis, reverse, method)
-    return torch.ops.parprims.linear_recurrence(*_either(a), *_either(b), *_either(initial), *options)
+    return _node("linear_recurrence", *_either(a), *_either(b), *_either(initial), *options)
 
 
 def sort(
@@ -95,10 +95,10 @@ def sort(
 ) -> tuple[Array, ...]:
     """Return what `_sort._sort` returns."""
     if values is None:
-        return (torch.ops.parprims.argsort(keys, axis, descending, stable, method),)
+        return (_node("argsort", keys, axis, descending, stable, method),)
     arrays = (keys, *values)
     asked_for = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
-    results = torch.ops.parprims.sort(arrays, primitive, asked_for, axis, descending, stable, method)
+    results = _node("sort", arrays, primitive, asked_for, axis, descending, stable, method)
     return tuple(results)[: len(arrays)]
 
 
@@ -118,7 +118,7 @@ def solve_tridiagonal(
     """Return what `_tridiagonal.solve_tridiagonal` returns."""
     options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
     coefficients = (*_either(lower), *_either(diag), *_either(upper))
-    results = torch.ops.parprims.solve_tridiagonal(*coefficients, rhs, *options)
+    results = _node("solve_tridiagonal", *coefficients, rhs, *options)
     return tuple(results) if return_residual or return_status else results[0]
 
 
@@ -130,7 +130,7 @@ def matmul(a: Any, b: Any, add: Any, multiply: Any, precision: Any, kernel: Any,
         if precision != "float32" or kernel is not None:
             raise ValueError("precision and kernel are for sums of products, not for operators of your own")
         return _multiplied(a, b, as_operator(add, "add"), as_operator(multiply, "multiply"), lengths, method)
-    return torch.ops.parprims.matmul(a, b, sums, products, precision, kernel, lengths, method)
+    return _node("matmul", a, b, sums, products, precision, kernel, lengths, method)
 
 
 def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
@@ -145,6 +145,26 @@ def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
             [one if isinstance(one, torch.Tensor) else _filled("initial", one, to, (), xs[0]) for one, to in parts]
         )
     return given, ()
+
+
+def _node(name: str, *inputs: Any) -> Any:
+    """Return what a node computes, or what the operations do by which a transformation of torch.func sees through it.
+
+    An operator of PyTorch with a rule for backward derivatives has none for forward ones, and counts as constant.
+    """
+    if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        return _by_operations(name, *inputs)
+    return getattr(torch.ops.parprims, name)(*inputs)
+
+
+@torch.compiler.allow_in_graph
+def _by_operations(name: str, *inputs: Any) -> Any:
+    """Return what a node computes; torch.compile does not read this, but sees the operations when it runs."""
+    *inputs, method = inputs
+    return _runs[name](*inputs, Inside(method))
+
+
+_runs: dict[str, Callable[..., Any]] = {}
 
 
 def _either(x: Any) -> tuple[Any, Any]:
@@ -551,6 +571,17 @@ def _whole(results: Any) -> list[Array]:
     return [one.contiguous() for one in (results if isinstance(results, tuple) else (results,))]
 
 
+def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a node does; not where forward derivatives are taken, for PyTorch would take its own for zero."""
+
+    def checked(*inputs: Any) -> Any:
+        if torch.autograd.forward_ad._current_level >= 0:
+            raise NotImplementedError("operators of torch.ops.parprims have no forward derivatives")
+        return run(*inputs)
+
+    return checked
+
+
 def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a node does where arrays have no values: check, and return empty ones."""
     return lambda *args: run(*args[:-1], Abstract(args[-1]))
@@ -933,7 +964,7 @@ def _batch_matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) ->
 
 _ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[] initial, ScalarType[] dtype, str primitive"
 
-for _node, _schema, _run, _kept_for, _pull, _batch in (
+for _title, _schema, _run, _kept_for, _pull, _batch in (
     (
         "reduce",
         f"({_ELEMENTS}, int[]? axis, bool keepdims, str method) -> Tensor[]",
@@ -1003,14 +1034,16 @@ for _node, _schema, _run, _kept_for, _pull, _batch in (
         _batch_matmul,
     ),
 ):
-    _op = torch.library.custom_op(f"parprims::{_node}", _run, mutates_args=(), schema=_schema)
+    _runs[_title] = _run
+    _op = torch.library.custom_op(f"parprims::{_title}", _with_values(_run), mutates_args=(), schema=_schema)
     _op.register_fake(_fake(_run))
     _op.register_vmap(_batch)
     if _pull is not None:
         _op.register_autograd(_pull, setup_context=_kept_for)
+    if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "matmul"):
         _arguments = _schema[1 : _schema.index(")")]
         _op = torch.library.custom_op(
-            f"parprims::{_node}_backward",
+            f"parprims::{_title}_backward",
             _backward(_run),
             mutates_args=(),
             schema=f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]",
