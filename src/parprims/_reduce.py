@@ -55,7 +55,7 @@ from parprims._operators import (
     harmless_map,
     restructured,
 )
-from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
+from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, state_size, structures, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -1035,6 +1035,7 @@ class _Program:
         combined = trace_combine(r.op, states, immutable=immutable)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
         self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
+        self.partial_bytes = -(-state_size(states) // 4) * 4
         self._types = tuple(C_TYPES[name] for name in names)
         self._text = "\n".join(
             (
@@ -1220,7 +1221,7 @@ def _plan(
             integers=(outer, n, inner, chunk, chunks),
             grid=tiles * chunks,
             zeroed=4 * tiles if chunks > 1 else 0,
-            scratch=tiles * chunks * slot_bytes if chunks > 1 else 0,
+            scratch=tiles * chunks * slot_bytes // program.state_bytes * program.partial_bytes if chunks > 1 else 0,
         )
     rows = outer
     items = vector * unroll
@@ -1247,7 +1248,7 @@ def _plan(
         grid=rows * chunks,
         block=threads,
         zeroed=4 * rows if chunks > 1 else 0,
-        scratch=rows * chunks * program.state_bytes if chunks > 1 else 0,
+        scratch=rows * chunks * program.partial_bytes if chunks > 1 else 0,
     )
 
 

@@ -47,7 +47,17 @@ from parprims._operators import (
     harmless,
     restarted,
 )
-from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
+from parprims._trace import (
+    C_TYPES,
+    Untraceable,
+    lasting_key,
+    literal,
+    register_type,
+    state_size,
+    structures,
+    trace,
+    trace_combine,
+)
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -1083,7 +1093,7 @@ class _Program:
         self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
         self.starts = () if constant_start or starts is None else starts
         self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
-        self.state_words = -(-self.state_bytes // 8)
+        self.state_words = -(-state_size(states) // 8)
         # What a thread keeps of an element: narrow ones are unpacked.
         self.raw_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in inputs)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in (*inputs, *self.outputs))
