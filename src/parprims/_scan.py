@@ -27,6 +27,7 @@ from parprims._arrays import (
     dtype_name,
     namespace,
     normalize_axis,
+    quiet,
     ring_dtype,
     sum_dtype,
 )
@@ -106,6 +107,8 @@ def scan(
     n log2 n times in log2 n steps. Kernel combines about 2n times.
     Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
     writes about 12n elements.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 3 (array) or 2 (native,
+    besides what the library takes).
     Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
     associative gives results that depend on how a method groups elements: `check_associative` tells.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another,
@@ -271,6 +274,7 @@ def linear_recurrence(
     Traffic and launches: kernel reads a and b as they are given, each element once (a constant, or one coefficient for
     each channel, costs next to nothing), and writes x once, in one launch; array reads and writes about 50n elements,
     far fewer where the library fuses operations.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 6 (array) or 3 (native).
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers
@@ -872,8 +876,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
 
 def _array_recurrence(xp: Namespace, r: _Recurrence) -> Array:
     """Return the solution by a scan of the affine maps x -> a x + b."""
-    # NumPy need not warn of products of coefficients that overflow and leave no trace in the result.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with quiet(xp):  # of products of coefficients that overflow and leave no trace in the result
         return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
 
 
