@@ -37,6 +37,11 @@ def namespace(**arrays: Array) -> Namespace:
             except TypeError:
                 raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
         if shared is None:
+            if array_api_compat.is_array_api_strict_namespace(xp) and _version(xp) < "2023.12":
+                raise TypeError(
+                    f"{name} is an array of {xp.__name__} at version {_version(xp)} of the array API standard: "
+                    "version 2023.12 or later is needed"
+                )
             shared, first = xp, name
         elif xp is not shared:
             raise TypeError(
@@ -226,3 +231,19 @@ def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
     if array_api_compat.is_numpy_namespace(xp) or array_api_compat.is_array_api_strict_namespace(xp):
         return np.errstate(all="ignore")
     return contextlib.nullcontext()
+
+
+def offers(xp: Namespace, function: str) -> bool:
+    """Return whether the library has a function that the standard had not always."""
+    if array_api_compat.is_array_api_strict_namespace(xp):
+        return _version(xp) >= _SINCE[function]
+    return hasattr(xp, function)
+
+
+_SINCE = {"cumulative_sum": "2023.12", "cumulative_prod": "2024.12", "take_along_axis": "2024.12"}
+
+
+def _version(xp: Namespace) -> str:
+    """Return the version of the standard that array-api-strict is set to."""
+    version: str = xp.get_array_api_strict_flags()["api_version"]
+    return version

@@ -27,6 +27,7 @@ from parprims._arrays import (
     dtype_name,
     namespace,
     normalize_axis,
+    offers,
     quiet,
     ring_dtype,
     sum_dtype,
@@ -613,7 +614,7 @@ def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | Non
 
         cumulative: Callable[[Array, int], Array] = getattr(lax, _JAX[name])
         return cumulative
-    if name in _STANDARD and hasattr(xp, _STANDARD[name]):
+    if name in _STANDARD and offers(xp, _STANDARD[name]):
         function = getattr(xp, _STANDARD[name])
         return lambda x, axis: function(x, axis=axis, dtype=x.dtype)
     return None

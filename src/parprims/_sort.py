@@ -20,6 +20,7 @@ from parprims._arrays import (
     is_traced,
     namespace,
     normalize_axis,
+    offers,
 )
 from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN
@@ -397,6 +398,12 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
         for one in (() if s.values is None else (s.keys, *s.values))
     )
     return (*moved, order) if s.indices else tuple(moved)
+
+
+def _native_refusal(xp: Namespace, s: _Sorting) -> str | None:
+    if offers(xp, "take_along_axis") or s.values is None or (s.values == () and _keeps_order(xp, s.keys)):
+        return None
+    return f"{xp.__name__} has no take_along_axis at this version of the array API standard"
 
 
 def _moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
@@ -840,7 +847,7 @@ _METHODS = {
     primitive: Methods(
         primitive,
         kernel=Method(_kernel, _kernel_refusal),
-        native=Method(_native),
+        native=Method(_native, _native_refusal),
         array=Method(_array),
     )
     for primitive in ("sort", "argsort", "sort_by_key")

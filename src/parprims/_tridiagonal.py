@@ -565,7 +565,7 @@ def _unless_infinite(
         lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
     )
     return tuple(
-        xp.where(finite & xp.all(xp.isfinite(one), axis=axis, keepdims=True), x, math.nan)
+        xp.where(finite & xp.all(xp.isfinite(one), axis=axis, keepdims=True), x, _nan(xp, x, axis))
         for x, one in zip(xs, rhs, strict=True)
     )
 
@@ -577,7 +577,12 @@ def _is_finite(x: Array) -> bool:
 
 def _whole(xp: Namespace, x: Array, axis: int) -> Array:
     """Return x with NaN throughout each solution that is not finite throughout."""
-    return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, math.nan)
+    return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, _nan(xp, x, axis))
+
+
+def _nan(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return NaN for each solution: an array, because version 2023.12 of the standard selects from no numbers."""
+    return xp.full_like(x[_rows(axis, 0, 1)], math.nan)
 
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -588,7 +593,7 @@ _ROUNDED_TO_INFINITY = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
 def _rounded(xp: Namespace, x: Array, dtype: Any, axis: int) -> Array:
     """Return x in a 16-bit dtype, NaN throughout each solution that is not finite in it."""
     within = xp.abs(x) < _ROUNDED_TO_INFINITY[dtype_name(dtype)]
-    return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, math.nan), dtype)
+    return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, _nan(xp, x, axis)), dtype)
 
 
 def _residual(xp: Namespace, s: _System, x: Array, factor: Array | None = None) -> tuple[Array, Array]:
@@ -642,7 +647,8 @@ def _safe_backward_error(xp: Namespace, s: _System, x: Array) -> Array:
     _, size = _residual(xp, s, x)
     info = xp.finfo(size.dtype)
     exponents = round(math.log2(float(info.max)))
-    factor = xp.where(size < 4 * float(info.smallest_normal), 2.0 ** (3 * exponents // 4), xp.ones_like(size))
+    larger, same = xp.full_like(size, 2.0 ** (3 * exponents // 4)), xp.ones_like(size)
+    factor = xp.where(size < 4 * float(info.smallest_normal), larger, same)
     factor = xp.where(xp.isfinite(size), factor, xp.full_like(size, 2.0 ** (-exponents // 2 - 2)))
     error = _largest_ratio(xp, s, *_residual(xp, s, x, factor))
     return xp.where(xp.all(xp.isfinite(x), axis=s.axis), error, xp.full_like(error, math.inf))
