@@ -114,7 +114,8 @@ def matmul(
     every tile of m, from views as they are (batches that broadcast included), and writes the result once. Where
     neither of two large float32 factors lies along k in steps of 16 bytes, a launch before it copies one so. Array
     writes and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for
-    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
+    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. Native copies
+    factors that it widens, NumPy's of 16 bits and all with highest, and then rounds a wide result. By default a
     tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
     matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
     them.
