@@ -3,7 +3,8 @@
 ``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
-and not a skip.
+and not a skip. ``--promise ways`` says that the tests chosen reach every way of the kernels on the emulator.
+``--record-errors FILE`` writes down how much of its bound every check used, see trust.py.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +23,8 @@ import pytest
 
 import parprims
 from tests import emulator
+from tests.trust import errors
+from tests.ways import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown  # noqa: F401
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,12 +163,14 @@ def _available(name: str) -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
     parser.addoption(
-        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
+        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel", "ways"], help="its absence is a failure"
     )
+    parser.addoption("--record-errors", metavar="FILE", help="write the largest errors beside their bounds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    errors.on = bool(config.getoption("--record-errors"))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -177,6 +183,24 @@ def pytest_configure(config: pytest.Config) -> None:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
         count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    errors.begin(item.nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a process of pytest-xdist has recorded."""
+    errors.join(getattr(node, "workeroutput", {}).get("errors", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the errors recorded, or hand them to the process that does."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["errors"] = errors.records()
+    elif errors.on:
+        errors.write(pathlib.Path(session.config.getoption("--record-errors")))
 
 
 _backends: dict[str, Backend] = {}
@@ -252,6 +276,14 @@ def _emulator_once(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _once(request: pytest.FixtureRequest) -> None:
+    """Leave tests marked so, which need no array library but NumPy, to its run where runs are of one backend each."""
+    asked_for = request.config.getoption("--backend") or ["numpy"]
+    if request.node.get_closest_marker("once") and "numpy" not in asked_for and "backend" not in request.fixturenames:
+        pytest.skip("the run of NumPy has it")
+
+
+@pytest.fixture(autouse=True)
 def _first_gpu(request: pytest.FixtureRequest) -> None:
     """Make the first GPU the current one, which XLA's last program may have been on another than."""
     name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
@@ -265,6 +297,20 @@ def _first_gpu(request: pytest.FixtureRequest) -> None:
         torch.cuda.set_device(0)
 
 
+@pytest.fixture(autouse=True)
+def _compile_quickly(request: pytest.FixtureRequest) -> None:
+    """Let XLA leave out its optimisations for a CPU, which take a third of the time, where no test asks for them.
+
+    They change how numbers are rounded, for they join products and sums: tests of that are marked ``optimised``.
+    """
+    names = request.fixturenames
+    on_jax = "jax" in names or ("backend" in names and request.getfixturevalue("backend").name == "jax")
+    jax = importlib.import_module("jax") if on_jax and importlib.util.find_spec("jax") else sys.modules.get("jax")
+    if jax is not None:
+        quickly = shutil.which("nvidia-smi") is None and request.node.get_closest_marker("optimised") is None
+        jax.config.update("jax_disable_most_optimizations", quickly)
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that are another stream in every test and the same in every run."""
@@ -273,7 +319,10 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses."""
+    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses.
+
+    Its attribute ``method`` is the method that ran last.
+    """
     promised = "kernel" in request.config.getoption("--promise")
 
     def call(function: Callable[..., Any], *args: Any, method: str, **options: Any) -> Any:
@@ -287,6 +336,8 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
                 pytest.skip(str(refusal))
         assert calls, f"{function.__name__} did not say which method ran"
         assert method == "auto" or calls[0].method == method
+        call.method = calls[0].method
+        errors.ran(calls[0], result)
         return result
 
     return call

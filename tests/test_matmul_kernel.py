@@ -1021,6 +1021,7 @@ class TestPlan:
         ((3, 1, 5, 7), (4, 7, 9)),
     )
 
+    @pytest.mark.once
     @pytest.mark.parametrize("capability", CAPABILITIES)
     def test_bounds_of_every_plan(self, subtests, capability):
         most = {75: 64, 80: 163, 86: 99, 90: 227}[capability] << 10
@@ -1070,6 +1071,7 @@ class TestPlan:
         assert "compute capability 8.0" in _matmul._best(p, numbers, 75)[1]
         assert _matmul._best(p, numbers, 80) == ("tensor", None)
 
+    @pytest.mark.once
     def test_possible_tiles(self, rng, subtests):
         # Tiles at random: those that are possible have plans a device can run, the others are refused with the reason.
         possible = 0

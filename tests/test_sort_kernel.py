@@ -523,6 +523,7 @@ class TestSanitized:
 class TestPlan:
     """How the kernels cut their work, checked without a GPU."""
 
+    @pytest.mark.once
     @pytest.mark.parametrize("index", [None, "int32", "int64"])
     @pytest.mark.parametrize("dtype", REAL)
     def test_bounds_of_every_plan(self, subtests, dtype, index):

@@ -7,6 +7,7 @@ import difflib
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,7 +113,7 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
         if not _is_plain_tensor(kind):
             raise TypeError(f"{name} must be a plain tensor, got {kind.__name__}")
         flaw = _torch_flaw
-    elif array_api_compat.is_jax_namespace(xp) and not is_traced(array):
+    elif array_api_compat.is_jax_namespace(xp):
         flaw = _jax_flaw
     _known[kind] = xp, flaw
     return xp, flaw
@@ -142,15 +143,33 @@ def _torch_flaw(x: Array) -> str | None:
 def _jax_flaw(x: Array) -> str | None:
     if not is_sharded(x):
         return None
+    if is_traced(x):
+        over, gather = f"explicit axes of a mesh, {explicit_sharding(x).spec}", "jax.sharding.reshard"
+    else:
+        over, gather = f"{len(x.devices())} devices", "jax.device_put"
     return (
-        f"is sharded over {len(x.devices())} devices: parprims has no drivers for sharded arrays yet; gather it by "
-        "jax.device_put, or call inside jax.shard_map"
+        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
+        "inside jax.shard_map"
     )
 
 
 def is_sharded(x: Array) -> bool:
-    """Return whether a JAX array with a value has its elements on several devices, each some of them."""
+    """Return whether a JAX array has its elements on several devices, each some of them, as far as can be seen.
+
+    Of one without a value this is its type to tell, which knows explicit axes of a mesh only. Inside shard_map an array
+    is what one device has.
+    """
+    if is_traced(x):
+        sharding = explicit_sharding(x)
+        return sharding is not None and not sharding.is_fully_replicated
     return len(x.devices()) > 1 and not x.is_fully_replicated
+
+
+def explicit_sharding(x: Array) -> Any:
+    """Return the sharding that is part of the type of a JAX array, or None if there is none."""
+    import jax
+
+    return getattr(jax.typeof(x), "sharding", None)
 
 
 def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
@@ -178,8 +197,48 @@ def is_traced(x: Array) -> bool:
 
 
 def device(x: Array) -> Any:
-    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value."""
-    return None if is_traced(x) else array_api_compat.device(x)
+    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value.
+
+    For one that several devices have a copy of it is the sharding of such arrays, of any number of dimensions.
+    """
+    if is_tensor(x):
+        return x.device
+    if not array_api_compat.is_jax_array(x):
+        return array_api_compat.device(x)
+    if is_traced(x):
+        return None
+    devices = x.devices()
+    if len(devices) == 1:
+        return next(iter(devices))
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return NamedSharding(x.sharding.mesh, PartitionSpec()) if isinstance(x.sharding, NamedSharding) else x.sharding
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether x is a tensor of PyTorch, in words that torch.compile can read."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def namespace_of(x: Array) -> Namespace:
+    """Return the namespace of an array, in words that torch.compile can read."""
+    if is_tensor(x):
+        from array_api_compat import torch
+
+        return torch
+    return array_api_compat.array_namespace(x)
+
+
+def compiling(x: Any) -> bool:
+    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+        return False
+    return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
 
 
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
@@ -213,8 +272,48 @@ _ANNOUNCING = ("array_api_compat.numpy", "array_api_strict")
 
 
 def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which NumPy does not warn of infinities and NaN, which here are results like others."""
-    return np.errstate(all="ignore") if getattr(xp, "__name__", "") in _ANNOUNCING else contextlib.nullcontext()
+    """Return a context in which NumPy does not warn of infinities and NaN, which here are results like others.
+
+    In it JAX minds nothing of ours either that it was told to mind of a caller's: that ranks differ, that Python's
+    numbers go to the device, or NaN and infinities on the way to a result.
+    """
+    name = getattr(xp, "__name__", "")
+    if name == "jax.numpy":
+        return _quiet_jax()
+    return np.errstate(all="ignore") if name in _ANNOUNCING else contextlib.nullcontext()
+
+
+def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
+    import jax
+
+    # Only what is switched on is switched off: switches are part of what JAX finds its programs by.
+    config, contexts = jax.config, []
+    if config.jax_numpy_rank_promotion != "allow":
+        contexts.append(jax.numpy_rank_promotion("allow"))
+    if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
+        contexts.append(jax.transfer_guard_host_to_device("allow"))
+    if config.jax_debug_nans:
+        contexts.append(jax.debug_nans(False))
+    if config.jax_debug_infs:
+        contexts.append(jax.debug_infs(False))
+    if not contexts:
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    for context in contexts:
+        stack.enter_context(context)
+    return stack
+
+
+def announced(xp: Namespace, result: Any) -> Any:
+    """Return a result, in which JAX has looked for NaN and infinities if it was told to."""
+    if getattr(xp, "__name__", "") == "jax.numpy":
+        import jax
+
+        if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
+            for x in result if isinstance(result, tuple) else (result,):
+                if not is_traced(x) and dtype_kind(x.dtype) in ("float", "complex"):
+                    xp.abs(x)  # an operation whose result JAX looks at
+    return result
 
 
 def shown(value: Any) -> str:
@@ -440,7 +539,9 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
     not broadcast.
     """
     if is_scalar(value):
-        array = xp.asarray(as_scalar(name, value, dtype), dtype=dtype, device=device)
+        number = as_scalar(name, value, dtype)
+        with quiet(xp):
+            array = xp.asarray(number, dtype=dtype, device=device)
     else:
         other, (array,) = admit({name: value})
         if other is not xp:
@@ -522,6 +623,29 @@ def _is_exact(number: Any, name: str) -> bool:
     digits, most = _float_format(name)
     exponent = max(math.frexp(number)[1], 2 - most)  # that of subnormal numbers is the least of normal ones
     return math.ldexp(number, digits - exponent).is_integer()
+
+
+def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
+    """Return x with one axis moved: moveaxis, in an operation for which torch.func.vmap has a rule."""
+    if source % x.ndim == destination % x.ndim:
+        return x
+    order = list(range(x.ndim))
+    axis = order.pop(source)
+    order.insert(destination % x.ndim, axis)
+    return xp.permute_dims(x, tuple(order))
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what shapes broadcast to; ValueError if they do not. Lengths may be symbols of torch.compile."""
+    result: list[int] = []
+    for shape in shapes:
+        result[:0] = [1] * (len(shape) - len(result))
+        for at, length in enumerate(shape, len(result) - len(shape)):
+            if result[at] == 1:
+                result[at] = length
+            elif length not in (1, result[at]):
+                raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(result)
 
 
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:

@@ -35,8 +35,18 @@ from parprims._arrays import (
     ring_dtype,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._dispatch import Method, Methods, in_graph, watched
+from parprims._elements import is_structured
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    by_leaves,
+    check_components,
+    flags_broadcast,
+    harmless,
+    restarted,
+)
 from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
@@ -118,9 +128,11 @@ def scan(
     and n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the
     last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array: what is grouped with what
-    depends on the shape and layout alone, not on which block of the GPU came first. Kernels on one stream share their
-    scratch, which stays theirs and takes up to 3 % of the largest result (7 % in recurrences of 8-bit integers down
-    columns): CUDA graphs captured from one stream are to be replayed one after another.
+    depends on the shape and layout alone, not on which block of the GPU came first.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs and takes up to 3 % of the largest result (7 %
+    in recurrences of 8-bit integers down columns), up to 4 times as much where results grew from call to call. Those
+    captured into a graph have as much of the graph's, until it is destroyed, so that any graphs and calls may run at
+    once.
     Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
@@ -143,6 +155,10 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    if isinstance(x, (tuple, dict)) and is_structured(x):
+        return by_leaves(
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
+        )
     return _scan("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method)
 
 
@@ -306,10 +322,10 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
-    if _derivatives.compiling((a, b)):
-        from parprims import _derivatives_torch
+    if in_graph((a, b), method):
+        from parprims import _torch_ops
 
-        return _derivatives_torch.compiled_recurrence(a, b, axis, initial, reverse, method)
+        return _torch_ops.linear_recurrence(a, b, axis, initial, reverse, method)
     key = None
     if initial is None and not watched():
         signature = _cuda.signature((a, b), gradient=True)
@@ -446,6 +462,7 @@ class _Scan:
             starts,
             constant_start=self.initial is None,
             exclusive=self.exclusive or self.n > self.shape[self.axis],
+            immutable=array_api_compat.is_jax_array(self.inputs[0]),
         )
 
 
@@ -462,17 +479,13 @@ def _scan(
     method: str,
 ) -> Any:
     """Check a call of any public scan and hand it to a method."""
+    if in_graph(x, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
     single = not isinstance(x, tuple)
     xs: tuple[Array, ...] = (x,) if single else x
-    key = operation = None
-    if _derivatives.compiling(xs):
-        from parprims import _derivatives_torch
-
-        if _derivatives_torch.can_compile(xs, as_operator(op), initial):
-            nodes = (primitive, axis, exclusive, reverse, include_initial, method)
-            return _derivatives_torch.compiled_scan(xs, single, as_operator(op), initial, dtype, nodes)
-    else:
-        operation = lasting_key(op)
+    key, operation = None, lasting_key(op)
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:
@@ -490,6 +503,8 @@ def _scan(
     exclusive, reverse = check_flag("exclusive", exclusive), check_flag("reverse", reverse)
     include_initial = check_flag("include_initial", include_initial)
     _METHODS[primitive].check(method)
+    if any(one.shape != xs[0].shape for one in xs):
+        xs, key = flags_broadcast(xp, operator, xs), None
     if any(one.shape != xs[0].shape for one in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     if axis is None and xs[0].ndim != 1:
@@ -510,8 +525,22 @@ def _scan(
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + int(include_initial)  # a length may be a symbol, to which PyTorch adds no bool
     call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
+    if exclusive and operator.flags:
+        return _by_segments(_METHODS[primitive], method, xp, call)
     call.key = key
     return _derivatives.scan(_METHODS[primitive], method, xp, call)
+
+
+def _by_segments(methods: Methods, method: str, xp: Namespace, r: _Scan) -> tuple[Array, ...]:
+    """Return an exclusive scan with a segmented operator, which begins anew at every flag."""
+    count, starts = r.op.flags, r.initial
+    if r.initial is not None:  # no flag before the first element, so that results tell which were met
+        r.initial = (*(xp.zeros_like(one) for one in r.initial[:count]), *r.initial[count:])
+    ys = _derivatives.scan(methods, method, xp, r)
+    if starts is None:
+        assert r.identity is not None
+        starts = tuple(_full(xp, value, y, r.axis) for value, y in zip(r.identity, ys, strict=True))
+    return restarted(xp, r.op, r.inputs[:count], starts, r.initial is not None, ys)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
@@ -612,6 +641,7 @@ def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) 
 
 def _array(xp: Namespace, r: _Scan) -> Any:
     """Return the scan by pairs and step doubling."""
+    r.op = harmless(xp, r.op, r.operation, r.inputs)
     return _result(xp, r, inclusive)
 
 
@@ -1008,6 +1038,8 @@ class _Program:
         The number of that input.
     first : str
         CUDA statements on ``raw``, the first element of a line that has no start.
+    immutable : bool
+        Whether arrays of the caller's library never change.
     """
 
     def __init__(
@@ -1024,6 +1056,7 @@ class _Program:
         result: Callable[..., Any] | None = None,
         peeks: int = 0,
         first: str = "",
+        immutable: bool = False,
     ) -> None:
         for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
             if name not in C_TYPES:
@@ -1065,9 +1098,10 @@ class _Program:
         else:
             start = []
         results = ", ".join(f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True))
+        self.function: Any = None
         self._text = "\n".join(
             (
-                structures(inputs, states, lines, values, trace_combine(op, states)),
+                structures(inputs, states, lines, values, trace_combine(op, states, immutable=immutable)),
                 "struct Result {",
                 *(f"    {C_TYPES[name]} y{index};" for index, name in enumerate(self.outputs)),
                 "};",
@@ -1381,7 +1415,7 @@ def _kernel_refusal(xp: Namespace, r: _Scan) -> str | None:
     starts = tuple([x.dtype for x in r.starts()])
     inclusive = not r.exclusive and r.n == r.shape[r.axis]
     key = (r.operation, xp, _cuda.mode(xp), _dtypes_of(r), r.working, r.dtypes, inclusive, r.identity, starts)
-    return _kernel_refusal_of(xp, r, key if r.operation is not None else None)
+    return _kernel_refusal_of(xp, r, key)
 
 
 def _recurrence_kernel_refusal(xp: Namespace, r: _Recurrence) -> str | None:
@@ -1401,14 +1435,20 @@ def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence | _Adjoint, key: An
     reason = _cuda.refusal(xp, (*r.inputs, *r.starts()))
     if reason is not None:
         return reason
-    program = None if key is None else _programs.get(key)
+    lasting = not isinstance(r, _Scan) or r.operation is not None
+    program = _programs.get(key) if lasting else None
     if program is None:
         try:
             program = r.make_program()
         except Untraceable as reason:
             return str(reason)
-        if key is not None:
-            _cuda.remember(_programs, key, program)
+        if isinstance(r, _Scan) and not lasting:
+            # What it reads may have changed: it is known by what it was translated into, and on JAX, which may call
+            # the function itself later on, by the function too, which the program keeps.
+            program.function = r.op.combine
+            key = (program._text, id(program.function) if _cuda.is_jax(xp) else 0, *key[1:])
+            program = _programs.get(key, program)
+        _cuda.remember(_programs, key, program)
     r.program = program
     return None
 
@@ -1461,7 +1501,8 @@ def _runner(
     if gpu is not None:
         return _cuda.remember(r.program.runners, key, _cuda.Runner(xp, plan, gpu))
     assert not isinstance(r, _Adjoint), "JAX derives adjoints itself"
-    axis, remade = r.axis, r.remade
+    axis = r.axis
+    remade = _derivatives.changed(r, inputs=(None,) * len(r.inputs), initial=None).remade  # it is kept, the arrays not
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         shape = _joint_shape(arrays)

@@ -16,13 +16,14 @@ from parprims._arrays import (
     Namespace,
     admit,
     check_flag,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
-    is_traced,
+    move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, watched
+from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN
 from parprims._scan import inclusive
 
@@ -75,7 +76,8 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     pass.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
-    Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs; those captured into a graph have the graph's,
+    until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
     another), array.
     Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
@@ -198,6 +200,10 @@ def _sort(
     method: str,
 ) -> tuple[Array, ...]:
     """Check a call of any public function here and hand it to a method."""
+    if in_graph(keys, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.sort(primitive, keys, values, axis, descending, stable, method)
     key = None
     if not watched():
         signature = _cuda.signature((keys, *values) if values else keys)
@@ -296,16 +302,16 @@ _TILE = 128
 
 def _array(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     """Return what is asked for by a radix sort, the least significant digit first; all rows are sorted at once."""
-    x = xp.moveaxis(s.keys, s.axis, -1)
+    x = move_axis(xp, s.keys, s.axis, -1)
     n = x.shape[-1]
     source = _source(xp, "keys" if s.values else "x", xp.reshape(x, (-1,)), n, s.descending)
     flat = [
-        _moved(xp, xp.reshape(xp.moveaxis(one, s.axis, -1), (-1,)), lambda one: one[source])
+        _moved(xp, xp.reshape(move_axis(xp, one, s.axis, -1), (-1,)), lambda one: one[source])
         for one in (() if s.values is None else (s.keys, *s.values))
     ]
     if s.indices:
         flat.append(source % n if n else source)
-    return tuple(xp.moveaxis(xp.reshape(one, x.shape), -1, s.axis) for one in flat)
+    return tuple(move_axis(xp, xp.reshape(one, x.shape), -1, s.axis) for one in flat)
 
 
 def _source(xp: Namespace, name: str, x: Array, n: int, descending: bool) -> Array:
@@ -372,8 +378,7 @@ def _search(xp: Namespace, ascending: Array, first: Array, length: int, wanted: 
 
 def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
     """Return 0, 1, ..., n - 1 on the device of another array."""
-    device = None if is_traced(like) else array_api_compat.device(like)
-    return xp.arange(n, dtype=dtype, device=device)
+    return xp.arange(n, dtype=dtype, device=device(like))
 
 
 def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
@@ -785,12 +790,12 @@ def _kernel(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
     if 0 in s.keys.shape:
         return _array(xp, s)
     last = s.keys.ndim - 1
-    moved = (x if s.axis == last else xp.moveaxis(x, s.axis, -1) for x in given)
+    moved = (x if s.axis == last else move_axis(xp, x, s.axis, -1) for x in given)
     arrays = tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
     runner = _runner(xp, s, arrays)
     ys: tuple[Array, ...] = runner(*arrays)
     if s.axis != last:
-        return tuple(xp.moveaxis(y, -1, s.axis) for y in ys)
+        return tuple(move_axis(xp, y, -1, s.axis) for y in ys)
     if s.key is not None and all(one is other for one, other in zip(arrays, given, strict=True)):
         alone = isinstance(runner, _cuda.Runner) and not runner.plan.then and len(given) + len(ys) == 2
         _cuda.remember(_shortcuts, s.key, (lambda x: (runner.one(x),)) if alone else runner)
