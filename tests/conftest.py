@@ -4,7 +4,6 @@
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
 and not a skip. ``--promise ways`` says that the tests chosen reach every way of the kernels on the emulator.
-``--record-errors FILE`` writes down how much of its bound every check used, see trust.py.
 """
 
 import dataclasses
@@ -22,9 +21,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import emulator
-from tests.trust import errors
-from tests.ways import pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown  # noqa: F401
+from tests import emulator, trust, ways
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,16 +158,18 @@ def _available(name: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
     parser.addoption(
         "--promise", action="append", default=[], choices=[*_MAKERS, "kernel", "ways"], help="its absence is a failure"
     )
-    parser.addoption("--record-errors", metavar="FILE", help="write the largest errors beside their bounds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
-    errors.on = bool(config.getoption("--record-errors"))
+    config.pluginmanager.register(ways)
+    if config.getoption("--record-errors"):
+        config.pluginmanager.register(trust.Recorder(config))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -183,24 +182,6 @@ def pytest_configure(config: pytest.Config) -> None:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
         count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    errors.begin(item.nodeid)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take over what a process of pytest-xdist has recorded."""
-    errors.join(getattr(node, "workeroutput", {}).get("errors", []))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the errors recorded, or hand them to the process that does."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["errors"] = errors.records()
-    elif errors.on:
-        errors.write(pathlib.Path(session.config.getoption("--record-errors")))
 
 
 _backends: dict[str, Backend] = {}
@@ -337,7 +318,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
         assert calls, f"{function.__name__} did not say which method ran"
         assert method == "auto" or calls[0].method == method
         call.method = calls[0].method
-        errors.ran(calls[0], result)
+        trust.errors.ran(calls[0], result)
         return result
 
     return call

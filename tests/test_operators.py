@@ -651,7 +651,7 @@ class TestSegmentsExclusive:
         for method in ("array", "native", "kernel", "auto"):
             if (method == "native" and not backend.name.startswith("jax")) or (method == "kernel" and not backend.cuda):
                 continue
-            for n in (0, 1, 2, 41) if not backend.name.startswith("jax") else (41,):
+            for n in (0, 1, 2, 41) if not backend.name.startswith("jax") else (6,):
                 flags, x = rng.random(n) < 0.3, rng.integers(-9, 9, n)
                 arrays = backend.asarray(flags), backend.asarray(x)
                 start = None if initial is None else (False, initial)
@@ -664,14 +664,16 @@ class TestSegmentsExclusive:
                 compare(backend, seen, before.astype(bool)[:n])
 
     def test_of_affine_maps_along_an_axis(self, backend, rng):
-        flags, a, b = rng.random((20, 3)) < 0.3, rng.integers(-2, 3, (20, 3)), rng.integers(-9, 9, (20, 3))
+        n = 6 if backend.name.startswith("jax") else 20
+        flags, a, b = rng.random((n, 3)) < 0.3, rng.integers(-2, 3, (n, 3)), rng.integers(-9, 9, (n, 3))
         arrays = tuple(map(backend.asarray, (flags, a, b)))
         for start in (None, (2, 3)):
             initial = None if start is None else (True, *start)
             seen, *maps = parprims.scan(arrays, parprims.segmented("affine"), axis=0, exclusive=True, initial=initial)
+            maps = [backend.to_numpy(one) for one in maps]
             for column in range(3):
                 total = start or (1, 0)
-                for row in range(20):
+                for row in range(n):
                     if flags[row, column]:
                         total = start or (1, 0)
                     assert tuple(int(one[row, column]) for one in maps) == total
@@ -679,7 +681,8 @@ class TestSegmentsExclusive:
             assert bool(seen[0, 0]) is (start is not None)
 
     def test_of_segments_of_segments(self, backend, rng):
-        outer, inner, x = rng.random(40) < 0.1, rng.random(40) < 0.3, rng.integers(-9, 9, 40)
+        n = 6 if backend.name.startswith("jax") else 40
+        outer, inner, x = rng.random(n) < 0.1, rng.random(n) < 0.3, rng.integers(-9, 9, n)
         op = parprims.segmented(parprims.segmented("add"))
         for start in (None, 4):
             initial = None if start is None else (False, False, start)
@@ -707,27 +710,22 @@ class TestSegmentsExclusive:
 
 
 def test_flags_broadcast(backend, rng):
-    flags, x = rng.random(9) < 0.3, rng.integers(-9, 9, (3, 9))
+    flags, x = rng.random(6) < 0.3, rng.integers(-9, 9, (3, 6))
     op = parprims.segmented("add")
-    whole = tuple(map(backend.asarray, (np.broadcast_to(flags, x.shape).copy(), x)))
-    methods = ("array", "kernel") if backend.cuda else ("array", "auto")
-    for shape, method in itertools.product(((9,), (1, 9), (3, 9)), methods):
-        given = backend.asarray(np.ascontiguousarray(np.broadcast_to(flags, shape))), whole[1]
+    wide = np.broadcast_to(flags, x.shape).copy(), x
+    methods = ("array", "kernel") if backend.cuda else ("array",)
+    for shape, method in itertools.product(((6,), (1, 6), (3, 6)), methods):
+        given = backend.asarray(np.ascontiguousarray(np.broadcast_to(flags, shape))), backend.asarray(x)
         for _ in range(2):
-            for options in ({}, {"exclusive": True}, {"reverse": True}):
-                expected = parprims.scan(whole, op, axis=1, method="array", **options)
-                compare(
-                    backend,
-                    parprims.scan(given, op, axis=1, method=method, **options),
-                    tuple(backend.to_numpy(one) for one in expected),
-                )
-            expected = parprims.reduce(whole, op, axis=1, method="array")
+            for options in ({}, {"exclusive": True, "reverse": True}):
+                expected = parprims.scan(wide, op, axis=1, method="array", **options)
+                compare(backend, parprims.scan(given, op, axis=1, method=method, **options), expected)
             result = parprims.reduce(given, op, axis=1, method=method)
-            compare(backend, result, tuple(backend.to_numpy(one) for one in expected))
-    rows = backend.asarray(np.array([[True], [False], [True]])), whole[1]
+            compare(backend, result, parprims.reduce(wide, op, axis=1, method="array"))
+    rows = backend.asarray(np.array([[True], [False], [True]])), backend.asarray(x)
     compare(backend, parprims.reduce(rows, op, axis=0)[1], x[2])
     with pytest.raises(ValueError, match="equal shape"):
-        parprims.scan((whole[0][0, ...], whole[1]), parprims.Operator(lambda e, _: e, components=2))
+        parprims.scan((rows[0], rows[1]), parprims.Operator(lambda e, _: e, components=2))
 
 
 def added(earlier, later):
@@ -742,7 +740,7 @@ class TestPickle:
         own = parprims.Operator(added, identity=0, commutative=True, name="own", components=1)
         x = backend.asarray(np.arange(1, 9))
         flags = backend.asarray(np.arange(8) % 3 == 0)
-        strict = backend.name in ("array-api-strict", "torch", "torch-cuda")  # no arrays for NumPy's functions
+        strict = backend.name not in ("numpy", "emulated", "cupy")  # their arrays are none for NumPy's functions
         for op in (parprims.Operator(added), parprims.Operator(added if strict else np.add, identity=0)):
             for method in ("array", "kernel") if backend.cuda else ("array",):
                 compare(backend, parprims.scan(x, again(op), method=method), np.cumsum(np.arange(1, 9)))

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -255,3 +256,22 @@ def test_records_are_merged():
     ]
     one.add("sum", "array", "float32", "torch", 1e-9, 0.0)  # an exact result was asked for
     assert one.records()[1]["ratio"] == math.inf
+
+
+def test_suite_starts_beside_a_plugin_that_warns(tmp_path):
+    """As pytest-benchmark does where pytest-xdist is used."""
+    (tmp_path / "warns.py").write_text(
+        "import warnings\ndef pytest_configure(config):\n    warnings.warn('benchmarks are disabled')\n"
+    )
+    described = tmp_path / "pytest_benchmark-1.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: pytest-benchmark\nVersion: 1\n")
+    (described / "entry_points.txt").write_text("[pytest11]\nbenchmark = warns\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_dispatch.py"],
+        cwd=trust.ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr

@@ -18,6 +18,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 # Around every tile edge: powers of two, a warp's and a block's share of float32, several blocks.
 LENGTHS = (0, 1, 2, 3, 5, 16, 17, 33, 128, 511, 512, 513, 4096, 4097, 70001)
+COMPILED = (0, 1, 2, 3, 17, 512, 4097, 70001)
 
 
 def loop(combine, *xs, axis):
@@ -43,6 +44,7 @@ class TestSum(Contract):
     methods = METHODS
     dtypes: ClassVar = ("bool", *INTEGERS, *FLOATS)
     lengths = LENGTHS
+    compiled_lengths = COMPILED
 
     def function(self, x, **options):
         return parprims.sum(x, **options)
@@ -108,6 +110,7 @@ class TestMax(Contract):
     methods = METHODS
     dtypes: ClassVar = (*INTEGERS, "float16", "bfloat16", "float32", "float64")
     lengths = tuple(n for n in LENGTHS if n)
+    compiled_lengths = COMPILED[1:]
 
     def function(self, x, **options):
         return parprims.max(x, **options)
@@ -179,6 +182,7 @@ class TestAffine(Contract):
     methods = ("array", "kernel")
     dtypes = ("int32", "int64", "float32", "float64", "complex64", "complex128")
     lengths = tuple(n for n in LENGTHS if n)
+    compiled_lengths = COMPILED[1:]
 
     def function(self, a, b, **options):
         return parprims.reduce((a, b), affine, **options)

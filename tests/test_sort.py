@@ -50,6 +50,7 @@ class Sorting(Contract):
     methods: ClassVar = ("kernel", "native", "array")
     dtypes: ClassVar = REAL
     lengths: ClassVar = (0, 1, 2, 128, 129, 300)
+    compiled_lengths = lengths
 
     def make(self, rng, shape, dtype):
         """Return keys of which many are equal and some extreme."""

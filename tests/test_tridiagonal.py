@@ -150,7 +150,7 @@ class Systems(Contract):
             pytest.skip("JAX has no views")
         if request.function.__name__ == "test_axis":
             pytest.skip("test_any_shape tests every axis")
-        self.dtypes = ("bfloat16", "float32", "complex128")
+        self.dtypes, self.many = ("bfloat16", "float32", "complex128"), 133
         config = importlib.import_module("jax").config
         config.update("jax_disable_most_optimizations", True)
         yield

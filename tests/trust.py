@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "trust.md"
@@ -108,6 +109,27 @@ class Errors:
 
 
 errors = Errors()
+
+
+class Recorder:
+    """The plugin of pytest that records a run's errors, in one process or in those of pytest-xdist."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        errors.on = True
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        errors.begin(item.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        errors.join(getattr(node, "workeroutput", {}).get("errors", []))
+
+    def pytest_sessionfinish(self) -> None:
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput["errors"] = errors.records()
+        else:
+            errors.write(Path(self._config.getoption("--record-errors")))
 
 
 def _header(backends: set[str]) -> dict[str, Any]:
@@ -540,8 +562,60 @@ PROMISES: tuple[Promise, ...] = (
 )
 
 FAULTS: dict[int, Fault] = {
+    2: Fault(
+        "cupy#9841: a cumulative sum past 2^31 elements is its input",
+        ("tests/test_scan_kernel.py::TestShapes::test_more_than_two_to_the_31",),
+    ),
+    9: Fault(
+        "tensorflow#126681: a tridiagonal solve crashes on an empty batch",
+        (_CONTRACT + "test_any_shape", "tests/test_tridiagonal.py::TestSolveTridiagonal::test_no_rows"),
+    ),
+    10: Fault(
+        "jax#32487: a tridiagonal solve fails for one or two unknowns",
+        ("tests/test_tridiagonal.py::Systems::test_length",),
+    ),
+    11: Fault(
+        "jax#36644: NaN where rows must be exchanged",
+        (
+            "tests/test_tridiagonal.py::TestStability::test_classes",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_every_length",
+            "tests/test_tridiagonal_kernel.py::test_tile_edges",
+        ),
+    ),
+    12: Fault(
+        "pytorch#190781: a NaN with a sign is sorted first",
+        ("tests/test_sort.py::Sorting::test_every_bit", "tests/test_sort_kernel.py::TestEveryDtype::test_ways"),
+    ),
+    14: Fault(
+        "pytorch#172568: a scan's derivative is wrong where the first of several results is unused",
+        ("tests/test_derivatives.py::TestTorch::test_one_result_and_both",),
+    ),
+    15: Fault(
+        "pytorch#137943, triton#4362: a reverse scan is wrong",
+        ("tests/test_scan.py::TestScan::test_order", "tests/test_scan.py::TestScan::test_options"),
+    ),
+    16: Fault(
+        "ROCm triton#947: a scan is wrong where it crosses a warp",
+        ("tests/test_scan_kernel.py::TestShapes::test_lengths",),
+    ),
+    22: Fault(
+        "ERF#3714, quadrants#649: streams share scratch or arguments",
+        (
+            "tests/test_reduce.py::TestKernelShapes::test_streams_and_threads",
+            "tests/test_scan_kernel.py::TestStreams::test_streams_and_threads",
+            "tests/test_sort_kernel.py::TestStreams::test_streams_and_threads",
+        ),
+    ),
+    26: Fault(
+        "pytorch#162602, pytorch#62645: inputs that are not contiguous give a wrong result",
+        (_CONTRACT + "test_view", "tests/test_scan_kernel.py::TestShapes::test_layouts"),
+    ),
+    27: Fault(
+        "pytorch#52213, torch-xpu-ops#2816: the logarithm of a sum of exponentials, of infinities",
+        ("tests/test_scan.py::TestScan::test_logaddexp",),
+    ),
     28: Fault(
-        "cccl#9768, cccl#6452: 30 % of speed lost in silence",
+        "cccl#9768, cccl#6452: 30 % of the speed is lost in silence",
         ("tests/test_benches.py::test_a_row_may_not_lose_more_than_a_twentieth",),
     ),
 }

@@ -669,6 +669,8 @@ def segmented(op: Any) -> Operator:
     or ``initial``, with which every segment then begins. Otherwise ``initial`` stands before the first element alone,
     so that it can carry the state of what came before; from the first flag on nothing is seen of it.
     The flags of a result tell whether a flag was met: up to the element, or before it in an exclusive scan.
+    Every method finds the segments of an exclusive scan anew by a pass over its results and the flags; with ``initial``
+    by another combination of every element.
 
     Examples
     --------

@@ -75,9 +75,9 @@ def reduce(
 
     Parameters
     ----------
-    x : array or tuple of array
-        The elements, of any shape and any dtype the operator takes. A tuple of arrays of equal shape is read as
-        elements of several components.
+    x : array, or tuple, NamedTuple or dict of array
+        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
+        of several components, which may be nested (the order of a dict's is that of its keys).
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
@@ -89,20 +89,21 @@ def reduce(
     dtype : dtype, str or tuple of these, optional
         What elements are cast to before they are combined, one for each component, or the standard's name of it. By
         default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
-    initial : scalar, array or tuple, optional
-        An element combined from the left with the result.
+    initial : scalar, array, or a tuple of these, optional
+        An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
     -------
-    array or tuple of array
-        The combinations, of the shape of x without the axes, or with length 1 there. A tuple for a tuple.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, of the shape of x without the axes, or with length 1 there, and made as x is.
 
     Raises
     ------
     TypeError
-        If x is no array, arrays come from several libraries, or a dtype does not suit the operator.
+        If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
+        works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If shapes differ, an argument has an unknown value, or there is nothing to combine and no identity.
     IndexError
@@ -160,8 +161,9 @@ def map_reduce(
     Parameters
     ----------
     fn : callable
-        Takes as many arrays as are given and returns an array or a tuple of arrays, elementwise. For it to run in
-        a CUDA kernel it must be written as an `Operator`'s function is.
+        Takes as many arrays as are given and returns an array, or a tuple, NamedTuple or dict of arrays, elementwise.
+        It does not change its arguments. For it to run in a CUDA kernel it must be written as an `Operator`'s function
+        is.
     *arrays : array
         The inputs, broadcast against each other.
     op : str, Operator or callable
@@ -172,15 +174,15 @@ def map_reduce(
         Whether the combined axes stay, with length 1.
     dtype : dtype, str or tuple of these, optional
         What the values of fn are cast to before they are combined, as in `reduce`.
-    initial : scalar, array or tuple, optional
-        An element combined from the left with the result.
+    initial : scalar, array, or a tuple of these, optional
+        An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
     -------
-    array or tuple of array
-        The combinations, as in `reduce`.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, as in `reduce`, made as the values of fn are.
 
     Raises
     ------

@@ -75,9 +75,9 @@ def scan(
 
     Parameters
     ----------
-    x : array or tuple of array
-        The elements, of any shape and any dtype the operator takes. A tuple of arrays of equal shape is read as
-        elements of several components.
+    x : array, or tuple, NamedTuple or dict of array
+        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
+        of several components, which may be nested (the order of a dict's is that of its keys).
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
@@ -89,9 +89,9 @@ def scan(
     reverse : bool
         Whether the scan starts at the end: the array is flipped, scanned and flipped back, so that
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
-    initial : scalar, array or tuple, optional
+    initial : scalar, array, or a tuple of these, optional
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
-        that of x without the axis.
+        that of x without the axis. Of several components a tuple, or made as x is.
     dtype : dtype, str or tuple of these, optional
         What elements are cast to before they are combined, one for each component, or the standard's name of it. By
         default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
@@ -101,13 +101,14 @@ def scan(
 
     Returns
     -------
-    array or tuple of array
-        The combinations, of the shape of x. A tuple for a tuple.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, of the shape of x and made as x is: a NamedTuple for a NamedTuple.
 
     Raises
     ------
     TypeError
-        If x is no array, arrays come from several libraries, or a dtype does not suit the operator.
+        If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
+        works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If shapes differ, an argument has an unknown value, or an exclusive scan has neither ``initial`` nor an
         identity to start with.

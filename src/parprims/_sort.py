@@ -387,14 +387,17 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
         result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.indices, s.axis, s.descending, s.stable)
         return result
     ours = _keeps_order(xp, s.keys)
-    stable = _stable_in_numpy(xp, s) if array_api_compat.is_numpy_namespace(xp) else s.stable
+    stable = s.stable or _counted_in_numpy(xp, s.keys)
     if ours and s.values == () and not s.indices:
         if array_api_compat.is_torch_namespace(xp):
             return (xp.sort(s.keys, axis=s.axis, descending=s.descending, stable=stable),)
         # Elsewhere descending order is ascending order flipped: flipped twice, equal elements keep their order.
         x = xp.flip(s.keys, axis=s.axis) if s.descending else s.keys
-        x = xp.sort(x, axis=s.axis, stable=stable)
-        return (xp.flip(x, axis=s.axis) if s.descending else x,)
+        if array_api_compat.is_numpy_namespace(xp):
+            y = _sorted_in_numpy(xp, x, s.axis)
+        else:
+            y = xp.sort(x, axis=s.axis, stable=stable)
+        return (xp.flip(y, axis=s.axis) if s.descending else y,)
     keys = s.keys if ours else _integers(xp, s.keys)
     if not ours and dtype_kind(keys.dtype) == "uint":
         keys = bits(xp, keys)  # PyTorch compares only signed integers on GPUs
@@ -426,26 +429,32 @@ def _keeps_order(xp: Namespace, x: Array) -> bool:
     return kind in ("int", "uint") or (array_api_compat.is_array_api_strict_namespace(xp) and kind == "float")
 
 
-# Arrays shorter than this are sorted stably sooner than searched for -0 and NaN.
+# Arrays shorter than this are sorted stably sooner than searched for zeros and NaN.
 _SEARCHED = 1000
 
 
-def _stable_in_numpy(xp: Namespace, s: _Sorting) -> bool:
-    """Return whether NumPy's stable sort is needed, or is the faster: its other one is faster for wide dtypes.
+def _counted_in_numpy(xp: Namespace, x: Array) -> bool:
+    """Return whether NumPy's stable sort of the dtype counts digits and is its fastest."""
+    return array_api_compat.is_numpy_namespace(xp) and dtype_kind(x.dtype) != "float" and dtype_bits(x.dtype) <= 16
 
-    Elements that are equal but differ in their bits are only -0 and +0, and NaN.
+
+def _sorted_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return NumPy's array sorted, equal elements in their order.
+
+    Of wide dtypes the sort that is not stable is many times faster. What is equal but differs in its bits are only
+    zeros, of two signs, and NaN, of which it may even change the bits: these are taken from x, row by row, where a
+    sorted row has as many of them.
     """
-    kind = dtype_kind(s.keys.dtype)
-    if kind != "float" and dtype_bits(s.keys.dtype) <= 16:
-        return True
-    if not s.stable or s.values != () or s.indices:
-        return s.stable
-    if kind != "float":
-        return False
-    x = s.keys
-    if x.size < _SEARCHED or dtype_name(x.dtype) not in _FRACTION_BITS:
-        return True
-    return bool(xp.any((x == 0) & xp.signbit(x))) or bool(xp.isnan(xp.max(x)))
+    if dtype_kind(x.dtype) != "float" or x.size < _SEARCHED:
+        return xp.sort(x, axis=axis, stable=dtype_kind(x.dtype) == "float" or _counted_in_numpy(xp, x))
+    y = xp.sort(x, axis=axis, stable=False)
+    given, found = xp.moveaxis(x, axis, -1), xp.moveaxis(y, axis, -1)
+    zeros = found == 0
+    if zeros.any():
+        found[zeros] = given[given == 0]
+    if xp.isnan(found[..., -1]).any():
+        found[xp.isnan(found)] = given[xp.isnan(given)]
+    return y
 
 
 @functools.cache

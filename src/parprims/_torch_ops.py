@@ -2,16 +2,18 @@
 
 A node is an operator of PyTorch, made at the end of this file from a row of a table. It computes by the public function
 itself, whose checks and choice of a method are those of any call; where arrays have no values it does so by a method
-that computes nothing, so that a wrong argument is named when the program is compiled. Its derivative is made of nodes
-or, for the operators that have no rule, of the operations of PyTorch that compute it; torch.func.vmap makes one node of
-another.
+that computes nothing, so that a wrong argument is named when the program is compiled. Its derivative is made of nodes,
+and torch.func.vmap makes one node of another.
 
-An operator of the caller's own may capture whatever its program holds, tensors with derivatives too. So torch.compile
-is let read it: the call becomes the operations of the array form, which the compiler may fuse, and no node.
+A built-in operator stands in a node by its name. A function of the caller's own stands there by a name under which it
+is kept, if it reads nothing but numbers and modules. One that captures more, such as a tensor, which may want a
+derivative, is read by torch.compile itself: the call becomes the operations of the array form, and no node.
 """
 
 from __future__ import annotations
 
+import hashlib
+import marshal
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +25,8 @@ from parprims import _arrays, _derivatives, _matmul, _reduce, _scan, _sort, _tri
 from parprims._arrays import Array, Namespace, along, cast, compute_dtype, dtype_name, sum_dtype
 from parprims._derivatives_torch import as_given, product_adjoint
 from parprims._dispatch import Abstract, Inside, MethodRefused, unwatched
-from parprims._operators import BUILT_IN, Operator, as_operator
+from parprims._operators import BUILT_IN, Operator, as_operator, segmented
+from parprims._trace import lasting_key
 
 xp: Namespace = array_api_compat.torch
 
@@ -39,24 +42,22 @@ def reduce(
     primitive: str, fn: Any, x: Any, op: Any, axis: Any, keepdims: Any, dtype: Any, initial: Any, method: Any
 ) -> Any:
     """Return what any function of `_reduce` but vecdot returns."""
+    if fn is not None:  # part of the program, as what it captures may be
+        x = fn(*torch.broadcast_tensors(*x))
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
-    if fn is not None:
-        xs = torch.broadcast_tensors(*xs)
-        result = fn(*xs)
-        single = not isinstance(result, tuple)
-        xs = tuple(torch.broadcast_to(one, xs[0].shape) for one in ((result,) if single else result))
-    if type(op) is not str or _is_mixed(initial):
+    operation = _name(op)
+    if operation is None:
         return _reduced(primitive, xs, single, as_operator(op), axis, keepdims, dtype, initial, method)
     axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
-    arrays, numbers = _parted(initial)
-    ys = torch.ops.parprims.reduce(xs, op, arrays, numbers, _listed(dtype), primitive, axes, keepdims, method)
+    arrays, numbers = _parted(initial, xs, dtype)
+    ys = _node("reduce", xs, operation, arrays, numbers, _listed(dtype), primitive, axes, keepdims, method)
     return ys[0] if single else tuple(ys)
 
 
 def vecdot(x1: Array, x2: Array, axis: Any, method: Any) -> Array:
     """Return what `_reduce.vecdot` returns."""
-    return torch.ops.parprims.vecdot(x1, x2, axis, method)
+    return _node("vecdot", x1, x2, axis, method)
 
 
 def scan(
@@ -74,18 +75,19 @@ def scan(
     """Return what a scan returns."""
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
-    if type(op) is not str or _is_mixed(initial):
+    operation = _name(op)
+    if operation is None:
         return _scanned(primitive, xs, single, as_operator(op), axis, exclusive, reverse, initial, dtype, method)
-    arrays, numbers = _parted(initial)
+    arrays, numbers = _parted(initial, xs, dtype)
     options = (primitive, axis, exclusive, reverse, include_initial, method)
-    ys = torch.ops.parprims.scan(xs, op, arrays, numbers, _listed(dtype), *options)
+    ys = _node("scan", xs, operation, arrays, numbers, _listed(dtype), *options)
     return ys[0] if single else tuple(ys)
 
 
 def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, method: Any) -> Array:
     """Return what `_scan.linear_recurrence` returns."""
     options = (axis, reverse, method)
-    return torch.ops.parprims.linear_recurrence(*_either(a), *_either(b), *_either(initial), *options)
+    return _node("linear_recurrence", *_either(a), *_either(b), *_either(initial), *options)
 
 
 def sort(
@@ -93,10 +95,10 @@ def sort(
 ) -> tuple[Array, ...]:
     """Return what `_sort._sort` returns."""
     if values is None:
-        return (torch.ops.parprims.argsort(keys, axis, descending, stable, method),)
+        return (_node("argsort", keys, axis, descending, stable, method),)
     arrays = (keys, *values)
     asked_for = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
-    results = torch.ops.parprims.sort(arrays, primitive, asked_for, axis, descending, stable, method)
+    results = _node("sort", arrays, primitive, asked_for, axis, descending, stable, method)
     return tuple(results)[: len(arrays)]
 
 
@@ -116,32 +118,53 @@ def solve_tridiagonal(
     """Return what `_tridiagonal.solve_tridiagonal` returns."""
     options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
     coefficients = (*_either(lower), *_either(diag), *_either(upper))
-    results = torch.ops.parprims.solve_tridiagonal(*coefficients, rhs, *options)
+    results = _node("solve_tridiagonal", *coefficients, rhs, *options)
     return tuple(results) if return_residual or return_status else results[0]
 
 
 def matmul(a: Any, b: Any, add: Any, multiply: Any, precision: Any, kernel: Any, tile: Any, method: Any) -> Array:
     """Return what `_matmul.matmul` returns."""
     lengths = tile if tile is None or isinstance(tile, tuple) else (tile, tile, tile)
-    if type(add) is not str or type(multiply) is not str:
+    sums, products = _name(add), _name(multiply)
+    if sums is None or products is None:
         if precision != "float32" or kernel is not None:
             raise ValueError("precision and kernel are for sums of products, not for operators of your own")
         return _multiplied(a, b, as_operator(add, "add"), as_operator(multiply, "multiply"), lengths, method)
-    return torch.ops.parprims.matmul(a, b, add, multiply, precision, kernel, lengths, method)
+    return _node("matmul", a, b, sums, products, precision, kernel, lengths, method)
 
 
-def _is_mixed(initial: Any) -> bool:
-    """Return whether an initial element has arrays for some components and numbers for others."""
-    if not isinstance(initial, tuple):
-        return False
-    arrays = [isinstance(one, torch.Tensor) for one in initial]
-    return any(arrays) and not all(arrays)
-
-
-def _parted(initial: Any) -> tuple[Any, Any]:
-    """Return the components of an initial element as arrays and as numbers, of which it has only one kind."""
+def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
+    """Return the components of an initial element as arrays and as numbers; as arrays all where one is an array."""
     given = () if initial is None else initial if isinstance(initial, tuple) else (initial,)
-    return (given, ()) if len(given) > 0 and isinstance(given[0], torch.Tensor) else ((), given)
+    if all(not isinstance(one, torch.Tensor) for one in given):
+        return (), given
+    dtypes = [x.dtype for x in xs] if dtype is None else _listed(dtype)
+    if len(given) == len(xs) == len(dtypes):
+        parts = zip(given, dtypes, strict=True)
+        given = tuple(
+            [one if isinstance(one, torch.Tensor) else _filled("initial", one, to, (), xs[0]) for one, to in parts]
+        )
+    return given, ()
+
+
+def _node(name: str, *inputs: Any) -> Any:
+    """Return what a node computes, or what the operations do by which a transformation of torch.func sees through it.
+
+    An operator of PyTorch with a rule for backward derivatives has none for forward ones, and counts as constant.
+    """
+    if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        return _by_operations(name, *inputs)
+    return getattr(torch.ops.parprims, name)(*inputs)
+
+
+@torch.compiler.allow_in_graph
+def _by_operations(name: str, *inputs: Any) -> Any:
+    """Return what a node computes; torch.compile does not read this, but sees the operations when it runs."""
+    *inputs, method = inputs
+    return _runs[name](*inputs, Inside(method))
+
+
+_runs: dict[str, Callable[..., Any]] = {}
 
 
 def _either(x: Any) -> tuple[Any, Any]:
@@ -151,6 +174,74 @@ def _either(x: Any) -> tuple[Any, Any]:
 
 def _listed(dtype: Any) -> Any:
     return () if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+
+
+# ---- Operators of the caller's own, kept under a name -------------------------------------------------------------
+
+
+def _name(op: Any) -> Any:
+    """Return the name by which a node knows an operator, or None if torch.compile is to read it."""
+    if isinstance(op, str):
+        return op
+    if not isinstance(op, Operator):
+        return _keep(op, False, None, False, "", None) if _is_closed(op, 2) else None
+    if op.name in BUILT_IN and op is BUILT_IN[op.name]:
+        return op.name
+    if op._segments is not None:
+        inner = _name(op._segments)
+        return None if inner is None else f"segmented({inner})"
+    identity = op._identity
+    if not _is_closed(op.combine, 2) or not (_is_plain(identity) or _is_closed(identity, None)):
+        return None
+    return _keep(op.combine, True, identity, op.commutative, op.name, op.components)
+
+
+def _is_closed(function: Any, arguments: int | None) -> bool:
+    """Return whether a function takes so many arguments and captures no variables, which might hold tensors."""
+    try:
+        code = function.__code__
+        taken = code.co_argcount + code.co_kwonlyargcount
+        return code.co_freevars == () and code.co_flags & 12 == 0 and (arguments is None or taken == arguments)
+    except AttributeError:
+        return False
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_plain(one) for one in value)
+    return value is None or isinstance(value, (bool, int, float, complex))
+
+
+_kept: dict[str, Any] = {}
+
+
+@torch.compiler.assume_constant_result
+def _keep(function: Any, packed: bool, identity: Any, commutative: bool, name: str, components: int | None) -> Any:
+    """Return the name under which a function, or the operator that it makes, is kept; None if it may not be.
+
+    The name tells functions of different texts apart, so that a program that was saved finds none that is another.
+    """
+    if lasting_key(function) is None or (callable(identity) and lasting_key(identity) is None):
+        return None
+    known: Any = (function, identity, commutative, components) if packed else function
+    text = repr((marshal.dumps(function.__code__), function.__module__, function.__qualname__))
+    if packed:
+        made = marshal.dumps(identity.__code__) if callable(identity) else repr(identity)
+        text = repr((text, made, commutative, components))
+    key = f"{name or function.__name__}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if packed:
+        known = Operator(function, identity=identity, commutative=commutative, name=name, components=components)
+    _kept[key] = known
+    return key
+
+
+def _found(name: str) -> Any:
+    """Return what a node knows by a name."""
+    if name.startswith("segmented(") and name.endswith(")"):
+        return segmented(_found(name.removeprefix("segmented(").removesuffix(")")))
+    if "#" in name and name not in _kept:
+        raise ValueError(f"op {name} is a function of a program compiled elsewhere, and not known in this process")
+    return _kept.get(name, name)
 
 
 # ---- Operators of the caller's own, which torch.compile reads ---------------------------------------------------
@@ -353,7 +444,7 @@ def _run_reduce(
         return _whole(function(x[0], axis=axes, keepdims=keepdims, method=_inside(method)))
     given = x[0] if len(x) == 1 else tuple(x)
     to = tuple(dtype) or None
-    return _whole(_reduce._reduce(primitive, None, given, op, axes, keepdims, to, start, _inside(method)))
+    return _whole(_reduce._reduce(primitive, None, given, _found(op), axes, keepdims, to, start, _inside(method)))
 
 
 def _run_vecdot(x1: Array, x2: Array, axis: int, method: str) -> Array:
@@ -377,7 +468,7 @@ def _run_scan(
     start = (*initial_arrays, *map(_number, initial)) or None
     to = tuple(dtype) or None
     options = (axis, exclusive, reverse, start, to, include_initial, _inside(method))
-    return _whole(_scan._scan(primitive, given, op, *options))
+    return _whole(_scan._scan(primitive, given, _found(op), *options))
 
 
 def _run_recurrence(
@@ -456,7 +547,7 @@ def _run_matmul(
 ) -> Array:
     lengths = None if tile is None else tuple(tile)
     options = {"precision": precision, "kernel": kernel, "tile": lengths, "method": _inside(method)}
-    return _whole(_matmul.matmul(a, b, add=add, multiply=multiply, **options))[0]
+    return _whole(_matmul.matmul(a, b, add=_found(add), multiply=_found(multiply), **options))[0]
 
 
 def _inside(method: str) -> str:
@@ -480,6 +571,17 @@ def _whole(results: Any) -> list[Array]:
     return [one.contiguous() for one in (results if isinstance(results, tuple) else (results,))]
 
 
+def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a node does; not where forward derivatives are taken, for PyTorch would take its own for zero."""
+
+    def checked(*inputs: Any) -> Any:
+        if torch.autograd.forward_ad._current_level >= 0:
+            raise NotImplementedError("operators of torch.ops.parprims have no forward derivatives")
+        return run(*inputs)
+
+    return checked
+
+
 def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a node does where arrays have no values: check, and return empty ones."""
     return lambda *args: run(*args[:-1], Abstract(args[-1]))
@@ -488,54 +590,104 @@ def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
 # ---- Nodes: derivatives -----------------------------------------------------------------------------------------
 
 
-def _retraced(ctx: Any, gs: Sequence[Array | None], results: Callable[..., list[Array]]) -> tuple[Any, ...]:
-    """Return the derivatives by all inputs of a node, those of the operations by which PyTorch computes its results.
+def _pulled(ctx: Any, gs: Sequence[Array | None], name: str, run: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the derivatives by the inputs of a node: those of the operations by which PyTorch computes its results.
 
-    ``results`` takes the inputs; ``ctx.given`` holds them, with None for arrays, which were saved in their order.
+    They are a node of their own, or those operations themselves where they are to be differentiated in turn.
+    ``ctx.given`` holds the inputs, with marks for arrays, which were saved in their order (`_keep_all`).
     """
-    arrays = iter(ctx.saved_tensors)
-    again = torch.is_grad_enabled()
+    saved = iter(ctx.saved_tensors)
     inputs: list[Any] = []
-    leaves: list[Array] = []
+    flags: list[bool] = []
+    for one, asked_for in zip(ctx.given, ctx.needs_input_grad, strict=True):
+        if isinstance(one, _Saved):
+            wanted = asked_for if one.listed else [asked_for]
+            found = [next(saved) for _ in wanted]
+            inputs.append(found if one.listed else found[0])
+            flags += wanted
+        else:
+            inputs.append(one)
+    at = [index for index, g in enumerate(gs) if g is not None and (g.is_floating_point() or g.is_complex())]
+    given = [gs[index] for index in at]
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        derivatives = _pull_by_operations(run, inputs, at, given, flags)
+    else:
+        derivatives = getattr(torch.ops.parprims, f"{name}_backward")(given, at, flags, *inputs)
+    by = iter(derivatives)
 
-    def leaf(x: Array, asked_for: bool) -> Array:
-        if not asked_for:
-            return x.detach()
-        x = x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
-        leaves.append(x)
-        return x
+    def part(asked_for: Any) -> Any:
+        return [part(one) for one in asked_for] if isinstance(asked_for, list) else next(by) if asked_for else None
 
+    return tuple(part(asked_for) for asked_for in ctx.needs_input_grad)
+
+
+def _pull_by_operations(
+    run: Callable[..., Any], inputs: list[Any], at: Sequence[int], gs: Sequence[Any], flags: Sequence[bool]
+) -> Sequence[Array]:
+    arrays, results = _function_of_arrays(run, inputs, at, flags)
     with torch.enable_grad(), unwatched():
-        for one, asked_for in zip(ctx.given, ctx.needs_input_grad, strict=True):
-            if isinstance(one, _Saved):
-                flags = asked_for if one.listed else [asked_for]
-                found = [leaf(next(arrays), flag) for flag in flags]
-                inputs.append(found if one.listed else found[0])
-            else:
-                inputs.append(one)
-        method = inputs.pop()
-        ys = results(*inputs, Inside("auto" if method == "kernel" else method))
-        pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if g is not None and y.requires_grad]
-    found = iter(
-        torch.autograd.grad([y for y, _ in pairs], leaves, [g for _, g in pairs], create_graph=again, allow_unused=True)
-        if pairs
-        else [None] * len(leaves)
-    )
-    return tuple(
-        [next(found) if flag else None for flag in asked_for]
-        if isinstance(asked_for, list)
-        else next(found)
-        if asked_for
-        else None
-        for asked_for in ctx.needs_input_grad
-    )
+        leaves = [x.view_as(x) if x.requires_grad else x.detach().requires_grad_() for x in arrays]
+        ys = results(*leaves)
+        pairs = [(y, g) for y, g in zip(ys, gs, strict=True) if y.requires_grad]
+    ones, others = [y for y, _ in pairs], [g for _, g in pairs]
+    return torch.autograd.grad(ones, leaves, others, create_graph=True, materialize_grads=True) if pairs else leaves
+
+
+def _function_of_arrays(
+    run: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int], flags: Sequence[bool]
+) -> tuple[list[Array], Callable[..., tuple[Array, ...]]]:
+    """Return the flagged arrays among a node's inputs, and the function of them that gives some of its results."""
+    *inputs, method = inputs
+    asked = iter(flags)
+    arrays: list[Array] = []
+    for one in inputs:
+        for x in _arrays_of(one):
+            if next(asked):
+                arrays.append(x)
+
+    def results(*leaves: Array) -> tuple[Array, ...]:
+        asked, left = iter(flags), iter(leaves)
+
+        def leaf(x: Array) -> Array:
+            return next(left) if next(asked) else x.detach()
+
+        whole = [
+            one if not _arrays_of(one) else [leaf(x) for x in one] if isinstance(one, list) else leaf(one)
+            for one in inputs
+        ]
+        ys = run(*whole, Inside("auto" if method == "kernel" else method))
+        ys = ys if isinstance(ys, list) else [ys]
+        return tuple(ys[index] for index in at)
+
+    return arrays, results
+
+
+def _arrays_of(one: Any) -> Sequence[Array]:
+    """Return the arrays of an input of a node."""
+    if isinstance(one, torch.Tensor):
+        return (one,)
+    return one if isinstance(one, list) and len(one) > 0 and isinstance(one[0], torch.Tensor) else ()
+
+
+def _backward(run: Callable[..., Any]) -> Callable[..., list[Array]]:
+    """Return what computes the derivatives by the flagged arrays among a node's inputs."""
+
+    def pull(gs: Sequence[Array], at: Sequence[int], flags: Sequence[bool], *inputs: Any) -> list[Array]:
+        arrays, results = _function_of_arrays(run, inputs, at, flags)
+        if isinstance(inputs[-1], Abstract):
+            return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in arrays]
+        with unwatched():
+            _, by = torch.func.vjp(results, *arrays)
+            return [one.contiguous() for one in by(tuple(gs))]
+
+    return pull
 
 
 class _Saved:
-    """Stands among the inputs of a node for arrays that are saved: one, or a list of so many."""
+    """Stands among the inputs of a node for one array that is saved, or a list of them."""
 
-    def __init__(self, count: int | None) -> None:
-        self.listed = count is not None
+    def __init__(self, listed: bool) -> None:
+        self.listed = listed
 
 
 def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> None:
@@ -543,21 +695,21 @@ def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> N
     del output
     ctx.given, saved = [], []
     for one in inputs:
-        listed = isinstance(one, list) and len(one) > 0 and isinstance(one[0], torch.Tensor)
-        if listed or isinstance(one, torch.Tensor):
-            ctx.given.append(_Saved(len(one) if listed else None))
-            saved += one if listed else [one]
+        arrays = _arrays_of(one)
+        if arrays:
+            ctx.given.append(_Saved(isinstance(one, list)))
+            saved += arrays
         else:
             ctx.given.append(one)
     ctx.save_for_backward(*saved, *more)
 
 
 def _pull_reduce(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    return _retraced(ctx, gs, _run_reduce)
+    return _pulled(ctx, gs, "reduce", _run_reduce)
 
 
 def _pull_vecdot(ctx: Any, g: Array) -> tuple[Any, ...]:
-    return _retraced(ctx, [g], lambda *inputs: [_run_vecdot(*inputs)])
+    return _pulled(ctx, [g], "vecdot", _run_vecdot)
 
 
 def _keep_recurrence(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
@@ -587,7 +739,7 @@ def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
     x, op, initial, ctx.initial, dtype, _, *ctx.options = inputs
     ctx.op = op
     ctx.set_materialize_grads(False)  # of several results some may go unused
-    if BUILT_IN[op] not in _derivatives.OPERATORS:
+    if op not in _WITH_RULES:
         _keep_all(ctx, inputs, output)
         return
     kept = (*x, *output) if op != "add" else ()  # a sum's derivative reads neither elements nor results
@@ -599,8 +751,8 @@ def _keep_scan(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
 
 
 def _pull_scan(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
-    if BUILT_IN[ctx.op] not in _derivatives.OPERATORS:
-        return _retraced(ctx, gs, _run_scan)
+    if ctx.op not in _WITH_RULES:
+        return _pulled(ctx, gs, "scan", _run_scan)
     count = ctx.components
     xs, ys, initial = (ctx.saved_tensors[at] for at in _thirds(count))
     axis, *options = ctx.options
@@ -614,6 +766,9 @@ def _pull_scan(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     parts = [*by_x, *(None if one is None else one.squeeze(axis) for one in by_initial[: len(initial)])]
     found = [None if one is None else as_given(one, *to) for one, to in zip(parts, ctx.given, strict=True)]
     return found[: len(by_x)], None, found[len(by_x) :], *ctx.none
+
+
+_WITH_RULES = tuple(op.name for op in _derivatives.OPERATORS)
 
 
 def _thirds(count: int) -> tuple[slice, slice, slice]:
@@ -645,7 +800,7 @@ def _keep_tridiagonal(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) ->
 
 def _pull_tridiagonal(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     if gs[0] is None or any(g is not None for g in gs[1:]):
-        return _retraced(ctx, gs, _run_tridiagonal)
+        return _pulled(ctx, gs, "solve_tridiagonal", _run_tridiagonal)
     saved = iter(ctx.saved_tensors)
     coefficients = [(next(saved) if isinstance(ctx.given[at], _Saved) else None, ctx.given[at + 1]) for at in (0, 2, 4)]
     rhs, x = saved
@@ -675,7 +830,7 @@ def _pull_tridiagonal(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
 def _pull_matmul(ctx: Any, g: Array) -> tuple[Any, ...]:
     *_, add, multiply, precision, kernel, tile, method = ctx.given
     if (add, multiply) != ("add", "multiply"):
-        return _retraced(ctx, [g], lambda *inputs: [_run_matmul(*inputs)])
+        return _pulled(ctx, [g], "matmul", _run_matmul)
     options = (add, multiply, precision, kernel, tile, method)
     by_a, by_b = product_adjoint(
         g, *ctx.saved_tensors, ctx.needs_input_grad, lambda a, b: torch.ops.parprims.matmul(a, b, *options)
@@ -809,7 +964,7 @@ def _batch_matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) ->
 
 _ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[] initial, ScalarType[] dtype, str primitive"
 
-for _name, _schema, _run, _keep, _pull, _batch in (
+for _title, _schema, _run, _kept_for, _pull, _batch in (
     (
         "reduce",
         f"({_ELEMENTS}, int[]? axis, bool keepdims, str method) -> Tensor[]",
@@ -879,8 +1034,18 @@ for _name, _schema, _run, _keep, _pull, _batch in (
         _batch_matmul,
     ),
 ):
-    _op = torch.library.custom_op(f"parprims::{_name}", _run, mutates_args=(), schema=_schema)
+    _runs[_title] = _run
+    _op = torch.library.custom_op(f"parprims::{_title}", _with_values(_run), mutates_args=(), schema=_schema)
     _op.register_fake(_fake(_run))
     _op.register_vmap(_batch)
     if _pull is not None:
-        _op.register_autograd(_pull, setup_context=_keep)
+        _op.register_autograd(_pull, setup_context=_kept_for)
+    if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "matmul"):
+        _arguments = _schema[1 : _schema.index(")")]
+        _op = torch.library.custom_op(
+            f"parprims::{_title}_backward",
+            _backward(_run),
+            mutates_args=(),
+            schema=f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]",
+        )
+        _op.register_fake(_fake(_backward(_run)))
