@@ -136,6 +136,12 @@ class TestArrays:
         assert not np.shares_memory(parprims.reduce(np.ones((1, 3)), fuzz.keep_first, axis=1, initial=start), start)
         assert not np.shares_memory(parprims.reduce(np.ones((1, 0)), axis=1, initial=start), start)
 
+    def test_nothing_to_multiply(self, backend):
+        a, b = (backend.asarray(np.ones(shape, np.float32)) for shape in ((0,), (0, 1)))
+        for method in ("auto", "array"):
+            got = parprims.matmul(a, b, add="minimum", multiply="add", method=method)
+            assert backend.to_numpy(got).tolist() == [np.inf]
+
     def test_nothing_warns(self):
         huge, small = np.full(3, 1e308), np.array([1e-300, 1e-300, 0.0])
         half = np.full((3,), 6e4, dtype=np.float16)
