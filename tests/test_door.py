@@ -55,7 +55,7 @@ MEANING = {
 
 def test_every_primitive_is_here():
     assert {*CALLS, "check_associative"} == set(fuzz.FUNCTIONS)
-    others = {"explain", "methods", "segmented"}
+    others = {"explain", "jax_export_checks", "methods", "segmented"}
     assert {name for name in parprims.__all__ if name.islower()} == {*fuzz.FUNCTIONS, *others}
 
 
@@ -135,6 +135,12 @@ class TestArrays:
                 assert not np.shares_memory(got, x)
         assert not np.shares_memory(parprims.reduce(np.ones((1, 3)), fuzz.keep_first, axis=1, initial=start), start)
         assert not np.shares_memory(parprims.reduce(np.ones((1, 0)), axis=1, initial=start), start)
+
+    def test_nothing_to_multiply(self, backend):
+        a, b = (backend.asarray(np.ones(shape, np.float32)) for shape in ((0,), (0, 1)))
+        for method in ("auto", "array"):
+            got = parprims.matmul(a, b, add="minimum", multiply="add", method=method)
+            assert backend.to_numpy(got).tolist() == [np.inf]
 
     def test_nothing_warns(self):
         huge, small = np.full(3, 1e308), np.array([1e-300, 1e-300, 0.0])
@@ -421,6 +427,11 @@ class TestOptions:
     def test_a_function_may_call_primitives_while_methods_are_listed(self):
         found = parprims.methods(parprims.map_reduce, lambda x: x - parprims.sum(x), X)
         assert found == {"kernel": "the arrays are not on a CUDA device", "native": None, "array": None}
+
+    def test_no_examples_named(self):
+        for examples in ({}, ()):
+            with pytest.raises(ValueError, match=r"^examples must hold at least one array"):
+                parprims.check_associative(fuzz.keep_last, examples)
 
     def test_no_function_named(self):
         with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got None"):

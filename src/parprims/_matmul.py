@@ -354,7 +354,7 @@ def _joined(
 def _checked_array(xp: Namespace, p: _Product) -> Array:
     """Return the product by `_array`, by operators that are seen to leave their arguments as they are."""
     if not p.ring:
-        some = (cast(xp, p.a[:1, ...], p.working),)
+        some = (cast(xp, p.a[:1, ...] if p.a.shape[0] else p.a, p.working),)
         for name, key in zip(("add", "multiply"), p.operation, strict=True):
             setattr(p, name, harmless(xp, getattr(p, name), key, some))
     return _array(xp, p)

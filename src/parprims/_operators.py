@@ -801,7 +801,7 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     operator = as_operator(op)
     if is_structured(examples):
         examples, structure = flattened(examples, "examples")
-        operator = restructured(operator, structure)
+        operator = restructured(operator, structure) if examples else operator
     xs = examples if isinstance(examples, tuple) else (examples,)
     if not xs:
         raise ValueError("examples must hold at least one array")
