@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims._arrays import compiling
+from parprims._switches import autocast, without_autocast
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -156,6 +157,10 @@ class Methods:
             raise ValueError(f"method must be one of {', '.join(('auto', *self._methods))}, got {method!r}")
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
+        kinds = autocast(args[0])
+        if kinds:
+            with without_autocast(kinds):
+                return one.run(*args)
         return one.run(*args)
 
 
