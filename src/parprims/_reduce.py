@@ -31,7 +31,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
-from parprims._switches import autocast, narrowed
+from parprims._switches import narrowed
 from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
 
 Map = Callable[..., Any]
@@ -702,8 +702,8 @@ def _native(xp: Namespace, r: _Reduction) -> Any:
         dtype = compute_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         axis = r.axes[0] - len(r.shape)
-        if is_tensor(x1) and (narrowed(x1) or autocast(xp)):
-            total = xp.sum(_conjugate_product(x1, x2), axis=axis, dtype=dtype)  # which has no fewer bits, nor backward
+        if is_tensor(x1) and narrowed(x1):
+            total = xp.sum(_conjugate_product(x1, x2), axis=axis, dtype=dtype)
         elif is_tensor(x1):
             # What array_api_compat does, in operations for which torch.func.vmap has rules.
             x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
