@@ -55,6 +55,7 @@ from parprims._operators import (
     harmless_map,
     restructured,
 )
+from parprims._switches import narrowed
 from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, state_size, structures, trace, trace_combine
 
 Map = Callable[..., Any]
@@ -953,6 +954,8 @@ def _by_routine(xp: Namespace, r: _Reduction) -> Totals:
         dtype = ring_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         axis = r.axes[0] - len(r.shape)
+        if is_tensor(x1) and narrowed(x1):
+            return (xp.sum(_conjugate_product(x1, x2), axis=axis, dtype=dtype),), r.dtypes, True
         if is_tensor(x1):
             # What array_api_compat does, in operations for which torch.func.vmap has rules.
             x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))

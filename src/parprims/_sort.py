@@ -20,6 +20,7 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_tensor,
     move_axis,
     normalize_axis,
     offers,
@@ -252,6 +253,7 @@ def bits(xp: Namespace, x: Array) -> Array:
     if dtype_kind(x.dtype) == "bool":
         return xp.astype(x, xp.int8)
     if hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+        x = x.resolve_neg() if is_tensor(x) else x  # PyTorch views no bits of what is negated when it is read
         return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
     return _float_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
 
