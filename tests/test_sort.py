@@ -294,9 +294,14 @@ class TestGradient:
         np.testing.assert_allclose(second, 6 * values.detach().numpy(), rtol=1e-14)
 
     def test_indices_have_none(self):
-        torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+        torch = pytest.importorskip("torch")
         for method in ("auto", "native", "array"):
             x = torch.tensor(self.KEYS, requires_grad=True)
             assert not parprims.argsort(x, method=method).requires_grad
-            g = jax.grad(lambda x, method=method: (x[0, parprims.argsort(x, method=method)[0]] * self.KEYS[2]).sum())
-            np.testing.assert_array_equal(g(jax.numpy.asarray(self.KEYS))[0], [7.0, 3.0, 0.0])
+
+    def test_indices_have_none_on_jax(self):
+        jax = pytest.importorskip("jax")
+        with jax.enable_x64(True):
+            for method in ("auto", "native", "array"):
+                g = jax.grad(lambda x, method=method: (x[0, parprims.argsort(x, method=method)[0]] * self.KEYS[2]).sum())
+                np.testing.assert_array_equal(g(jax.numpy.asarray(self.KEYS))[0], [7.0, 3.0, 0.0])
