@@ -303,5 +303,7 @@ class TestGradient:
         jax = pytest.importorskip("jax")
         with jax.enable_x64(True):
             for method in ("auto", "native", "array"):
-                g = jax.grad(lambda x, method=method: (x[0, parprims.argsort(x, method=method)[0]] * self.KEYS[2]).sum())
+                g = jax.grad(
+                    lambda x, method=method: (x[0, parprims.argsort(x, method=method)[0]] * self.KEYS[2]).sum()
+                )
                 np.testing.assert_array_equal(g(jax.numpy.asarray(self.KEYS))[0], [7.0, 3.0, 0.0])
