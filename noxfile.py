@@ -34,6 +34,14 @@ def tests(session: nox.Session, backend: str) -> None:
     session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs)
 
 
+@nox.session(venv_backend="none" if shutil.which("nvidia-smi") else None)
+def fuzz(session: nox.Session) -> None:
+    """Make 20 000 random calls, valid and hostile, of every function on every backend; options follow tests.fuzz."""
+    if not shutil.which("nvidia-smi"):
+        session.install("-e", ".[jax]", *_group("test"), *_group("torch-cpu"))
+    session.run("python", "-m", "tests.fuzz", "--calls", "20000", *session.posargs)
+
+
 @nox.session
 def lowest(session: nox.Session) -> None:
     """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""

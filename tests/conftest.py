@@ -3,7 +3,7 @@
 ``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
-and not a skip.
+and not a skip. ``--promise ways`` says that the tests chosen reach every way of the kernels on the emulator.
 """
 
 import dataclasses
@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 import parprims
-import tests.trust as trust
-from tests import emulator
+from tests import emulator, trust, ways
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,12 +161,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
     parser.addoption(
-        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
+        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel", "ways"], help="its absence is a failure"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    config.pluginmanager.register(ways)
     if config.getoption("--record-errors"):
         config.pluginmanager.register(trust.Recorder(config))
     has_gpu = shutil.which("nvidia-smi") is not None

@@ -347,7 +347,10 @@ class TestScan:
         op = parprims.segmented("affine")
         result = run(scan, tuple(backend.asarray(x) for x in xs), op, method=method, **options)
         nothing = (False, np.int32(1), np.int32(0))
-        compare(backend, result, loop(combine, *xs, initial=nothing, **options))
+        expected = loop(combine, *xs, initial=nothing, **options)
+        if exclusive:  # a flagged element is the first of its segment: nothing stands before it
+            expected = (expected[0], *map(np.where, (xs[0],) * 2, nothing[1:], expected[1:]))
+        compare(backend, result, expected)
 
     def test_argmax(self, backend, run, method, rng):
         x = random(rng, (20,), "int32").astype(np.float32)
@@ -693,7 +696,11 @@ class TestBadInput:
         with pytest.raises(TypeError, match="b must have a dtype"):
             parprims.linear_recurrence(x, flags)
         with pytest.raises(TypeError, match="a must be an array"):
-            parprims.linear_recurrence(0.5, x)
+            parprims.linear_recurrence("0.5", x)
+        with pytest.raises(TypeError, match="a must be an array"):
+            parprims.linear_recurrence(0.5, 0.5)
+        with pytest.raises(TypeError, match="a must fit dtype int64"):
+            parprims.linear_recurrence(0.5, whole)
         with pytest.raises(ValueError, match="initial"):
             parprims.linear_recurrence(x, x, initial=backend.asarray(np.ones(3)))
         with pytest.raises(TypeError, match="initial"):

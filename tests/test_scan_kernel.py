@@ -116,6 +116,8 @@ class Program:
         xs = tuple(x.astype(name) for x, name in zip(xs, self.wide or self.dtypes, strict=True))
         if start is None and exclusive:
             start = self.identity
+        if self is SEGMENTED and exclusive:
+            return by_key(xs, start, **options)
         ys = reference(self.combine, xs, start=start, exclusive=exclusive, **options)
         return ys[1] if self.op is None else ys if len(ys) > 1 else ys[0]
 
@@ -134,6 +136,16 @@ def largest_first(earlier, later):
 def segmented_sum(earlier, later):
     (flag, total), (starts, x) = earlier, later
     return flag | starts, np.where(starts, x, total + x)
+
+
+def by_key(xs, start, axis, **options):
+    """Return the exclusive sums of segments that each begin with the start, and the flags met before."""
+    flags, x = xs
+    first = np.asarray(start[1], x.dtype)
+    first = np.expand_dims(first, axis) if first.ndim else first
+    begun = flags, np.where(flags, first + x, x)
+    seen, sums = reference(segmented_sum, begun, start=start, exclusive=True, axis=axis, **options)
+    return seen, np.where(flags, first, sums)
 
 
 def keep_first(earlier, _):
@@ -1161,6 +1173,10 @@ class TestSanitized:
         x = np.round(8 * x.real) + 1j * np.round(8 * x.imag)
         result = run(parprims.scan, gpu.asarray(x), axis=axis, method="kernel")
         compare(gpu, result, np.cumsum(x, axis=axis), 0, "complex128")
+
+    def test_looks_past_groups(self, gpu, run, rng):
+        """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""
+        check(gpu, run, BY_NAME["affine"], (100_001,), 0, rng, exclusive=False, reverse=False, initial="none")
 
 
 class TestPlan:

@@ -69,6 +69,58 @@ def dominant_bound(lower, diag, upper, x, axis):
     return bound + (eps(name) * abs(x).astype(float) if working != name else 0)
 
 
+def hostile(rng, shape, dtype, *, wild):
+    """Return small numbers, many of them zero, and if wild infinities, NaN and the ends of the dtype's range."""
+    kind = {"complex64": "float32", "complex128": "float64", "bfloat16": "float32"}.get(dtype, dtype)
+    info = np.finfo(kind)
+    tame = (0.0, 0.0, -0.0, 1.0, 1.0, -1.0, 2.0, 3.0, 0.5)
+    few = (np.inf, -np.inf, np.nan, info.max, -info.max / 2, info.smallest_subnormal, info.tiny, info.max**0.5)
+    pool = np.asarray([*(tame * 2), *(few if wild else ())], kind)
+    x = rng.choice(pool, shape)
+    if dtype.startswith("complex"):
+        x = x.astype(dtype)
+        x.imag = rng.choice(pool, shape)
+    return x.astype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def check_error_and_status(inputs, x, error, status, *, periodic, transpose, flushes):
+    """Assert that error and status of small systems (systems, n) are what the docstring says, in long double."""
+    wide = np.clongdouble if inputs[0].dtype.kind == "c" else np.longdouble
+    lower, diag, upper, rhs = (y.astype(wide) for y in inputs)
+    count, n = rhs.shape
+    matrix, size = np.zeros((count, n, n), wide), np.zeros((count, n, n), np.longdouble)
+    for i in range(n):
+        for j, y, exists in (
+            (i, diag, True),
+            ((i - 1) % n, lower, i > 0 or periodic),
+            ((i + 1) % n, upper, i < n - 1 or periodic),
+        ):
+            if exists:
+                matrix[:, i, j] += y[:, i]
+                size[:, i, j] += abs(y[:, i])
+    if transpose:
+        matrix, size = (np.swapaxes(y, 1, 2) for y in (matrix, size))
+    none = np.isnan(x).any(axis=1)
+    np.testing.assert_array_equal(np.isnan(x).all(axis=1), none)  # all of a solution or nothing
+    np.testing.assert_array_equal(np.isfinite(x).all(axis=1), ~none)
+    read = np.isfinite(size).all(axis=(1, 2)) & np.isfinite(rhs).all(axis=1)
+    assert np.all(none[~read])
+    np.testing.assert_array_equal(np.isinf(error), none)
+    np.testing.assert_array_equal(np.isfinite(error), ~none)
+    precision = eps(inputs[0].dtype.name)
+    np.testing.assert_array_equal(status, np.where(none, 1, 2 * (error > precision**0.5)))
+    matrix, size, rhs, xs = (y[~none] for y in (matrix, size, rhs, x.astype(wide)))
+    residual = abs(rhs - (matrix @ xs[..., None])[..., 0])
+    size = (size @ abs(xs)[..., None])[..., 0] + abs(rhs)
+    ratios = residual / np.where(size == 0, 1, size)
+    if flushes:  # XLA takes subnormal numbers for zero
+        assert np.all(error[~none] <= 1 + 4 * precision)
+        return
+    np.testing.assert_allclose(
+        error[~none], ratios.max(axis=1).astype(float), rtol=1e-4, atol=20 * eps(error.dtype.name)
+    )
+
+
 class Systems(Contract):
     """The laws, on diagonally dominant systems."""
 
@@ -471,6 +523,65 @@ class TestSolveTridiagonal(Systems):
             assert "LAPACK" in parprims.methods(solve_tridiagonal, wide, 3 * wide, wide, wide)["native"]
             monkeypatch.setattr(_tridiagonal, "_has_scipy", lambda: False)
             assert "SciPy" in parprims.methods(solve_tridiagonal, x, 3 * x, x, x)["native"]
+
+
+class TestErrorAndStatus:
+    """What return_residual and return_status promise, whatever the numbers."""
+
+    methods: ClassVar = ("kernel", "native", "array")
+    function = Systems.function
+
+    def test_error_and_status_are_as_promised(self, backend, run, method):
+        """Small systems, singular ones too, of zeros, infinities, NaN and the ends of the range."""
+        if backend.name.startswith("jax") and method == "auto":
+            pytest.skip("auto takes what is tested by name")
+        rng = np.random.default_rng(14)
+        seen = set()
+        dtypes = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+        dtypes = [one for one in dtypes if backend.supports(one)]
+        for case in range(1, 3) if backend.name.startswith("jax") else range(60):
+            n, dtype, pivot = 1 + case % 6, dtypes[case % len(dtypes)], ("auto", "partial", "none")[case // 2 % 3]
+            options = {"periodic": bool(rng.integers(2)), "transpose": bool(rng.integers(2))}
+            if method in ("kernel", "native") and dtype in ("float16", "bfloat16"):
+                dtype = "float32"
+            inputs = tuple(hostile(rng, (16, n), dtype, wild=case % 4 < 2) for _ in range(4))
+            if case % 3 == 0:
+                inputs[1][...] += np.asarray(3, inputs[1].dtype)
+            inputs[3][:3] *= np.asarray(0, inputs[3].dtype)
+            arrays = (backend.asarray(x) for x in inputs)
+            results = run(
+                self.function, *arrays, method=method, pivot=pivot, return_residual=True, return_status=True, **options
+            )
+            x, error, status = map(backend.to_numpy, results)
+            seen |= {*status.tolist()}
+            check_error_and_status(inputs, x, error, status, flushes=backend.name.startswith("jax"), **options)
+        assert seen == {0, 1, 2} or backend.name.startswith("jax")
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_sixteen_bits(self, backend, run, rng, dtype):
+        """Rounded to few bits, a solution still is one; beyond the largest number there is none."""
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        n = 5 if backend.name.startswith("jax") else 65
+        arrays = tuple(backend.asarray(x) for x in dominant(rng, (20, n), dtype))
+        _, status = run(self.function, *arrays, method="array", pivot="none", return_status=True)
+        assert not np.any(backend.to_numpy(status))
+        if dtype == "float16":
+            diag, rhs = np.asarray([[1, 1, 1], [1, 2.0**-14, 1]], np.float16), np.full((2, 3), 16, np.float16)
+            x, error, status = run(
+                self.function,
+                0.0,
+                backend.asarray(diag),
+                0.0,
+                backend.asarray(rhs),
+                method="array",
+                pivot="none",
+                return_residual=True,
+                return_status=True,
+            )
+            np.testing.assert_array_equal(backend.to_numpy(x), [[16] * 3, [np.nan] * 3])
+            np.testing.assert_array_equal(backend.to_numpy(error), [0, np.inf])
+            np.testing.assert_array_equal(backend.to_numpy(status), [0, 1])
 
 
 class TestUnpivoted(TestSolveTridiagonal):

@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from parprims._arrays import announced, check_choice, compiling, quiet, shown
+
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
 
@@ -83,9 +85,55 @@ _calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar(
 _listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
 
 
+class Inside(str):
+    """The name of a method, in a call from inside a node of torch.compile's graph: that is to be no node again."""
+
+    __slots__ = ()
+
+
+class Abstract(Inside):
+    """The same where arrays have no values: all is checked and nothing computed, and the results are empty arrays."""
+
+    __slots__ = ()
+
+
+def in_graph(x: Any, method: Any) -> bool:
+    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `_torch_ops`).
+
+    Every public function asks this before anything else, for torch.compile cannot read what comes then.
+    """
+    return compiling(x) and not isinstance(method, Inside)
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
+    tokens = _calls.set(()), _listing.set(False)
+    try:
+        yield
+    finally:
+        _calls.reset(tokens[0])
+        _listing.reset(tokens[1])
+
+
 def watched() -> bool:
     """Return whether somebody wants to know which method runs, so that every call must go through `Methods`."""
     return bool(_calls.get()) or _listing.get()
+
+
+def listing() -> bool:
+    """Return whether nothing is to be computed, for only the methods are to be listed."""
+    return _listing.get()
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """Let calls be computed while methods are listed: those that a function of the caller's makes."""
+    token = _listing.set(False)
+    try:
+        yield
+    finally:
+        _listing.reset(token)
 
 
 class Methods:
@@ -96,15 +144,21 @@ class Methods:
     primitive : str
         Name of the public function.
     **methods : Method
-        The methods by name, first choice first. The last never refuses.
+        The methods by name, first choice first.
     """
 
     def __init__(self, primitive: str, /, **methods: Method) -> None:
         self.primitive = primitive
         self._methods = methods
+        self._choices = ("auto", *methods)
+
+    def check(self, method: str) -> None:
+        """Raise ValueError unless there is a method of the name."""
+        check_choice("method", method, self._choices)
 
     def __call__(self, method: str, /, *args: Any) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
+        self.check(method)
         if _listing.get():
             raise _ListedError({name: _reason(one, args, auto=True) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
@@ -114,16 +168,20 @@ class Methods:
                 if reason is None:
                     break
                 refusals[name] = reason
-        elif method in self._methods:
+            else:
+                reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
+                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
+        else:
             name, one = method, self._methods[method]
             reason = _reason(one, args, auto=False)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
-        else:
-            raise ValueError(f"method must be one of {', '.join(('auto', *self._methods))}, got {method!r}")
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
-        return one.run(*args)
+        xp = args[0] if args else None
+        with quiet(xp):
+            result = one.run(*args)
+        return announced(xp, result)
 
 
 def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
@@ -184,6 +242,8 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     >>> parprims.methods(parprims.sum, np.arange(5.0))
     {'kernel': 'the arrays are not on a CUDA device', 'native': None, 'array': None}
     """
+    if not callable(function):
+        raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
     token = _listing.set(True)
     try:
         function(*args, **kwargs)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
-import numpy as np
 from array_api_extra import at
 
 from parprims import _cuda, _derivatives
@@ -18,19 +17,28 @@ from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
+    admit,
+    as_result,
+    broadcast_shapes,
     cast,
+    check_choice,
     check_kind,
+    compiling,
     compute_dtype,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_sharded,
+    is_tensor,
     is_traced,
+    lacks_arithmetic,
     lacks_products,
-    namespace,
     ring_dtype,
+    shown,
 )
-from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._dispatch import Abstract, Method, Methods, in_graph, watched
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
 from parprims._reduce import _fold, tree
 from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
 
@@ -146,6 +154,10 @@ def matmul(
            [6., 0., 1.],
            [5., 8., 0.]])
     """
+    if in_graph((a, b), method):
+        from parprims import _torch_ops
+
+        return _torch_ops.matmul(a, b, add, multiply, precision, kernel, tile, method)
     key = None
     operation = lasting_key(add), lasting_key(multiply)
     if not watched() and None not in operation:
@@ -156,7 +168,8 @@ def matmul(
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)[0]
-    xp = namespace(a=a, b=b)
+    xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
+    _METHODS.check(method)
     operators = _operators(add, multiply)
     kinds = ("int", "uint", "float", "complex") if _is_ring(operators) else ("bool", "int", "uint", "float", "complex")
     for name, x in (("a", a), ("b", b)):
@@ -174,8 +187,12 @@ def matmul(
     if kernel is not None:
         if method not in ("auto", "kernel"):
             raise ValueError(f"kernel names a kernel of method 'kernel', got method {method!r}")
-        method = "kernel"
-    if method == "kernel" or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product))):
+        method = method if isinstance(method, Abstract) else "kernel"
+    if (
+        isinstance(method, Abstract)
+        or method == "kernel"
+        or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product)))
+    ):
         return _derivatives.product(_METHODS, method, xp, product)
     return _METHODS(method, xp, product)
 
@@ -195,7 +212,7 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)
     if any(isinstance(length, bool) or not isinstance(length, numbers.Integral) for length in lengths):
-        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {tile!r}")
+        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {shown(tile)}")
     if len(lengths) != 3:
         raise ValueError(f"tile must have 3 lengths, of m, n and k, got {tile!r}")
     m, n, k = (int(length) for length in lengths)
@@ -239,13 +256,13 @@ class _Product:
         if b.dtype != a.dtype:
             try:
                 self.dtype = xp.result_type(a.dtype, b.dtype)
-            except (TypeError, RuntimeError):
+            except (TypeError, ValueError, RuntimeError):
                 names = f"{dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
                 raise TypeError(f"a and b must have dtypes that promote together, got {names}") from None
         self.batch: tuple[int, ...] = ()
         if a.ndim > 2 or b.ndim > 2:
             try:
-                self.batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+                self.batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
             except ValueError:
                 shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
                 raise ValueError(f"a and b must have batch dimensions that broadcast, got shapes {shapes}") from None
@@ -261,11 +278,8 @@ class _Product:
 
     def choose(self, xp: Namespace, precision: Any, kernel: Any) -> None:
         """Check how exactly, and by which kernel, is to be multiplied."""
-        for name, value, known in (("precision", precision, _PRECISIONS), ("kernel", kernel, (*_KERNELS, None))):
-            if value not in known:
-                words = ", ".join(one for one in known if one is not None)
-                raise ValueError(f"{name} must be one of {words}, got {value!r}")
-        self.precision, self.kernel = precision, kernel
+        self.precision = check_choice("precision", precision, _PRECISIONS)
+        self.kernel = None if kernel is None else check_choice("kernel", kernel, _KERNELS)
         if precision != "float32":
             if dtype_name(self.dtype) != "float32" or not self.ring:
                 what = dtype_name(self.dtype) if self.ring else f"{self.add.name} of {self.multiply.name}"
@@ -297,20 +311,52 @@ def _array(xp: Namespace, p: _Product) -> Array:
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
     )
-    device = None if is_traced(p.a) or is_traced(p.b) else array_api_compat.device(p.a)
-    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=device)
-    if not inner and not p.ring:
-        product = xp.full_like(product, p.identity())
-    for *batch, row, column in itertools.product(*outer, rows, columns):
+
+    def block(where: tuple[slice, ...]) -> Array | None:
+        *batch, row, column = where
         total: tuple[Array, ...] | None = None
         for k in inner:
             x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
             part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
             total = part if total is None else p.add(total, part)
-        if total is not None:
-            done = cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
-            product = at(product)[(*batch, row, column)].set(done)
-    return xp.reshape(product, p.shape)
+        return None if total is None else cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
+
+    pieces = (*outer, rows, columns)
+    if inner and all(pieces) and _out_of_place(p.a):
+        return xp.reshape(_joined(xp, pieces, block), p.shape)
+    place = None if is_traced(p.a) or is_traced(p.b) else device(p.a)
+    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=place)
+    if not inner and not p.ring:
+        product = xp.full_like(product, p.identity())
+    for where in itertools.product(*pieces):
+        done = block(where)
+        if done is not None:
+            product = at(product)[where].set(done)
+    return as_result(xp.reshape(product, p.shape))
+
+
+def _out_of_place(x: Array) -> bool:
+    """Return whether PyTorch is to see no writing in place: in a transformation of torch.func, or its compiler."""
+    return is_tensor(x) and (compiling(x) or _cuda._transformed())
+
+
+def _joined(
+    xp: Namespace, pieces: Sequence[Sequence[slice]], block: Callable[[tuple[slice, ...]], Any], *where: slice
+) -> Array:
+    """Return the blocks, one for every choice of a piece of each axis, joined along the axes."""
+    if not pieces:
+        # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
+        return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
+    return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+
+
+def _checked_array(xp: Namespace, p: _Product) -> Array:
+    """Return the product by `_array`, by operators that are seen to leave their arguments as they are."""
+    if not p.ring:
+        some = (cast(xp, p.a[:1, ...], p.working),)
+        for name, key in zip(("add", "multiply"), p.operation, strict=True):
+            setattr(p, name, harmless(xp, getattr(p, name), key, some))
+    return _array(xp, p)
 
 
 def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -341,7 +387,7 @@ def _native(xp: Namespace, p: _Product) -> Array:
     """Return the product by the library's own routine."""
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
     precision = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-    return cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype)
+    return as_result(cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype))
 
 
 def _native_dtype(xp: Namespace, p: _Product) -> Any:
@@ -362,6 +408,12 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
     if lacks_products(xp, p.a, p.dtype):
         return "PyTorch multiplies no integer matrices on a CUDA device"
     return None
+
+
+def _array_refusal(xp: Namespace, p: _Product) -> str | None:
+    if _cuda.is_jax(xp) and any(is_sharded(x) for x in (p.a, p.b)):
+        return "the arrays are sharded over several devices"
+    return lacks_arithmetic(xp, (p.working,))
 
 
 def _native_slower(xp: Namespace, p: _Product) -> str | None:
@@ -581,7 +633,8 @@ def _source(p: _Product, numbers: _Numbers) -> str:
 
     def traced(op: Operator, earlier: str, later: str) -> Trace:
         elements = ((dtype, earlier),), ((dtype, later),)
-        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None)
+        immutable = array_api_compat.is_jax_array(p.a)
+        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None, immutable=immutable)
         if found.dtypes != (dtype,):
             raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
         return found
@@ -990,7 +1043,7 @@ def _text(p: _Product, numbers: _Numbers) -> str:
     """Return the CUDA text before the kernel, remembered where the operators last."""
     if None in p.operation:
         return _source(p, numbers)
-    key = (p.operation, numbers.memory, numbers.registers)
+    key = (p.operation, numbers.memory, numbers.registers, array_api_compat.is_jax_array(p.a))
     return _texts.get(key) or _cuda.remember(_texts, key, _source(p, numbers))
 
 
@@ -1005,16 +1058,19 @@ def _kernel(xp: Namespace, p: _Product) -> Array:
     a, b = (_cuda.plain(xp, cast(xp, x, p.dtype)) for x in factors)
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, a)
+    operation = p.operation
+    if None in operation:
+        # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
+        # them itself later on, by themselves too, whom the runner keeps.
+        own = (id(p.add.combine), id(p.multiply.combine)) if gpu is None else ()
+        operation = (_source(p, _Numbers(p)), own)
     key = (
-        p.operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
+        operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
         layouts, gpu,
     )  # fmt: skip
-    lasting = None not in p.operation
-    runner = _runners.get(key) if lasting else None
+    runner = _runners.get(key)
     if runner is None:
-        runner = _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu)
-        if lasting:
-            _cuda.remember(_runners, key, runner)
+        runner = _cuda.remember(_runners, key, _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu))
     if p.key is not None and a is p.a and b is p.b:
         _cuda.remember(_shortcuts, p.key, runner)
     (c,) = runner(a, b)
@@ -1027,6 +1083,7 @@ def _runner(xp: Namespace, p: _Product, layouts: Any, gpu: int | None) -> Callab
     plan = _plan(p, numbers, _best(p, numbers, capability)[0], _text(p, numbers), layouts, capability)
     if gpu is not None:
         return _cuda.Runner(xp, plan, gpu)
+    p = _derivatives.changed(p, a=None, b=None)  # what is remembered keeps no arrays
 
     def remade(a: Array, b: Array) -> _Product:
         other = _Product(xp, a, b, (p.add, p.multiply), p.operation, p.tile)
@@ -1049,5 +1106,5 @@ _METHODS = Methods(
     "matmul",
     native=Method(_native, _native_refusal, _native_slower),
     kernel=Method(_kernel, _kernel_refusal),
-    array=Method(_array),
+    array=Method(_checked_array, _array_refusal),
 )
