@@ -52,6 +52,8 @@ def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = Fals
                 array = np.asarray(array)
             if not dtype.isnative:
                 array = array.astype(dtype.newbyteorder("="))
+        elif array_api_compat.is_jax_array(array) and not is_sharded(array):
+            array = _unsplit(array)
         admitted.append(array)
     return xp, admitted
 
@@ -168,6 +170,39 @@ def is_sharded(x: Array) -> bool:
         sharding = explicit_sharding(x)
         return sharding is not None and not sharding.is_fully_replicated
     return len(x.devices()) > 1 and not x.is_fully_replicated
+
+
+def _unsplit(x: Array) -> Array:
+    """Return a JAX array as one that is not split, in the words of its type, over axes of a mesh of length 1.
+
+    JAX's operations go by the words.
+    """
+    sharding = explicit_sharding(x)
+    if sharding is None or all(axes is None for axes in sharding.spec):
+        return x
+    import jax
+
+    mesh = sharding.mesh if is_traced(x) else x.sharding.mesh
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+
+def varying_alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return JAX arrays as ones that vary over the same axes of a mesh, which inside shard_map their types tell."""
+    import jax
+
+    own = [_varying(x) for x in arrays]
+    together = frozenset().union(*own)
+    return tuple(
+        jax.lax.pcast(x, tuple(sorted(together - axes)), to="varying") if together - axes else x
+        for x, axes in zip(arrays, own, strict=True)
+    )
+
+
+def _varying(x: Array) -> frozenset[str]:
+    import jax
+
+    found: frozenset[str] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
+    return found
 
 
 def explicit_sharding(x: Array) -> Any:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeVar
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace, is_sharded
+from parprims._arrays import Array, Namespace, is_sharded, varying_alike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -828,7 +828,10 @@ def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> tuple[Any
     if kind == "torch":
         return _torch_signature(x, gradient)
     if kind == "jax":
-        return x.dtype, x.shape, x.sharding, _wide_jax()  # type: ignore[union-attr]
+        sharding = x.sharding  # type: ignore[union-attr]
+        if type(sharding) is not _one_device():  # what has a mesh in its type takes the longer way
+            return None
+        return x.dtype, x.shape, sharding, _wide_jax()  # type: ignore[union-attr]
     if type(x) is tuple:
         parts = tuple([signature(one, gradient) for one in x])
         return None if None in parts else parts
@@ -1199,6 +1202,13 @@ def _jax_platform_refusal() -> str | None:
 
 
 @functools.cache
+def _one_device() -> Any:
+    import jax
+
+    return jax.sharding.SingleDeviceSharding
+
+
+@functools.cache
 def _jax_cuda_devices() -> list[Any]:
     import jax
 
@@ -1217,12 +1227,19 @@ def _embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     import jax.numpy as jnp
 
     capability = _jax_cuda_devices()[0].compute_capability.replace(".", "")
-    results = [jax.ShapeDtypeStruct(shape, getattr(jnp, name)) for shape, name in plan.outputs]
+    # Inside shard_map what the call returns varies over the axes of the mesh that its arrays do.
+    kind = jax.typeof(arrays[0])
+    mesh = kind.sharding.mesh
+    place = None if mesh.empty else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    result = functools.partial(jax.ShapeDtypeStruct, sharding=place, manual_axis_type=kind.manual_axis_type)
+    results = [result(shape, getattr(jnp, name)) for shape, name in plan.outputs]
     updated = [jnp.zeros((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.zeros().values() if nbytes]
-    results += [jax.ShapeDtypeStruct((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.unset().values() if nbytes]
+    arrays_and_updated = varying_alike((*arrays, *updated))
+    arrays, updated = arrays_and_updated[: len(arrays)], list(arrays_and_updated[len(arrays) :])
+    results += [result((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.unset().values() if nbytes]
     kept = len(results)
     places = [*range(kept, kept + len(updated))]  # among the results, of what a launch updates
-    results += [jax.ShapeDtypeStruct(zero.shape, zero.dtype) for zero in updated]
+    results += [result(zero.shape, zero.dtype) for zero in updated]
     for at, launch in enumerate(plan.launches()):
         text = launch.text(static=True, later=at > 0)
         aliases = {plan.inputs + given: place for given, place in enumerate(places)}
@@ -1286,7 +1303,7 @@ def traced(
         _, derivative = jax.jvp(otherwise, primals, tangents)
         return differentiable(*primals), derivative
 
-    function: Callable[..., tuple[Array, ...]] = jax.jit(differentiable)
+    function: Callable[..., tuple[Array, ...]] = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
     return function
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from parprims import _derivatives, _scan, _tridiagonal
-from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced, quiet
+from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced, quiet, varying_alike
 from parprims._derivatives import filled, first, join, previous, rest
 from parprims._dispatch import Methods
 
@@ -110,6 +110,8 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
 
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems, whose transposed systems give the derivatives."""
+    lower, diag, upper, rhs = varying_alike((s.lower, s.diag, s.upper, s.rhs))
+    s = _derivatives.changed(s, lower=lower, diag=diag, upper=upper, rhs=rhs)
     with quiet(xp):
         x: Array = jax.lax.custom_linear_solve(
             functools.partial(_tridiagonal.product, xp, s),

@@ -32,6 +32,7 @@ from parprims._arrays import (
     move_axis,
     normalize_axis,
     quiet,
+    varying_alike,
 )
 from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._scan import _merged, _row_major
@@ -769,6 +770,7 @@ def _gtsv(dtype: str) -> Callable[..., Any]:
 def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
     from jax.lax.linalg import tridiagonal_solve
 
+    lower, diag, upper, rhs = varying_alike((lower, diag, upper, rhs))
     lower, upper = ends_cleared(xp, lower, upper, -1)
     columns, systems, n = rhs.shape
     if systems > 1:
