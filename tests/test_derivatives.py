@@ -322,23 +322,6 @@ class TestTorchCompile:
         self.check(backend, lambda x, y: parprims.scan((x, y), "affine", exclusive=True)[1], x, y)
         self.check(backend, lambda x: parprims.scan(x, "maximum", initial=3), random(rng, (3, 20), "int64"))
 
-    def test_registered_right(self, backend, rng):
-        from torch.library import opcheck
-
-        from parprims import _derivatives_torch  # makes the operators known
-
-        ops = _derivatives_torch.torch.ops.parprims
-
-        def leaf(*shape):
-            return backend.asarray(random(rng, shape, "float64")).requires_grad_()
-
-        opcheck(ops.linear_recurrence, (leaf(3, 7), leaf(3, 7), leaf(3), None, 1, False, "auto"))
-        opcheck(ops.linear_recurrence, (leaf(), leaf(7, 3).detach().T, None, 0.5, 0, True, "array"))
-        opcheck(
-            ops.scan, ([leaf(3, 7), leaf(3, 7)], "affine", [leaf(3)] * 2, [], [], "scan", 1, False, True, False, "auto")
-        )
-        opcheck(ops.scan, ([leaf(3, 7).detach().T], "maximum", [], [1.0], [], "scan", 1, True, False, False, "auto"))
-
     def test_bad_input_named(self, backend):
         import torch
 

@@ -51,7 +51,7 @@ def reduce(
         return _reduced(primitive, xs, single, as_operator(op), axis, keepdims, dtype, initial, method)
     axes = axis if axis is None or isinstance(axis, tuple) else (axis,)
     arrays, numbers = _parted(initial, xs, dtype)
-    ys = _node("reduce", xs, operation, arrays, numbers, _listed(dtype), primitive, axes, keepdims, method)
+    ys = _node("reduce", xs, operation, arrays, numbers, _names(dtype), primitive, axes, keepdims, method)
     return ys[0] if single else tuple(ys)
 
 
@@ -80,7 +80,7 @@ def scan(
         return _scanned(primitive, xs, single, as_operator(op), axis, exclusive, reverse, initial, dtype, method)
     arrays, numbers = _parted(initial, xs, dtype)
     options = (primitive, axis, exclusive, reverse, include_initial, method)
-    ys = _node("scan", xs, operation, arrays, numbers, _listed(dtype), *options)
+    ys = _node("scan", xs, operation, arrays, numbers, _names(dtype), *options)
     return ys[0] if single else tuple(ys)
 
 
@@ -134,11 +134,13 @@ def matmul(a: Any, b: Any, add: Any, multiply: Any, precision: Any, kernel: Any,
 
 
 def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
-    """Return the components of an initial element as arrays and as numbers; as arrays all where one is an array."""
-    given = () if initial is None else initial if isinstance(initial, tuple) else (initial,)
-    if all(not isinstance(one, torch.Tensor) for one in given):
+    """Return the components of an initial element as arrays and as numbers: as numbers where all are of one type."""
+    if initial is None:
+        return (), None
+    given = initial if isinstance(initial, tuple) else (initial,)
+    if all(type(one) is type(given[0]) and not isinstance(one, torch.Tensor) for one in given):
         return (), given
-    dtypes = [x.dtype for x in xs] if dtype is None else _listed(dtype)
+    dtypes = [x.dtype for x in xs] if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
     if len(given) == len(xs) == len(dtypes):
         parts = zip(given, dtypes, strict=True)
         given = tuple(
@@ -171,8 +173,20 @@ def _either(x: Any) -> tuple[Any, Any]:
     return (x, None) if isinstance(x, torch.Tensor) else (None, x)
 
 
-def _listed(dtype: Any) -> Any:
-    return () if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+def _names(dtype: Any) -> Any:
+    """Return dtypes by their names, which a program can be saved with."""
+    given = () if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+    return [one if isinstance(one, str) else _text(one) for one in given]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _text(dtype: Any) -> str:
+    return dtype_name(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
+
+
+def _dtypes(names: Sequence[str]) -> tuple[Any, ...] | None:
+    """Return the dtypes of these names, None if there are none; what is no name stays, to be refused."""
+    return tuple([getattr(torch, name, name) for name in names]) or None
 
 
 # ---- Operators of the caller's own, kept under a name -------------------------------------------------------------
@@ -227,6 +241,8 @@ def _keep(function: Any, packed: bool, identity: Any, commutative: bool, name: s
     if packed:
         made = marshal.dumps(identity.__code__) if callable(identity) else repr(identity)
         text = repr((text, made, commutative, components))
+    if "." in function.__name__:  # torch.compile names functions of the program by their places
+        function.__name__ = function.__code__.co_name
     key = f"{name or function.__name__}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if packed:
         known = Operator(function, identity=identity, commutative=commutative, name=name, components=components)
@@ -430,20 +446,20 @@ def _run_reduce(
     x: Sequence[Array],
     op: str,
     initial_arrays: Sequence[Array],
-    initial: Sequence[Any],
-    dtype: Sequence[torch.dtype],
+    initial: Sequence[Any] | None,
+    dtype: Sequence[str],
     primitive: str,
     axis: Sequence[int] | None,
     keepdims: bool,
     method: str,
 ) -> list[Array]:
     axes = None if axis is None else tuple(axis)
-    start = (*initial_arrays, *map(_number, initial)) or None
+    start = (*initial_arrays, *map(_number, initial or ())) or None
     if primitive in ("any", "all"):
         function: Callable[..., Array] = getattr(_reduce, primitive)
         return _whole(function(x[0], axis=axes, keepdims=keepdims, method=_inside(method)))
     given = x[0] if len(x) == 1 else tuple(x)
-    to = tuple(dtype) or None
+    to = _dtypes(dtype)
     return _whole(_reduce._reduce(primitive, None, given, _found(op), axes, keepdims, to, start, _inside(method)))
 
 
@@ -455,8 +471,8 @@ def _run_scan(
     x: Sequence[Array],
     op: str,
     initial_arrays: Sequence[Array],
-    initial: Sequence[Any],
-    dtype: Sequence[torch.dtype],
+    initial: Sequence[Any] | None,
+    dtype: Sequence[str],
     primitive: str,
     axis: int | None,
     exclusive: bool,
@@ -465,8 +481,8 @@ def _run_scan(
     method: str,
 ) -> list[Array]:
     given = x[0] if len(x) == 1 else tuple(x)
-    start = (*initial_arrays, *map(_number, initial)) or None
-    to = tuple(dtype) or None
+    start = (*initial_arrays, *map(_number, initial or ())) or None
+    to = _dtypes(dtype)
     options = (axis, exclusive, reverse, start, to, include_initial, _inside(method))
     return _whole(_scan._scan(primitive, given, _found(op), *options))
 
@@ -576,9 +592,19 @@ def _with_values(run: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*inputs: Any) -> Any:
         if torch.autograd.forward_ad._current_level >= 0:
             raise NotImplementedError("operators of torch.ops.parprims have no forward derivatives")
-        return run(*inputs)
+        return _apart(run(*inputs), inputs)
 
     return checked
+
+
+def _apart(results: Any, inputs: Sequence[Any]) -> Any:
+    """Return the results of a node, those copied that share their memory with an input or another result."""
+    known = {x.untyped_storage().data_ptr() for one in inputs for x in _arrays_of(one)}
+    apart = []
+    for x in results if isinstance(results, list) else [results]:
+        apart.append(x.clone() if x.untyped_storage().data_ptr() in known else x)
+        known.add(apart[-1].untyped_storage().data_ptr())
+    return apart if isinstance(results, list) else apart[0]
 
 
 def _fake(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -759,7 +785,7 @@ def _pull_scan(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     like = next(g for g in gs if g is not None)
     axis = (-1 if axis is None else axis) % like.ndim
     starts = tuple(_start(one, None, like, axis) for one in initial)
-    numbers = tuple(_start(None, one, like, axis) for one in ctx.initial)
+    numbers = tuple(_start(None, one, like, axis) for one in ctx.initial or ())
     by_x, by_initial = _derivatives.scan_adjoint(
         xp, ctx.op, xs, ys, starts + numbers, tuple(gs), axis, *options, solve=_solve, sums=_sum
     )
@@ -961,7 +987,7 @@ def _batch_matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) ->
 
 # ---- The table --------------------------------------------------------------------------------------------------
 
-_ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[] initial, ScalarType[] dtype, str primitive"
+_ELEMENTS = "Tensor[] x, str op, Tensor[] initial_arrays, Scalar[]? initial, str[] dtype, str primitive"
 
 for _title, _schema, _run, _kept_for, _pull, _batch in (
     (
@@ -1043,7 +1069,7 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
         _arguments = _schema[1 : _schema.index(")")]
         _op = torch.library.custom_op(
             f"parprims::{_title}_backward",
-            _backward(_run),
+            _with_values(_backward(_run)),
             mutates_args=(),
             schema=f"(Tensor[] gs, int[] at, bool[] flags, {_arguments}) -> Tensor[]",
         )
