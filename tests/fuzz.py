@@ -531,7 +531,9 @@ class Draw:
         """Return a dtype as the library has it, or by name."""
         if self.chance(0.3):
             return dtype
-        return as_numpy(dtype) if dtype == "bfloat16" else self.backend.dtype(dtype) if dtype != "bool" else dtype
+        if dtype in ("bool", "bfloat16") or self.chance(0.5):
+            return self.plain(np.zeros((), dtype=as_numpy(dtype))).dtype
+        return self.backend.dtype(dtype)
 
 
 def strange_nans(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
