@@ -264,6 +264,29 @@ class TestKalman:
                 compare(backend, result.b, expected, steps * 8 * np.finfo(float).eps * abs(expected).max())
 
 
+class TestSizes:
+    """Components of several sizes, between which a state has gaps that are passed from block to block too."""
+
+    def test_of_a_state(self):
+        assert _trace.state_size(("bool", "int64")) == 16
+        assert _trace.state_size(("int8", "int8", "int16", "float16")) == 8
+        assert _trace.state_size(("float32", "complex128", "bool")) == 48
+        assert _trace.state_size(("complex64", "float32")) == 16
+
+    @pytest.mark.sanitize
+    def test_between_blocks(self, gpu, rng):
+        def last(_, later):
+            return later
+
+        for n in (9, 40_000):
+            shape = (n,) if n > 9 else (5000, n)
+            xs = tuple(rng.integers(0, 2, shape).astype(name) for name in ("bool", "int64", "bool", "int64"))
+            arrays = tuple(map(gpu.asarray, xs))
+            op = parprims.Operator(last, identity=(False, 0, False, 0))
+            compare(gpu, parprims.reduce(arrays, op, axis=0, method="kernel"), tuple(x[-1] for x in xs))
+            compare(gpu, parprims.scan(arrays, op, axis=0, method="kernel"), xs)
+
+
 class TestStructures:
     def test_round_trip(self):
         x = ({"b": 1, "a": (2, 3)}, Affine(4, {"c": 5}), 6, ())

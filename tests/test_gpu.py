@@ -1456,7 +1456,7 @@ def test_ways_of_many_long_lines(streams, rng, monkeypatch, way):
     monkeypatch.setattr(_scan, "_programs", {})
     monkeypatch.setattr(_scan, "_shortcuts", {})
     monkeypatch.setattr(_cuda.Runner, "__init__", noted)
-    for shape, axis in (((3, 40_001), 1), ((5001, 33), 0)) if way == "NEIGHBOUR" else (((3, 40_001), 1),):
+    for shape, axis in (((3, 100_001), 1), ((5001, 33), 0)) if way == "NEIGHBOUR" else (((3, 100_001), 1),):
         for dtype in ("int8", "int32"):
             a, b = (x.astype(dtype) for x in maps(*shape)(rng))
             first, second = arrays(streams, (a, b))

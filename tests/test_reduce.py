@@ -318,7 +318,6 @@ class TestVecdot(Contract):
 class TestOperators:
     methods = ("array", "kernel")
 
-    @pytest.mark.optimised
     def test_every_built_in(self, backend, run, method, rng, subtests):
         n = 3001
         value, index = rng.integers(0, 50, n).astype(np.float32), np.arange(n)

@@ -182,6 +182,9 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_matmul_kernel.py::TestStress::test_random_cases",
             "tests/test_dispatch.py::TestChoice::test_a_refusal_is_an_error_when_asked_for",
             "tests/test_dispatch.py::TestChoice::test_an_error_in_a_refusal_is_no_refusal",
+            "tests/test_fuzz.py::test_no_violation",
+            "tests/fuzz.py::main",
+            "tests/test_door.py::TestArrays::test_meaning_lost_is_refused",
         ),
         "README.md",
         "nothing falls back in silence",
@@ -202,6 +205,8 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_dispatch.py::TestMethods::test_in_the_order_of_auto",
             "tests/test_dispatch.py::TestMethods::test_nothing_is_computed_or_recorded",
             "tests/test_dispatch.py::TestMethods::test_options_matter",
+            "tests/test_fuzz.py::test_no_violation",
+            "tests/test_door.py::TestOptions::test_methods_raise_what_the_call_raises",
         ),
         "src/parprims/_dispatch.py",
         "List the methods that a call could take",
@@ -213,6 +218,8 @@ PROMISES: tuple[Promise, ...] = (
             _CONTRACT + "test_view",
             "tests/test_matmul.py::TestMatmul::test_inputs_untouched",
             "tests/test_emulator.py::TestFinds::test_write_to_an_input",
+            "tests/test_operators.py::TestInPlace::test_operator",
+            "tests/test_fuzz.py::test_no_violation",
         ),
         "README.md",
         "Inputs are never written",
@@ -224,6 +231,8 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_scan.py::TestRecurrence::test_result_is_not_the_input",
             "tests/test_scan_kernel.py::TestMemory::test_result_is_not_the_input",
             "tests/test_reduce.py::TestOperators::test_one_element_is_a_copy",
+            "tests/test_door.py::TestArrays::test_an_operator_that_returns_its_argument_returns_no_view",
+            "tests/test_fuzz.py::test_no_violation",
         ),
         "src/parprims/_scan.py",
         "a result never shares memory with an input",
@@ -268,6 +277,10 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_matmul.py::TestMatmul::test_bad_shape_named",
             "tests/test_matmul.py::TestArguments::test_impossible_tile_named",
             "tests/test_matmul.py::TestArguments::test_operator_named",
+            "tests/test_operators.py::TestSentences::test_of_what_it_does",
+            "tests/test_door.py::TestOptions::test_flags",
+            "tests/test_door.py::TestOptions::test_words",
+            "tests/test_fuzz.py::test_no_violation",
         ),
         "README.md",
         "Bad input raises `ValueError`, `TypeError` or `IndexError` and names the argument",
@@ -343,6 +356,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_tridiagonal.py::TestSolveTridiagonal::test_not_finite_stays_in_its_system",
             "tests/test_tridiagonal.py::TestSolveTridiagonal::test_pivot_of_zero",
             "tests/test_tridiagonal.py::TestSolveTridiagonal::test_status",
+            "tests/test_tridiagonal.py::TestErrorAndStatus::test_error_and_status_are_as_promised",
         ),
         "src/parprims/_tridiagonal.py",
         "A solution that is not finite in every unknown is NaN in all of them",
@@ -374,7 +388,10 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "What an operator captures is read anew by every call.",
         (
-            "tests/test_trace.py::TestLastingKey::test_captures_that_may_change_have_none",
+            "tests/test_trace.py::TestLastingKey::test_captures_that_may_change_change_it",
+            "tests/test_trace.py::TestCapturesChange::test_by_array",
+            "tests/test_trace.py::TestCapturesChange::test_by_kernel",
+            "tests/test_trace.py::TestCapturesChange::test_by_kernel_of_tensors",
             "tests/test_reduce.py::TestKernelShapes::test_repeated_calls_see_new_data_and_captures",
             "tests/test_scan_kernel.py::TestMemory::test_repeated_calls_see_new_data_and_captures",
         ),
@@ -427,11 +444,17 @@ PROMISES: tuple[Promise, ...] = (
         "Neither copies an array or leaves the device",
     ),
     Promise(
-        "Sizes past 2^31 elements are sizes like others.",
+        "Sizes past 2^31 and 2^32 elements are sizes like others.",
         (
             "tests/test_reduce.py::TestKernelShapes::test_more_than_two_to_the_31",
             "tests/test_scan_kernel.py::TestShapes::test_more_than_two_to_the_31",
             "tests/test_sort_kernel.py::TestShapes::test_more_than_two_to_the_31",
+            "tests/test_gpu.py::TestBeyond32Bits::test_reductions_along_an_axis",
+            "tests/test_gpu.py::TestBeyond32Bits::test_scan_along_an_axis",
+            "tests/test_gpu.py::TestBeyond32Bits::test_recurrence",
+            "tests/test_gpu.py::TestBeyond32Bits::test_sort_along_an_axis",
+            "tests/test_gpu.py::TestBeyond32Bits::test_product_with_many_results",
+            "tests/test_gpu.py::TestBeyond32Bits::test_systems",
         ),
     ),
     Promise(
@@ -477,11 +500,15 @@ PROMISES: tuple[Promise, ...] = (
         "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any other conforming array",
     ),
     Promise(
-        "Calls can be captured into a CUDA graph and replayed.",
+        "Calls can be captured into CUDA graphs, and any two graphs replayed at once.",
         (
             "tests/test_reduce.py::TestKernelShapes::test_captured_into_a_graph",
             "tests/test_scan_kernel.py::TestStreams::test_captured_into_a_graph",
             "tests/test_sort_kernel.py::TestStreams::test_captured_into_a_graph",
+            "tests/test_gpu.py::TestGraphs::test_captured_and_replayed",
+            "tests/test_gpu.py::TestGraphs::test_two_at_once",
+            "tests/test_gpu.py::TestGraphs::test_scratch_grows_within_a_capture",
+            "tests/test_cuda.py::TestGraphs::test_two_at_once",
         ),
     ),
     Promise(
@@ -491,6 +518,9 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_scan_kernel.py::TestStreams::test_streams_and_threads",
             "tests/test_sort_kernel.py::TestStreams::test_streams_and_threads",
             "tests/test_dispatch.py::TestExplain::test_threads_do_not_see_each_other",
+            "tests/test_gpu.py::TestStreams::test_eight_streams",
+            "tests/test_gpu.py::TestStreams::test_threads_share_a_stream",
+            "tests/test_gpu.py::TestStress::test_threads_and_streams",
         ),
     ),
     Promise(
@@ -499,6 +529,9 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_reduce.py::TestKernelShapes::test_out_of_memory_leaves_the_library_usable",
             "tests/test_scan_kernel.py::TestMemory::test_out_of_memory_leaves_the_library_usable",
             "tests/test_sort_kernel.py::TestStreams::test_out_of_memory_leaves_the_library_usable",
+            "tests/test_gpu.py::TestOutOfMemory::test_each_allocation",
+            "tests/test_gpu.py::TestOutOfMemory::test_nearly_full",
+            "tests/test_cuda.py::TestFailures::test_each_allocation",
         ),
     ),
     Promise(
@@ -513,6 +546,9 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_matmul_kernel.py::TestBatches::test_nothing_is_copied",
             "tests/test_matmul.py::TestTiles::test_memory",
             "tests/test_tridiagonal_kernel.py::test_plans_fit",
+            "tests/test_reduce.py::TestBlocks::test_memory_of_a_cast",
+            "tests/test_reduce.py::TestBlocks::test_memory_of_a_view_that_repeats_one_number",
+            "tests/test_gpu.py::TestStress::test_memory_stays_where_it_was",
         ),
         "src/parprims/_scan.py",
         "takes up to 3 % of the largest result",
@@ -533,9 +569,37 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_scan_kernel.py::TestSanitized::test_every_kernel",
             "tests/test_sort_kernel.py::TestSanitized::test_every_kernel",
             "tests/test_matmul_kernel.py::TestSanitized::test_ladder",
+            "tests/test_emulator.py::TestSharedMemory::test_poison",
+            "tests/test_emulator.py::TestSharedMemory::test_race",
+            "tests/test_emulator.py::TestFences::test_one_is_missing",
         ),
         "CONTRIBUTING.md",
         "shows wrong indices, missing barriers and deadlocks",
+    ),
+    Promise(
+        "A kernel with a line changed, a barrier or a fence dropped, fails a test of the emulator (`nox -s mutate`).",
+        ("tests/mutate.py::main",),
+        "CONTRIBUTING.md",
+        "changes kernels one line at a time",
+    ),
+    Promise(
+        "No call waits for the device, and none needs the whole of it to end.",
+        (
+            "tests/test_gpu.py::TestStreams::test_nothing_waits",
+            "tests/test_gpu.py::TestStreams::test_beside_a_kernel_that_holds_the_device",
+        ),
+    ),
+    Promise(
+        "A damaged or read-only cache of kernels, no home directory, an unknown architecture, an old driver: a call "
+        "works nevertheless, or says in a sentence why not.",
+        (
+            "tests/test_cuda.py::TestCache::test_damaged",
+            "tests/test_cuda.py::TestCache::test_read_only",
+            "tests/test_cuda.py::TestCache::test_no_home",
+            "tests/test_cuda.py::TestArchitectures::test_newer_than_the_compiler",
+            "tests/test_cuda.py::TestRefusals::test_devices",
+            "tests/test_cuda.py::test_cupy_without_a_gpu",
+        ),
     ),
     Promise(
         "No speed is published of a wrong result, and no commit may lose more than 5 % in a recorded row.",
@@ -562,13 +626,59 @@ PROMISES: tuple[Promise, ...] = (
 )
 
 FAULTS: dict[int, Fault] = {
+    1: Fault(
+        "cccl#6715, cccl#7622, and ours: an operator is remembered though what it reads has changed",
+        (
+            "tests/test_trace.py::TestCapturesChange::test_by_array",
+            "tests/test_trace.py::TestCapturesChange::test_by_kernel",
+            "tests/test_trace.py::TestCapturesChange::test_by_kernel_of_tensors",
+            "tests/test_trace.py::TestLastingKey::test_arrays_are_known_by_their_values",
+        ),
+    ),
     2: Fault(
         "cupy#9841: a cumulative sum past 2^31 elements is its input",
-        ("tests/test_scan_kernel.py::TestShapes::test_more_than_two_to_the_31",),
+        (
+            "tests/test_gpu.py::TestBeyond32Bits::test_cumulative_sum",
+            "tests/test_gpu.py::TestBeyond32Bits::test_cumulative_sum_far",
+            "tests/test_scan_kernel.py::TestShapes::test_more_than_two_to_the_31",
+        ),
+    ),
+    3: Fault(
+        "pytorch#167086: a cumulative sum along a short axis of an array of more than 2^32 elements is wrong",
+        ("tests/test_gpu.py::TestBeyond32Bits::test_scan_along_an_axis",),
+    ),
+    4: Fault(
+        "pytorch#143486: a cumulative sum of two long rows is wrong",
+        ("tests/test_gpu.py::TestBeyond32Bits::test_scan_along_an_axis",),
+    ),
+    5: Fault(
+        "flashinfer#3391: rows of just above 2^31 elements fail",
+        (
+            "tests/test_gpu.py::TestBeyond32Bits::test_scan_along_an_axis",
+            "tests/test_gpu.py::TestBeyond32Bits::test_reductions_along_an_axis",
+        ),
+    ),
+    6: Fault(
+        "cccl#8806, cccl#8807: offsets in bytes beyond 4 GB are of 32 bits",
+        ("tests/test_gpu.py::TestBeyond32Bits::test_more_than_four_gigabytes_of_float64",),
+    ),
+    7: Fault(
+        "pytorch#197673: `torch.arange` is wrong past 2^32",
+        ("tests/test_gpu.py::ramps",),
+    ),
+    8: Fault(
+        "pytorch#187717: batched solves with many right-hand sides are wrong",
+        (
+            "tests/test_gpu.py::TestBeyond32Bits::test_many_right_sides",
+            "tests/test_gpu.py::TestBeyond32Bits::test_many_systems",
+        ),
     ),
     9: Fault(
         "tensorflow#126681: a tridiagonal solve crashes on an empty batch",
-        (_CONTRACT + "test_any_shape", "tests/test_tridiagonal.py::TestSolveTridiagonal::test_no_rows"),
+        (
+            "tests/contract.py::Contract::test_any_shape",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_no_rows",
+        ),
     ),
     10: Fault(
         "jax#32487: a tridiagonal solve fails for one or two unknowns",
@@ -584,7 +694,14 @@ FAULTS: dict[int, Fault] = {
     ),
     12: Fault(
         "pytorch#190781: a NaN with a sign is sorted first",
-        ("tests/test_sort.py::Sorting::test_every_bit", "tests/test_sort_kernel.py::TestEveryDtype::test_ways"),
+        (
+            "tests/test_sort.py::Sorting::test_every_bit",
+            "tests/test_sort_kernel.py::TestEveryDtype::test_ways",
+        ),
+    ),
+    13: Fault(
+        "kUPS#186: XLA takes the indices that sort indices for something simpler",
+        ("tests/test_sort.py::TestArgsort::test_ranks_in_one_program",),
     ),
     14: Fault(
         "pytorch#172568: a scan's derivative is wrong where the first of several results is unused",
@@ -592,23 +709,81 @@ FAULTS: dict[int, Fault] = {
     ),
     15: Fault(
         "pytorch#137943, triton#4362: a reverse scan is wrong",
-        ("tests/test_scan.py::TestScan::test_order", "tests/test_scan.py::TestScan::test_options"),
+        (
+            "tests/test_scan.py::TestScan::test_order",
+            "tests/test_gpu.py::test_reverse_and_not_commutative",
+        ),
     ),
     16: Fault(
         "ROCm triton#947: a scan is wrong where it crosses a warp",
-        ("tests/test_scan_kernel.py::TestShapes::test_lengths",),
+        (
+            "tests/test_scan_kernel.py::TestShapes::test_lengths",
+            "tests/test_gpu.py::TestStress::test_edges_of_warps_again_and_again",
+        ),
+    ),
+    17: Fault(
+        "warp#1373: scratch that grows within a capture spoils the graph",
+        (
+            "tests/test_gpu.py::TestGraphs::test_scratch_grows_within_a_capture",
+            "tests/test_cuda.py::TestGraphs::test_scratch_grows",
+        ),
+    ),
+    18: Fault(
+        "warp#1355: temporaries are freed before a replay",
+        (
+            "tests/test_gpu.py::TestGraphs::test_references_are_dropped",
+            "tests/test_cuda.py::TestGraphs::test_what_is_dropped",
+        ),
+    ),
+    19: Fault(
+        "cccl#5661, llama.cpp#21682, mlx#2537: a sort of more than 500 rows fails while captured",
+        ("tests/test_gpu.py::TestGraphs::test_captured_and_replayed",),
+    ),
+    20: Fault(
+        "b12x#32: a kernel that waits for all its blocks hangs beside another stream's",
+        ("tests/test_gpu.py::TestStreams::test_beside_a_kernel_that_holds_the_device",),
+    ),
+    21: Fault(
+        "flashinfer#3053, flashinfer#3329: a shuffle in a diverged warp, or an arrival that is lost, hangs",
+        (
+            "tests/test_gpu.py::test_barriers_of_shared_memory_under_replay",
+            "tests/test_gpu.py::test_every_rest_of_a_tile",
+            "tests/test_emulator.py::TestFinds::test_lanes_outside_a_mask",
+        ),
     ),
     22: Fault(
         "ERF#3714, quadrants#649: streams share scratch or arguments",
         (
-            "tests/test_reduce.py::TestKernelShapes::test_streams_and_threads",
+            "tests/test_gpu.py::TestStreams::test_eight_streams",
+            "tests/test_gpu.py::TestStreams::test_threads_share_a_stream",
             "tests/test_scan_kernel.py::TestStreams::test_streams_and_threads",
-            "tests/test_sort_kernel.py::TestStreams::test_streams_and_threads",
         ),
+    ),
+    23: Fault(
+        "sglang#34297, sglang#32467, pegainfer#410: shared memory is used again without a barrier",
+        (
+            "tests/test_emulator.py::TestSharedMemory::test_race",
+            "tests/test_gpu.py::TestStreams::test_two_at_once_have_the_bits_of_one",
+        ),
+    ),
+    24: Fault(
+        "cupy#9894: a sort returns garbage where an allocation fails",
+        (
+            "tests/test_gpu.py::TestOutOfMemory::test_each_allocation",
+            "tests/test_cuda.py::TestFailures::test_each_allocation",
+        ),
+    ),
+    25: Fault(
+        "jax#21403, marin#8077: a sharded cumulative sum is wrong, a derivative of ragged parts NaN",
+        ("tests/test_door.py::TestOtherLibraries::test_arrays_sharded_over_devices_of_jax",),
     ),
     26: Fault(
         "pytorch#162602, pytorch#62645: inputs that are not contiguous give a wrong result",
-        (_CONTRACT + "test_view", "tests/test_scan_kernel.py::TestShapes::test_layouts"),
+        (
+            "tests/contract.py::Contract::test_view",
+            "tests/test_gpu.py::test_views",
+            "tests/test_gpu.py::test_steps_of_zero_and_overlapping",
+        ),
     ),
     27: Fault(
         "pytorch#52213, torch-xpu-ops#2816: the logarithm of a sum of exponentials, of infinities",

@@ -67,6 +67,11 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
     for name, array in arrays.items():
         xp, flaw = _known.get(type(array)) or _know(name, array)
         if shared is None:
+            if array_api_compat.is_array_api_strict_namespace(xp) and _version(xp) < "2023.12":
+                raise TypeError(
+                    f"{name} is an array of {xp.__name__} at version {_version(xp)} of the array API standard: "
+                    "version 2023.12 or later is needed"
+                )
             shared, first = xp, name
         elif xp is not shared:
             raise TypeError(
@@ -655,3 +660,19 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:
     """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all of the others."""
     return (slice(None),) * axis + (slice(*bounds), ...)
+
+
+def offers(xp: Namespace, function: str) -> bool:
+    """Return whether the library has a function that the standard had not always."""
+    if array_api_compat.is_array_api_strict_namespace(xp):
+        return _version(xp) >= _SINCE[function]
+    return hasattr(xp, function)
+
+
+_SINCE = {"cumulative_sum": "2023.12", "cumulative_prod": "2024.12", "take_along_axis": "2024.12"}
+
+
+def _version(xp: Namespace) -> str:
+    """Return the version of the standard that array-api-strict is set to."""
+    version: str = xp.get_array_api_strict_flags()["api_version"]
+    return version

@@ -17,6 +17,7 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind
 from parprims._dispatch import Abstract, Methods
 from parprims._operators import BUILT_IN
+from parprims._switches import autocast
 
 Solve = Callable[..., Array]
 """A function with the signature of `linear_recurrence`."""
@@ -67,6 +68,9 @@ def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         from parprims import _reduce
 
         return _reduce.empty(xp, r)
+    if methods.primitive == "vecdot" and autocast(xp) and _rules(xp).wanted(r.arrays):
+        # Autocast would take the library's own derivative where the backward pass is under it too.
+        return _rules(xp).vecdot(methods, method, xp, r)
     if method == "array" and r.single and r.fn is None and r.op in (BUILT_IN["maximum"], BUILT_IN["minimum"]):
         rules = _rules(xp)
         if array_api_compat.is_torch_namespace(xp) and rules.wanted(r.arrays) and r.n and r.initial is None:

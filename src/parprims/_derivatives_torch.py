@@ -59,6 +59,25 @@ class _Extremum(torch.autograd.Function):  # type: ignore[misc]
         return None, None, None, None, (g.reshape(ctx.shape) * found / count).to(x.dtype)
 
 
+def vecdot(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
+    """Return the dot products, with their derivative by elementwise products."""
+    return _Dot.apply(methods, method, xp, r, *r.arrays)
+
+
+class _Dot(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, *arrays: Array) -> Array:
+        ctx.save_for_backward(*arrays)
+        ctx.axis = r.axes[0]
+        return methods(method, xp, _derivatives.changed(r, arrays=arrays))
+
+    @staticmethod
+    def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
+        x1, x2 = ctx.saved_tensors
+        g = g.unsqueeze(ctx.axis)
+        return None, None, None, None, g.conj() * x2, g * x1
+
+
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the scan by sum, product or affine map, with its derivative."""
     ys = _Scan.apply(methods, method, xp, r, *r.inputs, *r.starts())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims._arrays import announced, check_choice, compiling, quiet, shown
+from parprims._switches import autocast, without_autocast
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -179,8 +180,13 @@ class Methods:
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
         xp = args[0] if args else None
+        kinds = autocast(xp)
         with quiet(xp):
-            result = one.run(*args)
+            if kinds:
+                with without_autocast(kinds):
+                    result = one.run(*args)
+            else:
+                result = one.run(*args)
         return announced(xp, result)
 
 

@@ -40,6 +40,7 @@ from parprims._arrays import (
 from parprims._dispatch import Abstract, Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
 from parprims._reduce import _fold, tree
+from parprims._switches import autocast, narrowed
 from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
@@ -114,7 +115,8 @@ def matmul(
     every tile of m, from views as they are (batches that broadcast included), and writes the result once. Where
     neither of two large float32 factors lies along k in steps of 16 bytes, a launch before it copies one so. Array
     writes and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for
-    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
+    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. Native copies
+    factors that it widens, NumPy's of 16 bits and all with highest, and then rounds a wide result. By default a
     tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
     matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
     them.
@@ -188,13 +190,13 @@ def matmul(
         if method not in ("auto", "kernel"):
             raise ValueError(f"kernel names a kernel of method 'kernel', got method {method!r}")
         method = method if isinstance(method, Abstract) else "kernel"
-    if (
-        isinstance(method, Abstract)
-        or method == "kernel"
-        or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product)))
-    ):
-        return _derivatives.product(_METHODS, method, xp, product)
-    return _METHODS(method, xp, product)
+    library = method in ("native", "array") or (
+        method == "auto" and not _native_refusal(xp, product) and not _prefers_kernel(xp, product)
+    )
+    # The library's own derivative would be taken by autocast where the backward pass is under it too.
+    if library and not isinstance(method, Abstract) and not autocast(xp):
+        return _METHODS(method, xp, product)
+    return _derivatives.product(_METHODS, method, xp, product)
 
 
 def _operators(add: Any, multiply: Any) -> tuple[Operator, Operator]:
@@ -397,7 +399,15 @@ def _native_dtype(xp: Namespace, p: _Product) -> Any:
         single = math.prod(p.shape) == 1
         wide = array_api_compat.is_numpy_namespace(xp) or (array_api_compat.is_cupy_namespace(xp) and single)
         return xp.float32 if wide else p.dtype
+    if _is_narrowed(p):
+        return xp.float64 if dtype_kind(p.dtype) == "float" else xp.complex128
     return p.working
+
+
+def _is_narrowed(p: _Product) -> bool:
+    """Return whether the library has been told to form products of float32 with fewer bits than the call asks for."""
+    single = dtype_name(p.dtype) in ("float32", "complex64")
+    return single and is_tensor(p.a) and narrowed(p.a, p.precision)
 
 
 def _native_refusal(xp: Namespace, p: _Product) -> str | None:
@@ -418,6 +428,8 @@ def _array_refusal(xp: Namespace, p: _Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: _Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
+    if _is_narrowed(p) and p.precision != "highest" and _kernel_refusal(xp, p) is None:
+        return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
     if not _is_large_float32(p) or _kernel_refusal(xp, p) is not None or _cuda.capability(xp, p.a) != 90:
         return None
     return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
@@ -434,7 +446,7 @@ def _is_large_float32(p: _Product) -> bool:
 
 def _prefers_kernel(xp: Namespace, p: _Product) -> bool:
     """Return whether auto takes the kernel, gradients aside, which the library's derivative of it carries."""
-    if not _is_large_float32(p):
+    if not _is_large_float32(p) and not _is_narrowed(p):
         return False
     a, b = (_derivatives.detached(x) for x in (p.a, p.b))
     return _native_slower(xp, _derivatives.changed(p, a=a, b=b)) is not None

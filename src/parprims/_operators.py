@@ -24,6 +24,7 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     namespace_of,
+    quiet,
 )
 from parprims._dispatch import unwatched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
@@ -857,7 +858,8 @@ def _first_difference(
             finite = xp.isfinite(one) & xp.isfinite(other)
             size = abs(one)
             scale = max(float(xp.max(xp.where(finite, size, xp.zeros_like(size)))), 1e-300)
-            near = finite & (abs(one - other) <= tolerance * scale)
+            with quiet(xp):
+                near = finite & (abs(one - other) <= tolerance * scale)
             same = (one == other) | ((one != one) & (other != other)) | near
         else:
             same = one == other

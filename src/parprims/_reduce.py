@@ -55,7 +55,8 @@ from parprims._operators import (
     harmless_map,
     restructured,
 )
-from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
+from parprims._switches import narrowed
+from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, state_size, structures, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -953,6 +954,8 @@ def _by_routine(xp: Namespace, r: _Reduction) -> Totals:
         dtype = ring_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         axis = r.axes[0] - len(r.shape)
+        if is_tensor(x1) and narrowed(x1):
+            return (xp.sum(_conjugate_product(x1, x2), axis=axis, dtype=dtype),), r.dtypes, True
         if is_tensor(x1):
             # What array_api_compat does, in operations for which torch.func.vmap has rules.
             x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
@@ -1035,6 +1038,7 @@ class _Program:
         combined = trace_combine(r.op, states, immutable=immutable)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
         self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
+        self.partial_bytes = -(-state_size(states) // 4) * 4
         self._types = tuple(C_TYPES[name] for name in names)
         self._text = "\n".join(
             (
@@ -1220,7 +1224,7 @@ def _plan(
             integers=(outer, n, inner, chunk, chunks),
             grid=tiles * chunks,
             zeroed=4 * tiles if chunks > 1 else 0,
-            scratch=tiles * chunks * slot_bytes if chunks > 1 else 0,
+            scratch=tiles * chunks * slot_bytes // program.state_bytes * program.partial_bytes if chunks > 1 else 0,
         )
     rows = outer
     items = vector * unroll
@@ -1247,7 +1251,7 @@ def _plan(
         grid=rows * chunks,
         block=threads,
         zeroed=4 * rows if chunks > 1 else 0,
-        scratch=rows * chunks * program.state_bytes if chunks > 1 else 0,
+        scratch=rows * chunks * program.partial_bytes if chunks > 1 else 0,
     )
 
 

@@ -32,6 +32,8 @@ from parprims._arrays import (
     is_scalar,
     lacks_arithmetic,
     normalize_axis,
+    offers,
+    quiet,
     ring_dtype,
     sum_dtype,
 )
@@ -47,7 +49,17 @@ from parprims._operators import (
     harmless,
     restarted,
 )
-from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
+from parprims._trace import (
+    C_TYPES,
+    Untraceable,
+    lasting_key,
+    literal,
+    register_type,
+    state_size,
+    structures,
+    trace,
+    trace_combine,
+)
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -123,6 +135,8 @@ def scan(
     n log2 n times in log2 n steps. Kernel combines about 2n times.
     Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
     writes about 12n elements.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 3 (array) or 2 (native,
+    besides what the library takes).
     Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
     associative gives results that depend on how a method groups elements: `check_associative` tells.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another,
@@ -294,6 +308,7 @@ def linear_recurrence(
     Traffic and launches: kernel reads a and b as they are given, each element once (a constant, or one coefficient for
     each channel, costs next to nothing), and writes x once, in one launch; array reads and writes about 50n elements,
     far fewer where the library fuses operations.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 6 (array) or 3 (native).
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers
@@ -669,7 +684,7 @@ def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | Non
 
         cumulative: Callable[[Array, int], Array] = getattr(lax, _JAX[name])
         return cumulative
-    if name in _STANDARD and hasattr(xp, _STANDARD[name]):
+    if name in _STANDARD and offers(xp, _STANDARD[name]):
         function = getattr(xp, _STANDARD[name])
         return lambda x, axis: function(x, axis=axis, dtype=x.dtype)
     return None
@@ -936,8 +951,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
 
 def _array_recurrence(xp: Namespace, r: _Recurrence) -> Array:
     """Return the solution by a scan of the affine maps x -> a x + b."""
-    # NumPy need not warn of products of coefficients that overflow and leave no trace in the result.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with quiet(xp):  # of products of coefficients that overflow and leave no trace in the result
         return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
 
 
@@ -1083,7 +1097,7 @@ class _Program:
         self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
         self.starts = () if constant_start or starts is None else starts
         self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
-        self.state_words = -(-self.state_bytes // 8)
+        self.state_words = -(-state_size(states) // 8)
         # What a thread keeps of an element: narrow ones are unpacked.
         self.raw_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in inputs)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in (*inputs, *self.outputs))

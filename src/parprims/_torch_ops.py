@@ -157,11 +157,10 @@ def _node(name: str, *inputs: Any) -> Any:
     return getattr(torch.ops.parprims, name)(*inputs)
 
 
-@torch.compiler.allow_in_graph
+@torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
 def _by_operations(name: str, *inputs: Any) -> Any:
     """Return what a node computes; torch.compile does not read this, but sees the operations when it runs."""
-    *inputs, method = inputs
-    return _runs[name](*inputs, Inside(method))
+    return _runs[name](*inputs[:-1], Inside(inputs[-1]))
 
 
 _runs: dict[str, Callable[..., Any]] = {}
@@ -215,7 +214,7 @@ def _is_plain(value: Any) -> bool:
 _kept: dict[str, Any] = {}
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _keep(function: Any, packed: bool, identity: Any, commutative: bool, name: str, components: int | None) -> Any:
     """Return the name under which a function, or the operator that it makes, is kept; None if it may not be.
 
@@ -288,13 +287,13 @@ def _filled(name: str, value: Any, dtype: torch.dtype, shape: Sequence[int], lik
     return torch.full(shape, value, dtype=dtype, device=like.device)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _working(dtype: torch.dtype) -> Any:
     """Return the dtype that elements of a dtype are combined in."""
     return compute_dtype(xp, dtype)
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _summed(dtype: torch.dtype) -> Any:
     """Return the dtype of a sum of elements of a dtype."""
     return sum_dtype(xp, dtype)
@@ -420,7 +419,8 @@ def _multiplied(a: Array, b: Array, add: Operator, multiply: Operator, tile: Any
         raise ValueError(f"{'b' if a.ndim else 'a'} must have at least one dimension")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
         raise ValueError("a and b must agree in the length summed over, a's last and b's last but one")
-    return _matmul._array(xp, _Factors(a, b, add, multiply, tile))
+    factors: Any = _Factors(a, b, add, multiply, tile)
+    return _matmul._array(xp, factors)
 
 
 # ---- Nodes: what they compute -----------------------------------------------------------------------------------
@@ -500,8 +500,7 @@ def _run_sort(
 
 
 def _run_argsort(x: Array, axis: int, descending: bool, stable: bool, method: str) -> Array:
-    options = {"axis": axis, "descending": descending, "stable": stable, "method": _inside(method)}
-    return _whole(_sort.argsort(x, **options))[0]
+    return _whole(_sort.argsort(x, axis=axis, descending=descending, stable=stable, method=_inside(method)))[0]
 
 
 def _run_tridiagonal(
@@ -546,7 +545,7 @@ def _run_matmul(
     method: str,
 ) -> Array:
     lengths = None if tile is None else tuple(tile)
-    options = {"precision": precision, "kernel": kernel, "tile": lengths, "method": _inside(method)}
+    options: dict[str, Any] = {"precision": precision, "kernel": kernel, "tile": lengths, "method": _inside(method)}
     return _whole(_matmul.matmul(a, b, add=_found(add), multiply=_found(multiply), **options))[0]
 
 
@@ -693,7 +692,8 @@ class _Saved:
 def _keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any, *more: Array) -> None:
     """Keep all inputs of a node, and more arrays behind them."""
     del output
-    ctx.given, saved = [], []
+    ctx.given = []
+    saved: list[Array] = []
     for one in inputs:
         arrays = _arrays_of(one)
         if arrays:
@@ -832,9 +832,8 @@ def _pull_matmul(ctx: Any, g: Array) -> tuple[Any, ...]:
     if (add, multiply) != ("add", "multiply"):
         return _pulled(ctx, [g], "matmul", _run_matmul)
     options = (add, multiply, precision, kernel, tile, method)
-    by_a, by_b = product_adjoint(
-        g, *ctx.saved_tensors, ctx.needs_input_grad, lambda a, b: torch.ops.parprims.matmul(a, b, *options)
-    )
+    a, b = ctx.saved_tensors
+    by_a, by_b = product_adjoint(g, a, b, ctx.needs_input_grad, lambda a, b: torch.ops.parprims.matmul(a, b, *options))
     return by_a, by_b, *(None,) * 6
 
 
@@ -886,7 +885,7 @@ def _batch_reduce(
     axes = _arrays.normalize_axes(None if axis is None else tuple(axis), ndim)
     rank = ndim if keepdims else ndim - len(axes)
     arrays = [_padded(_front(one, dim, info.batch_size), rank) for one, dim in zip(arrays, in_dims[2], strict=True)]
-    axes = [one + 1 for one in axes]
+    axes = tuple([one + 1 for one in axes])
     options = (op, arrays, numbers, dtype, primitive, axes, keepdims, method)
     return _listed_results(torch.ops.parprims.reduce(x, *options))
 

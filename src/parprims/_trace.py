@@ -568,6 +568,15 @@ def trace(
     return Trace(lines, codes, dtypes, single, structure)
 
 
+def state_size(states: tuple[str, ...]) -> int:
+    """Return the bytes of a State: its members one after another, each at a multiple of its size."""
+    size, widest = 0, 1
+    for name in states:
+        member = 4 if name in SIXTEEN_BIT_FLOATS else dtype_bits(name) // 8
+        size, widest = -(-size // member) * member + member, max(widest, member)
+    return -(-size // widest) * widest
+
+
 def structures(
     inputs: tuple[str, ...], states: tuple[str, ...], lines: list[str], values: list[str], combined: Trace
 ) -> str:
