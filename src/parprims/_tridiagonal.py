@@ -575,8 +575,10 @@ def _unless_infinite(
     """
     xs = eliminate(lower, diag, upper, rhs)
     n = diag.shape[axis]
+    if n == 0:
+        return xs
     read = (lower[_rows(axis, 1, n)], diag, upper[_rows(axis, 0, n - 1)])
-    if n == 0 or (array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs)))):
+    if array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs))):
         return xs
     finite = functools.reduce(
         lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
@@ -682,6 +684,8 @@ def _status(xp: Namespace, s: _System, x: Array, error: Array, dtype: Any) -> Ar
 def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
     """Return lower and upper with zeros for lower[0] and upper[n-1]."""
     n = lower.shape[axis]
+    if n == 0:
+        return lower, upper
     zero = xp.zeros_like(lower[_rows(axis, 0, 1)])
     return (
         xp.concat([zero, lower[_rows(axis, 1, n)]], axis=axis),
