@@ -601,7 +601,7 @@ def _whole(xp: Namespace, x: Array, axis: int) -> Array:
 
 def _nan(xp: Namespace, x: Array, axis: int) -> Array:
     """Return NaN for each solution: an array, because version 2023.12 of the standard selects from no numbers."""
-    return xp.full_like(x[_rows(axis, 0, 1)], math.nan)
+    return xp.full_like(x[_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
 
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
