@@ -663,7 +663,7 @@ class TestStreams:
             import torch
 
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 results = captured()
             replay(graph.replay)
         for index, found, *others in checks:

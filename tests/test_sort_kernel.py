@@ -444,7 +444,7 @@ class TestStreams:
             import torch
 
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 captured = parprims.sort(x, method="kernel")
             replay(graph.replay)
         for index, found in checks:

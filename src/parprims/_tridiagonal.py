@@ -104,7 +104,8 @@ def solve_tridiagonal(
     backward_error : array
         Only with return_residual: for every solution max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, the
         relative change of the system's numbers that makes x exact, 0 for 0/0; inf where x is not finite, and only
-        there. Real, of the precision computed in, of the shape of x without the axis.
+        there. Real, of the precision computed in, of the shape of x without the axis. CuPy and XLA take
+        subnormal numbers for zero in it.
     status : array
         Only with return_status: for every solution 0 if it is one; 1 if there is none that is finite, because a pivot
         was zero or a number was not finite or overflowed, and x is NaN; 2 if the backward error is above the square
