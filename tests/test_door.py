@@ -330,7 +330,7 @@ class TestDtypes:
             for call in (parprims.sum, parprims.cumulative_sum, parprims.reduce, parprims.scan):
                 got = call(x, dtype=name)
                 assert got.dtype == backend.dtype(name)
-                assert got.dtype == call(x, dtype=backend.dtype(name)).dtype
+                assert got.dtype == call(x, dtype=backend.dtype(name)).dtype == call(x, dtype=got.dtype).dtype
         assert parprims.map_reduce(fuzz.square, x, dtype="float32").dtype == backend.dtype("float32")
         pair = parprims.scan((x, x), "affine", dtype=("float32", backend.dtype("float32")))
         assert [one.dtype for one in pair] == [backend.dtype("float32")] * 2

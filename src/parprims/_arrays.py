@@ -442,7 +442,7 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     elif _has_numpy_dtypes(xp):
         found = dtype if isinstance(dtype, (str, type, np.dtype)) or hasattr(dtype, "dtype") else None
     else:
-        return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if own is dtype), None)
+        return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if _same_dtype(own, dtype)), None)
     if found is None or not _has_numpy_dtypes(xp):
         return found
     try:
@@ -450,6 +450,10 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     except (TypeError, ValueError, SyntaxError):
         return None
     return converted.newbyteorder("=") if not converted.isnative else converted
+
+
+def _same_dtype(own: Any, dtype: Any) -> bool:
+    return own is dtype or (type(own) is type(dtype) and bool(own == dtype))
 
 
 @functools.cache

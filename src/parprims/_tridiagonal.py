@@ -577,8 +577,10 @@ def _unless_infinite(
     """
     xs = eliminate(lower, diag, upper, rhs)
     n = diag.shape[axis]
+    if n == 0:
+        return xs
     read = (lower[_rows(axis, 1, n)], diag, upper[_rows(axis, 0, n - 1)])
-    if n == 0 or (array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs)))):
+    if array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs))):
         return xs
     finite = functools.reduce(
         lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
@@ -601,7 +603,7 @@ def _whole(xp: Namespace, x: Array, axis: int) -> Array:
 
 def _nan(xp: Namespace, x: Array, axis: int) -> Array:
     """Return NaN for each solution: an array, because version 2023.12 of the standard selects from no numbers."""
-    return xp.full_like(x[_rows(axis, 0, 1)], math.nan)
+    return xp.full_like(x[_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
 
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -684,6 +686,8 @@ def _status(xp: Namespace, s: _System, x: Array, error: Array, dtype: Any) -> Ar
 def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
     """Return lower and upper with zeros for lower[0] and upper[n-1]."""
     n = lower.shape[axis]
+    if n == 0:
+        return lower, upper
     zero = xp.zeros_like(lower[_rows(axis, 0, 1)])
     return (
         xp.concat([zero, lower[_rows(axis, 1, n)]], axis=axis),
