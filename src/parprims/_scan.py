@@ -135,7 +135,7 @@ def scan(
     n log2 n times in log2 n steps. Kernel combines about 2n times.
     Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
     writes about 12n elements.
-    Memory besides input and result, in sizes of the result in the dtype computed in: up to 3 (array) or 2 (native,
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 4 (array) or 3 (native,
     besides what the library takes).
     Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
     associative gives results that depend on how a method groups elements: `check_associative` tells.
