@@ -10,6 +10,8 @@
 //   Scratch by which blocks tell each other what they have found: between a write and a read by another block there
 //   must be a fence and an atomic operation on the one side, an atomic operation and a fence on the other.
 //
+//   Other memory: what lies right before or behind what a launch is given is not to be touched.
+//
 // Not emulated: the weak order of other operations on memory, bank conflicts, timing.
 //
 // C. Flanagan and S. N. Freund, FastTrack: Efficient and Precise Dynamic Race Detection, PLDI 2009.
@@ -146,6 +148,7 @@ struct Launched {  // what the blocks of a launch share
         char* begin;
         std::vector<std::atomic<Writer>> writers;
     } scratch[2];
+    const Launch* launch;
     std::mutex lock;
     std::map<long long, std::vector<unsigned>> released;  // by block: the fences before its last atomic operation
     void fail(const std::string& text) {
@@ -311,6 +314,30 @@ static void watch_scratch(const void* place, size_t size, Kind kind) {
     }
 }
 
+// Ends the thread before an access that might end the process.
+[[noreturn]] static void fail_at_once(const std::string& text) {
+    block->shared->fail(text);
+    self().wait = DONE;
+    _longjmp(block->scheduler, 1);
+}
+
+// How far from what a launch is given another access is an error; the tests leave at least as much between arrays.
+constexpr size_t NEAR = 256;
+
+static void watch_given(const void* place, size_t size, Kind kind) {
+    const Launch& launch = *block->shared->launch;
+    const Given* close = nullptr;
+    for (const Given* one = launch.given; one < launch.given + launch.count; ++one) {
+        const size_t at = (char*)place - one->begin, bytes = one->bytes;
+        if (at < bytes && size <= bytes - at) {
+            if (one >= launch.given + launch.count - 2) watch_scratch(place, size, kind == READ ? READ : WRITE);
+            return;
+        }
+        if (bytes && at + NEAR < bytes + 2 * NEAR) close = one;
+    }
+    if (close) fail_at_once(std::string("the kernel ") + (kind == READ ? "read" : "wrote") + " outside " + close->name);
+}
+
 static void watch(const void* place, size_t size, Kind kind) {
     if (!block || (size_t)((char*)place - self().stack.get()) < STACK) return;
     size_t at;
@@ -318,11 +345,12 @@ static void watch(const void* place, size_t size, Kind kind) {
     if (block->suspect.size) clear_suspect();
     if (region) {
         block->place = region->begin + at, block->size = size = std::min(size, region->bytes - at);
-        each_cell(*region, at, size, [&](Cell& cell, size_t one) { touch(*region, cell, one, kind); });
+        if (block->shared->launch->races)
+            each_cell(*region, at, size, [&](Cell& cell, size_t one) { touch(*region, cell, one, kind); });
     } else if ((at = (char*)place - block->dynamic + 1024) < block->dynamic_bytes + 2048) {
-        block->shared->fail("an access beyond the shared memory of the launch");
+        fail_at_once("an access beyond the shared memory of the launch");
     } else {
-        watch_scratch(place, size, kind == READ ? READ : WRITE);
+        watch_given(place, size, kind);
     }
 }
 
@@ -623,10 +651,11 @@ int run(const Launch& launch, void (*start)(void*), void* arguments, char* messa
     Launched shared;
     const auto allowed = std::chrono::microseconds((long long)(launch.seconds * 1e6));
     shared.deadline = std::chrono::steady_clock::now() + allowed;
+    shared.launch = &launch;
     for (int at = 0; at < 2; ++at) {
-        shared.scratch[at].begin = launch.scratch[at].begin;
-        const long long words = launch.grid > 1 ? launch.scratch[at].bytes / 4 : 0;
-        shared.scratch[at].writers = std::vector<std::atomic<Writer>>(words);
+        const Given& scratch = launch.given[launch.count - 2 + at];
+        shared.scratch[at].begin = scratch.begin;
+        shared.scratch[at].writers = std::vector<std::atomic<Writer>>(launch.grid > 1 ? scratch.bytes / 4 : 0);
     }
     std::mt19937 random(launch.seed);
     std::vector<long long> order(launch.grid);

@@ -45,15 +45,21 @@ VECTORS(double, double)
 using dim3 = uint3;
 namespace emulated {
 
+// Some memory that a launch is given, by its name.
+struct Given {
+    char* begin;
+    long long bytes;
+    const char* name;
+};
+
 // A launch: blocks, threads of each, bytes of dynamic shared memory, and blocks at once, which start in the order of
-// the seed; and the scratch by which blocks tell each other what they have found.
+// the seed; whether races in shared memory are errors; the memory that it is given, of which the last two are scratch
+// by which blocks tell each other of their work.
 struct Launch {
-    long long grid, threads, dynamic_bytes, in_flight, seed;
+    long long grid, threads, dynamic_bytes, in_flight, seed, races;
     double seconds;
-    struct Scratch {
-        char* begin;
-        long long bytes;
-    } scratch[2];
+    const Given* given;
+    long long count;
 };
 int run(const Launch& launch, void (*start)(void*), void* arguments, char* message, size_t size);
 

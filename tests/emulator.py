@@ -209,10 +209,15 @@ def _operands(text: str) -> Iterator[str]:
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_longlong) for name in ("grid", "threads", "dynamic_bytes", "in_flight", "seed")),
+        *((name, ctypes.c_longlong) for name in ("grid", "threads", "dynamic_bytes", "in_flight", "seed", "races")),
         ("seconds", ctypes.c_double),
-        ("scratch", ctypes.c_longlong * 4),  # two places with their bytes
+        ("given", ctypes.c_void_p),
+        ("count", ctypes.c_longlong),
     )
+
+
+class _Given(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_longlong), ("bytes", ctypes.c_longlong), ("name", ctypes.c_char_p))
 
 
 # Hidden symbols: static variables of equal templates in two libraries would otherwise be one.
@@ -310,6 +315,15 @@ def _between_pages(x: np.ndarray) -> np.ndarray:
     return copy
 
 
+def _bounds(x: np.ndarray) -> tuple[int, int]:
+    """Return where an array begins in memory, and how many bytes there are to its end."""
+    if x.size == 0:
+        return x.ctypes.data, 0
+    steps = [(length - 1) * step for length, step in zip(x.shape, x.strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return x.ctypes.data + low, high - low + x.itemsize
+
+
 _kept: dict[str, _Memory] = {}  # the scratch that is kept between launches, by kind
 
 
@@ -324,10 +338,14 @@ def _scratch(kind: str, nbytes: int) -> _Memory | None:
 
 
 class Runner:
-    """What `_cuda.Runner` is on a GPU, for NumPy arrays. Blocks in flight and the seed of their order can be set."""
+    """What `_cuda.Runner` is on a GPU, for NumPy arrays.
+
+    Blocks in flight and the seed of their order can be set, and whether races in shared memory are errors.
+    """
 
     in_flight = 3
     seconds = 120.0
+    races = True
 
     def __init__(self, xp: Any, plan: _cuda.Plan, device: int) -> None:
         del xp, device
@@ -344,13 +362,14 @@ class Runner:
         scratch = {kind: _scratch(kind, sizes[kind]) for kind in _cuda._SCRATCH}
         addresses = [x.ctypes.data for x in arrays] + [out.address for out in outputs]
         addresses += [memory.address if memory else 0 for memory in scratch.values()]
-        told = [
-            word
-            for kind in ("scratch", "temporary")
-            for word in ((scratch[kind].address, sizes[kind]) if scratch[kind] else (0, 0))
+        given = [_Given(*_bounds(x), f"input {at}".encode()) for at, x in enumerate(arrays)]
+        given += [_Given(out.address, out.bytes.size, f"output {at}".encode()) for at, out in enumerate(outputs)]
+        given += [
+            _Given(memory.address if memory else 0, sizes[kind], kind.encode())
+            for kind, memory in sorted(scratch.items(), key=lambda one: one[0] in ("scratch", "temporary"))
         ]
         for launch in plan.launches():
-            self._launch(launch, [*addresses, *plan.integers], told)
+            self._launch(launch, [*addresses, *plan.integers], given)
         for at, out in enumerate(outputs):
             out.check(f"output {at}")
         for kind, memory in scratch.items():
@@ -368,14 +387,15 @@ class Runner:
     def one(self, x: np.ndarray) -> np.ndarray:
         return self(x)[0]
 
-    def _launch(self, plan: _cuda.Plan, values: Sequence[int], told: Sequence[int]) -> None:
+    def _launch(self, plan: _cuda.Plan, values: Sequence[int], given: Sequence[_Given]) -> None:
         assert 0 < plan.grid < 2**31, "an impossible grid"
         assert 0 < plan.block <= 1024, "an impossible block"
         assert plan.shared_bytes <= 227 << 10, "more shared memory than there is"
         self._seed += 1
         ways.reached.update(ways.ways(plan))
-        told = (ctypes.c_longlong * 4)(*told)
-        launch = _Launch(plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.seconds, told)
+        memory = (_Given * len(given))(*given)
+        sizes = plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.races, self.seconds
+        launch = _Launch(*sizes, ctypes.addressof(memory), len(given))
         message = ctypes.create_string_buffer(1000)
         array = (ctypes.c_longlong * len(values))(*values)
         if _compiled(host_text(plan))(ctypes.byref(launch), array, message, ctypes.c_size_t(len(message))):

@@ -471,11 +471,11 @@ def _tried(folder: pathlib.Path, mutation: Mutation) -> Verdict:
     finally:
         path.write_text(text)
     error = ""
-    if code not in (0, 1):
+    if code > 1:
         error = f"pytest ended with {code}:\n{output[-2000:]}"
     elif "CalledProcessError" in output:
         error = "the mutated text does not compile: " + " ".join(re.findall(r"error: .*", output)[:3])
-    return Verdict(code == 1, time.perf_counter() - begin, error)
+    return Verdict(code != 0, time.perf_counter() - begin, error)
 
 
 def misfits() -> list[str]:

@@ -260,8 +260,14 @@ class TestFinds:
 
     @pytest.mark.parametrize("at", [-1, 5])
     def test_write_out_of_bounds(self, x, at):
-        with pytest.raises(AssertionError, match="wrote outside output 0"):
+        with pytest.raises(RuntimeError, match="wrote outside output 0"):
             launch(plan(f"((float*)out0)[{at}] = 1.0f;"), x)
+
+    @pytest.mark.parametrize("at", [-1, 320])
+    def test_read_out_of_bounds(self, x, at):
+        body = f"const float y = ((const float*)in0)[{at}]; if (y == 9.5f) ((float*)out0)[0] = y;"
+        with pytest.raises(RuntimeError, match="read outside input 0"):
+            launch(plan(body), x)
 
     def test_write_to_an_input(self, x):
         with pytest.raises(AssertionError, match="wrote to an input"):

@@ -255,7 +255,9 @@ def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
         depths = {form.cells[0]} if form.kind == "boxes" else {shape[0], -(-shape[0] // 2), 3}
         for planes in sorted(depths):
             one = dataclasses.replace(form, cells=(planes, *form.cells[1:]))
-            (v,) = emulator.Runner(None, stencil_plan(module.laplace3d_cuda.TEXT, one, shape), 0)(u)
+            runner = emulator.Runner(None, stencil_plan(module.laplace3d_cuda.TEXT, one, shape), 0)
+            runner.races = "sweep_times" not in form.name  # which reads any value for what turns stale
+            (v,) = runner(u)
             expected = u
             for _ in range(one.sweeps):
                 expected = module.plain(xp, expected)

@@ -584,6 +584,17 @@ class TestGroups:
         options = {"kernel": "tensor", "tile": groups(dtype, precision, views)[0], "precision": precision}
         check(gpu, run, make(rng, ((72, 136), (136, 72)), dtype), views, **options)
 
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize(
+        ("dtype", "views", "n"), [("bfloat16", (turned, turned), 88), ("float64", (turned, plain), 73)]
+    )
+    def test_sanitized_otherwise(self, gpu, run, rng, groups, sizes, dtype, views, n):
+        """Copied by threads; numbers that are copied one by one."""
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
+        sizes(at_once=2**40)
+        check(gpu, run, make(rng, ((72, 136), (136, n)), dtype), views, **options)
+
 
 class TestPreferred:
     def test_large_matrices_of_float32(self, gpu, rng, sizes, subtests):
@@ -821,6 +832,27 @@ class TestSanitized:
         a, b = (whole(rng, shape, "int32") for shape in ((33, 35), (35, 40)))
         options = {"kernel": "conflict_free", "tile": (32, 64, 4), "add": "minimum", "multiply": "add"}
         check(gpu, run, (a, b), (inset, plain), expected=folded(np.minimum, np.add, a, b), **options)
+
+    @pytest.mark.parametrize("views", [(plain, plain), (turned, turned), (unaligned, unaligned)])
+    @pytest.mark.parametrize("lengths", [(33, 36, 68), (33, 35, 41)])
+    def test_vectors(self, gpu, run, rng, views, lengths):
+        """Factors and results whose rows are whole vectors, and those whose rows are not."""
+        m, k, n = lengths
+        options = {"kernel": "conflict_free", "tile": small("conflict_free", "float32")}
+        check(gpu, run, make(rng, ((m, k), (k, n)), "float32"), views, **options)
+
+    @pytest.mark.parametrize(
+        ("dtype", "lengths", "views"),
+        [
+            ("bfloat16", (24, 88, 32), (unaligned, unaligned)),
+            ("bfloat16", (24, 88, 32), (plain, turned)),
+            ("float32", (24, 89, 33), (plain, plain)),
+        ],
+    )
+    def test_tensor_otherwise(self, gpu, run, rng, dtype, lengths, views):
+        lacking(gpu, dtype)
+        m, k, n = lengths
+        check(gpu, run, make(rng, ((m, k), (k, n)), dtype), views, kernel="tensor", tile=small("tensor", dtype))
 
     @pytest.mark.parametrize("views", [(plain, plain), (turned, turned)])
     @pytest.mark.parametrize(("dtype", "precision"), [*TENSOR[:4], TENSOR[5]])

@@ -1,5 +1,6 @@
 """Reductions against a sequential loop."""
 
+import dataclasses
 import itertools
 import math
 import tracemalloc
@@ -10,6 +11,7 @@ import pytest
 from array_api_compat import device
 
 import parprims
+from parprims import _reduce
 from tests.contract import Contract, compare, eps, random
 
 METHODS = ("array", "native", "kernel")
@@ -778,6 +780,39 @@ class TestSanitized:
         compare(backend, result, _affine_by_halves(a, b, axis))
         x = run(parprims.max, backend.asarray(a.astype(np.float16)), axis=axis, method="kernel")
         compare(backend, x, a.max(axis=axis))
+
+    @pytest.mark.parametrize(("shape", "axis"), [((1000, 3), 0), ((9, 2100), 0)])
+    def test_columns_in_one_block(self, backend, run, rng, monkeypatch, shape, axis):
+        """Few columns that all threads of a block share, and so many that each of its threads has its own."""
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        for name in ("_programs", "_shortcuts"):
+            monkeypatch.setattr(_reduce, name, {})
+        monkeypatch.setattr(_reduce, "_TILE", dataclasses.replace(_reduce._TILE, blocks=1))
+        a, b = (rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
+        compare(backend, run(parprims.sum, backend.asarray(a), axis=axis, method="kernel"), a.sum(axis=axis))
+        arrays = (backend.asarray(a), backend.asarray(b))
+        result = run(parprims.reduce, arrays, affine, axis=axis, method="kernel")
+        compare(backend, result, _affine_by_halves(a, b, axis))
+
+    @pytest.mark.parametrize("shape", [(300, 2), (40, 60), (3, 5000), (5, 3003)])
+    def test_large_elements(self, backend, run, rng, shape):
+        """A thread loads one vector of elements at a time; the last vector of a row is not whole."""
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        x = rng.integers(-9, 9, shape).astype(np.float64)
+        arrays = [backend.asarray(one) for one in (np.ones(shape), x, np.zeros(shape))]
+        count, mean, squares = run(parprims.reduce, tuple(arrays), "welford", axis=1, method="kernel")
+        assert np.all(backend.to_numpy(count) == shape[1])
+        np.testing.assert_allclose(backend.to_numpy(mean), x.mean(axis=1), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(backend.to_numpy(squares), x.var(axis=1) * shape[1], rtol=1e-12)
+
+    def test_rest_of_a_row(self, backend, run, rng):
+        """Elements that make no whole vector end a row that begins with whole ones."""
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        x = rng.integers(-9, 9, 3003).astype(np.int32)
+        compare(backend, run(parprims.sum, backend.asarray(x), method="kernel"), x.sum())
 
 
 class TestPlan:

@@ -503,7 +503,7 @@ class TestWalkingBlocks:
     def test_recurrence(self, gpu, run, rng, subtests):
         for repeat in ((), ((0, 1), ()), ((1,), ()), ((0,), ())):
             with subtests.test(repeat=repeat):
-                check(gpu, run, RECURRENCE, (5, 9000), 1, rng, repeat=repeat, initial="array")
+                check(gpu, run, RECURRENCE, (3, 20_000), 1, rng, repeat=repeat, initial="array")
 
 
 class TestSlowTiles:
@@ -1173,6 +1173,17 @@ class TestSanitized:
         x = np.round(8 * x.real) + 1j * np.round(8 * x.imag)
         result = run(parprims.scan, gpu.asarray(x), axis=axis, method="kernel")
         compare(gpu, result, np.cumsum(x, axis=axis), 0, "complex128")
+
+    @pytest.mark.parametrize(("shape", "axis"), [((3, 20_000), 1), ((2, 5001, 33), 1)])
+    def test_many_lines(self, gpu, run, rng, change, shape, axis):
+        """Tiles that wait for their neighbour alone, whose elements stay in registers or do not."""
+        change("_TILE", dataclasses.replace(_scan._TILE, many_lines=2))
+        for name in ("affine", "half"):
+            check(gpu, run, BY_NAME[name], shape, axis, rng, exclusive=False, reverse=False, initial="none")
+
+    def test_rest_of_a_line_from_its_end(self, gpu, run, rng):
+        """The last vector to be read is the first of memory, and not whole."""
+        check(gpu, run, BY_NAME["add"], (40_003,), 0, rng, (unaligned,), exclusive=False, reverse=True, initial="none")
 
     def test_looks_past_groups(self, gpu, run, rng):
         """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""

@@ -519,6 +519,17 @@ class TestSanitized:
         check(gpu, make(rng, shape, "int64"), run, True)
         check(gpu, make(rng, shape, "bool"), run)
 
+    def test_several_rows_of_a_thread(self, gpu, run, rng, sizes):
+        sizes(blocks=0)
+        check(gpu, make(rng, (70, 7), "uint8"), run)
+
+    def test_rows_of_whole_threads(self, gpu, run, rng):
+        check(gpu, make(rng, (5, 128), "uint16"), run)
+
+    def test_segments(self, gpu, run, rng, sizes):
+        sizes(counts=100, segment=1, blocks=10**6)
+        check(gpu, make(rng, (9001,), "uint32"), run)
+
 
 class TestPlan:
     """How the kernels cut their work, checked without a GPU."""
