@@ -3,7 +3,6 @@
 import ast
 import doctest
 import inspect
-import os
 import pkgutil
 import re
 import statistics
@@ -43,23 +42,6 @@ def test_import_is_quick(tmp_path, monkeypatch):
         "import parprims; print(time.process_time() - start)"
     )
     assert statistics.median(float(python(program)) for _ in range(5)) < 0.2
-
-
-def test_suite_starts_beside_pytest_benchmark(tmp_path):
-    """A plugin that warns as that one does where pytest-xdist is installed too, before there is a test."""
-    (tmp_path / "like_benchmark.py").write_text(
-        "import warnings\n"
-        "def pytest_configure(config):\n"
-        "    warnings.warn(UserWarning('Benchmarks are automatically disabled because xdist plugin is active.'"
-        "'Benchmarks cannot be performed reliably in a parallelized environment.'))\n"
-    )
-    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
-    command += ["-p", "like_benchmark", str(tmp_path)]
-    paths = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_public_names():

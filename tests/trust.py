@@ -476,10 +476,15 @@ PROMISES: tuple[Promise, ...] = (
         "backward, of any order) by every method",
     ),
     Promise(
-        "`torch.compile` keeps a recurrence or scan as one node of its graph, forward and backward.",
+        "`torch.compile` and `torch.export` read every public function without a break of the graph, forward and "
+        "backward, and keep each primitive as one node.",
         (
-            "tests/test_derivatives.py::TestTorchCompile::test_one_graph",
-            "tests/test_derivatives.py::TestTorchCompile::test_registered_right",
+            "tests/test_torch.py::TestCompile::test_one_node",
+            "tests/test_torch.py::TestCompile::test_any_length",
+            "tests/test_torch.py::TestCompile::test_no_graph_break",
+            "tests/test_torch.py::TestCompile::test_export",
+            "tests/test_torch.py::TestCompile::test_own_operators",
+            "tests/test_torch.py::TestCompile::test_registered_right",
         ),
         "src/parprims/_scan.py",
         "torch.compile keeps the call as one node of its graph",
@@ -495,6 +500,11 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_scan_kernel.py::TestJax::test_inside_a_loop",
             "tests/test_tridiagonal.py::test_torch_func",
             "tests/test_matmul.py::TestSemirings::test_jit_and_vmap",
+            "tests/test_torch.py::TestTransformations::test_vmap",
+            "tests/test_torch.py::TestTransformations::test_derivatives",
+            "tests/test_jax.py::TestTransformations::test_vmap_of_any_axis_and_of_derivatives",
+            "tests/test_jax.py::TestTransformations::test_inside_a_loop_and_checkpointed",
+            "tests/test_jax.py::TestLeaks::test_no_tracer_outlives_its_program",
         ),
         "README.md",
         "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any other conforming array",
@@ -669,6 +679,8 @@ FAULTS: dict[int, Fault] = {
     8: Fault(
         "pytorch#187717: batched solves with many right-hand sides are wrong",
         (
+            "tests/test_peer_faults.py::TestManySystems::test_right_hand_sides",
+            "tests/test_peer_faults.py::TestManySystems::test_batch",
             "tests/test_gpu.py::TestBeyond32Bits::test_many_right_sides",
             "tests/test_gpu.py::TestBeyond32Bits::test_many_systems",
         ),
@@ -676,17 +688,23 @@ FAULTS: dict[int, Fault] = {
     9: Fault(
         "tensorflow#126681: a tridiagonal solve crashes on an empty batch",
         (
+            "tests/test_peer_faults.py::TestNoSystems::test_empty_batch",
+            "tests/test_peer_faults.py::TestNoSystems::test_no_right_hand_side",
             "tests/contract.py::Contract::test_any_shape",
             "tests/test_tridiagonal.py::TestSolveTridiagonal::test_no_rows",
         ),
     ),
     10: Fault(
         "jax#32487: a tridiagonal solve fails for one or two unknowns",
-        ("tests/test_tridiagonal.py::Systems::test_length",),
+        (
+            "tests/test_jax.py::TestTransformations::test_few_unknowns",
+            "tests/test_tridiagonal.py::Systems::test_length",
+        ),
     ),
     11: Fault(
         "jax#36644: NaN where rows must be exchanged",
         (
+            "tests/test_peer_faults.py::TestZeroDiagonal::test_chain",
             "tests/test_tridiagonal.py::TestStability::test_classes",
             "tests/test_tridiagonal.py::TestSolveTridiagonal::test_every_length",
             "tests/test_tridiagonal_kernel.py::test_tile_edges",
@@ -695,21 +713,30 @@ FAULTS: dict[int, Fault] = {
     12: Fault(
         "pytorch#190781: a NaN with a sign is sorted first",
         (
+            "tests/test_peer_faults.py::TestNaN::test_every_sign_and_payload",
             "tests/test_sort.py::Sorting::test_every_bit",
             "tests/test_sort_kernel.py::TestEveryDtype::test_ways",
         ),
     ),
     13: Fault(
         "kUPS#186: XLA takes the indices that sort indices for something simpler",
-        ("tests/test_sort.py::TestArgsort::test_ranks_in_one_program",),
+        (
+            "tests/test_jax.py::TestTransformations::test_order_of_an_order",
+            "tests/test_sort.py::TestArgsort::test_ranks_in_one_program",
+        ),
     ),
     14: Fault(
         "pytorch#172568: a scan's derivative is wrong where the first of several results is unused",
-        ("tests/test_derivatives.py::TestTorch::test_one_result_and_both",),
+        (
+            "tests/test_jax.py::test_a_loss_on_the_second_component_only",
+            "tests/test_torch.py::TestDerivatives::test_results_that_go_unused",
+            "tests/test_derivatives.py::TestTorch::test_one_result_and_both",
+        ),
     ),
     15: Fault(
         "pytorch#137943, triton#4362: a reverse scan is wrong",
         (
+            "tests/test_peer_faults.py::TestReverseScan::test_shape_of_two_and_nine",
             "tests/test_scan.py::TestScan::test_order",
             "tests/test_gpu.py::test_reverse_and_not_commutative",
         ),
@@ -775,11 +802,17 @@ FAULTS: dict[int, Fault] = {
     ),
     25: Fault(
         "jax#21403, marin#8077: a sharded cumulative sum is wrong, a derivative of ragged parts NaN",
-        ("tests/test_door.py::TestOtherLibraries::test_arrays_sharded_over_devices_of_jax",),
+        (
+            "tests/test_jax.py::TestMeshes::test_what_is_split_is_refused",
+            "tests/test_jax.py::TestMeshes::test_inside_shard_map",
+            "tests/test_jax.py::test_a_nan_stays_where_it_is",
+            "tests/test_door.py::TestOtherLibraries::test_arrays_sharded_over_devices_of_jax",
+        ),
     ),
     26: Fault(
         "pytorch#162602, pytorch#62645: inputs that are not contiguous give a wrong result",
         (
+            "tests/test_peer_faults.py::TestStrides::test_every_primitive",
             "tests/contract.py::Contract::test_view",
             "tests/test_gpu.py::test_views",
             "tests/test_gpu.py::test_steps_of_zero_and_overlapping",
@@ -787,7 +820,10 @@ FAULTS: dict[int, Fault] = {
     ),
     27: Fault(
         "pytorch#52213, torch-xpu-ops#2816: the logarithm of a sum of exponentials, of infinities",
-        ("tests/test_scan.py::TestScan::test_logaddexp",),
+        (
+            "tests/test_peer_faults.py::TestLogaddexp::test_infinities",
+            "tests/test_scan.py::TestScan::test_logaddexp",
+        ),
     ),
     28: Fault(
         "cccl#9768, cccl#6452: 30 % of the speed is lost in silence",
