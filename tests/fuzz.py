@@ -1134,7 +1134,6 @@ NO_ARRAYS: dict[str, Callable[[Draw], Any]] = {
     "datetime": lambda _: np.array(["2020", "2021"], dtype="datetime64[s]"),
     "timedelta": lambda _: np.array([1, 2], dtype="timedelta64[s]"),
     "void": lambda _: np.zeros(2, dtype="V5"),
-    "character": lambda _: np.array(["a", "b"]).view(np.char.chararray),
     "subclass": lambda _: np.arange(3.0).view(Plain),
     "dask": lambda _: dask_array(),
     "sparse": lambda d: sparse(d),
