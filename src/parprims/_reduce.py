@@ -715,11 +715,13 @@ def _block_lengths(xp: Namespace, r: _Reduction) -> tuple[int, ...] | None:
     The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
     long as it is longer than 1. A compiler is given everything, and so is a function that may see more than an element.
     """
+    if _cuda.is_jax(xp) or _derivatives.compiling(r.arrays):
+        return None
     itemsize = builtins.sum(builtins.max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
     least = _LARGEST_BLOCK if _on_gpu(xp, r.arrays[0]) else _SMALLEST_BLOCK
     size = builtins.max(least, builtins.min(math.prod(r.shape) * itemsize // _BLOCKS, _LARGEST_BLOCK))
     block = builtins.max(1, size // itemsize)
-    if math.prod(r.shape) <= block or _cuda.is_jax(xp) or _derivatives.compiling(r.arrays) or not _is_elementwise(r):
+    if math.prod(r.shape) <= block or not _is_elementwise(r):
         return None
     found = list(r.shape)
     while math.prod(found) > block:
