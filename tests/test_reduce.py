@@ -923,6 +923,12 @@ class TestBlocks:
         x = backend.asarray(np.ones(1000))
         total = parprims.map_reduce(lambda one: one * weights, x, method=method)
         assert float(total) == 999 * 500
+        if method == "array":
+            modulus = backend.asarray(np.arange(2, 102))
+            y = backend.asarray(np.arange(1000).reshape(10, 100))
+            sums = parprims.reduce(y, lambda earlier, later: (earlier + later) % modulus, axis=0, method=method)
+            expected = np.arange(1000).reshape(10, 100).sum(axis=0) % np.arange(2, 102)
+            np.testing.assert_array_equal(backend.to_numpy(sums), expected)
 
     @pytest.mark.parametrize("dtype", ["int8", "float16"])
     def test_memory_of_a_cast(self, backend, method, dtype):

@@ -119,8 +119,9 @@ def reduce(
     Memory besides input and result: array and native combine blocks, each a 128th of the elements, yet at least 4 MiB
     (256 MiB on a GPU) and at most 256 MiB, in the dtype combined in. Array takes about four of these and native three,
     or none where the library's routine takes the elements as they are. Results are held twice, and again for each
-    doubling of the number of blocks along the axes. JAX and torch.compile are given everything at once. Kernel has
-    1 MiB of scratch, and copies elements of which more than two runs of axes are kept, or more than one is combined.
+    doubling of the number of blocks along the axes. JAX and torch.compile are given everything at once, and so is an
+    operator that cannot be traced as a kernel would need it. Kernel has 1 MiB of scratch, and copies elements of which
+    more than two runs of axes are kept, or more than one is combined.
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
     kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
     combined in float32 and rounded once.
@@ -844,13 +845,15 @@ def _block_lengths(xp: Namespace, r: _Reduction) -> tuple[int, ...] | None:
     """Return how much of each axis is combined at once, or None for everything.
 
     The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
-    long as it is longer than 1. A compiler is given everything, and so is a function that may see more than an element.
+    long as it is longer than 1. A compiler is given everything, and so are functions that may see more than an element.
     """
+    if _cuda.is_jax(xp) or compiling(r.arrays):
+        return None
     itemsize = builtins.sum(builtins.max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
     least = _LARGEST_BLOCK if _on_gpu(xp, r.arrays[0]) else _SMALLEST_BLOCK
     size = builtins.max(least, builtins.min(math.prod(r.shape) * itemsize // _BLOCKS, _LARGEST_BLOCK))
     block = builtins.max(1, size // itemsize)
-    if math.prod(r.shape) <= block or _cuda.is_jax(xp) or compiling(r.arrays) or not _is_elementwise(r):
+    if math.prod(r.shape) <= block or not _is_elementwise(xp, r):
         return None
     found = list(r.shape)
     while math.prod(found) > block:
@@ -867,15 +870,12 @@ def _on_gpu(xp: Namespace, x: Array) -> bool:
     return array_api_compat.is_cupy_namespace(xp) or bool(getattr(x, "is_cuda", False))
 
 
-def _is_elementwise(r: _Reduction) -> bool:
-    """Return whether fn, if there is one, makes of each element what it makes of it alone: if it can be traced."""
-    if r.fn in (None, _conjugate_product, _nonzero):
+def _is_elementwise(xp: Namespace, r: _Reduction) -> bool:
+    """Return whether fn and the operator make of each element what they make of it alone: if they can be traced."""
+    if r.fn in (None, _conjugate_product, _nonzero) and BUILT_IN.get(r.op.name) is r.op:
         return True
-    names = tuple(dtype_name(x.dtype) for x in r.arrays)
-    if not builtins.all(name in C_TYPES for name in names):
-        return False
     try:
-        trace("fn", r.fn, *(((name, f"x{index}"),) for index, name in enumerate(names)), packed=False)
+        _Program(xp, r)
     except Untraceable:
         return False
     return True
