@@ -1115,7 +1115,7 @@ def draw_call(d: Draw, name: str) -> Call:
 
 NO_ARRAYS: dict[str, Callable[[Draw], Any]] = {
     "None": lambda _: None,
-    "object": lambda _: object(),
+    "object": lambda _: STRANGER,
     "opaque": lambda _: Opaque(),
     "text": lambda _: "text",
     "bytes": lambda _: b"text",
@@ -1190,36 +1190,44 @@ class Made:
     make: Callable[[Draw], Any]
 
 
+class Stranger:
+    """An object of which only its name is known, the same in every run."""
+
+    def __repr__(self) -> str:
+        return "a stranger"
+
+
+STRANGER = Stranger()
 OPAQUE = Opaque()
 WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "axis": (
-        "0", 1.5, [0], 10**30, -(10**30), 7, object(), np.array([0, 1]), math.nan, True, (0, 0), {}, np.float64(0), 1j,
+        "0", 1.5, [0], 10**30, -(10**30), 7, STRANGER, np.array([0, 1]), math.nan, True, (0, 0), {}, np.float64(0), 1j,
         OPAQUE, (0, "a"),
     ),
     "dtype": (
-        "floaty", 3, "float23", object(), np.array(1.0), str, "datetime64[s]", "O", np.dtype([("a", int)]), (), [], {},
+        "floaty", 3, "float23", STRANGER, np.array(1.0), str, "datetime64[s]", "O", np.dtype([("a", int)]), (), [], {},
         ("float32", "float32", "float32"), object, b"float32", OPAQUE,
     ),
     "initial": (
-        "text", object(), [1.0], {}, (1, 2, 3, 4), (), np.str_("a"), np.datetime64("2020"), 10**400, OPAQUE, b"1",
+        "text", STRANGER, [1.0], {}, (1, 2, 3, 4), (), np.str_("a"), np.datetime64("2020"), 10**400, OPAQUE, b"1",
         np.ma.masked_array([1.0, 2.0], [0, 1]), Made(lambda d: d.plain(np.zeros((3, 1, 2, 3, 9), dtype=np.float32))),
     ),
     "method": (
-        "bogus", None, 3, ["array"], {}, np.array(["array"]), b"array", object(), ("auto",), "", "Array", OPAQUE,
+        "bogus", None, 3, ["array"], {}, np.array(["array"]), b"array", STRANGER, ("auto",), "", "Array", OPAQUE,
         np.array(["auto", "array"]),
     ),
     "op": (
-        "bogus", 3, None, [], {}, object(), b"add", "welford", "affine", np.array(1), *BAD_OPERATORS,
+        "bogus", 3, None, [], {}, STRANGER, b"add", "welford", "affine", np.array(1), *BAD_OPERATORS,
     ),
     "add": ("bogus", 3, None, [], "affine"),
     "multiply": ("bogus", 3, None, [], "affine"),
     "pivot": ("bogus", 3, None, ["auto"], np.array(["auto", "none"])),
     "precision": ("bogus", 3, None, ["tf32"], np.array(["tf32", "a"])),
     "kernel": ("bogus", 3, ["naive"], np.array(["naive", "a"]), {}),
-    "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2, 3], {}, (1, 2, "a"), True, np.array([1, 2, 3]), object()),
+    "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2, 3], {}, (1, 2, "a"), True, np.array([1, 2, 3]), STRANGER),
 }  # fmt: skip
 WRONG_FLAGS: tuple[Any, ...] = (
-    "yes", None, 1, 0.0, np.array(True), np.array([True, False]), [], object(), math.nan, OPAQUE, "",
+    "yes", None, 1, 0.0, np.array(True), np.array([True, False]), [], STRANGER, math.nan, OPAQUE, "",
     Made(lambda d: d.plain(np.array([True]))),
 )  # fmt: skip
 
@@ -1275,7 +1283,7 @@ def spoil(d: Draw, call: Call) -> None:
             return
     name = d.one(options)
     if call.function == "check_associative" and name == "op":
-        call.args[0] = value = d.one(("bogus", 3, None, [], object(), "affine"))
+        call.args[0] = value = d.one(("bogus", 3, None, [], STRANGER, "affine"))
         call.wrong |= {"op", "examples"}
         call.hostile.append(f"op is {described(value)}")
         return
