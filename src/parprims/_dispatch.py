@@ -155,7 +155,7 @@ class Methods:
         xp = args[0] if args else None
         with quiet(xp):
             result = one.run(*args)
-        return announced(xp, result)
+        return announced(self.primitive, xp, result)
 
 
 def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
