@@ -344,15 +344,22 @@ def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
     return stack
 
 
-def announced(xp: Namespace, result: Any) -> Any:
-    """Return a result, in which JAX has looked for NaN and infinities if it was told to."""
+def announced(primitive: str, xp: Namespace, result: Any) -> Any:
+    """Return a result; raise FloatingPointError where JAX was told to mind NaN or infinities and it holds one.
+
+    JAX itself looks at what it compiles now, not at what it compiled before it was told.
+    """
     if getattr(xp, "__name__", "") == "jax.numpy":
         import jax
 
-        if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
-            for x in result if isinstance(result, tuple) else (result,):
-                if not is_traced(x) and dtype_kind(x.dtype) in ("float", "complex"):
-                    xp.abs(x)  # an operation whose result JAX looks at
+        config = jax.config
+        looks = [look for look, on in ((np.isnan, config.jax_debug_nans), (np.isinf, config.jax_debug_infs)) if on]
+        for x in (result if isinstance(result, tuple) else (result,)) if looks else ():
+            if not is_traced(x) and dtype_kind(x.dtype) in ("float", "complex"):
+                values = jax.device_get(x)
+                for look in looks:
+                    if look(values).any():
+                        raise FloatingPointError(f"invalid value ({look.__name__[2:]}) encountered in {primitive}")
     return result
 
 

@@ -187,7 +187,7 @@ class Methods:
                     result = one.run(*args)
             else:
                 result = one.run(*args)
-        return announced(xp, result)
+        return announced(self.primitive, xp, result)
 
 
 def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
