@@ -6,10 +6,10 @@
 //   Shared memory, the static variables too, is poison when a block begins. Two accesses to it, one of them a write, by
 //   different threads between which nothing puts an order are a race, whoever came first: barriers of a block or a warp
 //   do, and those in shared memory; what a warp's lanes give each other does not. A write that changes nothing is none,
-//   nor are two atomic operations. What was written past the tensor cores must have been shown to them.
+//   nor are two atomic operations. What tensor cores read must have been shown to them. What a block does to scratch that
+//   is zero between launches is watched in the same way.
 //   Scratch by which blocks tell each other what they have found: between a write and a read by another block there
 //   must be a fence and an atomic operation on the one side, an atomic operation and a fence on the other.
-//
 //   Other memory: what lies right before or behind what a launch is given is not to be touched.
 //
 // Not emulated: the weak order of other operations on memory, bank conflicts, timing.
@@ -182,7 +182,7 @@ struct Block {
     std::map<unsigned, long long> awaited;  // by barrier: bytes of bulk copies to come
     std::vector<uintptr_t> stretches;
 
-    Region regions[2];  // dynamic shared memory, static
+    Region regions[3];  // dynamic shared memory, static, scratch that is zero between launches
     Time time = 1, floor = 1;
     std::vector<Time> warp_floors;    // what a warp did before comes before
     std::map<unsigned, Order> orders;  // by barrier in shared memory
@@ -228,9 +228,10 @@ static void clear_suspect() {
 }
 
 static std::string race(const char* doing, const char* done, int other, const Region& region, size_t at) {
-    return "race: thread " + std::to_string(block->now) + " " + doing + " shared memory that thread " +
-           std::to_string(other) + " " + done + ", at byte " + std::to_string(at) + " of the " +
-           (&region == block->regions ? "dynamic" : "static") + " memory, and no barrier is between them";
+    const char* const names[] = {"dynamic shared memory", "static shared memory", "zeroed scratch"};
+    return "race: thread " + std::to_string(block->now) + " " + doing + " what thread " + std::to_string(other) + " " +
+           done + ", at byte " + std::to_string(at) + " of " + names[&region - block->regions] +
+           ", and no barrier is between them";
 }
 
 // Reports a race unless the write that is under way changes nothing.
@@ -684,9 +685,11 @@ int run(const Launch& launch, void (*start)(void*), void* arguments, char* messa
         mine.fences_known.resize(launch.threads);
         mine.regions[0].set(mine.dynamic, launch.dynamic_bytes);
         dl_iterate_phdr(find_statics, &mine.regions[1]);
+        for (const Given* one = launch.given; one < launch.given + launch.count; ++one)
+            if (!strcmp(one->name, "zeroed")) mine.regions[2].set(one->begin, one->bytes);
         for (long long at; !shared.stop && (at = next++) < launch.grid;) {
             mine.number = {(unsigned)order[at], 0, 0};
-            for (auto& region : mine.regions) poison(region, mine.random() % 2 ? 0x7fff : 0xffff);
+            for (int at = 0; at < 2; ++at) poison(mine.regions[at], mine.random() % 2 ? 0x7fff : 0xffff);
             block = &mine;
             run_block(mine);
             if (!mine.boxes.empty()) shared.fail("a block ends without waiting for its bulk copies");
@@ -715,9 +718,9 @@ static bool replace(T* at, uint64_t& before, T after) {
 
 uint64_t atomic_load(const void* at, size_t size) {
     size_t place;
-    if (region_of(at, place)) {
-        watch(at, size, ATOMIC);
-    } else {
+    Region* const region = region_of(at, place);
+    if (region) watch(at, size, ATOMIC);
+    if (!region || region == &block->regions[2]) {
         ++block->atomics;
         if (block->shared->scratch[0].writers.size() + block->shared->scratch[1].writers.size()) {
             auto known = block->fences_known;

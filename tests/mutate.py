@@ -66,11 +66,17 @@ def _matmul(test: str) -> str:
 
 
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
+REST, REST_OF_TILES = (
+    f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
+)
+REST_OF_ROW = "tests/test_reduce.py::TestSanitized::test_rest_of_a_row[emulated]"
+MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
 WALK = "tests/test_scan_kernel.py::TestWalkingBlocks::test_recurrence[emulated]"
 IN_ORDER, AUTO, PARTIAL = (
     f"tests/test_tridiagonal_kernel.py::test_small[emulated-False-{pivot}]" for pivot in ("none", "auto", "partial")
 )
-CHUNKS = "tests/test_tridiagonal_kernel.py::test_small_chunks[emulated]"
+CHUNKS = "tests/test_tridiagonal_kernel.py::test_small_chunks[emulated-True-none]"
+SEVERAL = "tests/test_tridiagonal_kernel.py::test_several_warps_solve_the_rest[emulated]"
 TURNS, TURNS_ACROSS = (
     f"tests/test_tridiagonal_kernel.py::test_blocks_take_systems_in_turn[emulated-{axis}]" for axis in (-1, 0)
 )
@@ -99,7 +105,7 @@ MUTATIONS = (
         _C,
         "if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {",
         "if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past + 1) {",
-        _scan("shape5-1"),
+        REST,
     ),
     Mutation(
         _C, "if (i + k < past) base[(i + k) * along]", "if (i + k <= past) base[(i + k) * along]", _scan("shape5-1")
@@ -108,7 +114,7 @@ MUTATIONS = (
         _C,
         "loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];",
         "loaded[k] = base[min(i + k, past - 1) * along];",
-        _scan("shape6-1"),
+        REST_OF_TILES,
     ),
     # ---- Reduction
     Mutation(
@@ -146,7 +152,7 @@ MUTATIONS = (
         "atomicAdd(ticket, 1u) == (unsigned)blocks - 1u;",
         REDUCE_CHUNKS,
     ),
-    Mutation(_R, "if (mine + VEC <= end) {", "if (mine + VEC <= end + 1) {", _reduce("shape2-1")),
+    Mutation(_R, "if (mine + VEC <= end) {", "if (mine + VEC <= end + 1) {", REST_OF_ROW),
     Mutation(
         _R,
         "append(total, load_partial(partials, row * chunks + slot));",
@@ -194,7 +200,7 @@ MUTATIONS = (
         _S,
         "slots.publish(start.valid ? combine(start.state, total) : total);",
         "slots.publish(start.valid ? combine(total, start.state) : total);",
-        _scan("shape7-1"),
+        MANY_LINES,
     ),
     _dropped(_S, "__syncthreads();  // separates the writes of groups from their reads", _scan("shape0-0")),
     Mutation(
@@ -247,7 +253,7 @@ MUTATIONS = (
     _dropped(_O, "__syncthreads();  // separates the writes of keys and offsets from their reads", _sort(6)),
     _dropped(_O, "__syncthreads();  // separates the reads of what was exchanged before from these writes", _sort(6)),
     _dropped(_O, "__syncthreads();  // separates the writes from the reads", _sort(6)),
-    _dropped(_O, "*counts = 0;", _sort(7)),
+    _dropped(_O, "*counts = 0;", "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"),
     Mutation(_O, "drawn.odd = launch % 2;", "drawn.odd = false;", _sort(6)),
     Mutation(
         _O,
@@ -276,7 +282,7 @@ MUTATIONS = (
     Mutation(
         _T,
         "const bool swap = size(a) > size(chain.last);",
-        "const bool swap = size(a) >= size(chain.last) + size(b);",
+        "const bool swap = size(a) < size(chain.last);",
         REGISTERS,
     ),
     Mutation(
@@ -285,7 +291,12 @@ MUTATIONS = (
         "const T factor = divided(first.a[unknown], other.a[unknown], inverse_of);",
         "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
-    _dropped(_T, "sync();  // all have read their ys before the slots are written again", TURNS),
+    _dropped(
+        _T,
+        "sync();  // all have read their ys before the slots are written again",
+        TURNS,
+        "every caller has another barrier before that",
+    ),
     _dropped(
         _T,
         "B::sync();  // rows and tidings are there for all",
@@ -297,8 +308,8 @@ MUTATIONS = (
         "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
     _dropped(_T, "B::sync();  // all have read the solution before the next systems come", TURNS),
-    _dropped(_T, "__syncthreads();  // all have read what remains of the system before", CHUNKS),
-    _dropped(_T, "__syncthreads();  // all have read what is known of the system before", CHUNKS),
+    _dropped(_T, "__syncthreads();  // all have read what remains of the system before", SEVERAL),
+    _dropped(_T, "__syncthreads();  // all have read what is known of the system before", SEVERAL),
     _dropped(_T, "__syncthreads();  // the segment has been read before the slots are written again", CHUNKS),
     _dropped(_T, "__syncthreads();  // the segments are there", CHUNKS),
     _dropped(_T, "__syncthreads();  // all have read the right-hand sides", CHUNKS),

@@ -19,7 +19,7 @@ import parprims
 from parprims import _cuda, _matmul
 from tests import emulator
 from tests.conftest import _backend
-from tests.contract import compare, eps, random, reversed_view, strided, unaligned
+from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, unaligned
 from tests.test_matmul import (
     COMPOSE,
     FLOATS,
@@ -832,6 +832,14 @@ class TestSanitized:
         a, b = (whole(rng, shape, "int32") for shape in ((33, 35), (35, 40)))
         options = {"kernel": "conflict_free", "tile": (32, 64, 4), "add": "minimum", "multiply": "add"}
         check(gpu, run, (a, b), (inset, plain), expected=folded(np.minimum, np.add, a, b), **options)
+
+    @pytest.mark.parametrize("kernel", ["tiled", "conflict_free", "tensor"])
+    def test_every_remainder(self, gpu, run, rng, subtests, kernel):
+        """Of 32 lengths in turn."""
+        for n in few_on_jax(gpu, rng, range(33, 65), 2):
+            with subtests.test(n=n):
+                options = {"kernel": kernel, "tile": small(kernel, "float32")}
+                check(gpu, run, make(rng, ((n, n), (n, n)), "float32"), **options)
 
     @pytest.mark.parametrize("views", [(plain, plain), (turned, turned), (unaligned, unaligned)])
     @pytest.mark.parametrize("lengths", [(33, 36, 68), (33, 35, 41)])

@@ -12,7 +12,7 @@ from array_api_compat import device
 
 import parprims
 from parprims import _reduce
-from tests.contract import Contract, compare, eps, random
+from tests.contract import Contract, compare, eps, few_on_jax, random
 
 METHODS = ("array", "native", "kernel")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -806,6 +806,17 @@ class TestSanitized:
         assert np.all(backend.to_numpy(count) == shape[1])
         np.testing.assert_allclose(backend.to_numpy(mean), x.mean(axis=1), rtol=0, atol=1e-12)
         np.testing.assert_allclose(backend.to_numpy(squares), x.var(axis=1) * shape[1], rtol=1e-12)
+
+    def test_every_remainder(self, backend, run, rng, subtests):
+        """Of 32 lengths in turn: rows, columns, and rows shared by blocks."""
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        for n in few_on_jax(backend, rng, range(225, 257), 2):
+            for shape, axis in (((3, n), 1), ((n, 3), 0), ((1, 32_768 + n), 1)):
+                with subtests.test(shape=shape):
+                    x = rng.integers(-9, 9, shape).astype(np.int32)
+                    y = run(parprims.sum, backend.asarray(x), axis=axis, method="kernel")
+                    compare(backend, y, x.sum(axis=axis))
 
     def test_rest_of_a_row(self, backend, run, rng):
         """Elements that make no whole vector end a row that begins with whole ones."""

@@ -1181,9 +1181,18 @@ class TestSanitized:
         for name in ("affine", "half"):
             check(gpu, run, BY_NAME[name], shape, axis, rng, exclusive=False, reverse=False, initial="none")
 
-    def test_rest_of_a_line_from_its_end(self, gpu, run, rng):
-        """The last vector to be read is the first of memory, and not whole."""
-        check(gpu, run, BY_NAME["add"], (40_003,), 0, rng, (unaligned,), exclusive=False, reverse=True, initial="none")
+    def test_every_remainder(self, gpu, run, rng, subtests):
+        """Of 32 lengths in turn: rows of a warp, rows of several tiles, columns."""
+        for n in few_on_jax(gpu, rng, range(225, 257), 2):
+            for shape, axis in (((3, n), 1), ((2048 + n,), 0), ((n, 3), 0)):
+                with subtests.test(shape=shape):
+                    check(gpu, run, ADD, shape, axis, rng, exclusive=False, reverse=False, initial="none")
+
+    @pytest.mark.parametrize("n", [1003, 40_003])
+    def test_rest_of_a_line(self, gpu, run, rng, n):
+        """Elements that make no whole vector end the line, and begin it in memory where it is read from its end."""
+        for reverse, view in ((False, plain), (True, unaligned)):
+            check(gpu, run, BY_NAME["add"], (n,), 0, rng, (view,), exclusive=False, reverse=reverse, initial="none")
 
     def test_looks_past_groups(self, gpu, run, rng):
         """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""

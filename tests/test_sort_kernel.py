@@ -519,6 +519,15 @@ class TestSanitized:
         check(gpu, make(rng, shape, "int64"), run, True)
         check(gpu, make(rng, shape, "bool"), run)
 
+    @pytest.mark.parametrize("tiles", [False, True])
+    def test_every_remainder(self, gpu, run, rng, subtests, sizes, tiles):
+        """Of 32 lengths in turn: rows of a warp, or rows in tiles."""
+        if tiles:
+            sizes(rows=(), few=(), blocks=10**6)
+        for n in few_on_jax(gpu, rng, range(1633, 1665) if tiles else range(97, 129), 2):
+            with subtests.test(n=n):
+                check(gpu, make(rng, (2, n), "int32"), run, what="s")
+
     def test_several_rows_of_a_thread(self, gpu, run, rng, sizes):
         sizes(blocks=0)
         check(gpu, make(rng, (70, 7), "uint8"), run)
@@ -527,7 +536,8 @@ class TestSanitized:
         check(gpu, make(rng, (5, 128), "uint16"), run)
 
     def test_segments(self, gpu, run, rng, sizes):
-        sizes(counts=100, segment=1, blocks=10**6)
+        """Words of 64 bits, and several blocks that count the digits."""
+        sizes(counts=100, segment=1, blocks=10**6, chunk=1000)
         check(gpu, make(rng, (9001,), "uint32"), run)
 
 

@@ -187,6 +187,16 @@ def test_blocks_take_systems_in_turn(gpu, rng, cut, axis):
     assert np.all(backward_error(*rows, x[1::2]) <= allowed)
 
 
+@pytest.mark.sanitize
+def test_every_remainder(gpu, rng, subtests):
+    """Of 32 lengths in turn: with exchanges and without, along and across."""
+    for n in few_on_jax(gpu, rng, range(97, 129), 2):
+        with subtests.test(n=n):
+            check_dominant(gpu, dominant(rng, (3, n), "float32"), pivots=("none",))
+            check(gpu, normal(rng, (3, n), "float32"))
+            check(gpu, normal(rng, (n, 3), "float32"), axis=0)
+
+
 @pytest.fixture
 def long_ones(gpu, cut):
     """Return the array library; all systems but the shortest are long, their chunks short, of 32 threads each."""
@@ -235,25 +245,24 @@ CHUNKS = (((4, 300), -1), ((700, 2), 0), ((1, 8500), -1))
 
 
 @pytest.mark.sanitize
-def test_small_chunks(long_ones, rng, subtests):
-    for pivot in ("auto", "partial", "none"):
-        for periodic in (False, True):
-            for shape, axis in CHUNKS:
-                with subtests.test(pivot=pivot, periodic=periodic, shape=shape):
-                    arrays = [long_ones.asarray(x) for x in dominant(rng, shape, "float32")]
-                    _, error = solve_tridiagonal(
-                        *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
-                    )
-                    assert np.all(long_ones.to_numpy(error) < 16 * eps("float32"))
+@pytest.mark.parametrize("pivot", ["auto", "partial", "none"])
+@pytest.mark.parametrize("periodic", [False, True])
+def test_small_chunks(long_ones, rng, subtests, periodic, pivot):
+    for shape, axis in CHUNKS:
+        with subtests.test(shape=shape):
+            arrays = [long_ones.asarray(x) for x in dominant(rng, shape, "float32")]
+            _, error = solve_tridiagonal(
+                *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
+            )
+            assert np.all(long_ones.to_numpy(error) < 16 * eps("float32"))
 
 
 @pytest.mark.sanitize
 def test_several_warps_solve_the_rest(gpu, rng, cut):
-    """What remains of a long system has rows for more threads than a warp has: of a dominant one, and of another."""
-    cut(shared_bytes=2000, stretch=64, units_short=64, few=400)
-    inputs = tuple(
-        np.stack(pair) for pair in zip(dominant(rng, 65_000, "float32"), normal(rng, 65_000, "float32"), strict=True)
-    )
+    """What remains of a long system has rows for more threads than a warp has; a block solves for several systems."""
+    cut(shared_bytes=2000, stretch=64, units_short=128, few=400, long_blocks=1, few_blocks=1)
+    kinds = [dominant, normal] * 2
+    inputs = tuple(np.stack(x) for x in zip(*(make(rng, 66_000, "float32") for make in kinds), strict=True))
     check(gpu, inputs)
 
 
