@@ -86,9 +86,9 @@ def is_tensor(x: Any) -> bool:
 def namespace_of(x: Array) -> Namespace:
     """Return the namespace of an array, in words that torch.compile can read."""
     if is_tensor(x):
-        import array_api_compat.torch
+        from array_api_compat import torch
 
-        return array_api_compat.torch
+        return torch
     return array_api_compat.array_namespace(x)
 
 
