@@ -736,6 +736,9 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
         torch = _torch()
         if arrays[0].device.type != "cuda":
             return "the arrays are not on a CUDA device"
+        for x in arrays:
+            if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+                return f"the arrays are of type {type(x).__name__}, whose memory the kernel cannot read"
         if _transformed():
             return (
                 "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"

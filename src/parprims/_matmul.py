@@ -138,6 +138,10 @@ def matmul(
     for large matrices of float32, whose tensor cores multiply them in half the time.
     Derivatives: by native and array as the library has them. By kernel, of sum and product, on PyTorch (backward, of
     any order, by the kernel) and JAX (as native has them).
+    PyTorch's switches: torch.autocast changes nothing, neither dtype nor error, backward neither. Where PyTorch has
+    been told to multiply float32 with fewer bits than ``precision`` asks for (torch.set_float32_matmul_precision), auto
+    prefers the kernel, and native multiplies in float64, rounded once, with memory for the factors and the product in
+    it. torch.compile is in the notes of `reduce`.
     Reference: Golub and Van Loan, Matrix Computations, 4th ed., Johns Hopkins, 2013, chapter 1; Ootomo and Yokota,
     Recovering single precision accuracy from Tensor Cores, IJHPCA 36(4), 2022.
 

@@ -130,6 +130,19 @@ def reduce(
     until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays; auto leaves JAX's to XLA where it has the operator), native (operators the library
     has), array.
+    Derivatives: as the library has them, which the kernel does not carry. Equal largest or smallest elements share the
+    derivative of ``max`` and ``min`` alike on PyTorch.
+    PyTorch's compiler: under torch.compile and torch.export every call of a public function is one node of the graph,
+    which takes any lengths, chooses its method when it runs (`explain` around the compiled call sees it; it does not go
+    inside, nor does `methods`), and has the derivatives of the call. Kernels run there too. So does an operator that is
+    a function or an Operator, if it captures no variables and reads nothing but numbers and modules; `segmented` keeps
+    to this. One that captures variables, such as a tensor, is read by the compiler: the call becomes the operations of
+    method array, without a kernel and compiled anew for every length, and asking for another method raises. The ``fn``
+    of `map_reduce` is always read. In a transformation of torch.func within the program a call is the operations too.
+    A program that was saved is loaded after ``import parprims._torch_ops``, which makes its nodes known; it cannot hold
+    functions of the caller's own.
+    PyTorch's switches: results depend neither on torch.autocast nor on the precision that PyTorch's own products of
+    float32 are set to, nor on deterministic mode, default dtype or default device.
     Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
 
     Examples

@@ -152,8 +152,8 @@ def scan(
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
     division, so zeros are factors like others. A product by the library's own routine has the library's own
-    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile keeps a
-    built-in operator as one node of its graph.
+    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile and torch.export
+    are in the notes of `reduce`.
     Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
     Applications, CMU-CS-90-190, 1990; Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back,
     NVR-2016-002, 2016.
@@ -325,7 +325,7 @@ def linear_recurrence(
     same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. The kernel finds both in
     one launch in PyTorch's backward pass, which reads a, g and x once (not under torch.compile or where the backward
     pass is to be differentiated). 16-bit floats are computed in float32 and rounded once, l[0] twice where initial is
-    given. torch.compile keeps the call as one node of its graph.
+    given.
     Reference: Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
     Equations, IEEE Trans. Comput. C-22(8), 1973; Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
