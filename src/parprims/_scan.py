@@ -32,7 +32,17 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, watched
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
-from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
+from parprims._trace import (
+    C_TYPES,
+    Untraceable,
+    lasting_key,
+    literal,
+    register_type,
+    structure_bytes,
+    structures,
+    trace,
+    trace_combine,
+)
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -1016,7 +1026,7 @@ class _Program:
         self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
         self.starts = () if constant_start or starts is None else starts
         self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
-        self.state_words = -(-self.state_bytes // 8)
+        self.state_words = -(-structure_bytes(states) // 8)
         # What a thread keeps of an element: narrow ones are unpacked.
         self.raw_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in inputs)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in (*inputs, *self.outputs))

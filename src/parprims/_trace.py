@@ -43,6 +43,16 @@ def register_type(dtype: str) -> str:
     return "float" if dtype in SIXTEEN_BIT_FLOATS else C_TYPES[dtype]
 
 
+def structure_bytes(dtypes: tuple[str, ...]) -> int:
+    """Return the size of a C++ structure whose members are computed in these dtypes, with what aligns them."""
+    size = widest = 0
+    for name in dtypes:
+        nbytes = 4 if name in SIXTEEN_BIT_FLOATS else dtype_bits(name) // 8
+        size = -(-size // nbytes) * nbytes + nbytes
+        widest = max(widest, nbytes)
+    return -(-size // widest) * widest
+
+
 class Untraceable(Exception):
     """The function cannot be translated; the message says why."""
 
