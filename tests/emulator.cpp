@@ -780,6 +780,7 @@ void copy_async(unsigned to, const void* from, size_t size, size_t bytes) {
     if ((bytes && (uintptr_t)from % size) || to % size)
         throw std::runtime_error("an asynchronous copy is not aligned");
     void* const place = from_shared(to);
+    if (bytes) watch(from, bytes, READ);
     watch(place, size, WRITE);
     if (block->suspect.size) block->shared->fail(block->suspect.text);
     self().copies.push_back({place, from, size, bytes, self().groups});
