@@ -6,8 +6,8 @@
 //   Shared memory, the static variables too, is poison when a block begins. Two accesses to it, one of them a write, by
 //   different threads between which nothing puts an order are a race, whoever came first: barriers of a block or a warp
 //   do, and those in shared memory; what a warp's lanes give each other does not. A write that changes nothing is none,
-//   nor are two atomic operations. What tensor cores read must have been shown to them. What a block does to scratch that
-//   is zero between launches is watched in the same way.
+//   nor are two atomic operations. What tensor cores read must have been shown to them. What a block does to scratch
+//   that is zero between launches is watched in the same way.
 //   Scratch by which blocks tell each other what they have found: between a write and a read by another block there
 //   must be a fence and an atomic operation on the one side, an atomic operation and a fence on the other.
 //   Other memory: what lies right before or behind what a launch is given is not to be touched.
@@ -324,6 +324,14 @@ static void watch_scratch(const void* place, size_t size, Kind kind) {
 
 // How far from what a launch is given another access is an error; the tests leave at least as much between arrays.
 constexpr size_t NEAR = 256;
+
+// Ends the thread unless what an instruction accesses is given to the launch.
+static void check_given(const void* place, size_t size) {
+    const Launch& launch = *block->shared->launch;
+    for (const Given* one = launch.given; one < launch.given + launch.count; ++one)
+        if ((size_t)((char*)place - one->begin) + size <= (size_t)one->bytes) return;
+    fail_at_once("a relaxed access outside of what the launch is given");
+}
 
 static void watch_given(const void* place, size_t size, Kind kind) {
     const Launch& launch = *block->shared->launch;
@@ -772,6 +780,7 @@ void copy_async(unsigned to, const void* from, size_t size, size_t bytes) {
     if ((bytes && (uintptr_t)from % size) || to % size)
         throw std::runtime_error("an asynchronous copy is not aligned");
     void* const place = from_shared(to);
+    if (bytes) watch(from, bytes, READ);
     watch(place, size, WRITE);
     if (block->suspect.size) block->shared->fail(block->suspect.text);
     self().copies.push_back({place, from, size, bytes, self().groups});
@@ -912,6 +921,7 @@ bool has_ended(unsigned address, int parity) {
 }
 
 void store16(void* to, unsigned long long low, unsigned long long high) {
+    check_given(to, 16);
     // One store that is seen whole: SSE's aligned stores are, on every processor with AVX.
     typedef long long Vector __attribute__((vector_size(16)));
     *(volatile Vector*)to = Vector{(long long)low, (long long)high};
@@ -919,17 +929,24 @@ void store16(void* to, unsigned long long low, unsigned long long high) {
 
 void load16(const void* from, unsigned long long& low, unsigned long long& high) {
     typedef long long Vector __attribute__((vector_size(16)));
+    check_given(from, 16);
     const Vector word = *(const volatile Vector*)from;
     low = (unsigned long long)word[0];
     high = (unsigned long long)word[1];
     pause();
 }
 
-void store(void* to, unsigned value) { __atomic_store_n((unsigned*)to, value, __ATOMIC_RELEASE); }
-void store(void* to, unsigned long long value) { __atomic_store_n((unsigned long long*)to, value, __ATOMIC_RELEASE); }
+template <class T>
+static void stored(void* to, T value) {
+    check_given(to, sizeof(T));
+    __atomic_store_n((T*)to, value, __ATOMIC_RELEASE);
+}
+void store(void* to, unsigned value) { stored(to, value); }
+void store(void* to, unsigned long long value) { stored(to, value); }
 
 template <class T>
 static T loaded(const void* from) {
+    check_given(from, sizeof(T));
     const T value = __atomic_load_n((const T*)from, __ATOMIC_ACQUIRE);
     pause();
     return value;

@@ -368,15 +368,19 @@ class Runner:
             _Given(memory.address if memory else 0, sizes[kind], kind.encode())
             for kind, memory in sorted(scratch.items(), key=lambda one: one[0] in ("scratch", "temporary"))
         ]
-        for launch in plan.launches():
-            self._launch(launch, [*addresses, *plan.integers], given)
-        for at, out in enumerate(outputs):
-            out.check(f"output {at}")
-        for kind, memory in scratch.items():
-            if memory:
-                memory.check(kind)
-        if scratch["zeroed"]:
-            assert not scratch["zeroed"].bytes.any(), "the kernel left zeroed scratch that is not zero"
+        try:
+            for launch in plan.launches():
+                self._launch(launch, [*addresses, *plan.integers], given)
+            for at, out in enumerate(outputs):
+                out.check(f"output {at}")
+            for kind, memory in scratch.items():
+                if memory:
+                    memory.check(kind)
+            if scratch["zeroed"]:
+                assert not scratch["zeroed"].bytes.any(), "the kernel left zeroed scratch that is not zero"
+        except BaseException:
+            _kept.clear()  # so that later launches do not find what this one has left
+            raise
         for x, old in zip(arrays, before, strict=True):
             assert x.tobytes() == old.tobytes(), "the kernel wrote to an input"
         return tuple(

@@ -3,7 +3,7 @@
 ``python -m tests.mutate`` applies every mutation of `MUTATIONS` to a temporary copy of the package, runs the tests that
 are to catch it there, and prints which are caught and which survive. It fails if one survives that is not said to be
 equivalent, if the text that a mutation replaces is not in its file exactly once, and if the tests fail without one.
-``--match barrier`` keeps to those whose name contains a word, ``--some 5 --seed 1`` to a few of them.
+``--match fence`` keeps to those in whose name an expression is found, ``--some 5 --seed 1`` to a few of them.
 """
 
 import argparse
@@ -310,10 +310,25 @@ MUTATIONS = (
     _dropped(_T, "B::sync();  // all have read the solution before the next systems come", TURNS),
     _dropped(_T, "__syncthreads();  // all have read what remains of the system before", SEVERAL),
     _dropped(_T, "__syncthreads();  // all have read what is known of the system before", SEVERAL),
-    _dropped(_T, "__syncthreads();  // the segment has been read before the slots are written again", CHUNKS),
+    _dropped(
+        _T,
+        "__syncthreads();  // the segment has been read before the slots are written again",
+        CHUNKS,
+        "the barrier behind the next rows stands between",
+    ),
     _dropped(_T, "__syncthreads();  // the segments are there", CHUNKS),
-    _dropped(_T, "__syncthreads();  // all have read the right-hand sides", CHUNKS),
-    _dropped(_T, "__syncthreads();  // all have read the solution before the next rows come", CHUNKS),
+    _dropped(
+        _T,
+        "__syncthreads();  // all have read the right-hand sides",
+        CHUNKS,
+        "a thread reads those of its own rows alone",
+    ),
+    _dropped(
+        _T,
+        "__syncthreads();  // all have read the solution before the next rows come",
+        CHUNKS,
+        "a thread loads the next rows to the places that it reads",
+    ),
     Mutation(
         _T,
         "number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;",
@@ -502,7 +517,7 @@ def misfits() -> list[str]:
 def main() -> int:
     """Try the mutations asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--match", default="", help="only mutations whose name contains this")
+    parser.add_argument("--match", default="", help="only mutations whose name this expression is found in")
     parser.add_argument("--some", type=int, help="only so many of them, drawn by the seed")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="which (default: others every time)")
     parser.add_argument("-n", type=int, default=2, help="how many processes (default: 2)")
@@ -512,7 +527,7 @@ def main() -> int:
         print(f"ERROR    {line}")
     if wrong:
         return 1
-    mutations = [one for one in MUTATIONS if options.match in one.name]
+    mutations = [one for one in MUTATIONS if re.search(options.match, one.name)]
     if options.some is not None:
         mutations = random.Random(options.seed).sample(mutations, min(options.some, len(mutations)))
         print(f"--seed {options.seed}")

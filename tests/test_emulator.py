@@ -283,7 +283,6 @@ class TestFinds:
         launch(plan(body % 0, zeroed_bytes=4), x)
         with pytest.raises(AssertionError, match="left zeroed scratch"):
             launch(plan(body % 1, zeroed_bytes=4), x)
-        emulator._kept.clear()
 
     def test_deadlock_of_a_block(self, x):
         with pytest.raises(RuntimeError, match="deadlock"):
@@ -500,7 +499,6 @@ class TestFences:
     def test_one_is_missing(self, x, missing):
         with pytest.raises(RuntimeError, match="race: "):
             launch(dataclasses.replace(self.PLAN, integers=(missing,)), x)
-        emulator._kept.clear()
 
 
 RING = """

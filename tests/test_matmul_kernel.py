@@ -829,7 +829,8 @@ class TestSanitized:
         check(gpu, run, make(rng, ((2, m, k), (k, n)), "float32"), (odd, turned), kernel=kernel, tile=tile)
 
     def test_semiring(self, gpu, run, rng):
-        a, b = (whole(rng, shape, "int32") for shape in ((33, 35), (35, 40)))
+        # Above zero, with which tiles are filled.
+        a, b = (abs(whole(rng, shape, "int32")) + 1 for shape in ((33, 35), (35, 40)))
         options = {"kernel": "conflict_free", "tile": (32, 64, 4), "add": "minimum", "multiply": "add"}
         check(gpu, run, (a, b), (inset, plain), expected=folded(np.minimum, np.add, a, b), **options)
 

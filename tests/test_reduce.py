@@ -818,6 +818,18 @@ class TestSanitized:
                     y = run(parprims.sum, backend.asarray(x), axis=axis, method="kernel")
                     compare(backend, y, x.sum(axis=axis))
 
+    @pytest.mark.parametrize(("shape", "axis"), [((40_001,), 0), ((4001, 3), 0)])
+    def test_states_with_gaps(self, backend, run, rng, shape, axis):
+        """What aligns the members of a state takes room between blocks too."""
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        x = np.round(8 * random(rng, shape, "complex128"))
+        flags = np.zeros(shape, bool)
+        flags[shape[0] // 2] = True
+        arrays = backend.asarray(flags), backend.asarray(x)
+        _, total = run(parprims.reduce, arrays, parprims.segmented("add"), axis=axis, method="kernel")
+        compare(backend, total, x[shape[0] // 2 :].sum(axis=axis), 0, "complex128")
+
     def test_rest_of_a_row(self, backend, run, rng):
         """Elements that make no whole vector end a row that begins with whole ones."""
         if not backend.cuda:

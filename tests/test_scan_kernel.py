@@ -20,6 +20,7 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
+from parprims._trace import structure_bytes
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -1194,6 +1195,19 @@ class TestSanitized:
         for reverse, view in ((False, plain), (True, unaligned)):
             check(gpu, run, BY_NAME["add"], (n,), 0, rng, (view,), exclusive=False, reverse=reverse, initial="none")
 
+    @pytest.mark.parametrize(("shape", "axis"), [((40_001,), 0), ((4001, 3), 0)])
+    def test_states_with_gaps(self, gpu, run, rng, shape, axis):
+        """What aligns the members of a state takes room between blocks too."""
+        x = np.round(8 * random(rng, shape, "complex128"))
+        flags = rng.random(shape) < 1e-3
+        arrays = gpu.asarray(flags), gpu.asarray(x)
+        _, found = run(parprims.scan, arrays, parprims.segmented("add"), axis=axis, method="kernel")
+        at = np.arange(shape[axis]).reshape([-1] + [1] * (len(shape) - 1))
+        starts = np.maximum.accumulate(np.where(flags, at, 0), axis=axis)
+        sums = np.cumsum(x, axis=axis)
+        before = np.where(starts > 0, np.take_along_axis(sums, np.maximum(starts - 1, 0), axis), 0)
+        compare(gpu, found, sums - before, 0, "complex128")
+
     def test_looks_past_groups(self, gpu, run, rng):
         """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""
         check(gpu, run, BY_NAME["affine"], (100_001,), 0, rng, exclusive=False, reverse=False, initial="none")
@@ -1250,6 +1264,14 @@ class TestPlan:
         assert self.plan(np.zeros((2, 3, 4, 5, 6), np.float32), 2) is not None
         assert self.plan(np.zeros((3, 4, 5, 8), np.float32)[:, ::2, ::2, ::2], 0) is not None
         assert self.plan(np.zeros((3, 4, 5, 6, 8), np.float32)[:, ::2, ::2, ::2, ::2], 0) is None
+
+    def test_size_of_states(self, rng):
+        """As C++ compilers, and NumPy, align the members of a structure; complex numbers by their own size."""
+        for _ in range(100):
+            names = tuple(rng.choice(["bool", "int16", "uint32", "float32", "float64", "int64"], rng.integers(1, 6)))
+            assert structure_bytes(names) == np.dtype([(f"v{at}", one) for at, one in enumerate(names)], True).itemsize
+        assert structure_bytes(("bool", "complex128")) == 32
+        assert structure_bytes(("complex64", "float16")) == 16
 
     def test_depends_on_nothing_but_shape_and_layout(self, rng):
         for shape, axis in (

@@ -1051,7 +1051,7 @@ class _Program:
         combined = trace_combine(r.op, states, immutable=immutable)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
         self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
-        self.partial_bytes = -(-state_size(states) // 4) * 4
+        self.partial_bytes = builtins.max(self.state_bytes, -(-state_size(states) // 4) * 4)
         self._types = tuple(C_TYPES[name] for name in names)
         self._text = "\n".join(
             (
@@ -1225,7 +1225,7 @@ def _plan(
         turns = "true" if r.op.commutative and inner <= across_threads * vector else "false"
         outers = _TILE.threads // (across_threads * groups)
         tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
-        slot_bytes = outers * across_threads * vector * program.state_bytes
+        slot_bytes = outers * across_threads * vector * program.partial_bytes
         most = _TILE.partial_bytes // slot_bytes // tiles
         least_rows = 4 * groups * unroll
         chunks = builtins.max(1, builtins.min(-(-n // least_rows), -(-2 * _TILE.blocks // tiles), most))
@@ -1254,7 +1254,7 @@ def _plan(
     piece = threads * items
     pieces = -(-n // piece)
     rounds = builtins.min(_TILE.rounds, -(-rows * pieces // _TILE.blocks))
-    most = builtins.max(1, _TILE.partial_bytes // program.state_bytes // rows)
+    most = builtins.max(1, _TILE.partial_bytes // program.partial_bytes // rows)
     rounds = builtins.max(rounds, -(-pieces // most))
     chunks = -(-pieces // rounds)
     return plan(
