@@ -20,7 +20,7 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
-from parprims._trace import structure_bytes
+from parprims._trace import state_size
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -1269,9 +1269,9 @@ class TestPlan:
         """As C++ compilers, and NumPy, align the members of a structure; complex numbers by their own size."""
         for _ in range(100):
             names = tuple(rng.choice(["bool", "int16", "uint32", "float32", "float64", "int64"], rng.integers(1, 6)))
-            assert structure_bytes(names) == np.dtype([(f"v{at}", one) for at, one in enumerate(names)], True).itemsize
-        assert structure_bytes(("bool", "complex128")) == 32
-        assert structure_bytes(("complex64", "float16")) == 16
+            assert state_size(names) == np.dtype([(f"v{at}", one) for at, one in enumerate(names)], True).itemsize
+        assert state_size(("bool", "complex128")) == 32
+        assert state_size(("complex64", "float16")) == 16
 
     def test_depends_on_nothing_but_shape_and_layout(self, rng):
         for shape, axis in (
