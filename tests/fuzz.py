@@ -35,8 +35,9 @@ from tests.contract import VIEWS
 
 ERRORS = (ValueError, TypeError, IndexError, parprims.MethodRefused)
 FUNCTIONS = (
-    "all", "any", "argsort", "cumulative_prod", "cumulative_sum", "linear_recurrence", "map_reduce", "matmul", "max",
-    "min", "prod", "reduce", "scan", "solve_tridiagonal", "sort", "sort_by_key", "sum", "vecdot",
+    "all", "any", "argsort", "check_associative", "cumulative_prod", "cumulative_sum", "linear_recurrence",
+    "map_reduce", "matmul", "max", "min", "prod", "reduce", "scan", "solve_tridiagonal", "sort", "sort_by_key", "sum",
+    "vecdot",
 )  # fmt: skip
 WEIGHTS = {"numpy": 10, "array-api-strict": 2, "jax": 1, "torch": 4}
 """How often a backend is drawn; others as often as PyTorch."""
@@ -366,6 +367,10 @@ def returns_list(earlier: Any, later: Any) -> Any:  # noqa: ARG001
 BAD_OPERATORS = (returns_text, returns_none, returns_float, returns_list)
 
 
+def minus(earlier: Any, later: Any) -> Any:
+    return earlier - later
+
+
 def square(x: Any) -> Any:
     return x * x
 
@@ -526,7 +531,9 @@ class Draw:
         """Return a dtype as the library has it, or by name."""
         if self.chance(0.3):
             return dtype
-        return as_numpy(dtype) if dtype == "bfloat16" else self.backend.dtype(dtype) if dtype != "bool" else dtype
+        if dtype in ("bool", "bfloat16") or self.chance(0.5):
+            return self.plain(np.zeros((), dtype=as_numpy(dtype))).dtype
+        return self.backend.dtype(dtype)
 
 
 def strange_nans(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -837,7 +844,7 @@ def draw_sort(d: Draw, name: str) -> Call:
 
 def draw_tridiagonal(d: Draw, name: str) -> Call:
     dtype = d.dtype("float32", "float64", *COMPLEX, "float16", "bfloat16")
-    n = d.one((1, 2, 5)) if d.few else int(d.rng.integers(1, 12))
+    n = d.one((1, 2, 5)) if d.few else int(d.rng.integers(0, 12))
     batch = d.one(((), (3,))) if not d.few else ()
     shape = (*batch, n)
     numbers = d.chance(0.2)
@@ -992,7 +999,92 @@ def draw_map_reduce(d: Draw, name: str) -> Call:
     return call
 
 
+def draw_tuple(d: Draw, name: str) -> Call:
+    """Return a reduction or a scan of elements of several components along an axis."""
+    op = d.one(("argmax", "argmin", "affine", "segmented"))
+    shape = d.shape(1, 2)
+    axis = d.axis(len(shape))
+    options: dict[str, Any] = {"axis": axis} if name == "scan" or len(shape) > 1 or d.chance(0.5) else {}
+    axis = int(axis) % len(shape)
+    reverse = name == "scan" and d.chance(0.2)
+    if reverse:
+        options["reverse"] = True
+    if op in ("argmax", "argmin"):
+        values = d.values(shape, d.dtype("int32", "float32", "float64", "uint8"))
+        values = np.where(np.isfinite(values), values, 1).astype(values.dtype)
+        xs = [values, np.broadcast_to(np.arange(math.prod(shape)).reshape(shape), shape).astype("int32")]
+    elif op == "affine":
+        xs = [d.values(shape, d.one(("int32", "int64")), tame=True) for _ in range(1)] * 2
+    else:
+        xs = [d.values(shape, "bool"), d.values(shape, "int64", tame=True)]
+    given = [d.array(x) for x in xs]
+    arrays, xs = tuple(one for one, _ in given), [one for _, one in given]
+    elements = list(zip(*(np.moveaxis(x, axis, 0) for x in xs), strict=True))
+    if reverse:
+        elements.reverse()
+    steps: list[tuple[np.ndarray, ...]] = []
+    for element in elements:
+        steps.append(element if not steps else combined(op, steps[-1], element))
+    call_op = parprims.segmented("add") if op == "segmented" else op
+    dtypes = [x.dtype.name for x in xs]
+    wrong = set()
+    if name == "reduce":
+        if steps:
+            results = [np.asarray(one) for one in steps[-1]]
+        elif op == "affine":
+            results = [np.full(shape[:axis] + shape[axis + 1 :], one, dtype=dtypes[0]) for one in (1, 0)]
+        else:
+            return draw_tuple(d, name)  # the identity is a matter of the operator
+    else:
+        steps = steps[::-1] if reverse else steps
+        results = [
+            np.stack([step[at] for step in steps], axis=axis) if steps else np.zeros(shape, dtype=dtypes[at])
+            for at in range(2)
+        ]
+
+    def check(got: Any) -> str | None:
+        if not isinstance(got, tuple) or len(got) != 2:
+            return "result is no pair"
+        for one, wanted, dtype in zip(got, results, dtypes, strict=True):
+            problem = differs(d.backend, one, Expected(wanted, dtype))
+            if problem:
+                return problem
+        return None
+
+    if name == "reduce" and len(shape) > 1 and "axis" not in options:
+        options["axis"] = axis
+    return Call(name, [arrays, call_op], options, check, wrong)
+
+
+def combined(op: str, earlier: tuple[np.ndarray, ...], later: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """Return two elements combined, element by element in NumPy."""
+    (a, b), (c, e) = earlier, later
+    if op == "affine":
+        with np.errstate(all="ignore"):
+            return c * a, c * b + e
+    if op == "segmented":
+        return a | c, np.where(c, e, b + e)
+    better = c > a if op == "argmax" else c < a
+    take = better | ((c == a) & (e < b))
+    return np.where(take, c, a), np.where(take, e, b)
+
+
+def draw_check(d: Draw, name: str) -> Call:
+    """Return a check of an operator on examples, which holds or says where it does not."""
+    right = (("add", "int64"), ("maximum", "float32"), (largest_of, "int32"), (keep_last, "int32"))
+    not_right = ((minus, "int64"), (minus, "float64"), (returns_text, "float32"), (returns_none, "int32"))
+    holds = d.chance(0.5)
+    op, dtype = d.one(right if holds else not_right)
+    n = int(d.rng.integers(0, 9)) if not d.few else d.one((3, 5))
+    x = d.values((n,), dtype, tame=True)
+    x = np.where(x == 0, np.ones_like(x), x)
+    array, x = d.array(x)
+    wrong = set() if holds and n >= 3 else {"examples"} if n < 3 else {"op"}
+    return Call(name, [op, array], {}, lambda got: None if got is True else f"result is {got!r}", wrong)
+
+
 DRAWS: dict[str, Callable[[Draw, str], Call]] = {
+    "check_associative": draw_check,
     "linear_recurrence": draw_recurrence,
     "map_reduce": draw_map_reduce,
     "matmul": draw_matmul,
@@ -1005,10 +1097,14 @@ def draw_call(d: Draw, name: str) -> Call:
     """Return a valid call of a function, by some method."""
     if name in ("sort", "argsort", "sort_by_key"):
         call = draw_sort(d, name)
+    elif name in ("reduce", "scan") and d.chance(0.2):
+        call = draw_tuple(d, name)
     elif name in ("scan", "cumulative_sum", "cumulative_prod"):
         call = draw_scan(d, name)
     else:
         call = DRAWS.get(name, draw_reduce)(d, name)
+    if name == "check_associative":
+        return call
     method = d.one(("auto", "auto", "array", "array", "native", "kernel"))
     if method != "auto" or d.chance(0.2):
         call.options["method"] = np.str_(method) if d.chance(0.05) else method
@@ -1019,7 +1115,7 @@ def draw_call(d: Draw, name: str) -> Call:
 
 NO_ARRAYS: dict[str, Callable[[Draw], Any]] = {
     "None": lambda _: None,
-    "object": lambda _: object(),
+    "object": lambda _: STRANGER,
     "opaque": lambda _: Opaque(),
     "text": lambda _: "text",
     "bytes": lambda _: b"text",
@@ -1038,7 +1134,6 @@ NO_ARRAYS: dict[str, Callable[[Draw], Any]] = {
     "datetime": lambda _: np.array(["2020", "2021"], dtype="datetime64[s]"),
     "timedelta": lambda _: np.array([1, 2], dtype="timedelta64[s]"),
     "void": lambda _: np.zeros(2, dtype="V5"),
-    "character": lambda _: np.array(["a", "b"]).view(np.char.chararray),
     "subclass": lambda _: np.arange(3.0).view(Plain),
     "dask": lambda _: dask_array(),
     "sparse": lambda d: sparse(d),
@@ -1095,36 +1190,44 @@ class Made:
     make: Callable[[Draw], Any]
 
 
+class Stranger:
+    """An object of which only its name is known, the same in every run."""
+
+    def __repr__(self) -> str:
+        return "a stranger"
+
+
+STRANGER = Stranger()
 OPAQUE = Opaque()
 WRONG_OPTIONS: dict[str, tuple[Any, ...]] = {
     "axis": (
-        "0", 1.5, [0], 10**30, -(10**30), 7, object(), np.array([0, 1]), math.nan, True, (0, 0), {}, np.float64(0), 1j,
+        "0", 1.5, [0], 10**30, -(10**30), 7, STRANGER, np.array([0, 1]), math.nan, True, (0, 0), {}, np.float64(0), 1j,
         OPAQUE, (0, "a"),
     ),
     "dtype": (
-        "floaty", 3, "float23", object(), np.array(1.0), str, "datetime64[s]", "O", np.dtype([("a", int)]), (), [], {},
+        "floaty", 3, "float23", STRANGER, np.array(1.0), str, "datetime64[s]", "O", np.dtype([("a", int)]), (), [], {},
         ("float32", "float32", "float32"), object, b"float32", OPAQUE,
     ),
     "initial": (
-        "text", object(), [1.0], {}, (1, 2, 3, 4), (), np.str_("a"), np.datetime64("2020"), 10**400, OPAQUE, b"1",
+        "text", STRANGER, [1.0], {}, (1, 2, 3, 4), (), np.str_("a"), np.datetime64("2020"), 10**400, OPAQUE, b"1",
         np.ma.masked_array([1.0, 2.0], [0, 1]), Made(lambda d: d.plain(np.zeros((3, 1, 2, 3, 9), dtype=np.float32))),
     ),
     "method": (
-        "bogus", None, 3, ["array"], {}, np.array(["array"]), b"array", object(), ("auto",), "", "Array", OPAQUE,
+        "bogus", None, 3, ["array"], {}, np.array(["array"]), b"array", STRANGER, ("auto",), "", "Array", OPAQUE,
         np.array(["auto", "array"]),
     ),
     "op": (
-        "bogus", 3, None, [], {}, object(), b"add", "welford", "affine", np.array(1), *BAD_OPERATORS,
+        "bogus", 3, None, [], {}, STRANGER, b"add", "welford", "affine", np.array(1), *BAD_OPERATORS,
     ),
     "add": ("bogus", 3, None, [], "affine"),
     "multiply": ("bogus", 3, None, [], "affine"),
     "pivot": ("bogus", 3, None, ["auto"], np.array(["auto", "none"])),
     "precision": ("bogus", 3, None, ["tf32"], np.array(["tf32", "a"])),
     "kernel": ("bogus", 3, ["naive"], np.array(["naive", "a"]), {}),
-    "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2, 3], {}, (1, 2, "a"), True, np.array([1, 2, 3]), object()),
+    "tile": ("4", 1.5, (1, 2), 0, -3, [1, 2, 3], {}, (1, 2, "a"), True, np.array([1, 2, 3]), STRANGER),
 }  # fmt: skip
 WRONG_FLAGS: tuple[Any, ...] = (
-    "yes", None, 1, 0.0, np.array(True), np.array([True, False]), [], object(), math.nan, OPAQUE, "",
+    "yes", None, 1, 0.0, np.array(True), np.array([True, False]), [], STRANGER, math.nan, OPAQUE, "",
     Made(lambda d: d.plain(np.array([True]))),
 )  # fmt: skip
 
@@ -1138,6 +1241,7 @@ def array_places(call: Call) -> list[tuple[int, str]]:
         "solve_tridiagonal": ("lower", "diag", "upper", "rhs"),
         "map_reduce": ("", "arrays", "arrays", "arrays"),
         "sort_by_key": ("keys", "values", "values", "values"),
+        "check_associative": ("", "examples"),
     }.get(call.function, ("x",))
     return [(at, name) for at, name in enumerate(names[: len(call.args)]) if name]
 
@@ -1163,6 +1267,8 @@ def spoil(d: Draw, call: Call) -> None:
         ):
             what = "masked"
         value = NO_ARRAYS[what](d)
+        if isinstance(call.args[at], tuple) and d.chance(0.7):  # only a component
+            value = (call.args[at][0], value)
         if call.function == "solve_tridiagonal" and at < 3 and value is None:
             value = "text"
         call.args[at] = value
@@ -1176,8 +1282,15 @@ def spoil(d: Draw, call: Call) -> None:
         if wrong_array(d, call, at, name):
             return
     name = d.one(options)
+    if call.function == "check_associative" and name == "op":
+        call.args[0] = value = d.one(("bogus", 3, None, [], STRANGER, "affine"))
+        call.wrong |= {"op", "examples"}
+        call.hostile.append(f"op is {described(value)}")
+        return
     value = d.one(WRONG_FLAGS if name in FLAGS else WRONG_OPTIONS[name])
     value = value.make(d) if isinstance(value, Made) else value
+    if isinstance(call.args[0], tuple) and isinstance(value, str) and value == "affine":
+        value = "bogus"
     if name == "op" and call.function in ("reduce", "scan"):
         call.args[1:] = [value]
     else:
@@ -1200,19 +1313,14 @@ def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
     way = d.one(("library", "dtype", "shape", "dimensions"))
     places = array_places(call)
     others = {other for _, other in places}
-    if way == "library" and len(places) > 1 and call.function != "map_reduce":
+    rest = [x for i, x in enumerate(call.args) if i != at]
+    if way == "library" and any(hasattr(x, "shape") for x in rest) and call.function != "map_reduce":
         if d.backend.name in ("numpy", "emulated"):
             import array_api_strict
 
             call.args[at] = array_api_strict.asarray([1.0, 2.0])
         else:
             call.args[at] = np.array([1.0, 2.0])
-        if call.function == "solve_tridiagonal" and not any(
-            hasattr(x, "shape") for i, x in enumerate(call.args) if i != at
-        ):
-            return False
-        if call.function == "linear_recurrence" and not hasattr(call.args[1 - at], "shape"):
-            return False
     elif way == "dtype" and call.function in ("sort", "argsort", "max", "min"):
         call.args[at] = d.plain(np.array([1j, 2.0], dtype=np.complex64))
     elif way == "dtype" and call.function == "solve_tridiagonal":
@@ -1226,7 +1334,7 @@ def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
         "solve_tridiagonal",
         "map_reduce",
     ):
-        if not any(set(getattr(x, "shape", ())) - {1} for i, x in enumerate(call.args) if i != at):
+        if not any(set(getattr(x, "shape", ())) - {1} for x in rest):
             return False
         call.args[at] = d.plain(np.zeros((2, 3, 97, 89, 97), dtype=np.float32)[:1, :1])
         others |= {"coefficients"}
@@ -1282,7 +1390,10 @@ def violations(backend: Any, call: Call) -> Iterator[tuple[str, str]]:
     function = getattr(parprims, call.function)
     arrays = [x for value in (*call.args, *call.options.values()) for x in leaves(value)]
     before = [snapshot(backend, x) for x in arrays]
-    promised, listing_error = outcome(parprims.methods, function, *call.args, **call.options)
+    listed = call.function != "check_associative"
+    promised, listing_error = (
+        outcome(parprims.methods, function, *call.args, **call.options) if listed else (None, None)
+    )
     result, error = outcome(function, *call.args, **call.options)
     for x, old in zip(arrays, before, strict=True):
         if snapshot(backend, x) != old:
@@ -1298,7 +1409,7 @@ def violations(backend: Any, call: Call) -> Iterator[tuple[str, str]]:
         if any(same_memory(x, y) for x in arrays for y in leaves(result)):
             yield "a result shares memory with an input", ""
     method = str(call.options.get("method", "auto"))
-    if isinstance(error, Warning):
+    if isinstance(error, Warning) or not listed:
         return
     if listing_error is not None:
         if error is None:

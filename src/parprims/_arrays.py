@@ -7,6 +7,7 @@ import difflib
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,6 +69,11 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
     for name, array in arrays.items():
         xp, flaw = _known.get(type(array)) or _know(name, array)
         if shared is None:
+            if array_api_compat.is_array_api_strict_namespace(xp) and _version(xp) < "2023.12":
+                raise TypeError(
+                    f"{name} is an array of {xp.__name__} at version {_version(xp)} of the array API standard: "
+                    "version 2023.12 or later is needed"
+                )
             shared, first = xp, name
         elif xp is not shared:
             raise TypeError(
@@ -235,6 +241,8 @@ def device(x: Array) -> Any:
 
     For one that several devices have a copy of it is the sharding of such arrays, of any number of dimensions.
     """
+    if is_tensor(x):
+        return x.device
     if not array_api_compat.is_jax_array(x):
         return array_api_compat.device(x)
     if is_traced(x):
@@ -245,6 +253,32 @@ def device(x: Array) -> Any:
     from jax.sharding import NamedSharding, PartitionSpec
 
     return NamedSharding(x.sharding.mesh, PartitionSpec()) if isinstance(x.sharding, NamedSharding) else x.sharding
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether x is a tensor of PyTorch, in words that torch.compile can read."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def namespace_of(x: Array) -> Namespace:
+    """Return the namespace of an array, in words that torch.compile can read."""
+    if is_tensor(x):
+        from array_api_compat import torch
+
+        return torch
+    return array_api_compat.array_namespace(x)
+
+
+def compiling(x: Any) -> bool:
+    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+        return False
+    return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
 
 
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
@@ -415,7 +449,7 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     elif _has_numpy_dtypes(xp):
         found = dtype if isinstance(dtype, (str, type, np.dtype)) or hasattr(dtype, "dtype") else None
     else:
-        return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if own is dtype), None)
+        return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if _same_dtype(own, dtype)), None)
     if found is None or not _has_numpy_dtypes(xp):
         return found
     try:
@@ -423,6 +457,10 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
     except (TypeError, ValueError, SyntaxError):
         return None
     return converted.newbyteorder("=") if not converted.isnative else converted
+
+
+def _same_dtype(own: Any, dtype: Any) -> bool:
+    return own is dtype or (type(own) is type(dtype) and bool(own == dtype))
 
 
 @functools.cache
@@ -638,6 +676,45 @@ def _is_exact(number: Any, name: str) -> bool:
     return math.ldexp(number, digits - exponent).is_integer()
 
 
+def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
+    """Return x with one axis moved: moveaxis, in an operation for which torch.func.vmap has a rule."""
+    if source % x.ndim == destination % x.ndim:
+        return x
+    order = list(range(x.ndim))
+    axis = order.pop(source)
+    order.insert(destination % x.ndim, axis)
+    return xp.permute_dims(x, tuple(order))
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what shapes broadcast to; ValueError if they do not. Lengths may be symbols of torch.compile."""
+    result: list[int] = []
+    for shape in shapes:
+        result[:0] = [1] * (len(shape) - len(result))
+        for at, length in enumerate(shape, len(result) - len(shape)):
+            if result[at] == 1:
+                result[at] = length
+            elif length not in (1, result[at]):
+                raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(result)
+
+
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:
     """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all of the others."""
     return (slice(None),) * axis + (slice(*bounds), ...)
+
+
+def offers(xp: Namespace, function: str) -> bool:
+    """Return whether the library has a function that the standard had not always."""
+    if array_api_compat.is_array_api_strict_namespace(xp):
+        return _version(xp) >= _SINCE[function]
+    return hasattr(xp, function)
+
+
+_SINCE = {"cumulative_sum": "2023.12", "cumulative_prod": "2024.12", "take_along_axis": "2024.12"}
+
+
+def _version(xp: Namespace) -> str:
+    """Return the version of the standard that array-api-strict is set to."""
+    version: str = xp.get_array_api_strict_flags()["api_version"]
+    return version

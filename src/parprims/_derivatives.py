@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +15,9 @@ import array_api_compat
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind
-from parprims._dispatch import ABSTRACT as ABSTRACT
-from parprims._dispatch import Methods
+from parprims._dispatch import Abstract, Methods
 from parprims._operators import BUILT_IN
+from parprims._switches import autocast
 
 Solve = Callable[..., Array]
 """A function with the signature of `linear_recurrence`."""
@@ -29,7 +28,7 @@ OPERATORS = tuple(BUILT_IN[name] for name in ("add", "multiply", "affine"))
 
 def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     """Return the solution by a method, with its derivative where one may be asked for."""
-    if method is ABSTRACT:
+    if isinstance(method, Abstract):
         return xp.empty(r.shape, dtype=r.dtype, device=device(r.inputs[1]))
     rules = _rules(xp)
     if rules is None or not rules.wanted((*r.inputs, r.initial)) or not _has_derivative(r.dtype):
@@ -41,7 +40,7 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the scan by a method, with its derivative where one may be asked for."""
-    if method is ABSTRACT:
+    if isinstance(method, Abstract):
         x = r.inputs[0]
         shape = (*x.shape[: r.axis], r.n, *x.shape[r.axis + 1 :])
         ys = tuple(xp.empty(shape, dtype=dtype, device=device(x)) for dtype in r.dtypes)
@@ -63,8 +62,26 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return rules.scan(methods, method, xp, changed(r, inputs=xs))
 
 
+def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
+    """Return the reduction by a method; its derivative is that of the operations, of a largest or smallest ours."""
+    if isinstance(method, Abstract):
+        from parprims import _reduce
+
+        return _reduce.empty(xp, r)
+    if methods.primitive == "vecdot" and autocast(xp) and _rules(xp).wanted(r.arrays):
+        # Autocast would take the library's own derivative where the backward pass is under it too.
+        return _rules(xp).vecdot(methods, method, xp, r)
+    if method == "array" and r.single and r.fn is None and r.op in (BUILT_IN["maximum"], BUILT_IN["minimum"]):
+        rules = _rules(xp)
+        if array_api_compat.is_torch_namespace(xp) and rules.wanted(r.arrays) and r.n and r.initial is None:
+            return rules.extremum(methods, method, xp, r)
+    return methods(method, xp, r)
+
+
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems by a method, with its derivative where one may be asked for."""
+    if isinstance(method, Abstract):
+        return xp.empty(s.shape, dtype=s.rhs.dtype, device=device(s.rhs))
     rules = _rules(xp)
     if rules is None or not rules.wanted((s.lower, s.diag, s.upper, s.rhs)):
         return methods(method, xp, s)
@@ -73,6 +90,11 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
 
 def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
     """Return what a sort asks for by a method, with its derivative where one may be asked for."""
+    if isinstance(method, Abstract):
+        if s.values is None:
+            index = xp.__array_namespace_info__().default_dtypes()["indexing"]
+            return (xp.empty(s.keys.shape, dtype=index, device=device(s.keys)),)
+        return tuple(xp.empty(one.shape, dtype=one.dtype, device=device(one)) for one in (s.keys, *s.values))
     rules = _rules(xp)
     if rules is not None and s.values is None:
         s = changed(s, keys=rules.constant(s.keys))  # indices have no derivative
@@ -88,6 +110,8 @@ def product(methods: Methods, method: str, xp: Namespace, p: Any) -> Array:
 
     With JAX the kernel's function carries it.
     """
+    if isinstance(method, Abstract):
+        return xp.empty(p.shape, dtype=p.dtype, device=device(p.a))
     if (
         p.ring
         and array_api_compat.is_torch_namespace(xp)
@@ -108,17 +132,6 @@ def _by_library(xp: Namespace, method: str, x: Array) -> bool:
     if method == "auto":
         return _cuda.refusal(xp, (detached(x),)) is not None
     return method == "native"
-
-
-def compiling(arrays: tuple[Any, ...]) -> bool:
-    """Return whether torch.compile is reading the program that called us, and the arrays are its."""
-    torch = sys.modules.get("torch")
-    return (
-        torch is not None
-        and torch.compiler.is_dynamo_compiling()
-        and len(arrays) > 0
-        and all(isinstance(x, torch.Tensor) for x in arrays)
-    )
 
 
 @functools.cache

@@ -8,7 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parprims._arrays import announced, check_choice, quiet, shown
+from parprims._arrays import announced, check_choice, compiling, quiet, shown
+from parprims._switches import autocast, without_autocast
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -85,6 +86,37 @@ _calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar(
 _listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
 
 
+class Inside(str):
+    """The name of a method, in a call from inside a node of torch.compile's graph: that is to be no node again."""
+
+    __slots__ = ()
+
+
+class Abstract(Inside):
+    """The same where arrays have no values: all is checked and nothing computed, and the results are empty arrays."""
+
+    __slots__ = ()
+
+
+def in_graph(x: Any, method: Any) -> bool:
+    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `_torch_ops`).
+
+    Every public function asks this before anything else, for torch.compile cannot read what comes then.
+    """
+    return compiling(x) and not isinstance(method, Inside)
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
+    tokens = _calls.set(()), _listing.set(False)
+    try:
+        yield
+    finally:
+        _calls.reset(tokens[0])
+        _listing.reset(tokens[1])
+
+
 def watched() -> bool:
     """Return whether somebody wants to know which method runs, so that every call must go through `Methods`."""
     return bool(_calls.get()) or _listing.get()
@@ -105,10 +137,6 @@ def computing() -> Iterator[None]:
         _listing.reset(token)
 
 
-ABSTRACT: Any = object()
-"""In place of a method: nothing is computed, and the result is an empty array, for torch.compile."""
-
-
 class Methods:
     """The methods of one primitive, in the order ``auto`` tries them.
 
@@ -127,8 +155,7 @@ class Methods:
 
     def check(self, method: str) -> None:
         """Raise ValueError unless there is a method of the name."""
-        if method is not ABSTRACT:
-            check_choice("method", method, self._choices)
+        check_choice("method", method, self._choices)
 
     def __call__(self, method: str, /, *args: Any) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
@@ -153,8 +180,13 @@ class Methods:
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
         xp = args[0] if args else None
+        kinds = autocast(xp)
         with quiet(xp):
-            result = one.run(*args)
+            if kinds:
+                with without_autocast(kinds):
+                    result = one.run(*args)
+            else:
+                result = one.run(*args)
         return announced(self.primitive, xp, result)
 
 

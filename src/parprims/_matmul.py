@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
-import numpy as np
 from array_api_extra import at
 
 from parprims import _cuda, _derivatives
@@ -20,24 +19,28 @@ from parprims._arrays import (
     Namespace,
     admit,
     as_result,
+    broadcast_shapes,
     cast,
     check_choice,
     check_kind,
+    compiling,
     compute_dtype,
     device,
     dtype_bits,
     dtype_kind,
     dtype_name,
     is_sharded,
+    is_tensor,
     is_traced,
     lacks_arithmetic,
     lacks_products,
     ring_dtype,
     shown,
 )
-from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._dispatch import Abstract, Method, Methods, in_graph, watched
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
 from parprims._reduce import _fold, tree
+from parprims._switches import autocast, narrowed
 from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
@@ -112,7 +115,8 @@ def matmul(
     every tile of m, from views as they are (batches that broadcast included), and writes the result once. Where
     neither of two large float32 factors lies along k in steps of 16 bytes, a launch before it copies one so. Array
     writes and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for
-    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
+    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. Native copies
+    factors that it widens, NumPy's of 16 bits and all with highest, and then rounds a wide result. By default a
     tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
     matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
     them.
@@ -134,6 +138,10 @@ def matmul(
     for large matrices of float32, whose tensor cores multiply them in half the time.
     Derivatives: by native and array as the library has them. By kernel, of sum and product, on PyTorch (backward, of
     any order, by the kernel) and JAX (as native has them).
+    PyTorch's switches: torch.autocast changes nothing, neither dtype nor error, backward neither. Where PyTorch has
+    been told to multiply float32 with fewer bits than ``precision`` asks for (torch.set_float32_matmul_precision), auto
+    prefers the kernel, and native multiplies in float64, rounded once, with memory for the factors and the product in
+    it. torch.compile is in the notes of `reduce`.
     Reference: Golub and Van Loan, Matrix Computations, 4th ed., Johns Hopkins, 2013, chapter 1; Ootomo and Yokota,
     Recovering single precision accuracy from Tensor Cores, IJHPCA 36(4), 2022.
 
@@ -152,6 +160,10 @@ def matmul(
            [6., 0., 1.],
            [5., 8., 0.]])
     """
+    if in_graph((a, b), method):
+        from parprims import _torch_ops
+
+        return _torch_ops.matmul(a, b, add, multiply, precision, kernel, tile, method)
     key = None
     operation = lasting_key(add), lasting_key(multiply)
     if not watched() and None not in operation:
@@ -181,10 +193,14 @@ def matmul(
     if kernel is not None:
         if method not in ("auto", "kernel"):
             raise ValueError(f"kernel names a kernel of method 'kernel', got method {method!r}")
-        method = "kernel"
-    if method == "kernel" or (method == "auto" and (_native_refusal(xp, product) or _prefers_kernel(xp, product))):
-        return _derivatives.product(_METHODS, method, xp, product)
-    return _METHODS(method, xp, product)
+        method = method if isinstance(method, Abstract) else "kernel"
+    library = method in ("native", "array") or (
+        method == "auto" and not _native_refusal(xp, product) and not _prefers_kernel(xp, product)
+    )
+    # The library's own derivative would be taken by autocast where the backward pass is under it too.
+    if library and not isinstance(method, Abstract) and not autocast(xp):
+        return _METHODS(method, xp, product)
+    return _derivatives.product(_METHODS, method, xp, product)
 
 
 def _operators(add: Any, multiply: Any) -> tuple[Operator, Operator]:
@@ -252,7 +268,7 @@ class _Product:
         self.batch: tuple[int, ...] = ()
         if a.ndim > 2 or b.ndim > 2:
             try:
-                self.batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+                self.batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
             except ValueError:
                 shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
                 raise ValueError(f"a and b must have batch dimensions that broadcast, got shapes {shapes}") from None
@@ -301,20 +317,52 @@ def _array(xp: Namespace, p: _Product) -> Array:
         [slice(start, min(start + step, length)) for start in range(0, length, step)]
         for length, step in zip(lengths, tile, strict=True)
     )
-    place = None if is_traced(p.b) else device(p.a)
-    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=place)
-    if not inner and not p.ring:
-        product = xp.full_like(product, p.identity())
-    for *batch, row, column in itertools.product(*outer, rows, columns):
+
+    def block(where: tuple[slice, ...]) -> Array | None:
+        *batch, row, column = where
         total: tuple[Array, ...] | None = None
         for k in inner:
             x, y = (cast(xp, x[_of(x, (*batch, k, row, column))], p.working) for x in (a, b))
             part = tree(p.multiply((x,), (y,)), p.add, len(lengths) - 3)
             total = part if total is None else p.add(total, part)
-        if total is not None:
-            done = cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
-            product = at(product)[(*batch, row, column)].set(done)
+        return None if total is None else cast(xp, xp.squeeze(total[0], axis=-3), p.dtype)
+
+    pieces = (*outer, rows, columns)
+    if inner and all(pieces) and _out_of_place(p.a):
+        return xp.reshape(_joined(xp, pieces, block), p.shape)
+    place = None if is_traced(p.a) or is_traced(p.b) else device(p.a)
+    product = xp.zeros((*p.batch, *lengths[-2:]), dtype=p.dtype, device=place)
+    if not inner and not p.ring:
+        product = xp.full_like(product, p.identity())
+    for where in itertools.product(*pieces):
+        done = block(where)
+        if done is not None:
+            product = at(product)[where].set(done)
     return as_result(xp.reshape(product, p.shape))
+
+
+def _out_of_place(x: Array) -> bool:
+    """Return whether PyTorch is to see no writing in place: in a transformation of torch.func, or its compiler."""
+    return is_tensor(x) and (compiling(x) or _cuda._transformed())
+
+
+def _joined(
+    xp: Namespace, pieces: Sequence[Sequence[slice]], block: Callable[[tuple[slice, ...]], Any], *where: slice
+) -> Array:
+    """Return the blocks, one for every choice of a piece of each axis, joined along the axes."""
+    if not pieces:
+        # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
+        return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
+    return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+
+
+def _checked_array(xp: Namespace, p: _Product) -> Array:
+    """Return the product by `_array`, by operators that are seen to leave their arguments as they are."""
+    if not p.ring:
+        some = (cast(xp, p.a[:1, ...] if p.a.shape[0] else p.a, p.working),)
+        for name, key in zip(("add", "multiply"), p.operation, strict=True):
+            setattr(p, name, harmless(xp, getattr(p, name), key, some))
+    return _array(xp, p)
 
 
 def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -355,7 +403,15 @@ def _native_dtype(xp: Namespace, p: _Product) -> Any:
         single = math.prod(p.shape) == 1
         wide = array_api_compat.is_numpy_namespace(xp) or (array_api_compat.is_cupy_namespace(xp) and single)
         return xp.float32 if wide else p.dtype
+    if _is_narrowed(p):
+        return xp.float64 if dtype_kind(p.dtype) == "float" else xp.complex128
     return p.working
+
+
+def _is_narrowed(p: _Product) -> bool:
+    """Return whether the library has been told to form products of float32 with fewer bits than the call asks for."""
+    single = dtype_name(p.dtype) in ("float32", "complex64")
+    return single and is_tensor(p.a) and narrowed(p.a, p.precision)
 
 
 def _native_refusal(xp: Namespace, p: _Product) -> str | None:
@@ -376,6 +432,8 @@ def _array_refusal(xp: Namespace, p: _Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: _Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
+    if _is_narrowed(p) and p.precision != "highest" and _kernel_refusal(xp, p) is None:
+        return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
     if not _is_large_float32(p) or _kernel_refusal(xp, p) is not None or _cuda.capability(xp, p.a) != 90:
         return None
     return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
@@ -392,7 +450,7 @@ def _is_large_float32(p: _Product) -> bool:
 
 def _prefers_kernel(xp: Namespace, p: _Product) -> bool:
     """Return whether auto takes the kernel, gradients aside, which the library's derivative of it carries."""
-    if not _is_large_float32(p):
+    if not _is_large_float32(p) and not _is_narrowed(p):
         return False
     a, b = (_derivatives.detached(x) for x in (p.a, p.b))
     return _native_slower(xp, _derivatives.changed(p, a=a, b=b)) is not None
@@ -591,7 +649,8 @@ def _source(p: _Product, numbers: _Numbers) -> str:
 
     def traced(op: Operator, earlier: str, later: str) -> Trace:
         elements = ((dtype, earlier),), ((dtype, later),)
-        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None)
+        immutable = array_api_compat.is_jax_array(p.a)
+        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None, immutable=immutable)
         if found.dtypes != (dtype,):
             raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
         return found
@@ -1000,7 +1059,7 @@ def _text(p: _Product, numbers: _Numbers) -> str:
     """Return the CUDA text before the kernel, remembered where the operators last."""
     if None in p.operation:
         return _source(p, numbers)
-    key = (p.operation, numbers.memory, numbers.registers)
+    key = (p.operation, numbers.memory, numbers.registers, array_api_compat.is_jax_array(p.a))
     return _texts.get(key) or _cuda.remember(_texts, key, _source(p, numbers))
 
 
@@ -1015,16 +1074,19 @@ def _kernel(xp: Namespace, p: _Product) -> Array:
     a, b = (_cuda.plain(xp, cast(xp, x, p.dtype)) for x in factors)
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, a)
+    operation = p.operation
+    if None in operation:
+        # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
+        # them itself later on, by themselves too, whom the runner keeps.
+        own = (id(p.add.combine), id(p.multiply.combine)) if gpu is None else ()
+        operation = (_source(p, _Numbers(p)), own)
     key = (
-        p.operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
+        operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
         layouts, gpu,
     )  # fmt: skip
-    lasting = None not in p.operation
-    runner = _runners.get(key) if lasting else None
+    runner = _runners.get(key)
     if runner is None:
-        runner = _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu)
-        if lasting:
-            _cuda.remember(_runners, key, runner)
+        runner = _cuda.remember(_runners, key, _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu))
     if p.key is not None and a is p.a and b is p.b:
         _cuda.remember(_shortcuts, p.key, runner)
     (c,) = runner(a, b)
@@ -1060,5 +1122,5 @@ _METHODS = Methods(
     "matmul",
     native=Method(_native, _native_refusal, _native_slower),
     kernel=Method(_kernel, _kernel_refusal),
-    array=Method(_array, _array_refusal),
+    array=Method(_checked_array, _array_refusal),
 )

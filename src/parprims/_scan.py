@@ -32,12 +32,34 @@ from parprims._arrays import (
     is_scalar,
     lacks_arithmetic,
     normalize_axis,
+    offers,
+    quiet,
     ring_dtype,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
-from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
+from parprims._dispatch import Method, Methods, in_graph, watched
+from parprims._elements import is_structured
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    by_leaves,
+    check_components,
+    flags_broadcast,
+    harmless,
+    restarted,
+)
+from parprims._trace import (
+    C_TYPES,
+    Untraceable,
+    lasting_key,
+    literal,
+    register_type,
+    state_size,
+    structures,
+    trace,
+    trace_combine,
+)
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -65,9 +87,9 @@ def scan(
 
     Parameters
     ----------
-    x : array or tuple of array
-        The elements, of any shape and any dtype the operator takes. A tuple of arrays of equal shape is read as
-        elements of several components.
+    x : array, or tuple, NamedTuple or dict of array
+        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
+        of several components, which may be nested (the order of a dict's is that of its keys).
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
@@ -79,24 +101,26 @@ def scan(
     reverse : bool
         Whether the scan starts at the end: the array is flipped, scanned and flipped back, so that
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
-    initial : scalar, array or tuple, optional
+    initial : scalar, array, or a tuple of these, optional
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
-        that of x without the axis.
-    dtype : dtype or tuple of dtype, optional
-        What elements are cast to before they are combined, one for each component. By default add and multiply
-        widen integers as the standard's ``cumulative_sum`` does and every other operator keeps the dtype.
+        that of x without the axis. Of several components a tuple, or made as x is.
+    dtype : dtype, str or tuple of these, optional
+        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
+        default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
+        the dtype.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
     -------
-    array or tuple of array
-        The combinations, of the shape of x. A tuple for a tuple.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, of the shape of x and made as x is: a NamedTuple for a NamedTuple.
 
     Raises
     ------
     TypeError
-        If x is no array, arrays come from several libraries, or a dtype does not suit the operator.
+        If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
+        works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If shapes differ, an argument has an unknown value, or an exclusive scan has neither ``initial`` nor an
         identity to start with.
@@ -111,21 +135,25 @@ def scan(
     n log2 n times in log2 n steps. Kernel combines about 2n times.
     Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
     writes about 12n elements.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 4 (array) or 3 (native,
+    besides what the library takes).
     Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
     associative gives results that depend on how a method groups elements: `check_associative` tells.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another,
     and n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the
     last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array: what is grouped with what
-    depends on the shape and layout alone, not on which block of the GPU came first. Kernels on one stream share their
-    scratch, which stays theirs and takes up to 3 % of the largest result (7 % in recurrences of 8-bit integers down
-    columns): CUDA graphs captured from one stream are to be replayed one after another.
+    depends on the shape and layout alone, not on which block of the GPU came first.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs and takes up to 3 % of the largest result (7 %
+    in recurrences of 8-bit integers down columns), up to 4 times as much where results grew from call to call. Those
+    captured into a graph have as much of the graph's, until it is destroyed, so that any graphs and calls may run at
+    once.
     Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
     division, so zeros are factors like others. A product by the library's own routine has the library's own
-    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile keeps a
-    built-in operator as one node of its graph.
+    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile and torch.export
+    are in the notes of `reduce`.
     Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
     Applications, CMU-CS-90-190, 1990; Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back,
     NVR-2016-002, 2016.
@@ -142,6 +170,10 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    if isinstance(x, (tuple, dict)) and is_structured(x):
+        return by_leaves(
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
+        )
     return _scan("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method)
 
 
@@ -162,7 +194,7 @@ def cumulative_sum(
         The terms, of any shape and numeric dtype; bool counts as an integer.
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What terms are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
@@ -201,7 +233,7 @@ def cumulative_prod(
         The factors, of any shape and numeric dtype; bool counts as an integer.
     axis : int or None
         The axis to multiply along; None only for an array of one dimension.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What factors are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
@@ -239,10 +271,10 @@ def linear_recurrence(
 
     Parameters
     ----------
-    a, b : array
+    a, b : array or number
         The coefficients and the right-hand side, of numeric dtypes that promote together without a change between
         integers and floats, and of shapes that broadcast against each other; ``a`` may be a constant of no
-        dimension.
+        dimension. One of them may be a number, which takes the dtype of the other.
     axis : int
         The axis of the broadcast shape along which n counts.
     initial : scalar or array, optional
@@ -276,6 +308,7 @@ def linear_recurrence(
     Traffic and launches: kernel reads a and b as they are given, each element once (a constant, or one coefficient for
     each channel, costs next to nothing), and writes x once, in one launch; array reads and writes about 50n elements,
     far fewer where the library fuses operations.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 6 (array) or 3 (native).
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers
@@ -292,7 +325,7 @@ def linear_recurrence(
     same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. The kernel finds both in
     one launch in PyTorch's backward pass, which reads a, g and x once (not under torch.compile or where the backward
     pass is to be differentiated). 16-bit floats are computed in float32 and rounded once, l[0] twice where initial is
-    given. torch.compile keeps the call as one node of its graph.
+    given.
     Reference: Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
     Equations, IEEE Trans. Comput. C-22(8), 1973; Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
 
@@ -302,13 +335,13 @@ def linear_recurrence(
     >>> import parprims
     >>> parprims.linear_recurrence(np.array([2.0, 3.0, 0.0, 2.0]), np.array([1.0, 1.0, 5.0, 1.0]))
     array([ 1.,  4.,  5., 11.])
-    >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
+    >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
-    if _derivatives.compiling((a, b)):
-        from parprims import _derivatives_torch
+    if in_graph((a, b), method):
+        from parprims import _torch_ops
 
-        return _derivatives_torch.compiled_recurrence(a, b, axis, initial, reverse, method)
+        return _torch_ops.linear_recurrence(a, b, axis, initial, reverse, method)
     key = None
     if initial is None and not watched():
         signature = _cuda.signature((a, b), gradient=True)
@@ -445,6 +478,7 @@ class _Scan:
             starts,
             constant_start=self.initial is None,
             exclusive=self.exclusive or self.n > self.shape[self.axis],
+            immutable=array_api_compat.is_jax_array(self.inputs[0]),
         )
 
 
@@ -461,21 +495,17 @@ def _scan(
     method: str,
 ) -> Any:
     """Check a call of any public scan and hand it to a method."""
+    if in_graph(x, method):
+        from parprims import _torch_ops
+
+        return _torch_ops.scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
     single = not isinstance(x, tuple)
     xs: tuple[Array, ...] = (x,) if single else x
-    key = operation = None
-    if _derivatives.compiling(xs):
-        from parprims import _derivatives_torch
-
-        if _derivatives_torch.can_compile(xs, as_operator(op), initial):
-            nodes = (primitive, axis, exclusive, reverse, include_initial, method)
-            return _derivatives_torch.compiled_scan(xs, single, as_operator(op), initial, dtype, nodes)
-    else:
-        operation = lasting_key(op)
+    key, operation = None, lasting_key(op)
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:
-            kinds = type(axis), type(exclusive), type(reverse), type(include_initial)
+            kinds = type(axis), type(exclusive), type(reverse), type(include_initial)  # 1 and True would be one key
             options = axis, exclusive, reverse, include_initial, kinds, dtype, method
             key = (primitive, operation, options, type(x), signature)
             shortcut = _cuda.recall(_shortcuts, key)
@@ -489,6 +519,8 @@ def _scan(
     exclusive, reverse = check_flag("exclusive", exclusive), check_flag("reverse", reverse)
     include_initial = check_flag("include_initial", include_initial)
     _METHODS[primitive].check(method)
+    if any(one.shape != xs[0].shape for one in xs):
+        xs, key = flags_broadcast(xp, operator, xs), None
     if any(one.shape != xs[0].shape for one in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     if axis is None and xs[0].ndim != 1:
@@ -509,8 +541,22 @@ def _scan(
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + int(include_initial)  # a length may be a symbol, to which PyTorch adds no bool
     call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
+    if exclusive and operator.flags:
+        return _by_segments(_METHODS[primitive], method, xp, call)
     call.key = key
     return _derivatives.scan(_METHODS[primitive], method, xp, call)
+
+
+def _by_segments(methods: Methods, method: str, xp: Namespace, r: _Scan) -> tuple[Array, ...]:
+    """Return an exclusive scan with a segmented operator, which begins anew at every flag."""
+    count, starts = r.op.flags, r.initial
+    if r.initial is not None:  # no flag before the first element, so that results tell which were met
+        r.initial = (*(xp.zeros_like(one) for one in r.initial[:count]), *r.initial[count:])
+    ys = _derivatives.scan(methods, method, xp, r)
+    if starts is None:
+        assert r.identity is not None
+        starts = tuple(_full(xp, value, y, r.axis) for value, y in zip(r.identity, ys, strict=True))
+    return restarted(xp, r.op, r.inputs[:count], starts, r.initial is not None, ys)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
@@ -611,6 +657,7 @@ def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) 
 
 def _array(xp: Namespace, r: _Scan) -> Any:
     """Return the scan by pairs and step doubling."""
+    r.op = harmless(xp, r.op, r.operation, r.inputs)
     return _result(xp, r, inclusive)
 
 
@@ -637,7 +684,7 @@ def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | Non
 
         cumulative: Callable[[Array, int], Array] = getattr(lax, _JAX[name])
         return cumulative
-    if name in _STANDARD and hasattr(xp, _STANDARD[name]):
+    if name in _STANDARD and offers(xp, _STANDARD[name]):
         function = getattr(xp, _STANDARD[name])
         return lambda x, axis: function(x, axis=axis, dtype=x.dtype)
     return None
@@ -904,8 +951,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
 
 def _array_recurrence(xp: Namespace, r: _Recurrence) -> Array:
     """Return the solution by a scan of the affine maps x -> a x + b."""
-    # NumPy need not warn of products of coefficients that overflow and leave no trace in the result.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with quiet(xp):  # of products of coefficients that overflow and leave no trace in the result
         return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
 
 
@@ -1007,6 +1053,8 @@ class _Program:
         The number of that input.
     first : str
         CUDA statements on ``raw``, the first element of a line that has no start.
+    immutable : bool
+        Whether arrays of the caller's library never change.
     """
 
     def __init__(
@@ -1023,6 +1071,7 @@ class _Program:
         result: Callable[..., Any] | None = None,
         peeks: int = 0,
         first: str = "",
+        immutable: bool = False,
     ) -> None:
         for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
             if name not in C_TYPES:
@@ -1048,7 +1097,7 @@ class _Program:
         self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
         self.starts = () if constant_start or starts is None else starts
         self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
-        self.state_words = -(-self.state_bytes // 8)
+        self.state_words = -(-state_size(states) // 8)
         # What a thread keeps of an element: narrow ones are unpacked.
         self.raw_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in inputs)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in (*inputs, *self.outputs))
@@ -1064,9 +1113,10 @@ class _Program:
         else:
             start = []
         results = ", ".join(f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True))
+        self.function: Any = None
         self._text = "\n".join(
             (
-                structures(inputs, states, lines, values, trace_combine(op, states)),
+                structures(inputs, states, lines, values, trace_combine(op, states, immutable=immutable)),
                 "struct Result {",
                 *(f"    {C_TYPES[name]} y{index};" for index, name in enumerate(self.outputs)),
                 "};",
@@ -1380,7 +1430,7 @@ def _kernel_refusal(xp: Namespace, r: _Scan) -> str | None:
     starts = tuple([x.dtype for x in r.starts()])
     inclusive = not r.exclusive and r.n == r.shape[r.axis]
     key = (r.operation, xp, _cuda.mode(xp), _dtypes_of(r), r.working, r.dtypes, inclusive, r.identity, starts)
-    return _kernel_refusal_of(xp, r, key if r.operation is not None else None)
+    return _kernel_refusal_of(xp, r, key)
 
 
 def _recurrence_kernel_refusal(xp: Namespace, r: _Recurrence) -> str | None:
@@ -1400,14 +1450,20 @@ def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence | _Adjoint, key: An
     reason = _cuda.refusal(xp, (*r.inputs, *r.starts()))
     if reason is not None:
         return reason
-    program = None if key is None else _programs.get(key)
+    lasting = not isinstance(r, _Scan) or r.operation is not None
+    program = _programs.get(key) if lasting else None
     if program is None:
         try:
             program = r.make_program()
         except Untraceable as reason:
             return str(reason)
-        if key is not None:
-            _cuda.remember(_programs, key, program)
+        if isinstance(r, _Scan) and not lasting:
+            # What it reads may have changed: it is known by what it was translated into, and on JAX, which may call
+            # the function itself later on, by the function too, which the program keeps.
+            program.function = r.op.combine
+            key = (program._text, id(program.function) if _cuda.is_jax(xp) else 0, *key[1:])
+            program = _programs.get(key, program)
+        _cuda.remember(_programs, key, program)
     r.program = program
     return None
 

@@ -1,0 +1,654 @@
+"""PyTorch: its compiler, its transformations and its switches, over every public function."""
+
+import contextlib
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import parprims
+from tests.contract import random
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def _torch_alone(request):
+    if not request.getfixturevalue("backend").name.startswith("torch"):
+        pytest.skip("PyTorch's own compiler, transformations and switches")
+
+
+def _sum_and_product(earlier, later):
+    (a, b), (c, d) = earlier, later
+    return a * c, b * c + d
+
+
+def _scaled(a, b):
+    return (a + b) * settings.scale
+
+
+class settings:  # noqa: N801
+    """What an operator reads and a test changes."""
+
+    scale = 1.0
+
+
+BOTH = parprims.Operator(_sum_and_product, identity=(1, 0), components=2)
+
+
+def _flags(x):
+    return (x * 0 + torch.arange(x.shape[-1], device=x.device)) % 3 == 0
+
+
+# name: (function, shapes of its arguments). The arguments are float64; the first result is what derivatives are of.
+CASES = {
+    "sum": (lambda x, **m: parprims.sum(x, axis=0, **m), ((3, 4),)),
+    "sum of all": (lambda x, **m: parprims.sum(x, axis=None, keepdims=True, **m), ((3, 4),)),
+    "prod": (lambda x, **m: parprims.prod(x, axis=(0, 1), **m), ((3, 4),)),
+    "max": (lambda x, **m: parprims.max(x, axis=1, keepdims=True, **m), ((3, 4),)),
+    "min": (lambda x, **m: parprims.min(x, axis=0, **m), ((3, 4),)),
+    "any": (lambda x, **m: parprims.any(x - x, axis=0, **m), ((3, 4),)),
+    "all": (lambda x, **m: parprims.all(x > -9, **m), ((3, 4),)),
+    "reduce": (lambda x, s, **m: parprims.reduce(x, "logaddexp", axis=0, initial=s, **m), ((3, 4), (4,))),
+    "reduce tuples": (lambda x, y, **m: parprims.reduce((x, y), "affine", axis=1, **m)[::-1], ((3, 5), (3, 5))),
+    "reduce own": (lambda x, **m: parprims.reduce(x, lambda a, b: a * b, axis=0, initial=0.5, **m), ((3, 4),)),
+    "map_reduce": (lambda x, y, **m: parprims.map_reduce(lambda x, y: x * y, x, y, axis=-1, **m), ((3, 4), (4,))),
+    "vecdot": (lambda x, y, **m: parprims.vecdot(x, y, axis=0, **m), ((3, 4), (3, 4))),
+    "vecdot broadcast": (lambda x, y, **m: parprims.vecdot(x, y, **m), ((3, 4), (4,))),
+    "scan": (lambda x, **m: parprims.scan(x, axis=0, exclusive=True, reverse=True, **m), ((3, 4),)),
+    "scan maximum": (lambda x, s, **m: parprims.scan(x, "maximum", axis=0, initial=s, **m), ((3, 4), (4,))),
+    "scan affine": (
+        lambda x, y, s, **m: parprims.scan((x, y), "affine", initial=(0.5, s), **m)[::-1],
+        ((3, 4), (3, 4), (3,)),
+    ),
+    "scan own": (lambda x, y, **m: parprims.scan((x, y), BOTH, exclusive=True, **m)[::-1], ((3, 4), (3, 4))),
+    "scan segments": (
+        lambda x, **m: parprims.scan((_flags(x), x), parprims.segmented("maximum"), **m)[1],
+        ((2, 7),),
+    ),
+    "cumulative_sum": (lambda x, **m: parprims.cumulative_sum(x, axis=1, include_initial=True, **m), ((3, 4),)),
+    "cumulative_prod": (lambda x, **m: parprims.cumulative_prod(x, axis=-1, **m), ((3, 4),)),
+    "linear_recurrence": (
+        lambda a, b, s, **m: parprims.linear_recurrence(a, b, axis=0, initial=s, reverse=True, **m),
+        ((4,), (3, 4), (4,)),
+    ),
+    "linear_recurrence constant": (lambda a, b, **m: parprims.linear_recurrence(a, b, initial=2, **m), ((), (3, 4))),
+    "sort": (lambda x, **m: parprims.sort(x, axis=0, descending=True, **m), ((3, 4),)),
+    "argsort": (lambda x, **m: parprims.argsort(x, axis=0, **m), ((3, 4),)),
+    "sort_by_key": (lambda x, y, **m: parprims.sort_by_key(x, y, **m)[::-1], ((3, 4), (3, 4))),
+    "solve_tridiagonal": (
+        lambda a, b, c, d, **m: parprims.solve_tridiagonal(a, b + 9, c, d, axis=0, **m),
+        ((5, 2), (5, 2), (1, 2), (5, 2)),
+    ),
+    "solve_tridiagonal columns": (
+        lambda a, b, d, **m: parprims.solve_tridiagonal(a, b + 9, -1, d, transpose=True, periodic=True, **m),
+        ((1,), (5,), (5, 3)),
+    ),
+    "solve_tridiagonal status": (
+        lambda b, d, **m: parprims.solve_tridiagonal(
+            1.0, b + 9, -1.0, d, pivot="none", return_residual=True, return_status=True, **m
+        )[::2],
+        ((1, 5), (3, 5)),
+    ),
+    "matmul": (lambda a, b, **m: parprims.matmul(a, b, **m), ((2, 3, 4), (4, 2))),
+    "matmul vector": (lambda a, b, **m: parprims.matmul(a, b, **m), ((3, 4), (4,))),
+    "matmul semiring": (
+        lambda a, b, **m: parprims.matmul(a, b, add="maximum", multiply="add", **m),
+        ((3, 4), (4, 2)),
+    ),
+    "matmul own": (
+        lambda a, b, **m: parprims.matmul(a, b, add="add", multiply=lambda x, y: x * y + x, **m),
+        ((3, 4), (4, 2)),
+    ),
+}
+WITHOUT_DERIVATIVE = ("any", "all", "argsort")
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def arguments(backend, rng, case):
+    return tuple(backend.asarray(random(rng, shape, "float64")) for shape in CASES[case][1])
+
+
+def results(result):
+    """Return the results of a call as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def value(function):
+    """Return the function whose derivative is taken: a number, from every result that has one."""
+
+    def total(*arrays):
+        return sum((y * torch.sin(y)).sum() for y in results(function(*arrays)) if y.is_floating_point())
+
+    return total
+
+
+def outcome(function, arrays):
+    """Return the results of a function, and the derivatives by its arguments."""
+    leaves = [x.detach().clone().requires_grad_() for x in arrays]
+    found = results(function(*leaves))
+    if not any(y.requires_grad for y in found):
+        return found, ()
+    return found, torch.autograd.grad(value(lambda: found)(), leaves)
+
+
+class TestCompile:
+    @pytest.fixture(autouse=True)
+    def _anew(self):
+        torch._dynamo.reset()
+
+    @every_case
+    def test_one_node(self, backend, rng, case):
+        """One graph, with one node for the call, gives the values, derivatives and method of the call itself."""
+        from torch._dynamo.backends.registry import lookup_backend
+
+        function, arrays = CASES[case][0], arguments(backend, rng, case)
+        nodes = []
+
+        def keep(graph, inputs):
+            nodes.append(sum("parprims" in str(node.target) for node in graph.graph.nodes))
+            return lookup_backend("aot_eager")(graph, inputs)
+
+        compiled = torch.compile(function, backend=keep, fullgraph=True)
+        outcomes, methods = [], []
+        for call in (function, compiled):
+            with parprims.explain() as calls:
+                outcomes.append(outcome(call, arrays))
+            methods.append(calls[0])
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+        assert methods[0] == methods[1]
+        assert set(nodes) == {1}
+
+    @pytest.mark.parametrize(
+        "case",
+        [
+            "sum", "max", "reduce tuples", "vecdot broadcast", "scan affine", "scan own", "linear_recurrence",
+            "sort_by_key", "solve_tridiagonal", "solve_tridiagonal columns", "matmul", "matmul semiring",
+        ],
+    )  # fmt: skip
+    def test_any_length(self, backend, rng, case):
+        """One program serves arrays of other lengths, in the derivatives too."""
+        function, shapes = CASES[case]
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        with contextlib.ExitStack() as stack:
+            for more in (0, 1, 3):
+                arrays = [
+                    backend.asarray(random(rng, tuple(n + more if n > 1 else n for n in shape), "float64"))
+                    for shape in shapes
+                ]
+                leaves = [x.requires_grad_() for x in arrays]
+                for x in leaves:
+                    for axis, n in enumerate(x.shape):
+                        if n > 1:
+                            torch._dynamo.mark_dynamic(x, axis)
+                found = results(compiled(*leaves))
+                by = torch.autograd.grad(value(lambda found=found: found)(), leaves)
+                torch.testing.assert_close((found, by), outcome(function, arrays))
+                if not more:
+                    stack.enter_context(torch.compiler.set_stance("fail_on_recompile"))
+
+    def test_no_graph_break(self, backend, rng):
+        def program(x, y):
+            x = parprims.sort(parprims.cumulative_sum(x, axis=0))
+            a = parprims.matmul(x, parprims.linear_recurrence(y, y).mT)
+            return parprims.max(parprims.solve_tridiagonal(1.0, x + 9, 1.0, parprims.scan(y, "maximum"))) + a
+
+        found = torch._dynamo.explain(program)(*(backend.asarray(random(rng, (3, 4), "float64")) for _ in range(2)))
+        assert (found.graph_break_count, found.graph_count) == (0, 1)
+
+    def test_inductor(self, backend, rng):
+        def program(x, y):
+            x = parprims.scan(torch.sin(x), lambda a, b: a + b - a * b) * 0.5
+            return parprims.map_reduce(lambda x, y: x * y, x, parprims.sort(y), op="logaddexp", axis=0)
+
+        arrays = [backend.asarray(random(rng, (5, 6), "float64")) for _ in range(2)]
+        compiled = torch.compile(program, fullgraph=True)
+        torch.testing.assert_close(outcome(compiled, arrays), outcome(program, arrays))
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_export(self, backend, rng, strict):
+        class Program(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.decay = torch.nn.Parameter(backend.asarray(random(rng, (4,), "float64")))
+
+            def forward(self, x, rhs):
+                x = parprims.linear_recurrence(self.decay, x)
+                x, error = parprims.solve_tridiagonal(1, parprims.sort(x) + 9.0, 1, rhs, return_residual=True)
+                x = parprims.matmul(x, x.mT, add="maximum", multiply="add")
+                return parprims.scan(x, "add"), parprims.any(x), parprims.vecdot(x, x), error
+
+        program = Program()
+        given = tuple(backend.asarray(random(rng, (3, 4), "float64")) for _ in range(2))
+        exported = torch.export.export(program, given, strict=strict)
+        nodes = [str(node.target) for node in exported.graph.nodes if "parprims" in str(node.target)]
+        names = ["linear_recurrence", "sort", "solve_tridiagonal", "matmul", "scan", "reduce", "vecdot"]
+        assert [node.split(".")[1] for node in nodes] == names
+        others = tuple(backend.asarray(random(rng, (3, 4), "float64")) for _ in range(2))
+        torch.testing.assert_close(exported.module()(*others), program(*others))
+
+    def test_own_operators(self, backend, rng):
+        x, w = backend.asarray(random(rng, (3, 4), "float64")), backend.asarray(np.asarray(0.5))
+        factor = 2.0
+
+        def capturing(x, w):
+            """Capture a tensor, by which there is a derivative, and a number."""
+            return parprims.scan(x, lambda a, b: a + b + w * a * b * factor, axis=0)
+
+        def reducing(x, w):
+            return parprims.reduce((x, x + w), lambda a, b: (a[0] * b[0], a[1] + w * b[1]), axis=0, initial=(1, 0.5))
+
+        def multiplying(x, w):
+            return parprims.matmul(x, x.mT, add=lambda a, b: a + b + w * 0, multiply=lambda a, b: a * b)
+
+        def with_segments(x, w):
+            op = parprims.segmented(lambda a, b: a + b + w * a * b)
+            return parprims.scan((_flags(x), x), op, reverse=True)[1]
+
+        for function in (capturing, reducing, multiplying, with_segments):
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(outcome(compiled, (x, w)), outcome(function, (x, w)))
+
+    def test_operator_reads_what_changes(self, backend, monkeypatch):
+        x = backend.asarray(np.arange(1.0, 5.0))
+        compiled = torch.compile(lambda x: parprims.scan(x, _scaled), backend="aot_eager", fullgraph=True)
+        for scale in (1.0, 2.0):
+            monkeypatch.setattr(settings, "scale", scale)
+            torch.testing.assert_close(compiled(x), parprims.scan(x, _scaled), rtol=0, atol=0)
+
+    def test_two_operators_of_one_name(self, backend):
+        x = backend.asarray(np.arange(1.0, 5.0))
+
+        def program(x):
+            return parprims.scan(x, lambda a, b: a + b), parprims.scan(x, lambda a, b: a * b)
+
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), program(x), rtol=0, atol=0)
+
+    def test_bad_input_named(self, backend):
+        x = backend.asarray(np.ones((2, 3)))
+        for message, function in (
+            ("a and b must broadcast", lambda x: parprims.linear_recurrence(x, x[:, :2])),
+            ("axis 5 is out of range", lambda x: parprims.sum(x, axis=5)),
+            ("initial must broadcast", lambda x: parprims.scan(x, initial=x)),
+            ("op must be one of", lambda x: parprims.reduce(x, "plus")),
+            ("axis", lambda x: parprims.sort(x, axis=0.5)),
+            ("must have a dtype of kind", lambda x: parprims.scan(x, "bitwise_or")),
+            ("pivot must be one of", lambda x: parprims.solve_tridiagonal(x, x, x, x, pivot="some")),
+            ("rhs must have the length", lambda x: parprims.solve_tridiagonal(x, x, x, x[:, :2])),
+            ("a and b must agree in the length", lambda x: parprims.matmul(x, x)),
+            ("precision must be one of", lambda x: parprims.matmul(x, x.T, precision="low")),
+            ("x must not be empty", lambda x: parprims.max(x[:, :0], axis=1)),
+            ("lower must be an array", lambda x: parprims.solve_tridiagonal(None, x, x, x)),
+            ("reads op <lambda> itself", lambda x: parprims.scan(x, lambda a, b: a + b * x[0, 0], method="kernel")),
+        ):
+            torch._dynamo.reset()
+            with pytest.raises(Exception, match=message):
+                torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+
+    def test_registered_right(self, backend, rng):
+        from torch.library import opcheck
+
+        from parprims import _torch_ops
+
+        ops = _torch_ops.torch.ops.parprims
+
+        def leaf(*shape):
+            return backend.asarray(random(rng, shape, "float64")).requires_grad_()
+
+        opcheck(ops.linear_recurrence, (leaf(3, 7), None, leaf(3, 7), None, leaf(3), None, 1, False, "auto"))
+        opcheck(ops.linear_recurrence, (leaf(), None, leaf(7, 3).detach().T, None, None, 0.5, 0, True, "array"))
+        affine = (
+            [leaf(3, 7), leaf(3, 7)],
+            "affine",
+            [leaf(3), leaf(3)],
+            None,
+            [],
+            "scan",
+            1,
+            False,
+            True,
+            False,
+            "auto",
+        )
+        opcheck(ops.scan, affine)
+        opcheck(
+            ops.scan,
+            (
+                [leaf(7, 3).detach().T.requires_grad_()],
+                "maximum",
+                [],
+                [1.0],
+                ["float64"],
+                "scan",
+                1,
+                True,
+                False,
+                False,
+                "auto",
+            ),
+        )
+        opcheck(ops.reduce, ([leaf(3, 7)], "logaddexp", [leaf(3)], None, [], "reduce", [1], False, "auto"))
+        opcheck(ops.vecdot, (leaf(3, 7), leaf(7), -1, "auto"))
+        opcheck(ops.sort, ([leaf(3, 7), leaf(3, 7)], "sort_by_key", True, 0, False, True, "auto"))
+        opcheck(ops.argsort, (leaf(3, 7), 0, True, True, "array"))
+        system = (leaf(5), None, (leaf(5) + 9).detach().requires_grad_(), None, None, -1.0, leaf(5, 2))
+        opcheck(ops.solve_tridiagonal, (*system, 0, "auto", False, True, True, True, "auto"))
+        opcheck(ops.matmul, (leaf(2, 3, 4), leaf(4, 5).detach(), "add", "multiply", "float32", None, None, "auto"))
+        opcheck(ops.matmul, (leaf(3, 4), leaf(4, 5), "minimum", "add", "float32", None, [2, 2, 2], "auto"))
+
+    @pytest.mark.parametrize(
+        "case", ["reduce", "vecdot broadcast", "scan affine", "linear_recurrence", "sort_by_key", "argsort",
+                 "solve_tridiagonal", "solve_tridiagonal columns", "matmul", "matmul vector"],
+    )  # fmt: skip
+    def test_nodes_in_vmap(self, backend, rng, case):
+        """A program that holds nodes can be mapped over any axes of its arguments, one node becoming another."""
+        function, arrays = CASES[case][0], arguments(backend, rng, case)
+
+        class Program(torch.nn.Module):
+            def forward(self, *arrays):
+                return function(*arrays)
+
+        program = torch.export.export(Program(), arrays).module()
+        for dims, given in mapped(rng, backend, arrays):
+            found = torch.func.vmap(program, dims)(*given)
+            torch.testing.assert_close(found, loop(function, dims, given))
+        with pytest.raises(NotImplementedError, match="forward derivatives"):
+            torch.func.jvp(program, arrays, arrays)
+
+    def test_transformations_in_the_program(self, backend, rng):
+        x = backend.asarray(random(rng, (3, 4), "float64"))
+
+        def total(x):
+            y = parprims.linear_recurrence(x, parprims.sort(x))
+            return parprims.sum(parprims.scan(y, "maximum") * parprims.matmul(x, x))
+
+        def tangent(x):
+            with torch.autograd.forward_ad.dual_level():
+                y = parprims.cumulative_sum(torch.autograd.forward_ad.make_dual(x, x), axis=0)
+                return torch.autograd.forward_ad.unpack_dual(y).tangent
+
+        func = torch.func
+        for function in (
+            func.vmap(func.grad(lambda x: total(x[None, :] * x[:, None]))),
+            lambda x: func.jvp(lambda x: total(x @ x.mT), (x,), (x,))[1],
+            func.vmap(lambda x: parprims.matmul(x, x)),
+            tangent,
+        ):
+            torch._dynamo.reset()
+            with warnings_of_its_own():
+                torch.testing.assert_close(torch.compile(function, backend="aot_eager", fullgraph=True)(x), function(x))
+
+
+@contextlib.contextmanager
+def warnings_of_its_own():
+    """Let PyTorch warn of its own use of torch.jit.script, and of its own derivative of cummax."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*batching rule for aten::cummaxmin_backward", category=UserWarning)
+        yield
+
+
+def mapped(rng, backend, arrays):
+    """Yield the axes of vmap for each argument, and arguments that have them."""
+    count = len(arrays)
+    choices = {(0,) * count, (-1,) * count, (0,) + (None,) * (count - 1), (None,) * (count - 1) + (-1,)}
+    for dims in sorted(choices, key=str):
+        given = [
+            x
+            if dim is None
+            else torch.movedim(backend.asarray(random(rng, (3, *x.shape), "float64")), 0, 0 if dim == 0 else -1)
+            for x, dim in zip(arrays, dims, strict=True)
+        ]
+        yield dims, given
+
+
+def loop(function, dims, arrays):
+    """Return what vmap is to return, one slice after another."""
+    found = [
+        function(*(x if dim is None else x.select(dim, at) for x, dim in zip(arrays, dims, strict=True)))
+        for at in range(3)
+    ]
+    return tuple(map(torch.stack, zip(*found, strict=True))) if isinstance(found[0], tuple) else torch.stack(found)
+
+
+@every_case
+class TestTransformations:
+    methods: ClassVar = ("array",)
+
+    @pytest.fixture
+    def function(self, case, method):
+        return lambda *arrays: CASES[case][0](*arrays, method=method)
+
+    def test_vmap(self, backend, rng, case, function):
+        arrays = arguments(backend, rng, case)
+        for dims, given in mapped(rng, backend, arrays):
+            torch.testing.assert_close(torch.func.vmap(function, dims)(*given), loop(function, dims, given))
+        twice = [backend.asarray(random(rng, (2, 3, *x.shape), "float64")) for x in arrays]
+        every = (0,) * len(arrays)
+        expected = [loop(function, every, [x[at] for x in twice]) for at in range(2)]
+        stacked = tuple(map(torch.stack, zip(*map(results, expected), strict=True)))
+        torch.testing.assert_close(results(torch.func.vmap(torch.func.vmap(function))(*twice)), stacked)
+
+    def test_derivatives(self, backend, rng, case, function):
+        if case in WITHOUT_DERIVATIVE:
+            pytest.skip("no derivative")
+        func, arrays = torch.func, arguments(backend, rng, case)
+        total, every = value(function), tuple(range(len(arrays)))
+        _, by = outcome(function, arrays)
+        torch.testing.assert_close(func.grad(total, every)(*arrays), by)
+        with warnings_of_its_own():
+            torch.testing.assert_close(func.jacrev(total, every)(*arrays), by)
+        tangents = [backend.asarray(random(rng, tuple(x.shape), "float64")) for x in arrays]
+        along = sum((one * other).sum() for one, other in zip(by, tangents, strict=True))
+        with warnings_of_its_own():
+            torch.testing.assert_close(func.jvp(total, arrays, tuple(tangents))[1], along.to(by[0].dtype))
+            with torch.autograd.forward_ad.dual_level():
+                leaves = [x.clone().requires_grad_() for x in arrays]
+                y = total(*map(torch.autograd.forward_ad.make_dual, leaves, tangents))
+                torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(y).tangent, along)
+
+    def test_by_differences(self, backend, rng, case, function):
+        if case in WITHOUT_DERIVATIVE:
+            pytest.skip("no derivative")
+
+        def real(*arrays):
+            return tuple(y for y in results(function(*arrays)) if y.is_floating_point())
+
+        leaves = [x.requires_grad_() for x in arguments(backend, rng, case)]
+        assert torch.autograd.gradcheck(real, leaves)
+        assert torch.autograd.gradgradcheck(real, leaves)
+
+
+@contextlib.contextmanager
+def setting(get, change, value):
+    """Change a setting of PyTorch for a while."""
+    before = get()
+    change(value)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+SWITCHES = {
+    "deterministic": lambda _: setting(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
+    "default float64": lambda _: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "default float16": lambda _: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float16),
+    "default device": lambda _: torch.device("meta"),
+    "no gradient": lambda _: torch.no_grad(),
+    "inference": lambda _: torch.inference_mode(),
+    "autocast": lambda kind: torch.autocast(kind, torch.bfloat16),
+    "narrow products": lambda _: setting(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"
+    ),
+}
+
+
+class TestSwitches:
+    methods: ClassVar = ("native", "array")
+
+    @pytest.mark.parametrize("switch", SWITCHES)
+    def test_results_stay(self, backend, rng, switch, subtests):
+        """The same bits, dtypes and devices, backward too, whatever PyTorch is told to do with its own functions."""
+        for case, (function, shapes) in CASES.items():
+            arrays = [backend.asarray(random(rng, shape, "float32")) for shape in shapes]
+            for method in ("auto", "array"):
+                with subtests.test(case=case, method=method):
+
+                    def call(function=function, method=method, arrays=arrays):
+                        if torch.is_grad_enabled():
+                            return outcome(lambda *xs: function(*xs, method=method), arrays)
+                        return results(function(*arrays, method=method)), ()
+
+                    expected = call()
+                    with SWITCHES[switch](backend.asarray(np.ones(1)).device.type):
+                        found = call()
+                    if not found[1]:
+                        expected = (expected[0], ())
+                    # Where PyTorch would take fewer bits other operations are taken, whose errors are others.
+                    loose = {"rtol": 1e-5, "atol": 1e-5} if switch in ("autocast", "narrow products") else {}
+                    torch.testing.assert_close(found, expected, **(loose or {"rtol": 0, "atol": 0}))
+
+    def test_products_keep_their_bits(self, backend, rng, method):
+        """With autocast, or fewer bits allowed, errors stay those of float32, of derivatives too."""
+        kind = backend.asarray(np.ones(1)).device.type
+        a, b, g = (random(rng, (64, 64), "float32") for _ in range(3))
+        exact = a.astype(float) @ b, g.astype(float) @ b.T, a.T.astype(float) @ g
+        dots = (a.astype(float) * b).sum(1), g[:, :1].astype(float) * b, g[:, :1].astype(float) * a
+        for switch in ("autocast", "narrow products"):
+            with SWITCHES[switch](kind):
+                for function, given, wanted in (
+                    (parprims.matmul, g, exact),
+                    (parprims.vecdot, g[:, 0].copy(), dots),
+                ):
+                    leaves = [backend.asarray(x).requires_grad_() for x in (a, b)]
+                    y = function(*leaves, method=method)
+                    found = (y, *torch.autograd.grad(y, leaves, backend.asarray(given)))
+                    for one, other in zip(found, wanted, strict=True):
+                        assert one.dtype == torch.float32
+                        assert abs(backend.to_numpy(one) - other).max() <= 65 * 2.0**-23 * 64
+
+    @every_case
+    def test_meta(self, backend, rng, case):
+        function, arrays = CASES[case][0], arguments(backend, rng, case)
+        expected = results(function(*arrays))
+        found = results(function(*(x.to("meta") for x in arrays)))
+        assert [(x.device.type, x.shape, x.dtype) for x in found] == [("meta", x.shape, x.dtype) for x in expected]
+
+    @every_case
+    def test_parameters(self, backend, rng, case):
+        function, arrays = CASES[case][0], arguments(backend, rng, case)
+        found = function(*map(torch.nn.Parameter, arrays))
+        torch.testing.assert_close(found, function(*arrays), rtol=0, atol=0)
+
+    def test_views_that_are_computed_when_read(self, backend, rng, method, run, subtests):
+        z = backend.asarray(random(rng, (3, 4), "complex128"))
+        for x in (z.conj(), torch._neg_view(z), z.conj().imag):
+            plain = x.resolve_conj().resolve_neg().clone()
+            for function in (
+                lambda x: run(parprims.sum, x, axis=0, method=method),
+                lambda x: run(parprims.scan, x, axis=0, method=method),
+                lambda x: run(parprims.linear_recurrence, x, x, method=method),
+                lambda x: run(parprims.matmul, x, x.mT, method=method),
+                lambda x: run(parprims.vecdot, x, x, method=method),
+                lambda x: run(parprims.sort_by_key, x.real if x.is_complex() else x, x, method=method),
+                lambda x: run(parprims.solve_tridiagonal, x, x + 9, x, x, method=method),
+            ):
+                with subtests.test(dtype=x.dtype):
+                    torch.testing.assert_close(function(x), function(plain), rtol=0, atol=0)
+
+
+class TestDerivatives:
+    def test_ties(self, backend):
+        """Elements that are equal share a derivative as in PyTorch, and what is sorted keeps it."""
+        x = backend.asarray(np.array([[1.0, 3.0, 3.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0, 2.0]]))
+        leaf = x.clone().requires_grad_()
+        for ours, theirs in ((parprims.max, torch.amax), (parprims.min, torch.amin)):
+            (expected,) = torch.autograd.grad((theirs(leaf, 1) * 6).sum(), leaf)
+            for method in ("native", "array"):
+                (found,) = torch.autograd.grad((ours(leaf, axis=1, method=method) * 6).sum(), leaf)
+                torch.testing.assert_close(found, expected)
+            compiled = torch.compile(lambda x, ours=ours: ours(x, axis=1) * 6, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(torch.autograd.grad(compiled(leaf).sum(), leaf), (expected,))
+        weights = torch.arange(1.0, 6.0, dtype=x.dtype, device=x.device)
+        for descending in (False, True):
+            theirs = torch.sort(leaf, dim=1, descending=descending, stable=True).values
+            (expected,) = torch.autograd.grad((theirs * weights).sum(), leaf)
+            for method in ("native", "array"):
+                ours = parprims.sort(leaf, descending=descending, method=method)
+                torch.testing.assert_close(torch.autograd.grad((ours * weights).sum(), leaf), (expected,))
+
+    @pytest.mark.parametrize("by", [None, "aot_eager"])
+    def test_results_that_go_unused(self, backend, rng, by):
+        """Of a scan with several results the first, or any other, may go unused."""
+        arrays = [backend.asarray(random(rng, (3, 5), "float64")) for _ in range(3)]
+
+        def combine(earlier, later):
+            (a, b, c), (d, e, f) = earlier, later
+            return a * d, b * d + e, c + f * b
+
+        def sequential(*arrays):
+            """Scan with the sum of affine maps; the third component is associative only where it goes unused."""
+            rows = [tuple(x[:, 0] for x in arrays)]
+            for at in range(1, 5):
+                rows.append(combine(rows[-1], tuple(x[:, at] for x in arrays)))
+            return tuple(torch.stack(one, 1) for one in zip(*rows, strict=True))
+
+        for used in (0, 1):
+
+            def ours(x, y, used=used):
+                return parprims.scan((x, y), BOTH)[used]
+
+            def theirs(x, y, used=used):
+                return sequential(x, y, x)[used]
+
+            call = ours if by is None else torch.compile(ours, backend=by, fullgraph=True)
+            leaves = [x.clone().requires_grad_() for x in arrays[:2]]
+            found = torch.autograd.grad(call(*leaves).square().sum(), leaves, allow_unused=True, materialize_grads=True)
+            y = theirs(*leaves).square().sum()
+            torch.testing.assert_close(found, torch.autograd.grad(y, leaves, allow_unused=True, materialize_grads=True))
+
+    def test_functional_call(self, backend, rng):
+        class Layer(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.decay = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+
+            def forward(self, x):
+                return parprims.linear_recurrence(self.decay, x, axis=0)
+
+        layer, x = Layer(), backend.asarray(random(rng, (3, 4), "float64"))
+        decay = {"decay": backend.asarray(random(rng, (2, 4), "float64"))}
+
+        def loss(parameters, x):
+            return torch.func.functional_call(layer, parameters, (x,)).square().sum()
+
+        found = torch.func.vmap(torch.func.grad(loss), (0, None))(decay, x)["decay"]
+        for at in range(2):
+            one = decay["decay"][at].clone().requires_grad_()
+            y = parprims.linear_recurrence(one, x, axis=0).square().sum()
+            torch.testing.assert_close(found[at], torch.autograd.grad(y, one)[0])
+
+
+def test_saved_program(backend, rng):
+    """A program with built-in operators can be saved; one with an operator of another process says what is missing."""
+    import io
+
+    from parprims import _torch_ops
+
+    class Program(torch.nn.Module):
+        def forward(self, x):
+            return parprims.scan(x, "maximum")
+
+    x = backend.asarray(random(rng, (3, 4), "float64"))
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Program(), (x,)), file)
+    file.seek(0)
+    torch.testing.assert_close(torch.export.load(file).module()(x), parprims.scan(x, "maximum"))
+    with pytest.raises(ValueError, match="not known in this process"):
+        _torch_ops.torch.ops.parprims.scan([x], "f#0", [], None, [], "scan", 1, False, False, False, "auto")
