@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from parprims import _derivatives, _scan, _tridiagonal
 from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced, quiet, varying_alike
@@ -145,7 +144,7 @@ def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array
             dys = [_moved(xp, dx, y, order, s.axis) for dx, y in zip(tangents, moved, strict=True)]
             if not indices:
                 return tuple(moved), tuple(dys)
-            return ys, (*dys, np.zeros(order.shape, jax.dtypes.float0))
+            return ys, (*dys, _nothing(order))
 
         compute.defjvp(tangent, symbolic_zeros=True)
         return compute
@@ -157,11 +156,14 @@ def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array
 
 def _moved(xp: Namespace, dx: Any, y: Array, order: Array, axis: int) -> Any:
     """Return a tangent in the order of its keys; that of an integer is nothing."""
-    if not xp.issubdtype(y.dtype, xp.inexact):
-        return np.zeros(y.shape, jax.dtypes.float0)
-    if isinstance(dx, jax.custom_derivatives.SymbolicZero):
-        return xp.zeros_like(y)
+    if not xp.issubdtype(y.dtype, xp.inexact) or isinstance(dx, jax.custom_derivatives.SymbolicZero):
+        return _nothing(y)
     return xp.take_along_axis(_on_device(dx), order, axis=axis, mode="promise_in_bounds")
+
+
+def _nothing(y: Array) -> Any:
+    """Return the tangent of an array that depends on nothing a derivative is asked by."""
+    return jax.custom_derivatives.zero_from_primal(y, symbolic_zeros=True)
 
 
 def _quietly(xp: Namespace, rule: Callable[..., Any]) -> Callable[..., Any]:
