@@ -19,6 +19,9 @@ GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[ja
 if shutil.which("nvidia-smi"):
     BACKENDS |= GPU_BACKENDS
 
+# One process for each core.
+PARALLEL = ["-n", "auto", "--dist", "worksteal"]
+
 
 def _group(name: str) -> tuple[str, ...]:
     return nox.project.dependency_groups(PROJECT, name)
@@ -30,8 +33,16 @@ def tests(session: nox.Session, backend: str) -> None:
     """Run the suite on one backend, which then must not be missing; on a GPU no kernel may refuse either."""
     session.install("-e", BACKENDS[backend], *_group("test"), *(_group("torch-cpu") if backend == "torch" else ()))
     # One process for each core, but one alone on a GPU.
-    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else ["-n", "auto"]
+    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else PARALLEL
     session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs)
+
+
+@nox.session(venv_backend="none" if shutil.which("nvidia-smi") else None)
+def fuzz(session: nox.Session) -> None:
+    """Make 20 000 random calls, valid and hostile, of every function on every backend; options follow tests.fuzz."""
+    if not shutil.which("nvidia-smi"):
+        session.install("-e", ".[jax]", *_group("test"), *_group("torch-cpu"))
+    session.run("python", "-m", "tests.fuzz", "--calls", "20000", *session.posargs)
 
 
 @nox.session
@@ -39,7 +50,7 @@ def lowest(session: nox.Session) -> None:
     """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""
     requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
     session.install("-e", ".", *_group("test"), *requirements)
-    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", "-n", "auto", *session.posargs)
+    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *PARALLEL, *session.posargs)
 
 
 @nox.session
@@ -71,7 +82,25 @@ def emulate(session: nox.Session) -> None:
     session.install("-e", ".", *_group("test"))
     promises = ["--promise", "emulated", "--promise", "kernel"]
     suite = session.posargs or ["-m", "sanitize or emulator"]
-    session.run("pytest", "-q", "-n", "auto", "--backend", "emulated", *promises, *suite)
+    session.run("pytest", "-q", *PARALLEL, "--backend", "emulated", *promises, *suite)
+
+
+@nox.session
+def mutate(session: nox.Session) -> None:
+    """Change kernels one line at a time and expect the tests of the emulator to notice; options follow tests.mutate."""
+    session.install("-e", ".", *_group("test"))
+    session.run("python", "-m", "tests.mutate", *session.posargs)
+
+
+@nox.session
+def trust(session: nox.Session) -> None:
+    """Run the suite on the CPU with its errors on record, and write docs/trust.md from them."""
+    session.install("-e", ".[jax]", *_group("test"), *_group("torch-cpu"))
+    tmp = Path(session.create_tmp()).absolute()
+    usual = [word for name in ("numpy", "array-api-strict", "jax", "torch") for word in ("--backend", name)]
+    for name, words in (("cpu", usual), ("emulated", ["--backend", "emulated", "-m", "sanitize or emulator"])):
+        session.run("pytest", "-q", *PARALLEL, *words, "--record-errors", str(tmp / name), *session.posargs)
+    session.run("python", "-m", "tests.trust", str(tmp / "cpu"), str(tmp / "emulated"))
 
 
 @nox.session(venv_backend="none")

@@ -56,8 +56,25 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+def against(before: str, path: Path | None) -> int:
+    """Hold results files against those of a commit, or one file against another; return the exit status."""
+    if Path(before).is_file() and path is None:
+        raise SystemExit("--against FILE needs --device-results PATH, the file to hold against it")
+    status = 0
+    for now in [path] if path else sorted(harness.RESULTS.glob("*.json")):
+        old = json.loads(Path(before).read_text()) if Path(before).is_file() else harness.results_at(before, now)
+        found = harness.verdict(json.loads(now.read_text()), old)
+        print(f"{now.name}: {found.compared} rows compared, {len(found.lost)} lost, {len(found.gained)} gained")
+        if found.machine:
+            print(f"the machine itself: its peers take {found.machine:.2f}x as long, in the median")
+        print(*(f"LOST {one}" for one in found.lost), sep="\n", end="\n" if found.lost else "")
+        print(*(f"gained {one}" for one in found.gained), sep="\n", end="\n" if found.gained else "")
+        status |= bool(found.lost)
+    return int(status)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run the comparison or rewrite the README's table; return the exit status."""
+    """Run the comparison, or compare results, or rewrite the README's table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
     parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
@@ -65,6 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge into")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument("--summary", action="store_true", help="print only the summary, the errors and the notes")
+    parser.add_argument(
+        "--against",
+        metavar="REV-or-FILE",
+        help="measure nothing: fail if a row of the results is over 5 %% slower than in this commit or file",
+    )
     parser.add_argument("--readme", action="store_true", help="measure nothing: rewrite the README's table")
     options = parser.parse_args(arguments)
 
@@ -72,6 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
         readme = harness.ROOT / "README.md"
         readme.write_text(harness.readme_with_table(readme.read_text()))
         return 0
+
+    if options.against:
+        return against(options.against, options.device_results)
 
     present = harness.backends(options.backend)
     scale = harness.Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)

@@ -618,6 +618,59 @@ def write_results(path: Path, head: Mapping[str, Any], records: list[dict[str, A
     )
 
 
+IDENTITY = ("primitive", "case", "backend", "method", "dtype", "shape")
+LOST = 1.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How the records of one commit stand beside those of another, in lines to print.
+
+    ``lost`` names our rows that take more than `LOST` times as long, or are gone; ``gained`` those that take so much
+    less. ``machine`` is the median ratio of the peers' times: above 1 the machine itself was slower.
+    """
+
+    compared: int
+    lost: list[str]
+    gained: list[str]
+    machine: float | None
+
+
+def verdict(now: Mapping[str, Any], before: Mapping[str, Any]) -> Verdict:
+    """Compare two results files of one device, row by row."""
+    if now["header"]["device"] != before["header"]["device"]:
+        raise ValueError(f"{now['header']['device']} cannot be held against {before['header']['device']}")
+
+    def rows(file: Mapping[str, Any]) -> dict[tuple[str, ...], float]:
+        return {tuple(str(one[name]) for name in IDENTITY): one["seconds"] for one in file["records"]}
+
+    new, old = rows(now), rows(before)
+    ratios = {row: new[row] / old[row] for row in old if row in new}
+    ours = {row: ratio for row, ratio in ratios.items() if row[3] in OURS}
+    peers = [ratio for row, ratio in ratios.items() if row[3] not in OURS]
+
+    def line(row: tuple[str, ...]) -> str:
+        primitive, case, backend, method, dtype, _ = row
+        return f"{primitive}: {case} {dtype}: {backend} {method}: {si(old[row], 's')}"
+
+    def lines(chosen: Iterable[tuple[str, ...]]) -> list[str]:
+        return [f"{line(row)} before, {si(new[row], 's')} now: {ratios[row]:.2f}x" for row in chosen]
+
+    slower = sorted((row for row, ratio in ours.items() if ratio > LOST), key=lambda row: -ours[row])
+    faster = sorted((row for row, ratio in ours.items() if ratio < 1 / LOST), key=lambda row: ours[row])
+    gone = [f"{line(row)} before, not measured now" for row in old if row[3] in OURS and row not in new]
+    return Verdict(len(ours), lines(slower) + gone, lines(faster), statistics.median(peers) if peers else None)
+
+
+def results_at(revision: str, path: Path) -> dict[str, Any]:
+    """Return the results file as it is in a commit."""
+    where = f"{revision}:{path.resolve().relative_to(ROOT).as_posix()}"
+    shown = subprocess.run(["git", "-C", str(ROOT), "show", where], capture_output=True, text=True)
+    if shown.returncode:
+        raise SystemExit(f"--against {revision} is neither a file nor a commit that has one: {shown.stderr.strip()}")
+    return dict(json.loads(shown.stdout))
+
+
 def si(value: float, unit: str) -> str:
     """Return a number with three digits and the SI prefix that suits it."""
     if value <= 0:

@@ -3,7 +3,7 @@
 ``--backend numpy --backend jax`` runs only those (default: every one that can be imported, but for ``emulated``:
 NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` or
 ``--promise kernel`` says that the machine has it: there a missing backend, or a kernel that refuses, is a failure
-and not a skip.
+and not a skip. ``--promise ways`` says that the tests chosen reach every way of the kernels on the emulator.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import emulator
+from tests import emulator, trust, ways
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,14 +158,18 @@ def _available(name: str) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
     parser.addoption(
-        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel"], help="its absence is a failure"
+        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel", "ways"], help="its absence is a failure"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    config.pluginmanager.register(ways)
+    if config.getoption("--record-errors"):
+        config.pluginmanager.register(trust.Recorder(config))
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -252,6 +257,14 @@ def _emulator_once(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _once(request: pytest.FixtureRequest) -> None:
+    """Leave tests marked so, which need no array library but NumPy, to its run where runs are of one backend each."""
+    asked_for = request.config.getoption("--backend") or ["numpy"]
+    if request.node.get_closest_marker("once") and "numpy" not in asked_for and "backend" not in request.fixturenames:
+        pytest.skip("the run of NumPy has it")
+
+
+@pytest.fixture(autouse=True)
 def _first_gpu(request: pytest.FixtureRequest) -> None:
     """Make the first GPU the current one, which XLA's last program may have been on another than."""
     name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
@@ -265,6 +278,20 @@ def _first_gpu(request: pytest.FixtureRequest) -> None:
         torch.cuda.set_device(0)
 
 
+@pytest.fixture(autouse=True)
+def _compile_quickly(request: pytest.FixtureRequest) -> None:
+    """Let XLA leave out its optimisations for a CPU, which take a third of the time, where no test asks for them.
+
+    They change how numbers are rounded, for they join products and sums: tests of that are marked ``optimised``.
+    """
+    names = request.fixturenames
+    on_jax = "jax" in names or ("backend" in names and request.getfixturevalue("backend").name == "jax")
+    jax = importlib.import_module("jax") if on_jax and importlib.util.find_spec("jax") else sys.modules.get("jax")
+    if jax is not None:
+        quickly = shutil.which("nvidia-smi") is None and request.node.get_closest_marker("optimised") is None
+        jax.config.update("jax_disable_most_optimizations", quickly)
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that are another stream in every test and the same in every run."""
@@ -273,7 +300,10 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses."""
+    """Call a primitive by a method and assert that this method ran; skip, or fail where promised, if it refuses.
+
+    Its attribute ``method`` is the method that ran last.
+    """
     promised = "kernel" in request.config.getoption("--promise")
 
     def call(function: Callable[..., Any], *args: Any, method: str, **options: Any) -> Any:
@@ -287,6 +317,8 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
                 pytest.skip(str(refusal))
         assert calls, f"{function.__name__} did not say which method ran"
         assert method == "auto" or calls[0].method == method
+        call.method = calls[0].method
+        trust.errors.ran(calls[0], result)
         return result
 
     return call

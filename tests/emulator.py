@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from parprims import _cuda, _matmul, _scan, _sort, _tridiagonal
+from tests import ways
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
@@ -46,7 +47,7 @@ PTX = {
     "ld.relaxed.gpu.u32 %0, [%1];": "%0 = emulated::load<unsigned>(%1);",
     "ld.relaxed.gpu.u64 %0, [%1];": "%0 = emulated::load<unsigned long long>(%1);",
     "cp.async.wait_all;": "emulated::wait_copies(-1);",
-    "cp.async.commit_group;": "++emulated::self().groups;",
+    "cp.async.commit_group;": "emulated::end_copies();",
     "cp.async.wait_group 1;": "emulated::wait_copies(1);",
     "cp.async.wait_group %0;": "emulated::wait_copies(%0);",
     "cvt.rna.tf32.f32 %0, %1;": "%0 = emulated::to_tf32<false>(%1);",
@@ -67,8 +68,8 @@ PTX = {
             ("Double", 8, "f64.f64.f64.f64"),
         )
     },
-    "wgmma.fence.sync.aligned;": "",
-    "wgmma.commit_group.sync.aligned;": "++emulated::self().product_groups;",
+    "wgmma.fence.sync.aligned;": "emulated::begin_products();",
+    "wgmma.commit_group.sync.aligned;": "emulated::end_products();",
     "wgmma.wait_group.sync.aligned %0;": "emulated::wait_products(%0);",
     "mbarrier.init.shared::cta.b64 [%0], %1;": "emulated::begin_barrier(%0, %1);",
     "mbarrier.arrive.shared::cta.b64 _, [%0];": "emulated::arrive(%0);",
@@ -102,8 +103,8 @@ PTX = {
     ),
     "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;": "",
     "bar.sync 1, %0;": "emulated::wait_block(1, %0);",
-    "fence.proxy.async;": "",
-    "fence.proxy.async.shared::cta;": "",
+    "fence.proxy.async;": "emulated::show();",
+    "fence.proxy.async.shared::cta;": "emulated::show();",
     "setmaxnreg.inc.sync.aligned.u32 %0;": "",
     "setmaxnreg.dec.sync.aligned.u32 %0;": "",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};": (
@@ -126,7 +127,7 @@ def host_text(plan: _cuda.Plan) -> str:
     text = "".join(_without_asm(plan.text(static=False)))
     text = re.sub(
         r"extern __shared__ (?:__align__\(\w+\) )?(\w+) (\w+)\[\];",
-        r"\1* const \2 = reinterpret_cast<\1*>(emulated::block->dynamic);",
+        r"\1* const \2 = reinterpret_cast<\1*>(emulated::dynamic_memory());",
         text,
     )
     text = text.replace('extern "C"', "static")
@@ -143,9 +144,7 @@ void start(void* values) {{
 }}
 extern "C" __attribute__((visibility("default")))
 int emulate(const emulated::Launch* launch, long long* values, char* message, size_t size) {{
-    const std::string found = emulated::run(*launch, text::start, values);
-    snprintf(message, size, "%s", found.c_str());
-    return !found.empty();
+    return emulated::run(*launch, text::start, values, message, size);
 }}
 """
 
@@ -210,15 +209,20 @@ def _operands(text: str) -> Iterator[str]:
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_longlong) for name in ("grid", "threads", "dynamic_bytes", "in_flight", "seed")),
+        *((name, ctypes.c_longlong) for name in ("grid", "threads", "dynamic_bytes", "in_flight", "seed", "races")),
         ("seconds", ctypes.c_double),
+        ("given", ctypes.c_void_p),
+        ("count", ctypes.c_longlong),
     )
+
+
+class _Given(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_longlong), ("bytes", ctypes.c_longlong), ("name", ctypes.c_char_p))
 
 
 # Hidden symbols: static variables of equal templates in two libraries would otherwise be one.
 _OPTIONS = (
     "-std=c++17",
-    "-O1",
     "-w",
     "-fPIC",
     "-fvisibility=hidden",
@@ -227,27 +231,41 @@ _OPTIONS = (
     "-U_FORTIFY_SOURCE",  # which takes a jump to another fiber for an error
     "-ffp-contract=off",
 )
+# The text of a kernel is compiled with a call before every access to memory, which emulator.cpp takes.
+_WATCHED = ("-O1", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
 
 
 @functools.cache
 def _compiled(text: str) -> Any:
     """Return the function ``emulate`` of a text, kept on disk."""
-    header = _built(("-x", "c++-header"), (_FOLDER / "emulator.hpp").read_text(), "emulator.hpp", "emulator.hpp.gch")
-    include = ("-shared", "-I", str(header.parent))
-    return ctypes.CDLL(str(_built(include, text, "kernel.cpp", "kernel.so"))).emulate
+    header, runtime = _runtime()
+    # No library of the compiler's own for watching, which would be linked in.
+    linked = ("-shared", str(runtime), "-nodefaultlibs", "-lstdc++", "-lm", "-lgcc_s", "-lc", "-lgcc")
+    path = _built((*_WATCHED, "-I", str(header.parent)), text, "kernel.cpp", "kernel.so", linked)
+    return ctypes.CDLL(str(path)).emulate
 
 
-def _built(options: Sequence[str], text: str, source: str, result: str) -> pathlib.Path:
+@functools.cache
+def _runtime() -> tuple[pathlib.Path, pathlib.Path]:
+    """Return the header, compiled for texts of kernels, and what carries them out."""
+    header = (_FOLDER / "emulator.hpp").read_text()
+    precompiled = _built((*_WATCHED, "-x", "c++-header"), header, "emulator.hpp", "emulator.hpp.gch")
+    text = (_FOLDER / "emulator.cpp").read_text()
+    return precompiled, _built(("-O2", "-c", "-I", str(precompiled.parent)), text, "emulator.cpp", "emulator.o")
+
+
+def _built(options: Sequence[str], text: str, source: str, result: str, linked: Sequence[str] = ()) -> pathlib.Path:
     """Compile a text unless it has been; return the result, which lies beside its source."""
     path = compiler()
     assert path is not None
-    key = hashlib.sha256("\0".join((text, path, *_OPTIONS, *options)).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\0".join((text, path, *_OPTIONS, *options, *linked)).encode()).hexdigest()[:32]
     folder = _FOLDER.parent / ".pytest_cache" / "emulator" / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
         (made / source).write_text(text)
-        subprocess.run([path, *_OPTIONS, *options, str(made / source), "-o", str(made / result)], check=True)
+        command = [path, *_OPTIONS, *options, str(made / source), "-o", str(made / result), *linked]
+        subprocess.run(command, check=True)
         try:
             made.rename(folder)  # whole or not at all, also for processes that compile the same
         except OSError:
@@ -297,6 +315,15 @@ def _between_pages(x: np.ndarray) -> np.ndarray:
     return copy
 
 
+def _bounds(x: np.ndarray) -> tuple[int, int]:
+    """Return where an array begins in memory, and how many bytes there are to its end."""
+    if x.size == 0:
+        return x.ctypes.data, 0
+    steps = [(length - 1) * step for length, step in zip(x.shape, x.strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return x.ctypes.data + low, high - low + x.itemsize
+
+
 _kept: dict[str, _Memory] = {}  # the scratch that is kept between launches, by kind
 
 
@@ -311,10 +338,14 @@ def _scratch(kind: str, nbytes: int) -> _Memory | None:
 
 
 class Runner:
-    """What `_cuda.Runner` is on a GPU, for NumPy arrays. Blocks in flight and the seed of their order can be set."""
+    """What `_cuda.Runner` is on a GPU, for NumPy arrays.
+
+    Blocks in flight and the seed of their order can be set, and whether races in shared memory are errors.
+    """
 
     in_flight = 3
     seconds = 120.0
+    races = True
 
     def __init__(self, xp: Any, plan: _cuda.Plan, device: int) -> None:
         del xp, device
@@ -331,15 +362,25 @@ class Runner:
         scratch = {kind: _scratch(kind, sizes[kind]) for kind in _cuda._SCRATCH}
         addresses = [x.ctypes.data for x in arrays] + [out.address for out in outputs]
         addresses += [memory.address if memory else 0 for memory in scratch.values()]
-        for launch in plan.launches():
-            self._launch(launch, [*addresses, *plan.integers])
-        for at, out in enumerate(outputs):
-            out.check(f"output {at}")
-        for kind, memory in scratch.items():
-            if memory:
-                memory.check(kind)
-        if scratch["zeroed"]:
-            assert not scratch["zeroed"].bytes.any(), "the kernel left zeroed scratch that is not zero"
+        given = [_Given(*_bounds(x), f"input {at}".encode()) for at, x in enumerate(arrays)]
+        given += [_Given(out.address, out.bytes.size, f"output {at}".encode()) for at, out in enumerate(outputs)]
+        given += [
+            _Given(memory.address if memory else 0, sizes[kind], kind.encode())
+            for kind, memory in sorted(scratch.items(), key=lambda one: one[0] in ("scratch", "temporary"))
+        ]
+        try:
+            for launch in plan.launches():
+                self._launch(launch, [*addresses, *plan.integers], given)
+            for at, out in enumerate(outputs):
+                out.check(f"output {at}")
+            for kind, memory in scratch.items():
+                if memory:
+                    memory.check(kind)
+            if scratch["zeroed"]:
+                assert not scratch["zeroed"].bytes.any(), "the kernel left zeroed scratch that is not zero"
+        except BaseException:
+            _kept.clear()  # so that later launches do not find what this one has left
+            raise
         for x, old in zip(arrays, before, strict=True):
             assert x.tobytes() == old.tobytes(), "the kernel wrote to an input"
         return tuple(
@@ -350,12 +391,15 @@ class Runner:
     def one(self, x: np.ndarray) -> np.ndarray:
         return self(x)[0]
 
-    def _launch(self, plan: _cuda.Plan, values: Sequence[int]) -> None:
+    def _launch(self, plan: _cuda.Plan, values: Sequence[int], given: Sequence[_Given]) -> None:
         assert 0 < plan.grid < 2**31, "an impossible grid"
         assert 0 < plan.block <= 1024, "an impossible block"
         assert plan.shared_bytes <= 227 << 10, "more shared memory than there is"
         self._seed += 1
-        launch = _Launch(plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.seconds)
+        ways.reached.update(ways.ways(plan))
+        memory = (_Given * len(given))(*given)
+        sizes = plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.races, self.seconds
+        launch = _Launch(*sizes, ctypes.addressof(memory), len(given))
         message = ctypes.create_string_buffer(1000)
         array = (ctypes.c_longlong * len(values))(*values)
         if _compiled(host_text(plan))(ctypes.byref(launch), array, message, ctypes.c_size_t(len(message))):

@@ -14,6 +14,8 @@ import parprims
 from benches import __main__ as command
 from benches import bench_sort, harness
 
+pytestmark = pytest.mark.once
+
 FIELDS = {
     "commit": str,
     "primitive": str,
@@ -250,6 +252,63 @@ def test_partial_run_replaces_only_its_primitives(tmp_path):
     assert file["header"]["commit"] == "fedcba"
     harness.write_results(path, HEAD, [], {"sum", "max"})
     assert json.loads(path.read_text())["records"] == []
+
+
+def results(path, *records, **head):
+    path.write_text(json.dumps({"header": {**HEAD, **head}, "records": [{"commit": "abc", **one} for one in records]}))
+    return str(path)
+
+
+def test_a_row_may_not_lose_more_than_a_twentieth(tmp_path, capsys):
+    peer = record(method="peer:torch")
+    rows = [record(), record(dtype="int8"), record(backend="cupy", method="kernel"), peer]
+    before = results(tmp_path / "before.json", *rows, {**peer, "case": "sum, 2^21"})
+
+    def status(*changed):
+        """Return the exit status, and what is printed, where these rows have replaced those before."""
+        now = results(tmp_path / "now.json", *changed)
+        return command.main(["--against", before, "--device-results", now]), capsys.readouterr().out
+
+    same, printed = status(*rows)  # that a peer's row is gone is not our loss
+    assert same == 0
+    assert "3 rows compared, 0 lost, 0 gained" in printed
+    assert status(record(seconds=1.049e-3), *rows[1:])[0] == 0
+    lost, printed = status(record(seconds=1.051e-3), *rows[1:])
+    assert lost == 1
+    assert "LOST sum: sum, 2^20 float32: numpy array: 1.00 ms before, 1.05 ms now: 1.05x" in printed
+    # Each row counts, whatever others gain; the largest loss comes first, and a machine that was slower is named.
+    lost, printed = status(
+        record(seconds=1e-4),
+        record(dtype="int8", seconds=2e-3),
+        {**rows[2], "seconds": 3e-3},
+        {**peer, "seconds": 2e-3},
+    )
+    assert lost == 1
+    assert printed.index("LOST sum: sum, 2^20 float32: cupy kernel") < printed.index("LOST sum: sum, 2^20 int8: numpy")
+    assert "3 rows compared, 2 lost, 1 gained" in printed
+    assert "its peers take 2.00x as long" in printed
+    # A peer that became slower is no loss, a row of ours that is no longer measured is one.
+    assert status(*rows[:3], {**peer, "seconds": 9.0})[0] == 0
+    gone, printed = status(*rows[1:])
+    assert gone == 1
+    assert "LOST sum: sum, 2^20 float32: numpy array: 1.00 ms before, not measured now" in printed
+    with pytest.raises(ValueError, match="cannot be held against Some Device"):
+        command.main(["--against", before, "--device-results", results(tmp_path / "now.json", device="Other")])
+    with pytest.raises(SystemExit, match="needs --device-results"):
+        command.main(["--against", before])
+
+
+def test_results_of_a_commit():
+    if shutil.which("git") is None or not (harness.ROOT / ".git").exists():
+        pytest.skip("not in a clone")
+    path = str(harness.RESULTS / "nvidia-h200.json")
+    head = harness.results_at("HEAD", harness.RESULTS / "nvidia-h200.json")
+    found = harness.verdict(head, head)
+    assert (found.lost, found.gained, found.machine) == ([], [], 1)
+    # No two rows go by the same name, which would hide one of them.
+    assert found.compared == sum(one["method"] in harness.OURS for one in head["records"])
+    with pytest.raises(SystemExit, match="neither a file nor a commit"):
+        command.main(["--against", "no-such-commit", "--device-results", path])
 
 
 def test_commit_is_named():

@@ -7,6 +7,7 @@ import pytest
 
 import parprims
 from tests.contract import eps, random
+from tests.trust import errors
 
 METHODS = tuple(parprims.methods(parprims.linear_recurrence, np.ones(2), np.ones(2)))
 
@@ -56,7 +57,9 @@ def compare(backend, results, expected, allowed, dtype):
         got = backend.to_numpy(result)
         assert got.dtype.name == dtype
         assert got.shape == one.shape
-        assert (abs(got.astype(np.float64) - one) <= bound).all()
+        error = abs(got.astype(np.float64) - one)
+        errors.note(backend, result, dtype, error, bound)
+        assert (error <= bound).all()
 
 
 def long_case(rng, reverse):
@@ -349,6 +352,7 @@ class TestJax:
 
         check_grads(jax.jit(function), tuple(map(backend.asarray, arrays)), order=order)
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float64", "complex128"])
     def test_recurrence(self, backend, run, method, rng, dtype):
         a, b, initial = random(rng, (4, 2), dtype), random(rng, (4, 2), dtype), random(rng, (2,), dtype)
@@ -396,6 +400,7 @@ class TestJax:
         function = lambda a, b: run(parprims.linear_recurrence, a, b, method=method)  # noqa: E731
         self.check(backend, lambda a, b: (function(a, b), function(b[:, :1], b), function(b[0], b)), a, b, order=1)
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("reverse", [False, True])
     def test_many_elements(self, backend, run, method, rng, reverse):
         import jax
@@ -409,6 +414,7 @@ class TestJax:
         function = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
         compare(backend, function(*map(backend.asarray, (a, b, initial, g))), expected, allowed, "float64")
 
+    @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
     def test_rounded_once(self, backend, run, method, rng, dtype):
         import jax

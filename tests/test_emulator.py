@@ -243,8 +243,8 @@ class TestFinds:
         np.testing.assert_array_equal(launch(plan(SUM), x), x.reshape(5, 64).sum(axis=1))
 
     def test_missing_barrier(self, x):
-        broken = launch(plan(SUM.replace("__syncthreads();", "")), x)
-        assert (broken != x.reshape(5, 64).sum(axis=1)).any()
+        with pytest.raises(RuntimeError, match="race: thread"):
+            launch(plan(SUM.replace("__syncthreads();", "")), x)
 
     def test_missing_wait_for_copies(self, x):
         body = """
@@ -260,8 +260,14 @@ class TestFinds:
 
     @pytest.mark.parametrize("at", [-1, 5])
     def test_write_out_of_bounds(self, x, at):
-        with pytest.raises(AssertionError, match="wrote outside output 0"):
+        with pytest.raises(RuntimeError, match="wrote outside output 0"):
             launch(plan(f"((float*)out0)[{at}] = 1.0f;"), x)
+
+    @pytest.mark.parametrize("at", [-1, 320])
+    def test_read_out_of_bounds(self, x, at):
+        body = f"const float y = ((const float*)in0)[{at}]; if (y == 9.5f) ((float*)out0)[0] = y;"
+        with pytest.raises(RuntimeError, match="read outside input 0"):
+            launch(plan(body), x)
 
     def test_write_to_an_input(self, x):
         with pytest.raises(AssertionError, match="wrote to an input"):
@@ -277,7 +283,6 @@ class TestFinds:
         launch(plan(body % 0, zeroed_bytes=4), x)
         with pytest.raises(AssertionError, match="left zeroed scratch"):
             launch(plan(body % 1, zeroed_bytes=4), x)
-        emulator._kept.clear()
 
     def test_deadlock_of_a_block(self, x):
         with pytest.raises(RuntimeError, match="deadlock"):
@@ -318,6 +323,11 @@ class TestFinds:
         np.testing.assert_array_equal(launch(early, *given), in_steps(c, a, b, 2))
         np.testing.assert_array_equal(launch(wgmma("f16", "k", "k", 16, wait="", after=WAIT), *given), c)
 
+        fence = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
+        one = wgmma("f16", "k", "k", 16)
+        with pytest.raises(RuntimeError, match="no fence has shown"):
+            launch(dataclasses.replace(one, body=one.body.replace(fence, "")), *given)
+
         overwrite = "if (threadIdx.x == 0) for (int at = 0; at < 1024; ++at) shared[%d + at] = 0;"
         for at in (0, 16384):
             one = wgmma("f16", "k", "k", 16, wait=f"__syncthreads(); {overwrite % at} __syncthreads(); {WAIT}")
@@ -327,7 +337,8 @@ class TestFinds:
 
     def test_matrix_outside_shared_memory(self, rng):
         a, b, c = factors(rng, "f16", 16)
-        one = dataclasses.replace(wgmma("f16", "k", "k", 16), shared_bytes=16384 + 128 * 16 - 16)
+        one = wgmma("f16", "k", "k", 16)
+        one = dataclasses.replace(one, body=one.body.replace("describe(16384, 0,", "describe(16384 + 128 * 16, 0,"))
         with pytest.raises(RuntimeError, match="lies outside shared memory"):
             launch(one, elements(a, "f16"), elements(b, "f16"), c)
 
@@ -338,6 +349,156 @@ class TestFinds:
     def test_unknown_ptx(self, x):
         with pytest.raises(KeyError, match=r"bar\.warp\.sync"):
             launch(plan('asm volatile("bar.warp.sync 1;");'), x)
+
+
+# What 64 threads do to places in shared memory, an int for each and more.
+RACES = {
+    "write, read": "at[threadIdx.x] = 1; put(at[threadIdx.x ^ 1]);",
+    "read, write": "put(at[threadIdx.x ^ 1]); at[threadIdx.x] = 1;",
+    "write, write": "at[threadIdx.x / 2] = threadIdx.x;",
+    "warps, barrier of a warp": "at[threadIdx.x] = 1; __syncwarp(); put(at[threadIdx.x ^ 32]);",
+    "shuffle": "at[threadIdx.x] = 1; put(__shfl_sync(~0u, at[threadIdx.x], 3)); put(at[threadIdx.x ^ 1]);",
+    "vote": "at[threadIdx.x] = 1; __any_sync(~0u, 1); put(at[threadIdx.x ^ 1]);",
+    "atomic, read": "atomicAdd(&at[0], 1); put(at[0]);",
+    "read, atomic": "put(at[0]); atomicAdd(&at[0], 1);",
+    "write, atomic": "if (threadIdx.x == 0) at[0] = 5; atomicAdd(&at[0], 1);",
+    "vector, number": "((uint4*)at)[threadIdx.x % 4] = uint4{threadIdx.x}; put(at[threadIdx.x]);",
+    "bytes": "((char*)at)[threadIdx.x] = 1; put(((char*)at)[threadIdx.x ^ 1]);",
+    "copy": "memcpy(at + 3 * threadIdx.x, zeros, 12); put(at[3 * threadIdx.x + 3]);",
+    "asynchronous copy": "copy_async(at[threadIdx.x], *(int*)in0); put(at[threadIdx.x ^ 1]); wait_for_staged();",
+    "barriers of two names": "at[threadIdx.x] = 1; if (threadIdx.x < 32) named(32); put(at[threadIdx.x ^ 32]);",
+    "reads of several, write": "put(at[0]); __syncwarp(); if (threadIdx.x == 40) at[0] = 1;",
+}
+ORDERED = {
+    "barrier": "at[threadIdx.x] = 1; __syncthreads(); put(at[threadIdx.x ^ 33]);",
+    "barrier that counts": "at[threadIdx.x] = 1; __syncthreads_or(0); put(at[threadIdx.x ^ 33]);",
+    "barrier of a warp": "at[threadIdx.x] = 1; __syncwarp(); put(at[threadIdx.x ^ 1]);",
+    "named barrier": "at[threadIdx.x] = 1; named(64); put(at[threadIdx.x ^ 33]);",
+    "its own": "at[threadIdx.x] = 1; put(at[threadIdx.x]); at[threadIdx.x] = 2;",
+    "all write the same": "at[0] = 1; __syncthreads(); put(at[0]);",
+    "all write the same vector twice": "for (int k = 0; k < 2; ++k) ((uint4*)at)[0] = uint4{1, 2, 3, 4};",
+    "atomic operations": "atomicAdd(&at[0], 1); __syncthreads(); put(at[0]);",
+    "all read": "put(at[5]);",
+    "neighbouring bytes": "((char*)at)[threadIdx.x] = 1; ((char*)at)[threadIdx.x] += 1;",
+    "bytes, then all of them": "((char*)at)[threadIdx.x] = 1; __syncthreads(); put(at[0]);",
+    "a thread that is gone": "at[threadIdx.x] = 1; if (threadIdx.x == 9) return; __syncthreads(); put(at[9]);",
+}
+BEYOND = {"before": "at[-1] = 1;", "behind": "at[256] = 1;"}
+
+
+class TestSharedMemory:
+    """What the threads of a block do to each other there."""
+
+    @pytest.mark.parametrize(
+        "declared", ["__shared__ float kept;", "extern __shared__ float all[]; float& kept = all[3];"]
+    )
+    def test_poison(self, x, declared):
+        """It is NaN when a block begins, whatever the block before left there."""
+        body = f"{declared} if (threadIdx.x == 0) {{ ((float*)out0)[blockIdx.x] = kept; kept = 1.0f; }}"
+        assert np.isnan(launch(plan(body, shared_bytes=16), x)).all()
+
+    def test_poison_of_instances(self, x):
+        """Every instance of a template has its own variables."""
+        source = (
+            _cuda.device_source("_common.cuh")
+            + """
+        template <int N>
+        DEVICE int* place() {
+            __shared__ int kept[N];
+            return kept;
+        }
+        """
+        )
+        body = """
+        if (threadIdx.x > 0) return;
+        int* const places[] = {place<1>(), place<2>() + 1, place<3>() + 2};
+        bool poison = true;
+        for (int* const one : places) {
+            poison = poison && (*one == -1 || *one == 0x7fff7fff);
+            *one = 1;
+        }
+        ((float*)out0)[blockIdx.x] = poison;
+        """
+        assert launch(plan(body, source=source), x).tolist() == [1] * 5
+
+    @pytest.mark.parametrize("name", RACES)
+    def test_race(self, x, name):
+        with pytest.raises(RuntimeError, match="race: thread"):
+            self.launch(x, name)
+
+    @pytest.mark.parametrize("name", ORDERED)
+    def test_no_race(self, x, name):
+        self.launch(x, name)
+
+    def launch(self, x, name):
+        launch(dataclasses.replace(self.PLAN, integers=([*RACES, *ORDERED, *BEYOND].index(name),)), x)
+
+    # One kernel, which is told what to do.
+    PLAN = plan(
+        """
+        extern __shared__ int at[];
+        const int zeros[4] = {};
+        const auto put = [&](int x) { ((int*)temporary)[blockIdx.x * 64 + threadIdx.x] = x; };
+        const auto named = [](int threads) { asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory"); };
+        switch (n0) {
+        """
+        + "".join(
+            f"case {number}: {{ {body} }} break;\n" for number, body in enumerate((RACES | ORDERED | BEYOND).values())
+        )
+        + "}",
+        integers=(0,),
+        shared_bytes=1024,
+        temporary_bytes=4 * 5 * 64,
+    )
+
+    def test_beyond(self, x):
+        for name in BEYOND:
+            with pytest.raises(RuntimeError, match="beyond the shared memory"):
+                self.launch(x, name)
+
+    def test_not_shown_to_tensor_cores(self, rng):
+        a, b, c = factors(rng, "f16", 16)
+        one = wgmma("f16", "k", "k", 16)
+        fence = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
+        assert fence in one.body
+        with pytest.raises(RuntimeError, match="not shown to it"):
+            launch(
+                dataclasses.replace(one, body=one.body.replace(fence, "")), elements(a, "f16"), elements(b, "f16"), c
+            )
+
+
+class TestFences:
+    """Blocks leave what they have found in scratch, the last of them reads it."""
+
+    PLAN = plan(
+        """
+        __shared__ bool last;
+        float* const found = (float*)scratch;
+        found[blockIdx.x * 64 + threadIdx.x] = ((const float*)in0)[blockIdx.x * 64 + threadIdx.x];
+        if (n0 != 1) __threadfence();
+        if (n0 != 2) __syncthreads();
+        if (threadIdx.x == 0) last = atomicInc((unsigned*)zeroed, 4u) == 4u;
+        if (n0 != 3) __syncthreads();
+        if (!last) return;
+        if (n0 != 4) __threadfence();
+        if (threadIdx.x < 5) {
+            float sum = 0;
+            for (int at = 0; at < 64; ++at) sum += found[threadIdx.x * 64 + at];
+            ((float*)out0)[threadIdx.x] = sum;
+        }
+        """,
+        integers=(0,),
+        scratch_bytes=4 * 320,
+        zeroed_bytes=4,
+    )
+
+    def test_both(self, x):
+        np.testing.assert_array_equal(launch(self.PLAN, x), x.reshape(5, 64).sum(axis=1))
+
+    @pytest.mark.parametrize("missing", range(1, 5))
+    def test_one_is_missing(self, x, missing):
+        with pytest.raises(RuntimeError, match="race: "):
+            launch(dataclasses.replace(self.PLAN, integers=(missing,)), x)
 
 
 RING = """
@@ -397,8 +558,8 @@ class TestBarriersInSharedMemory:
         ],
     )
     def test_wrong_wait(self, rng, name, text):
-        # Phases that one passes unseen are what the other waits for.
-        with pytest.raises(RuntimeError, match="no progress"):
+        # Phases that one passes unseen are what the other waits for, if it has not yet met the other in the ring.
+        with pytest.raises(RuntimeError, match=r"no progress|race: thread"):
             self.launch(rng.standard_normal((10, 32)).astype(np.float32), seconds=0.5, **{name: text})
 
 
@@ -466,7 +627,7 @@ class TestBulkCopies:
             ("begin as 128 aligned zeros", {"ZERO": "shared.words[threadIdx.x] = 1"}),
             ("pitch is impossible", {"PITCH": "140ll"}),
             ("copy is not aligned", {"OFF": 128}),
-            ("without waiting for its bulk copies", {"WAIT": "if (false)"}),
+            ("without waiting for its bulk copies", {"WAIT": "if (threadIdx.x < 32) return; while (!ended)"}),
         ],
     )
     def test_mistakes(self, rng, match, words):

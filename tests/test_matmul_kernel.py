@@ -19,7 +19,7 @@ import parprims
 from parprims import _cuda, _matmul
 from tests import emulator
 from tests.conftest import _backend
-from tests.contract import compare, eps, random, reversed_view, strided, unaligned
+from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, unaligned
 from tests.test_matmul import (
     COMPOSE,
     FLOATS,
@@ -584,6 +584,17 @@ class TestGroups:
         options = {"kernel": "tensor", "tile": groups(dtype, precision, views)[0], "precision": precision}
         check(gpu, run, make(rng, ((72, 136), (136, 72)), dtype), views, **options)
 
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize(
+        ("dtype", "views", "n"), [("bfloat16", (turned, turned), 88), ("float64", (turned, plain), 73)]
+    )
+    def test_sanitized_otherwise(self, gpu, run, rng, groups, sizes, dtype, views, n):
+        """Copied by threads; numbers that are copied one by one."""
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
+        sizes(at_once=2**40)
+        check(gpu, run, make(rng, ((72, 136), (136, n)), dtype), views, **options)
+
 
 class TestPreferred:
     def test_large_matrices_of_float32(self, gpu, rng, sizes, subtests):
@@ -818,9 +829,39 @@ class TestSanitized:
         check(gpu, run, make(rng, ((2, m, k), (k, n)), "float32"), (odd, turned), kernel=kernel, tile=tile)
 
     def test_semiring(self, gpu, run, rng):
-        a, b = (whole(rng, shape, "int32") for shape in ((33, 35), (35, 40)))
+        # Above zero, with which tiles are filled.
+        a, b = (abs(whole(rng, shape, "int32")) + 1 for shape in ((33, 35), (35, 40)))
         options = {"kernel": "conflict_free", "tile": (32, 64, 4), "add": "minimum", "multiply": "add"}
         check(gpu, run, (a, b), (inset, plain), expected=folded(np.minimum, np.add, a, b), **options)
+
+    @pytest.mark.parametrize("kernel", ["tiled", "conflict_free", "tensor"])
+    def test_every_remainder(self, gpu, run, rng, subtests, kernel):
+        """Of 32 lengths in turn."""
+        for n in few_on_jax(gpu, rng, range(33, 65), 2):
+            with subtests.test(n=n):
+                options = {"kernel": kernel, "tile": small(kernel, "float32")}
+                check(gpu, run, make(rng, ((n, n), (n, n)), "float32"), **options)
+
+    @pytest.mark.parametrize("views", [(plain, plain), (turned, turned), (unaligned, unaligned)])
+    @pytest.mark.parametrize("lengths", [(33, 36, 68), (33, 35, 41)])
+    def test_vectors(self, gpu, run, rng, views, lengths):
+        """Factors and results whose rows are whole vectors, and those whose rows are not."""
+        m, k, n = lengths
+        options = {"kernel": "conflict_free", "tile": small("conflict_free", "float32")}
+        check(gpu, run, make(rng, ((m, k), (k, n)), "float32"), views, **options)
+
+    @pytest.mark.parametrize(
+        ("dtype", "lengths", "views"),
+        [
+            ("bfloat16", (24, 88, 32), (unaligned, unaligned)),
+            ("bfloat16", (24, 88, 32), (plain, turned)),
+            ("float32", (24, 89, 33), (plain, plain)),
+        ],
+    )
+    def test_tensor_otherwise(self, gpu, run, rng, dtype, lengths, views):
+        lacking(gpu, dtype)
+        m, k, n = lengths
+        check(gpu, run, make(rng, ((m, k), (k, n)), dtype), views, kernel="tensor", tile=small("tensor", dtype))
 
     @pytest.mark.parametrize("views", [(plain, plain), (turned, turned)])
     @pytest.mark.parametrize(("dtype", "precision"), [*TENSOR[:4], TENSOR[5]])
@@ -1021,6 +1062,7 @@ class TestPlan:
         ((3, 1, 5, 7), (4, 7, 9)),
     )
 
+    @pytest.mark.once
     @pytest.mark.parametrize("capability", CAPABILITIES)
     def test_bounds_of_every_plan(self, subtests, capability):
         most = {75: 64, 80: 163, 86: 99, 90: 227}[capability] << 10
@@ -1070,6 +1112,7 @@ class TestPlan:
         assert "compute capability 8.0" in _matmul._best(p, numbers, 75)[1]
         assert _matmul._best(p, numbers, 80) == ("tensor", None)
 
+    @pytest.mark.once
     def test_possible_tiles(self, rng, subtests):
         # Tiles at random: those that are possible have plans a device can run, the others are refused with the reason.
         possible = 0

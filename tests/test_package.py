@@ -32,6 +32,7 @@ def test_import_loads_no_array_library():
     assert {"torch", "jax", "cupy", "scipy", "array_api_strict"}.isdisjoint(loaded)
 
 
+@pytest.mark.once
 def test_import_is_quick(tmp_path, monkeypatch):
     # Processor time, because the machine may be busy, of a package whose bytecode is there, as from the second time on.
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))

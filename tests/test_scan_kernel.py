@@ -20,6 +20,7 @@ import parprims
 from parprims import _scan
 from parprims._arrays import sum_dtype
 from parprims._operators import BUILT_IN
+from parprims._trace import state_size
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices, recur, recurrence_bound, wide
 
@@ -116,6 +117,8 @@ class Program:
         xs = tuple(x.astype(name) for x, name in zip(xs, self.wide or self.dtypes, strict=True))
         if start is None and exclusive:
             start = self.identity
+        if self is SEGMENTED and exclusive:
+            return by_key(xs, start, **options)
         ys = reference(self.combine, xs, start=start, exclusive=exclusive, **options)
         return ys[1] if self.op is None else ys if len(ys) > 1 else ys[0]
 
@@ -134,6 +137,16 @@ def largest_first(earlier, later):
 def segmented_sum(earlier, later):
     (flag, total), (starts, x) = earlier, later
     return flag | starts, np.where(starts, x, total + x)
+
+
+def by_key(xs, start, axis, **options):
+    """Return the exclusive sums of segments that each begin with the start, and the flags met before."""
+    flags, x = xs
+    first = np.asarray(start[1], x.dtype)
+    first = np.expand_dims(first, axis) if first.ndim else first
+    begun = flags, np.where(flags, first + x, x)
+    seen, sums = reference(segmented_sum, begun, start=start, exclusive=True, axis=axis, **options)
+    return seen, np.where(flags, first, sums)
 
 
 def keep_first(earlier, _):
@@ -491,7 +504,7 @@ class TestWalkingBlocks:
     def test_recurrence(self, gpu, run, rng, subtests):
         for repeat in ((), ((0, 1), ()), ((1,), ()), ((0,), ())):
             with subtests.test(repeat=repeat):
-                check(gpu, run, RECURRENCE, (5, 9000), 1, rng, repeat=repeat, initial="array")
+                check(gpu, run, RECURRENCE, (3, 20_000), 1, rng, repeat=repeat, initial="array")
 
 
 class TestSlowTiles:
@@ -651,7 +664,7 @@ class TestStreams:
             import torch
 
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 results = captured()
             replay(graph.replay)
         for index, found, *others in checks:
@@ -1162,6 +1175,43 @@ class TestSanitized:
         result = run(parprims.scan, gpu.asarray(x), axis=axis, method="kernel")
         compare(gpu, result, np.cumsum(x, axis=axis), 0, "complex128")
 
+    @pytest.mark.parametrize(("shape", "axis"), [((3, 20_000), 1), ((2, 5001, 33), 1)])
+    def test_many_lines(self, gpu, run, rng, change, shape, axis):
+        """Tiles that wait for their neighbour alone, whose elements stay in registers or do not."""
+        change("_TILE", dataclasses.replace(_scan._TILE, many_lines=2))
+        for name in ("affine", "half"):
+            check(gpu, run, BY_NAME[name], shape, axis, rng, exclusive=False, reverse=False, initial="none")
+
+    def test_every_remainder(self, gpu, run, rng, subtests):
+        """Of 32 lengths in turn: rows of a warp, rows of several tiles, columns."""
+        for n in few_on_jax(gpu, rng, range(225, 257), 2):
+            for shape, axis in (((3, n), 1), ((2048 + n,), 0), ((n, 3), 0)):
+                with subtests.test(shape=shape):
+                    check(gpu, run, ADD, shape, axis, rng, exclusive=False, reverse=False, initial="none")
+
+    @pytest.mark.parametrize("n", [1003, 40_003])
+    def test_rest_of_a_line(self, gpu, run, rng, n):
+        """Elements that make no whole vector end the line, and begin it in memory where it is read from its end."""
+        for reverse, view in ((False, plain), (True, unaligned)):
+            check(gpu, run, BY_NAME["add"], (n,), 0, rng, (view,), exclusive=False, reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize(("shape", "axis"), [((40_001,), 0), ((4001, 3), 0)])
+    def test_states_with_gaps(self, gpu, run, rng, shape, axis):
+        """What aligns the members of a state takes room between blocks too."""
+        x = np.round(8 * random(rng, shape, "complex128"))
+        flags = rng.random(shape) < 1e-3
+        arrays = gpu.asarray(flags), gpu.asarray(x)
+        _, found = run(parprims.scan, arrays, parprims.segmented("add"), axis=axis, method="kernel")
+        at = np.arange(shape[axis]).reshape([-1] + [1] * (len(shape) - 1))
+        starts = np.maximum.accumulate(np.where(flags, at, 0), axis=axis)
+        sums = np.cumsum(x, axis=axis)
+        before = np.where(starts > 0, np.take_along_axis(sums, np.maximum(starts - 1, 0), axis), 0)
+        compare(gpu, found, sums - before, 0, "complex128")
+
+    def test_looks_past_groups(self, gpu, run, rng):
+        """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""
+        check(gpu, run, BY_NAME["affine"], (100_001,), 0, rng, exclusive=False, reverse=False, initial="none")
+
 
 class TestPlan:
     """How the kernel cuts its work, checked without a GPU."""
@@ -1176,6 +1226,7 @@ class TestPlan:
         (5, 1 << 20, 33),
     )
 
+    @pytest.mark.once
     @pytest.mark.parametrize("recurrence", [False, True])
     @pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
     def test_bounds_of_every_plan(self, subtests, dtype, recurrence):
@@ -1213,6 +1264,14 @@ class TestPlan:
         assert self.plan(np.zeros((2, 3, 4, 5, 6), np.float32), 2) is not None
         assert self.plan(np.zeros((3, 4, 5, 8), np.float32)[:, ::2, ::2, ::2], 0) is not None
         assert self.plan(np.zeros((3, 4, 5, 6, 8), np.float32)[:, ::2, ::2, ::2, ::2], 0) is None
+
+    def test_size_of_states(self, rng):
+        """As C++ compilers, and NumPy, align the members of a structure; complex numbers by their own size."""
+        for _ in range(100):
+            names = tuple(rng.choice(["bool", "int16", "uint32", "float32", "float64", "int64"], rng.integers(1, 6)))
+            assert state_size(names) == np.dtype([(f"v{at}", one) for at, one in enumerate(names)], True).itemsize
+        assert state_size(("bool", "complex128")) == 32
+        assert state_size(("complex64", "float16")) == 16
 
     def test_depends_on_nothing_but_shape_and_layout(self, rng):
         for shape, axis in (

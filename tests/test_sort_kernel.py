@@ -444,7 +444,7 @@ class TestStreams:
             import torch
 
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 captured = parprims.sort(x, method="kernel")
             replay(graph.replay)
         for index, found in checks:
@@ -519,10 +519,32 @@ class TestSanitized:
         check(gpu, make(rng, shape, "int64"), run, True)
         check(gpu, make(rng, shape, "bool"), run)
 
+    @pytest.mark.parametrize("tiles", [False, True])
+    def test_every_remainder(self, gpu, run, rng, subtests, sizes, tiles):
+        """Of 32 lengths in turn: rows of a warp, or rows in tiles."""
+        if tiles:
+            sizes(rows=(), few=(), blocks=10**6)
+        for n in few_on_jax(gpu, rng, range(1633, 1665) if tiles else range(97, 129), 2):
+            with subtests.test(n=n):
+                check(gpu, make(rng, (2, n), "int32"), run, what="s")
+
+    def test_several_rows_of_a_thread(self, gpu, run, rng, sizes):
+        sizes(blocks=0)
+        check(gpu, make(rng, (70, 7), "uint8"), run)
+
+    def test_rows_of_whole_threads(self, gpu, run, rng):
+        check(gpu, make(rng, (5, 128), "uint16"), run)
+
+    def test_segments(self, gpu, run, rng, sizes):
+        """Words of 64 bits, and several blocks that count the digits."""
+        sizes(counts=100, segment=1, blocks=10**6, chunk=1000)
+        check(gpu, make(rng, (9001,), "uint32"), run)
+
 
 class TestPlan:
     """How the kernels cut their work, checked without a GPU."""
 
+    @pytest.mark.once
     @pytest.mark.parametrize("index", [None, "int32", "int64"])
     @pytest.mark.parametrize("dtype", REAL)
     def test_bounds_of_every_plan(self, subtests, dtype, index):

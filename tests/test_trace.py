@@ -1,6 +1,9 @@
 """Functions translated to CUDA: what they may do, what refuses, and that every translated function is right."""
 
+import functools
 import math
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ from array_api_compat import array_namespace
 
 import parprims
 from parprims import _reduce, _trace
+from parprims._operators import BUILT_IN
 from tests.contract import compare
 
 ELEMENT = (("float32", "x"),)
@@ -99,16 +103,302 @@ class TestLastingKey:
         assert _trace.lasting_key(make(1)) != _trace.lasting_key(make(1.0))
         assert _trace.lasting_key(make(True)) != _trace.lasting_key(make(1))
 
-    def test_captures_that_may_change_have_none(self):
+    def test_captures_that_may_change_change_it(self):
         state = {"scale": 1}
-        assert _trace.lasting_key(lambda x: x * state["scale"]) is None
-        assert _trace.lasting_key(lambda x: (lambda: helper(x))()) is None
+        function = lambda x: x * state["scale"]  # noqa: E731
+        before = _trace.lasting_key(function)
+        assert before is not None
+        state["scale"] = 2
+        assert _trace.lasting_key(function) not in (None, before)
+        assert _trace.lasting_key(lambda x: (lambda: helper(x))()) is not None
         assert _trace.lasting_key(lambda x: np.maximum(x, 0)) is not None
         assert _trace.lasting_key(_reduce._conjugate_product) is not None
 
+    def test_what_cannot_be_told_has_none(self):
+        nameless = types.SimpleNamespace(scale=1)
+        for function in (
+            lambda x: x * nameless.scale,
+            lambda x: x * Settings.scale,
+            lambda x: x * getattr(settings, "scale"),  # noqa: B009
+            lambda x: x * globals()["settings"].scale,
+            lambda x: x * eval("settings.scale"),
+            lambda x: x * helper.scale,
+            lambda x: x * sys.modules["settings"].scale,
+            lambda x, module=settings: x * module.scale,
+            aliased,
+            imported,
+            Scaled(1),
+            Scaled(1).method,
+            parprims.Operator(Scaled(1)),
+            list(range(1000)).index,
+            type("Own", (parprims.Operator,), {})(helper),
+        ):
+            assert _trace.lasting_key(function) is None
 
-def helper(x):
+    def test_recursion_ends(self):
+        assert _trace.lasting_key(recursive) == _trace.lasting_key(recursive) is not None
+        endless = []
+        endless.append(endless)
+        assert _trace.lasting_key(lambda x: x * endless[0]) is None
+
+    def test_operators_are_known_by_their_parts(self):
+        def op(**options):
+            return parprims.Operator(lambda e, later: e + later, **options)
+
+        key = _trace.lasting_key(op(identity=0))
+        assert key == _trace.lasting_key(op(identity=0, name="other"))
+        others = (op(identity=1), op(identity=0.0), op(identity=0, commutative=True), op(identity=0, components=1))
+        assert len({key, *map(_trace.lasting_key, others)}) == 5
+        assert _trace.lasting_key(BUILT_IN["add"]) is BUILT_IN["add"]
+        assert _trace.lasting_key(parprims.segmented("add")) == _trace.lasting_key(parprims.segmented("add"))
+        assert _trace.lasting_key(parprims.segmented("add")) != _trace.lasting_key(parprims.segmented("maximum"))
+
+    def test_arrays_are_known_by_their_values(self):
+        weights = np.array([1.0, 2.0])
+        function = lambda x: x * weights[0]  # noqa: E731
+        before = _trace.lasting_key(function)
+        weights[1] = 3.0
+        assert _trace.lasting_key(function) != before is not None
+        many = np.zeros(10_000)
+        assert _trace.lasting_key(lambda x: x * many[0]) is None
+
+    def test_dtypes_and_functions_of_libraries_last(self):
+        for captured in (np.float32, np.dtype("float32"), np.float32(2), np.add, np.where, math.exp, array_namespace):
+            function = lambda: captured  # noqa: B023, E731
+            assert _trace.lasting_key(function) == _trace.lasting_key(function) is not None
+
+
+def recursive(x):
+    return x if x.ndim == 0 else recursive(x[0])
+
+
+def aliased(x):
+    module = settings
+    return x * module.scale
+
+
+def imported(x):
+    import settings as module
+
+    return x * module.scale
+
+
+# ---- Functions that read what changes between two calls -------------------------------------------------------------
+
+package = types.ModuleType("package")
+settings = package.settings = types.ModuleType("package.settings")
+settings.scale = 1
+table, weights, several = {"scale": 1}, np.ones(3, dtype=np.int64), [1]
+
+
+class Settings:
+    scale = 1
+
+
+class Scaled:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, *xs):
+        return scaled(self.scale, *xs)
+
+    def method(self, *xs):
+        return scaled(self.scale, *xs)
+
+
+held = Scaled(1)
+
+
+def scaled(scale, x, y=None):
+    """Return an associative combination of two elements, or a map of one, that depends on a number."""
+    return x * scale if y is None else x + y + scale
+
+
+def set_everywhere(scale):
+    settings.scale = helper.scale = Settings.scale = held.scale = scale
+    table["scale"] = several[0] = weights[0] = scale
+
+
+ELEMENTS = ((("float32", "x"),), (("float32", "y"),))
+
+
+def augmented(x, y):
+    x += y
     return x
+
+
+def shifted(x, y):
+    y *= x
+    return y
+
+
+def assigned(x, y):
+    x[...] = x + y
+    return x
+
+
+def by_ufunc(x, y):
+    return np.add(x, y, out=x)
+
+
+def at_places(x, y):
+    np.add.at(x, 0, y)
+    return x
+
+
+def copied_to(x, y):
+    np.copyto(x, y)
+    return x
+
+
+def filled(x, y):
+    x.fill(0)
+    return y
+
+
+def by_method(x, y):
+    return x.add_(y)
+
+
+def by_torch(x, y):
+    torch = pytest.importorskip("torch")
+    return torch.add(x, y, out=x)
+
+
+def by_torch_function(x, _):
+    torch = pytest.importorskip("torch")
+    return torch.relu_(x)
+
+
+CHANGES = (
+    augmented,
+    shifted,
+    assigned,
+    by_ufunc,
+    at_places,
+    copied_to,
+    filled,
+    by_method,
+    by_torch,
+    by_torch_function,
+)
+
+
+def helper(x, y=None):
+    return scaled(settings.scale, x, y)
+
+
+def made(module):
+    """Return functions that read a number, in ways of which a reader of code can miss some."""
+
+    def default(x, y=None, *, where=several):
+        return scaled(where[0], x, y)
+
+    def looped(*xs):
+        results = [scaled(int(one), *xs) for one in [module.scale]]
+        return results[0]
+
+    return {
+        "attribute": lambda *xs: scaled(settings.scale, *xs),
+        "package": lambda *xs: scaled(package.settings.scale, *xs),
+        "closure": lambda *xs: scaled(module.scale, *xs),
+        "alias": lambda *xs: scaled((lambda one: one.scale)(module), *xs),
+        "nested": lambda *xs: (lambda: scaled(module.scale, *xs))(),
+        "comprehension": looped,
+        "helper": lambda *xs: helper(*xs),
+        "class": lambda *xs: scaled(Settings.scale, *xs),
+        "object": lambda *xs: scaled(held.scale, *xs),
+        "callable": held,
+        "method": held.method,
+        "dict": lambda *xs: scaled(table["scale"], *xs),
+        "array": lambda *xs: scaled(int(weights[0]), *xs),
+        "default": default,
+        "partial": functools.partial(lambda one, *xs: scaled(one[0], *xs), several),
+    }
+
+
+READERS = made(settings)
+
+
+class TestCapturesChange:
+    """No method and no shortcut uses what a function read in a call before."""
+
+    def calls(self, xp, function, scale):
+        """Return calls of every primitive that takes functions, each with what it is to return."""
+        x = np.arange(1, 13).reshape(3, 4)
+        operator = parprims.Operator(function, identity=0, name="reads")  # no identity, but products alone begin so
+        array = xp.asarray(x)
+        steps = np.arange(4) * scale
+        yield lambda **way: parprims.scan(array, function, **way), np.cumsum(x, axis=1) + steps
+        yield lambda **way: parprims.scan(array, operator, **way), np.cumsum(x, axis=1) + steps
+        yield lambda **way: parprims.reduce(array, function, axis=1, **way), x.sum(axis=1) + 3 * scale
+        yield lambda **way: parprims.reduce(array, operator, axis=1, **way), x.sum(axis=1) + 3 * scale
+        yield lambda **way: parprims.map_reduce(function, array, axis=1, **way), x.sum(axis=1) * scale
+        yield (
+            lambda **way: parprims.map_reduce(lambda x: -x, array, op=operator, axis=1, **way),
+            3 * scale - x.sum(axis=1),
+        )
+        sums = (x[:, :, None] + x.T[None] + scale).sum(axis=1)
+        yield lambda **way: parprims.matmul(array, array.T, multiply=function, **way), sums
+        yield lambda **way: parprims.matmul(array, array.T, multiply=operator, **way), sums
+
+    def check(self, backend, name, method):
+        for scale in (2, 2, 3, 3, 2):  # and again, by what was remembered
+            set_everywhere(scale)
+            for call, expected in self.calls(backend, READERS[name], scale):
+                for _ in range(2):
+                    compare(backend, call(method=method), expected)
+
+    @pytest.mark.parametrize("name", READERS)
+    def test_by_array(self, backend, name):
+        self.check(backend, name, "array")
+
+    @pytest.mark.parametrize("name", READERS)
+    def test_by_kernel(self, gpu, name):
+        self.check(gpu, name, "kernel")
+
+    @pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.sanitize) if name == "object" else name for name in READERS]
+    )
+    def test_by_kernel_of_tensors(self, tensors, name, monkeypatch):
+        for remembered in ("_programs", "_shortcuts"):  # what the emulator made must not outlast this test
+            monkeypatch.setattr(_reduce, remembered, {})
+        self.check(tensors, name, "kernel")
+
+    def test_shortcuts_are_taken(self, tensors, monkeypatch):
+        monkeypatch.setattr(_reduce, "_programs", {})
+        shortcuts = {}
+        monkeypatch.setattr(_reduce, "_shortcuts", shortcuts)
+        array = tensors.asarray(np.arange(12).reshape(3, 4))
+        for name, scale, count in (("attribute", 2, 1), ("attribute", 3, 2), ("attribute", 2, 2), ("helper", 2, 3)):
+            set_everywhere(scale)
+            parprims.reduce(array, parprims.Operator(READERS[name]), axis=1, method="kernel")
+            assert len(shortcuts) == count
+
+    def test_identity_that_reads(self, backend):
+        for method in ("array", "kernel") if backend.name == "emulated" else ("array",):
+            for scale in (2, 3, 2):
+                set_everywhere(scale)
+                op = parprims.Operator(lambda e, later: e + later - settings.scale, identity=lambda _: settings.scale)
+                x = backend.asarray(np.array([5, 6, 7]))
+                compare(
+                    backend,
+                    parprims.scan(x, op, exclusive=True, method=method),
+                    np.array([scale, 5, 11 - scale]),
+                )
+
+    def test_jit_keeps_what_was_read(self, backend):
+        if backend.name != "jax":
+            pytest.skip("only JAX has jit")
+        import jax
+
+        set_everywhere(2)
+        x = backend.asarray(np.arange(4))
+        jitted = jax.jit(lambda x: parprims.reduce(x, READERS["attribute"], method="array"))
+        assert int(jitted(x)) == 6 + 3 * 2
+        set_everywhere(3)
+        assert int(jitted(x)) == 6 + 3 * 2
+        assert int(parprims.reduce(x, READERS["attribute"], method="array")) == 6 + 3 * 3
 
 
 ARGUMENTS = {
@@ -142,6 +432,62 @@ BINARY = set(
     "greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
     "bitwise_right_shift pow atan2 hypot copysign logaddexp".split()
 )
+
+
+class TestInPlace:
+    """What works in place makes another array on JAX, and an error elsewhere unless the array is the function's own."""
+
+    @pytest.mark.parametrize("changes", CHANGES)
+    def test_of_an_argument(self, changes):
+        with pytest.raises(TypeError, match=r"op tried changes its argument in place: return a new array"):
+            _trace.trace("op tried", changes, *ELEMENTS, packed=False)
+
+    @pytest.mark.parametrize("changes", CHANGES)
+    def test_of_an_argument_that_cannot_change(self, changes):
+        try:
+            traced = _trace.trace("op tried", changes, *ELEMENTS, packed=False, immutable=True)
+        except _trace.Untraceable:
+            assert changes.__name__ not in ("augmented", "shifted")
+        else:
+            assert traced.lines == [
+                f"const float t0 = ops::{'add(x, y)' if changes is augmented else 'multiply(y, x)'};"
+            ]
+
+    def test_of_its_own_array(self):
+        def own(x, y):
+            total = x + y
+            same = total
+            copy = array_namespace(x).astype(x, x.dtype)
+            copy *= y
+            total -= copy
+            return same
+
+        lines = [
+            "const float t0 = ops::add(x, y);",
+            "const float t1 = ops::multiply(x, y);",
+            "const float t2 = ops::subtract(t0, t1);",
+        ]
+        for immutable, result in ((False, "t2"), (True, "t0")):
+            traced = _trace.trace("op", own, *ELEMENTS, packed=False, immutable=immutable)
+            assert (traced.lines, traced.outputs) == (lines, (result,))
+
+    def test_of_its_own_array_with_another_dtype(self):
+        def widened(x, y):
+            total = x + x
+            total += y
+            return total
+
+        with pytest.raises(_trace.Untraceable, match="it turns float32 into float64 in place"):
+            _trace.trace("op", widened, (("float32", "x"),), (("float64", "y"),), packed=False)
+
+    def test_of_its_own_array_s_elements(self):
+        def assigned(x, y):
+            total = x + y
+            total[...] = y
+            return total
+
+        with pytest.raises(_trace.Untraceable, match="assigns to elements"):
+            _trace.trace("op", assigned, *ELEMENTS, packed=False)
 
 
 class TestTranslatedFunctions:

@@ -5,13 +5,14 @@ and ``pytest --backend emulated`` on a CPU.
 import dataclasses
 import functools
 import itertools
+import re
 
 import numpy as np
 import pytest
 
 import parprims
 from parprims import _cuda, _tridiagonal, solve_tridiagonal
-from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned
+from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
 from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, stability_classes, thomas
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -19,12 +20,13 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 @pytest.fixture
 def cut(monkeypatch):
-    """Return a function that changes how the kernel cuts its work."""
+    """Return a function that changes how the kernel cuts its work, whatever it changed before."""
+    tile = _tridiagonal._TILE
 
     def cut(**fields):
         for name in ("_runners", "_shortcuts"):
             monkeypatch.setattr(_tridiagonal, name, {})
-        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._TILE, **fields))
+        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(tile, **fields))
 
     return cut
 
@@ -39,7 +41,8 @@ def check(backend, inputs, axis=-1, **options):
     x = np.moveaxis(solved(backend, inputs, axis=axis, **options), axis, -1)
     rows = tuple(np.ascontiguousarray(np.moveaxis(np.broadcast_to(y, np.shape(inputs[3])), axis, -1)) for y in inputs)
     allowed = 10 * np.maximum(backward_error(*rows, gtsv(*rows)), eps(rows[1].dtype.name))
-    assert np.all(backward_error(*rows, x) <= allowed)
+    error, name = backward_error(*rows, x), "solve_tridiagonal, backward error"
+    within(error, allowed, name, "kernel", rows[1].dtype.name, backend)
 
 
 def check_dominant(backend, inputs, axis=-1, pivots=("none", "auto")):
@@ -48,7 +51,8 @@ def check_dominant(backend, inputs, axis=-1, pivots=("none", "auto")):
     rows = tuple(np.moveaxis(y, axis, 0) for y in inputs)
     expected = np.moveaxis(thomas(*rows), 0, axis)
     found = [solved(backend, inputs, axis=axis, pivot=pivot) for pivot in pivots]
-    assert np.all(abs(found[0] - expected) <= dominant_bound(*inputs[:3], expected, axis))
+    error, allowed = abs(found[0] - expected), dominant_bound(*inputs[:3], expected, axis)
+    within(error, allowed, "solve_tridiagonal", "kernel", inputs[1].dtype.name, backend)
     assert all(x.tobytes() == found[0].tobytes() for x in found)
     return found[0]
 
@@ -134,15 +138,28 @@ def test_layouts_in_order(gpu, rng, subtests):
             assert x.tobytes() == solved(gpu, (*whole, inputs[3]), pivot="none").tobytes()
 
 
+# Shapes and axes, and how the work is cut, that take between them every way of a block's templates.
+SMALL = (
+    ((3, 7), -1, {}),  # a thread to a system, of several systems
+    ((3, 20), -1, {}),  # threads of a warp
+    ((2, 700), -1, {"threads": 256}),  # several warps, of several systems
+    ((1, 700), -1, {}),  # a block to each
+    ((7, 3), 0, {}),  # systems side by side
+    ((20, 3), 0, {}),
+    ((700, 3), 0, {}),
+    ((700, 2), 0, {"across": 1}),
+)
+
+
 @pytest.mark.sanitize
 @pytest.mark.parametrize("pivot", ["auto", "partial", "none"])
 @pytest.mark.parametrize("periodic", [False, True])
-def test_small(gpu, rng, pivot, periodic, subtests):
+def test_small(gpu, rng, cut, pivot, periodic, subtests):
     """Every way of the template, on systems that fill neither a thread nor a block."""
-    for shape, axis in (((3, 21), -1), ((21, 3), 0), ((2, 300), -1), ((300, 2), 0)):
+    for shape, axis, fields in SMALL:
         with subtests.test(shape=shape, axis=axis):
-            inputs = dominant(rng, shape if axis else shape[::-1], "float32")
-            inputs = tuple(np.moveaxis(x, -1, axis) for x in inputs)
+            cut(**fields)
+            inputs = dominant(rng, shape, "float32")
             arrays = [gpu.asarray(x) for x in inputs]
             x, error = solve_tridiagonal(
                 *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
@@ -151,6 +168,33 @@ def test_small(gpu, rng, pivot, periodic, subtests):
             if not periodic:
                 expected = np.moveaxis(thomas(*(np.moveaxis(y, axis, 0) for y in inputs)), 0, axis)
                 np.testing.assert_allclose(gpu.to_numpy(x), expected.astype(np.float64), rtol=0, atol=1e-4)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_blocks_take_systems_in_turn(gpu, rng, cut, axis):
+    """One block for all that a launch leaves to the next: random systems to the second, singular ones to the third."""
+    cut(blocks=1)
+    inputs = normal(rng, (10, 700), "float32")
+    for x in inputs[:3]:
+        x[::2, 300] = 0
+    inputs[1][1::2, 300] = 0.01  # a row that is not dominant
+    given = tuple(np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
+    x = np.moveaxis(solved(gpu, given, axis=axis), axis, -1)
+    assert np.all(np.isnan(x[::2]))
+    rows = tuple(y[1::2] for y in inputs)
+    allowed = 10 * np.maximum(backward_error(*rows, gtsv(*rows)), eps("float32"))
+    assert np.all(backward_error(*rows, x[1::2]) <= allowed)
+
+
+@pytest.mark.sanitize
+def test_every_remainder(gpu, rng, subtests):
+    """Of 32 lengths in turn: with exchanges and without, along and across."""
+    for n in few_on_jax(gpu, rng, range(97, 129), 2):
+        with subtests.test(n=n):
+            check_dominant(gpu, dominant(rng, (3, n), "float32"), pivots=("none",))
+            check(gpu, normal(rng, (3, n), "float32"))
+            check(gpu, normal(rng, (n, 3), "float32"), axis=0)
 
 
 @pytest.fixture
@@ -196,20 +240,30 @@ def test_long_systems_dominant_or_not(long_ones, rng):
         assert one.tobytes() == x[system].tobytes()
 
 
+# A system of few rows, of more, and of so many chunks that what joins them is joined again.
+CHUNKS = (((4, 300), -1), ((700, 2), 0), ((1, 8500), -1))
+
+
 @pytest.mark.sanitize
-def test_small_chunks(long_ones, rng, subtests):
-    for pivot in ("partial", "none"):
-        for periodic in (False, True):
-            for shape, axis in (((2, 300), -1), ((700, 2), 0)):
-                with subtests.test(pivot=pivot, periodic=periodic, shape=shape):
-                    inputs = tuple(
-                        np.moveaxis(x, -1, axis) for x in dominant(rng, shape if axis else shape[::-1], "float32")
-                    )
-                    arrays = [long_ones.asarray(x) for x in inputs]
-                    _, error = solve_tridiagonal(
-                        *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
-                    )
-                    assert np.all(long_ones.to_numpy(error) < 16 * eps("float32"))
+@pytest.mark.parametrize("pivot", ["auto", "partial", "none"])
+@pytest.mark.parametrize("periodic", [False, True])
+def test_small_chunks(long_ones, rng, subtests, periodic, pivot):
+    for shape, axis in CHUNKS:
+        with subtests.test(shape=shape):
+            arrays = [long_ones.asarray(x) for x in dominant(rng, shape, "float32")]
+            _, error = solve_tridiagonal(
+                *arrays, axis=axis, pivot=pivot, periodic=periodic, method="kernel", return_residual=True
+            )
+            assert np.all(long_ones.to_numpy(error) < 16 * eps("float32"))
+
+
+@pytest.mark.sanitize
+def test_several_warps_solve_the_rest(gpu, rng, cut):
+    """What remains of a long system has rows for more threads than a warp has; a block solves for several systems."""
+    cut(shared_bytes=2000, stretch=64, units_short=128, few=400, long_blocks=1, few_blocks=1)
+    kinds = [dominant, normal] * 2
+    inputs = tuple(np.stack(x) for x in zip(*(make(rng, 66_000, "float32") for make in kinds), strict=True))
+    check(gpu, inputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -489,11 +543,18 @@ def test_every_thread_sees_the_loss(gpu, rng):
         assert np.all(np.isfinite(x[[0, 1, 3]]))
 
 
-def test_refusals(gpu):
-    x = gpu.asarray(np.ones((2, 4), np.float16))
-    assert "does not compute in float16" not in str(parprims.methods(solve_tridiagonal, x, x, x, x)["kernel"])
-    wide = gpu.asarray(np.ones((2, 4)))
-    assert next(iter(parprims.methods(solve_tridiagonal, wide, wide, wide, wide).items())) == ("kernel", None)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
+def test_serves_every_dtype(gpu, rng, dtype):
+    """It refuses none, is the first choice of auto, and returns what it was given."""
+    if not gpu.supports(dtype):
+        pytest.skip(f"{gpu.name} has no {dtype} arithmetic")
+    inputs = dominant(rng, (2, 40), dtype)
+    arrays = [gpu.asarray(x) for x in inputs]
+    assert next(iter(parprims.methods(solve_tridiagonal, *arrays).items())) == ("kernel", None)
+    x = solved(gpu, inputs)
+    assert x.dtype == inputs[3].dtype
+    expected = np.moveaxis(thomas(*(np.moveaxis(y, -1, 0) for y in inputs)), 0, -1)
+    assert np.all(abs(x.astype(expected.dtype) - expected) <= dominant_bound(*inputs[:3], expected, -1))
 
 
 # ---- Plans, which need no GPU -----------------------------------------------------------------------------------
@@ -522,6 +583,23 @@ def test_plans_fit(subtests):
                     assert one.shared_bytes <= 227 << 10
                     rows = int(one.body.split(", ")[1])
                     assert one.grid * one.block * rows >= 1000 * n
+
+
+def test_small_systems_take_every_way(monkeypatch):
+    """A thread, a warp and more to a system, one and several systems to a block, along and across."""
+    found = set()
+    for shape, axis, fields in SMALL:
+        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._Tile(), **fields))
+        for launch in plan(shape, axis).launches():
+            name, _, units, together, across = re.match(
+                r" *(\w+)<\w+, (\d+), (\d+), (\d+), (\w+)", launch.body
+            ).groups()
+            found.add((name, ("1", "warp", "more")[(int(units) > 1) + (int(units) > 32)], together == "1", across))
+    for name in ("solve_in_order", "solve_exchanging", "solve_systems"):
+        for across in ("false", "true"):
+            for units, alone in (("1", False), ("warp", False), ("more", False), ("more", True)):
+                if (name, units, alone, across) != ("solve_exchanging", "more", False, "false"):  # has no such blocks
+                    assert (name, units, alone, across) in found
 
 
 def test_plans_of_too_many_axes():

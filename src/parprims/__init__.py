@@ -1,5 +1,6 @@
 """Parallel primitives for every array library."""
 
+from parprims._cuda import jax_export_checks
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
@@ -19,6 +20,7 @@ __all__ = [
     "cumulative_prod",
     "cumulative_sum",
     "explain",
+    "jax_export_checks",
     "linear_recurrence",
     "map_reduce",
     "matmul",

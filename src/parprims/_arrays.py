@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import functools
+import math
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
@@ -23,42 +26,205 @@ SIXTEEN_BIT_FLOATS = ("float16", "bfloat16")
 def namespace(**arrays: Array) -> Namespace:
     """Return the array namespace the named arrays share.
 
-    Raises TypeError, naming the argument, if one is no array or comes from another library, and ValueError if
-    one lives on another device.
+    Raises TypeError, naming the argument, if one is no array, comes from another library or is of a kind whose meaning
+    a result would not keep, and ValueError if one lives on another device.
     """
+    return _shared(arrays, sharded=False)
+
+
+def admit(arrays: dict[str, Array], *, moved: bool = False, sharded: bool = False) -> tuple[Namespace, list[Array]]:
+    """Return the array namespace the named arrays share, and the arrays as every method takes them.
+
+    Besides what `namespace` refuses, dtypes are refused that are none of numbers or bool. NumPy's arrays come out as
+    plain ones of native byte order, its scalars as arrays of no dimension. The first array aside they are only
+    ``moved``, so that NumPy's may have any dtype. ``sharded`` lets JAX's be spread over several devices.
+    """
+    xp = _shared(arrays, sharded=sharded)
+    admitted: list[Array] = []
+    for name, array in arrays.items():
+        dtype = array.dtype
+        if not is_number(dtype) and not (moved and admitted and _can_move(array)):
+            raise TypeError(f"{name} must have a dtype of numbers or bool, got {dtype_name(dtype)}")
+        if _is_jax_literal(type(array)):
+            array = xp.asarray(array)
+        elif isinstance(array, (np.ndarray, np.generic)):
+            if type(array) is not np.ndarray:
+                array = np.asarray(array)
+            if not dtype.isnative:
+                array = array.astype(dtype.newbyteorder("="))
+        elif array_api_compat.is_jax_array(array) and not is_sharded(array):
+            array = _unsplit(array)
+        admitted.append(array)
+    return xp, admitted
+
+
+def _can_move(x: Array) -> bool:
+    """Return whether elements that are no numbers can be moved: all but JAX's random keys."""
+    return not array_api_compat.is_jax_array(x) or not dtype_name(x.dtype).startswith("key<")
+
+
+def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
     shared: Namespace = None
     first = ""
     for name, array in arrays.items():
-        if shared is not None and type(array) is type(arrays[first]):
-            xp = shared
-        else:
-            try:
-                xp = _numpy() if type(array) is np.ndarray else array_api_compat.array_namespace(array)
-            except TypeError:
-                raise TypeError(f"{name} must be an array, got {type(array).__name__}") from None
+        xp, flaw = _known.get(type(array)) or _know(name, array)
         if shared is None:
+            if array_api_compat.is_array_api_strict_namespace(xp) and _version(xp) < "2023.12":
+                raise TypeError(
+                    f"{name} is an array of {xp.__name__} at version {_version(xp)} of the array API standard: "
+                    "version 2023.12 or later is needed"
+                )
             shared, first = xp, name
         elif xp is not shared:
             raise TypeError(
                 f"{name} is an array of {xp.__name__}, but {first} is one of {shared.__name__}: "
                 "all arrays must come from one library"
             )
-        elif not array_api_compat.is_numpy_array(array):
+        if flaw is not None:
+            reason = flaw(array)
+            if reason is not None and not (sharded and flaw is _jax_flaw):
+                raise (ValueError if flaw is _jax_flaw else TypeError)(f"{name} {reason}")
+        if name != first and not isinstance(array, np.ndarray):
             _check_same_device(first, arrays[first], name, array)
     return shared
 
 
-@functools.cache
-def _numpy() -> Namespace:
-    return array_api_compat.array_namespace(np.empty(0))
+_known: dict[type, tuple[Namespace, Callable[[Array], str | None] | None]] = {}
+"""The namespace of arrays of a type, and the function that tells what is wrong with one of them, if anything can be."""
+
+
+def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | None] | None]:
+    """Find out about the type of an array; raise TypeError, naming the argument, if its arrays are not to be used."""
+    kind = type(array)
+    library = kind.__module__.partition(".")[0]
+    if library == "dask":  # before anything of it is imported
+        raise TypeError(
+            f"{name} is a dask array: parprims has no drivers for chunked arrays yet; call compute() or map_blocks()"
+        )
+    if library == "sparse":
+        raise TypeError(f"{name} must be a dense array, got {kind.__name__}: call todense()")
+    if _is_jax_literal(kind):
+        import jax
+
+        return jax.numpy, None
+    try:
+        xp = array_api_compat.array_namespace(array)
+    except TypeError:
+        raise TypeError(f"{name} must be an array, got {kind.__name__}") from None
+    flaw = None
+    if isinstance(array, np.ndarray):
+        if kind is not np.ndarray and kind is not np.memmap:
+            own = "its mask would be lost" if isinstance(array, np.ma.MaskedArray) else "convert it by numpy.asarray"
+            raise TypeError(f"{name} must be a plain array, got {kind.__name__}: {own}")
+    elif array_api_compat.is_torch_namespace(xp):
+        if not _is_plain_tensor(kind):
+            raise TypeError(f"{name} must be a plain tensor, got {kind.__name__}")
+        flaw = _torch_flaw
+    elif array_api_compat.is_jax_namespace(xp):
+        flaw = _jax_flaw
+    _known[kind] = xp, flaw
+    return xp, flaw
+
+
+def _is_jax_literal(kind: type) -> bool:
+    """Return whether arrays of the type are NumPy's in the eyes of Python, but constants of a JAX program."""
+    return kind.__name__ == "TypedNdArray" and kind.__module__.startswith("jax.")
+
+
+def _is_plain_tensor(kind: type) -> bool:
+    """Return whether tensors of the type are plain, or PyTorch puts them in place of such, as torch.compile does."""
+    import torch
+
+    return kind in (torch.Tensor, torch.nn.Parameter) or kind.__module__.startswith(
+        ("torch._subclasses.", "torch._functorch.", "torch.fx.")
+    )
+
+
+def _torch_flaw(x: Array) -> str | None:
+    if x.is_nested:
+        return "must be a plain tensor, got a nested one"
+    layout = str(x.layout)
+    return None if layout == "torch.strided" else f"must be a dense tensor, got layout {layout}: call to_dense()"
+
+
+def _jax_flaw(x: Array) -> str | None:
+    if not is_sharded(x):
+        return None
+    if is_traced(x):
+        over, gather = f"explicit axes of a mesh, {explicit_sharding(x).spec}", "jax.sharding.reshard"
+    else:
+        over, gather = f"{len(x.devices())} devices", "jax.device_put"
+    return (
+        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
+        "inside jax.shard_map"
+    )
+
+
+def is_sharded(x: Array) -> bool:
+    """Return whether a JAX array has its elements on several devices, each some of them, as far as can be seen.
+
+    Of one without a value this is its type to tell, which knows explicit axes of a mesh only. Inside shard_map an array
+    is what one device has.
+    """
+    if is_traced(x):
+        sharding = explicit_sharding(x)
+        return sharding is not None and not sharding.is_fully_replicated
+    return len(x.devices()) > 1 and not x.is_fully_replicated
+
+
+def _unsplit(x: Array) -> Array:
+    """Return a JAX array as one that is not split, in the words of its type, over axes of a mesh of length 1.
+
+    JAX's operations go by the words.
+    """
+    sharding = explicit_sharding(x)
+    if sharding is None or all(axes is None for axes in sharding.spec):
+        return x
+    import jax
+
+    mesh = sharding.mesh if is_traced(x) else x.sharding.mesh
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+
+def varying_alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return JAX arrays as ones that vary over the same axes of a mesh, which inside shard_map their types tell."""
+    import jax
+
+    own = [_varying(x) for x in arrays]
+    together = frozenset().union(*own)
+    return tuple(
+        jax.lax.pcast(x, tuple(sorted(together - axes)), to="varying") if together - axes else x
+        for x, axes in zip(arrays, own, strict=True)
+    )
+
+
+def _varying(x: Array) -> frozenset[str]:
+    import jax
+
+    found: frozenset[str] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
+    return found
+
+
+def explicit_sharding(x: Array) -> Any:
+    """Return the sharding that is part of the type of a JAX array, or None if there is none."""
+    import jax
+
+    return getattr(jax.typeof(x), "sharding", None)
 
 
 def _check_same_device(first: str, one: Array, name: str, other: Array) -> None:
     if is_traced(one) or is_traced(other):
         return
-    here, there = array_api_compat.device(one), array_api_compat.device(other)
-    if here != there:
-        raise ValueError(f"{name} is on device {there}, but {first} is on {here}: all arrays must be on one device")
+    if array_api_compat.is_jax_array(one) and hasattr(one, "devices") and hasattr(other, "devices"):
+        here, there = one.devices(), other.devices()  # which may share an array, or each have a copy
+        if here == there:
+            return
+        here, there = (", ".join(sorted(map(str, devices))) for devices in (here, there))
+    else:
+        here, there = array_api_compat.device(one), array_api_compat.device(other)
+        if here == there:
+            return
+    raise ValueError(f"{name} is on device {there}, but {first} is on {here}: all arrays must be on one device")
 
 
 def is_traced(x: Array) -> bool:
@@ -71,10 +237,22 @@ def is_traced(x: Array) -> bool:
 
 
 def device(x: Array) -> Any:
-    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value."""
+    """Return the device of an array; None, which leaves it to the program, for a JAX array without a value.
+
+    For one that several devices have a copy of it is the sharding of such arrays, of any number of dimensions.
+    """
     if is_tensor(x):
         return x.device
-    return None if is_traced(x) else array_api_compat.device(x)
+    if not array_api_compat.is_jax_array(x):
+        return array_api_compat.device(x)
+    if is_traced(x):
+        return None
+    devices = x.devices()
+    if len(devices) == 1:
+        return next(iter(devices))
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return NamedSharding(x.sharding.mesh, PartitionSpec()) if isinstance(x.sharding, NamedSharding) else x.sharding
 
 
 def is_tensor(x: Any) -> bool:
@@ -109,9 +287,11 @@ def compiling(x: Any) -> bool:
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
     try:
-        index = operator.index(axis)
+        index = operator.index(axis) if type(axis) is not bool else None
     except TypeError:
-        raise TypeError(f"{name} must be an integer, got {axis!r}") from None
+        index = None
+    if index is None:
+        raise TypeError(f"{name} must be an integer, got {shown(axis)}")
     if not -ndim <= index < ndim:
         raise IndexError(f"{name} {index} is out of range for an array of {ndim} dimensions")
     return index % ndim
@@ -121,12 +301,183 @@ def normalize_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """Return the axes meant by None (all), an integer or a tuple of integers, in ascending order."""
     if axis is None:
         return tuple(range(ndim))
+    if isinstance(axis, (list, set, range)):
+        raise TypeError(f"axis must be an integer, a tuple of integers or None, got {shown(axis)}")
     if not isinstance(axis, tuple):
         return (normalize_axis(axis, ndim),)
     axes = tuple(normalize_axis(one, ndim) for one in axis)
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis {axis} names an axis twice")
     return tuple(sorted(axes))
+
+
+_ANNOUNCING = ("array_api_compat.numpy", "array_api_strict")
+
+
+def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which NumPy does not warn of infinities and NaN, which here are results like others.
+
+    In it JAX minds nothing of ours either that it was told to mind of a caller's: that ranks differ, that Python's
+    numbers go to the device, or NaN and infinities on the way to a result.
+    """
+    name = getattr(xp, "__name__", "")
+    if name == "jax.numpy":
+        return _quiet_jax()
+    return np.errstate(all="ignore") if name in _ANNOUNCING else contextlib.nullcontext()
+
+
+def _quiet_jax() -> contextlib.AbstractContextManager[Any]:
+    import jax
+
+    # Only what is switched on is switched off: switches are part of what JAX finds its programs by.
+    config, contexts = jax.config, []
+    if config.jax_numpy_rank_promotion != "allow":
+        contexts.append(jax.numpy_rank_promotion("allow"))
+    if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
+        contexts.append(jax.transfer_guard_host_to_device("allow"))
+    if config.jax_debug_nans:
+        contexts.append(jax.debug_nans(False))
+    if config.jax_debug_infs:
+        contexts.append(jax.debug_infs(False))
+    if not contexts:
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    for context in contexts:
+        stack.enter_context(context)
+    return stack
+
+
+def announced(primitive: str, xp: Namespace, result: Any) -> Any:
+    """Return a result; raise FloatingPointError where JAX was told to mind NaN or infinities and it holds one.
+
+    JAX itself looks at what it compiles now, not at what it compiled before it was told.
+    """
+    if getattr(xp, "__name__", "") == "jax.numpy":
+        import jax
+
+        config = jax.config
+        looks = [look for look, on in ((np.isnan, config.jax_debug_nans), (np.isinf, config.jax_debug_infs)) if on]
+        for x in (result if isinstance(result, tuple) else (result,)) if looks else ():
+            if not is_traced(x) and dtype_kind(x.dtype) in ("float", "complex"):
+                values = jax.device_get(x)
+                for look in looks:
+                    if look(values).any():
+                        raise FloatingPointError(f"invalid value ({look.__name__[2:]}) encountered in {primitive}")
+    return result
+
+
+def shown(value: Any) -> str:
+    """Return what an error says of a wrong value: itself if that is short, else its type."""
+    try:
+        text = repr(value)
+    except Exception:  # a stranger's
+        text = ""
+    return text if 0 < len(text) <= 60 and "\n" not in text else type(value).__name__
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a flag as a bool; raise TypeError, naming the argument, for anything but a bool of Python or NumPy."""
+    if value is True or value is False:
+        return bool(value)
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, got {shown(value)}")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return a word; raise ValueError, naming the argument and the nearest choice, for any that is not a choice."""
+    if isinstance(value, str) and value in choices:
+        return value
+    near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    hint = f": did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}{hint}")
+
+
+_DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128",
+)  # fmt: skip
+_LONG_DOUBLES = tuple(np.dtype(one).name for one in (np.longdouble, np.clongdouble))
+
+
+def is_number(dtype: Any) -> bool:
+    """Return whether a dtype is the standard's, bfloat16, or NumPy's long double: numbers or bool, no other width."""
+    library: Any = type(dtype)
+    return _is_number(library, dtype)
+
+
+@functools.cache
+def _is_number(_type: Any, dtype: Any) -> bool:
+    name = dtype_name(dtype)
+    return (name in _DTYPES or name in _LONG_DOUBLES) and getattr(dtype, "fields", None) is None
+
+
+_BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+
+
+def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
+    """Return the library's dtype meant by one of its own, by the standard's name of one, or by a type of Python.
+
+    Raises TypeError, naming the argument, for anything else and for a dtype the library does not have.
+    """
+    found = _as_dtype(xp, dtype)
+    if found is None or not is_number(found):
+        raise TypeError(f"{name} must be a dtype of {xp.__name__}, or the standard's name of one, got {shown(dtype)}")
+    if array_api_compat.is_jax_namespace(xp):
+        import jax
+
+        canonical = jax.dtypes.canonicalize_dtype(found)
+        if canonical != found:
+            if isinstance(dtype, type) and dtype in _BUILT_IN_DTYPES:
+                return canonical
+            raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(found)}")
+    return found
+
+
+def _as_dtype(xp: Namespace, dtype: Any) -> Any:
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        found = getattr(xp, dtype, None)
+        if found is None and dtype == "bfloat16" and array_api_compat.is_numpy_namespace(xp):
+            try:
+                return np.dtype("bfloat16")  # which ml_dtypes gives NumPy
+            except TypeError:
+                return None
+    elif array_api_compat.is_torch_namespace(xp):
+        import torch
+
+        found = dtype if isinstance(dtype, torch.dtype) else None
+        if found is None and isinstance(dtype, type) and dtype in _BUILT_IN_DTYPES:
+            found = getattr(xp, _BUILT_IN_DTYPES[dtype])
+        return found
+    elif _has_numpy_dtypes(xp):
+        found = dtype if isinstance(dtype, (str, type, np.dtype)) or hasattr(dtype, "dtype") else None
+    else:
+        return next((own for own in (getattr(xp, one, None) for one in _DTYPES) if _same_dtype(own, dtype)), None)
+    if found is None or not _has_numpy_dtypes(xp):
+        return found
+    try:
+        converted = np.dtype(found)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    return converted.newbyteorder("=") if not converted.isnative else converted
+
+
+def _same_dtype(own: Any, dtype: Any) -> bool:
+    return own is dtype or (type(own) is type(dtype) and bool(own == dtype))
+
+
+@functools.cache
+def _has_numpy_dtypes(xp: Namespace) -> bool:
+    return any(getattr(array_api_compat, f"is_{one}_namespace")(xp) for one in ("numpy", "cupy", "jax"))
+
+
+def as_dtypes(xp: Namespace, dtype: Any) -> tuple[Any, ...] | None:
+    """Return the dtypes meant by None, one, or a tuple of one for each component."""
+    if dtype is None:
+        return None
+    if not isinstance(dtype, tuple):
+        return (as_dtype(xp, dtype),)
+    return tuple(as_dtype(xp, one, f"dtype[{index}]") for index, one in enumerate(dtype))
 
 
 @functools.cache
@@ -181,6 +532,20 @@ def ring_dtype(xp: Namespace, dtype: Any) -> Any:
     return compute_dtype(xp, dtype)
 
 
+def lacks_arithmetic(xp: Namespace, dtypes: Sequence[Any]) -> str | None:
+    """Return the sentence why the library computes nothing in one of the dtypes, or None: PyTorch's wide unsigned."""
+    if array_api_compat.is_torch_namespace(xp):
+        for dtype in dtypes:
+            if dtype_kind(dtype) == "uint" and dtype_bits(dtype) > 8:
+                return f"PyTorch has no arithmetic on {dtype_name(dtype)}: cast to a signed integer"
+    return None
+
+
+def as_result(x: Array) -> Array:
+    """Return a result as an array: NumPy makes scalars of arrays of no dimension."""
+    return np.asarray(x) if isinstance(x, np.generic) else x
+
+
 def lacks_products(xp: Namespace, x: Array, dtype: Any) -> bool:
     """Return whether the library has no products of vectors of the dtype where x is: PyTorch, of integers on GPUs."""
     return array_api_compat.is_torch_namespace(xp) and x.is_cuda and dtype_kind(dtype) in ("int", "uint")
@@ -211,37 +576,107 @@ _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
     float: ("float", "complex"),
     complex: ("complex",),
 }
+_PYTHON_TYPES: dict[str, type] = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is a number of Python or NumPy, not an array."""
+    return type(value) in _SCALAR_KINDS or isinstance(value, np.generic)
 
 
 def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...]) -> Array:
-    """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape, never rounding it.
+    """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape.
 
-    Raises TypeError, naming the argument, for an array of another library or dtype and for a Python scalar of a
-    kind the dtype cannot hold (2.5 for an integer), and ValueError for an integer out of the dtype's range or an
-    array that does not broadcast.
+    Numbers of Python are rounded to the dtype; those of NumPy have to be in it. Raises TypeError, naming the argument,
+    for an array of another library or dtype and for a scalar of a kind the dtype cannot hold (2.5 for an integer), and
+    ValueError for a number out of the dtype's range, one of NumPy that the dtype would round, or an array that does
+    not broadcast.
     """
-    array = _typed(name, value, xp, dtype, device)
+    if is_scalar(value):
+        number = as_scalar(name, value, dtype)
+        with quiet(xp):
+            array = xp.asarray(number, dtype=dtype, device=device)
+    else:
+        other, (array,) = admit({name: value})
+        if other is not xp:
+            raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
+        if array.dtype != dtype:
+            raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
+        _check_on(name, array, device)
     try:
         return xp.broadcast_to(array, shape)
     except (ValueError, RuntimeError, TypeError):  # the libraries differ
-        raise ValueError(f"{name} must broadcast to shape {shape}, got shape {array.shape}") from None
+        raise ValueError(f"{name} must broadcast to shape {shape}, got shape {tuple(array.shape)}") from None
 
 
-def _typed(name: str, value: Any, xp: Namespace, dtype: Any, device: Any) -> Array:
-    for scalar, kinds in _SCALAR_KINDS.items():
-        if type(value) is scalar:
-            if dtype_kind(dtype) not in kinds:
-                raise TypeError(f"{name} must fit dtype {dtype_name(dtype)}, got {value!r}")
-            if scalar is int and dtype_kind(dtype) in ("int", "uint"):
-                info = xp.iinfo(dtype)
-                if not info.min <= value <= info.max:
-                    raise ValueError(f"{name} must be in the range of {dtype_name(dtype)}, got {value}")
-            return xp.asarray(value, dtype=dtype, device=device)
-    if namespace(**{name: value}) is not xp:
-        raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
-    if value.dtype != dtype:
-        raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(value.dtype)}")
-    return value
+def _check_on(name: str, x: Array, device: Any) -> None:
+    """Raise ValueError unless an array is on a device, one of those of JAX if that is a sharding."""
+    if device is None or is_traced(x) or array_api_compat.is_numpy_array(x):
+        return
+    if array_api_compat.is_jax_array(x):
+        wanted = getattr(device, "device_set", {device})
+        fits = x.devices() == wanted
+    else:
+        wanted, fits = device, array_api_compat.device(x) == device
+    if not fits:
+        raise ValueError(f"{name} is on device {array_api_compat.device(x)}, but must be on {device}")
+
+
+def as_scalar(name: str, value: Any, dtype: Any) -> Any:
+    """Return a number of Python or NumPy as one of Python that the dtype holds; errors as `as_array` has them."""
+    given = type(value)
+    if isinstance(value, np.generic):
+        if dtype_name(value.dtype) == dtype_name(dtype):
+            return value if dtype_name(dtype) in _LONG_DOUBLES else value.item()
+        given = _PYTHON_TYPES.get(dtype_kind(value.dtype), object)
+    to = dtype_name(dtype)
+    if dtype_kind(dtype) not in _SCALAR_KINDS.get(given, ()):
+        raise TypeError(f"{name} must fit dtype {to}, got {shown(value)}")
+    number = given(value)
+    low, high = _range(to)
+    parts = (number.real, number.imag) if given is complex else (number,)
+    if not all(low <= part <= high or (given not in (bool, int) and not math.isfinite(part)) for part in parts):
+        raise ValueError(f"{name} must be in the range of {to}, got {shown(value)}")
+    # A number of Python is rounded as everywhere in Python, one of NumPy has a dtype of its own.
+    if given is not type(value) and not (
+        all(_is_exact(part, to) for part in parts) and (number == value or number != number)
+    ):
+        raise ValueError(f"{name} must be exact in {to}, got {shown(value)}")
+    return number
+
+
+_FLOATS = {"float16": (11, 15), "bfloat16": (8, 127), "float32": (24, 127), "float64": (53, 1023)}
+"""The bits of a significand, and the largest exponent."""
+
+
+def _float_format(name: str) -> tuple[int, int]:
+    return _FLOATS.get("float32" if name == "complex64" else name, _FLOATS["float64"])
+
+
+@functools.cache
+def _range(name: str) -> tuple[Any, Any]:
+    """Return the least and the largest finite number of a dtype, of the parts of a complex one."""
+    kind, bits = dtype_kind(name), dtype_bits(name)
+    if kind == "bool":
+        return 0, 1
+    if kind == "uint":
+        return 0, 2**bits - 1
+    if kind == "int":
+        return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    digits, exponent = _float_format(name)
+    largest = (2.0 - 2.0 ** (1 - digits)) * 2.0**exponent
+    return -largest, largest
+
+
+def _is_exact(number: Any, name: str) -> bool:
+    """Return whether a number in the range of a dtype is one of it."""
+    if dtype_kind(name) not in ("float", "complex") or (isinstance(number, float) and not math.isfinite(number)):
+        return True
+    if float(number) != number:
+        return False
+    digits, most = _float_format(name)
+    exponent = max(math.frexp(number)[1], 2 - most)  # that of subnormal numbers is the least of normal ones
+    return math.ldexp(number, digits - exponent).is_integer()
 
 
 def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:
@@ -270,3 +705,19 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:
     """Return the index that applies slice(*bounds) to one axis, counted from the front, and takes all of the others."""
     return (slice(None),) * axis + (slice(*bounds), ...)
+
+
+def offers(xp: Namespace, function: str) -> bool:
+    """Return whether the library has a function that the standard had not always."""
+    if array_api_compat.is_array_api_strict_namespace(xp):
+        return _version(xp) >= _SINCE[function]
+    return hasattr(xp, function)
+
+
+_SINCE = {"cumulative_sum": "2023.12", "cumulative_prod": "2024.12", "take_along_axis": "2024.12"}
+
+
+def _version(xp: Namespace) -> str:
+    """Return the version of the standard that array-api-strict is set to."""
+    version: str = xp.get_array_api_strict_flags()["api_version"]
+    return version

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from parprims import _derivatives, _scan, _tridiagonal
-from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced
+from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced, quiet, varying_alike
 from parprims._derivatives import filled, first, join, previous, rest
 from parprims._dispatch import Methods
 
@@ -19,14 +19,20 @@ def wanted(arrays: tuple[Array | None, ...]) -> bool:
     return any(x is not None and is_traced(x) for x in arrays)
 
 
+# A rule stays with the program that it is part of, after the arrays without values that the program was made with are
+# no more. So rules are given their arrays and keep a record of the call without any.
+
+
 def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     """Return the solution of a linear recurrence, with its derivative: dx[n] = a[n] dx[n-1] + da[n] x[n-1] + db[n]."""
+    given, r = (*r.inputs, r.initial), _derivatives.changed(r, inputs=(), initial=None)
     axis, reverse = r.axis, r.reverse
     wide = compute_dtype(xp, r.dtype)
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def compute(a: Array, b: Array, initial: Array | None) -> Array:
-        return methods(method, xp, _derivatives.changed(r, inputs=(a, b), initial=initial))
+        inputs, initial = (_on_device(a), _on_device(b)), _on_device(initial)
+        return methods(method, xp, _derivatives.changed(r, inputs=inputs, initial=initial))
 
     def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
         x = compute(*primals)
@@ -39,8 +45,8 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
         dx = _solution(xp, a, _sum(by_a, db), dstart, x, axis, reverse, method)
         return x, cast(xp, dx, x.dtype)
 
-    compute.defjvp(tangent, symbolic_zeros=True)
-    solution: Array = compute(*r.inputs, r.initial)
+    compute.defjvp(_quietly(xp, tangent), symbolic_zeros=True)
+    solution: Array = compute(*given)
     return solution
 
 
@@ -50,11 +56,13 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     The derivatives of x[0] ... x[i] and of the second component of an affine map are those of recurrences with the
     coefficients x.
     """
+    given, r = (r.inputs, r.starts()), _derivatives.changed(r, inputs=(), initial=None)
     axis, exclusive, reverse = r.axis, r.exclusive, r.reverse
     include_initial = r.n > r.shape[axis]
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def compute(xs: tuple[Array, ...], initial: tuple[Array, ...]) -> tuple[Array, ...]:
+        xs, initial = (tuple(_on_device(one) for one in ones) for ones in (xs, initial))
         y = methods(method, xp, _derivatives.changed(r, inputs=xs, initial=initial or None))
         return (y,) if r.single else y
 
@@ -94,34 +102,38 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
             dys.append(cast(xp, arranged(dy, dstart), y.dtype))
         return ys, tuple(dys)
 
-    compute.defjvp(tangent, symbolic_zeros=True)
-    ys = compute(r.inputs, r.starts())
+    compute.defjvp(_quietly(xp, tangent), symbolic_zeros=True)
+    ys = compute(*given)
     return ys[0] if r.single else ys
 
 
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems, whose transposed systems give the derivatives."""
-    x: Array = jax.lax.custom_linear_solve(
-        functools.partial(_tridiagonal.product, xp, s),
-        s.rhs,
-        lambda _, b: methods(method, xp, s.for_rhs(b)),
-        lambda _, g: methods(method, xp, s.transposed(xp, g)),
-    )
+    lower, diag, upper, rhs = varying_alike((s.lower, s.diag, s.upper, s.rhs))
+    s = _derivatives.changed(s, lower=lower, diag=diag, upper=upper, rhs=rhs)
+    with quiet(xp):
+        x: Array = jax.lax.custom_linear_solve(
+            functools.partial(_tridiagonal.product, xp, s),
+            s.rhs,
+            lambda _, b: methods(method, xp, s.for_rhs(b)),
+            lambda _, g: methods(method, xp, s.transposed(xp, g)),
+        )
     return x
 
 
 def constant(x: Array) -> Array:
     """Return an array by which no derivative can be asked for."""
-    return jax.lax.stop_gradient(x) if is_traced(x) else x
+    return _on_device(jax.lax.stop_gradient(x)) if is_traced(x) else x
 
 
 def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
     """Return sorted keys and values, with their derivatives: tangents move as what they belong to."""
+    given, s = (s.keys, *s.values), _derivatives.changed(s, keys=None, values=())
 
     def rule(*, indices: bool) -> Any:
         @jax.custom_jvp  # type: ignore[untyped-decorator]
         def compute(*arrays: Array) -> tuple[Array, ...]:
-            keys, *values = arrays
+            keys, *values = map(_on_device, arrays)
             changed = _derivatives.changed(s, keys=keys, values=tuple(values), indices=indices)
             found: tuple[Array, ...] = methods(method, xp, changed)
             return found
@@ -132,30 +144,48 @@ def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array
             dys = [_moved(xp, dx, y, order, s.axis) for dx, y in zip(tangents, moved, strict=True)]
             if not indices:
                 return tuple(moved), tuple(dys)
-            return ys, (*dys, np.zeros(order.shape, jax.dtypes.float0))
+            return ys, (*dys, _nothing(order))
 
         compute.defjvp(tangent, symbolic_zeros=True)
         return compute
 
     indexed = rule(indices=True)
-    result: tuple[Array, ...] = rule(indices=False)(s.keys, *s.values)
+    result: tuple[Array, ...] = rule(indices=False)(*given)
     return result
 
 
 def _moved(xp: Namespace, dx: Any, y: Array, order: Array, axis: int) -> Any:
     """Return a tangent in the order of its keys; that of an integer is nothing."""
-    if not xp.issubdtype(y.dtype, xp.inexact):
-        return np.zeros(y.shape, jax.dtypes.float0)
-    if isinstance(dx, jax.custom_derivatives.SymbolicZero):
-        return xp.zeros_like(y)
-    return xp.take_along_axis(dx, order, axis=axis, mode="promise_in_bounds")
+    if not xp.issubdtype(y.dtype, xp.inexact) or isinstance(dx, jax.custom_derivatives.SymbolicZero):
+        return _nothing(y)
+    return xp.take_along_axis(_on_device(dx), order, axis=axis, mode="promise_in_bounds")
+
+
+def _nothing(y: Array) -> Any:
+    """Return the tangent of an array that depends on nothing a derivative is asked by."""
+    return jax.custom_derivatives.zero_from_primal(y, symbolic_zeros=True)
+
+
+def _quietly(xp: Namespace, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that minds no more of its arrays than a method does."""
+
+    def quietly(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+        with quiet(xp):
+            return rule(primals, tangents)
+
+    return quietly
+
+
+def _on_device(x: Any) -> Any:
+    """Return an array as one of JAX: rules are handed those of NumPy where the derivative is by one of NumPy."""
+    return x if x is None or isinstance(x, jax.Array | jax.core.Tracer) else jax.numpy.asarray(x)
 
 
 def _known(xp: Namespace, x: Any, dtype: Any) -> Array | None:
     """Return an array in a dtype, or None for a derivative known to be zero."""
     if x is None or isinstance(x, jax.custom_derivatives.SymbolicZero):
         return None
-    return cast(xp, x, dtype)
+    return cast(xp, _on_device(x), dtype)
 
 
 def _sum(one: Array | None, other: Array | None) -> Array | None:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parprims._arrays import compiling
+from parprims._arrays import announced, check_choice, compiling, quiet, shown
 from parprims._switches import autocast, without_autocast
 
 Refusal = Callable[..., str | None]
@@ -122,6 +122,21 @@ def watched() -> bool:
     return bool(_calls.get()) or _listing.get()
 
 
+def listing() -> bool:
+    """Return whether nothing is to be computed, for only the methods are to be listed."""
+    return _listing.get()
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """Let calls be computed while methods are listed: those that a function of the caller's makes."""
+    token = _listing.set(False)
+    try:
+        yield
+    finally:
+        _listing.reset(token)
+
+
 class Methods:
     """The methods of one primitive, in the order ``auto`` tries them.
 
@@ -130,15 +145,21 @@ class Methods:
     primitive : str
         Name of the public function.
     **methods : Method
-        The methods by name, first choice first. The last never refuses.
+        The methods by name, first choice first.
     """
 
     def __init__(self, primitive: str, /, **methods: Method) -> None:
         self.primitive = primitive
         self._methods = methods
+        self._choices = ("auto", *methods)
+
+    def check(self, method: str) -> None:
+        """Raise ValueError unless there is a method of the name."""
+        check_choice("method", method, self._choices)
 
     def __call__(self, method: str, /, *args: Any) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
+        self.check(method)
         if _listing.get():
             raise _ListedError({name: _reason(one, args, auto=True) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
@@ -148,20 +169,25 @@ class Methods:
                 if reason is None:
                     break
                 refusals[name] = reason
-        elif method in self._methods:
+            else:
+                reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
+                raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
+        else:
             name, one = method, self._methods[method]
             reason = _reason(one, args, auto=False)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
-        else:
-            raise ValueError(f"method must be one of {', '.join(('auto', *self._methods))}, got {method!r}")
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
-        kinds = autocast(args[0])
-        if kinds:
-            with without_autocast(kinds):
-                return one.run(*args)
-        return one.run(*args)
+        xp = args[0] if args else None
+        kinds = autocast(xp)
+        with quiet(xp):
+            if kinds:
+                with without_autocast(kinds):
+                    result = one.run(*args)
+            else:
+                result = one.run(*args)
+        return announced(self.primitive, xp, result)
 
 
 def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
@@ -222,6 +248,8 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     >>> parprims.methods(parprims.sum, np.arange(5.0))
     {'kernel': 'the arrays are not on a CUDA device', 'native': None, 'array': None}
     """
+    if not callable(function):
+        raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
     token = _listing.set(True)
     try:
         function(*args, **kwargs)

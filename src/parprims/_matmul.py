@@ -17,8 +17,11 @@ from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     Namespace,
+    admit,
+    as_result,
     broadcast_shapes,
     cast,
+    check_choice,
     check_kind,
     compiling,
     compute_dtype,
@@ -26,14 +29,16 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_sharded,
     is_tensor,
     is_traced,
+    lacks_arithmetic,
     lacks_products,
-    namespace,
     ring_dtype,
+    shown,
 )
 from parprims._dispatch import Abstract, Method, Methods, in_graph, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
 from parprims._reduce import _fold, tree
 from parprims._switches import autocast, narrowed
 from parprims._trace import C_TYPES, Trace, Untraceable, lasting_key, literal, register_type, trace
@@ -110,7 +115,8 @@ def matmul(
     every tile of m, from views as they are (batches that broadcast included), and writes the result once. Where
     neither of two large float32 factors lies along k in steps of 16 bytes, a launch before it copies one so. Array
     writes and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for
-    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. By default a
+    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. Native copies
+    factors that it widens, NumPy's of 16 bits and all with highest, and then rounds a wide result. By default a
     tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
     matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
     them.
@@ -168,7 +174,8 @@ def matmul(
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)[0]
-    xp = namespace(a=a, b=b)
+    xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
+    _METHODS.check(method)
     operators = _operators(add, multiply)
     kinds = ("int", "uint", "float", "complex") if _is_ring(operators) else ("bool", "int", "uint", "float", "complex")
     for name, x in (("a", a), ("b", b)):
@@ -211,7 +218,7 @@ def _tile(tile: Any) -> tuple[int, int, int] | None:
         return None
     lengths = tile if isinstance(tile, tuple) else (tile, tile, tile)
     if any(isinstance(length, bool) or not isinstance(length, numbers.Integral) for length in lengths):
-        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {tile!r}")
+        raise TypeError(f"tile must be an integer or a tuple of 3 integers, got {shown(tile)}")
     if len(lengths) != 3:
         raise ValueError(f"tile must have 3 lengths, of m, n and k, got {tile!r}")
     m, n, k = (int(length) for length in lengths)
@@ -255,7 +262,7 @@ class _Product:
         if b.dtype != a.dtype:
             try:
                 self.dtype = xp.result_type(a.dtype, b.dtype)
-            except (TypeError, RuntimeError):
+            except (TypeError, ValueError, RuntimeError):
                 names = f"{dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
                 raise TypeError(f"a and b must have dtypes that promote together, got {names}") from None
         self.batch: tuple[int, ...] = ()
@@ -277,11 +284,8 @@ class _Product:
 
     def choose(self, xp: Namespace, precision: Any, kernel: Any) -> None:
         """Check how exactly, and by which kernel, is to be multiplied."""
-        for name, value, known in (("precision", precision, _PRECISIONS), ("kernel", kernel, (*_KERNELS, None))):
-            if value not in known:
-                words = ", ".join(one for one in known if one is not None)
-                raise ValueError(f"{name} must be one of {words}, got {value!r}")
-        self.precision, self.kernel = precision, kernel
+        self.precision = check_choice("precision", precision, _PRECISIONS)
+        self.kernel = None if kernel is None else check_choice("kernel", kernel, _KERNELS)
         if precision != "float32":
             if dtype_name(self.dtype) != "float32" or not self.ring:
                 what = dtype_name(self.dtype) if self.ring else f"{self.add.name} of {self.multiply.name}"
@@ -334,7 +338,7 @@ def _array(xp: Namespace, p: _Product) -> Array:
         done = block(where)
         if done is not None:
             product = at(product)[where].set(done)
-    return xp.reshape(product, p.shape)
+    return as_result(xp.reshape(product, p.shape))
 
 
 def _out_of_place(x: Array) -> bool:
@@ -350,6 +354,15 @@ def _joined(
         # An operator that returns one of its arguments leaves out an axis, and may leave the memory of a factor.
         return xp.broadcast_to(block(where), tuple(piece.stop - piece.start for piece in where))
     return xp.concat([_joined(xp, pieces[1:], block, *where, piece) for piece in pieces[0]], axis=-len(pieces))
+
+
+def _checked_array(xp: Namespace, p: _Product) -> Array:
+    """Return the product by `_array`, by operators that are seen to leave their arguments as they are."""
+    if not p.ring:
+        some = (cast(xp, p.a[:1, ...] if p.a.shape[0] else p.a, p.working),)
+        for name, key in zip(("add", "multiply"), p.operation, strict=True):
+            setattr(p, name, harmless(xp, getattr(p, name), key, some))
+    return _array(xp, p)
 
 
 def _of(x: Array, where: tuple[slice, ...]) -> tuple[slice, ...]:
@@ -380,7 +393,7 @@ def _native(xp: Namespace, p: _Product) -> Array:
     """Return the product by the library's own routine."""
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
     precision = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-    return cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype)
+    return as_result(cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype))
 
 
 def _native_dtype(xp: Namespace, p: _Product) -> Any:
@@ -409,6 +422,12 @@ def _native_refusal(xp: Namespace, p: _Product) -> str | None:
     if lacks_products(xp, p.a, p.dtype):
         return "PyTorch multiplies no integer matrices on a CUDA device"
     return None
+
+
+def _array_refusal(xp: Namespace, p: _Product) -> str | None:
+    if _cuda.is_jax(xp) and any(is_sharded(x) for x in (p.a, p.b)):
+        return "the arrays are sharded over several devices"
+    return lacks_arithmetic(xp, (p.working,))
 
 
 def _native_slower(xp: Namespace, p: _Product) -> str | None:
@@ -630,7 +649,8 @@ def _source(p: _Product, numbers: _Numbers) -> str:
 
     def traced(op: Operator, earlier: str, later: str) -> Trace:
         elements = ((dtype, earlier),), ((dtype, later),)
-        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None)
+        immutable = array_api_compat.is_jax_array(p.a)
+        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None, immutable=immutable)
         if found.dtypes != (dtype,):
             raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
         return found
@@ -1039,7 +1059,7 @@ def _text(p: _Product, numbers: _Numbers) -> str:
     """Return the CUDA text before the kernel, remembered where the operators last."""
     if None in p.operation:
         return _source(p, numbers)
-    key = (p.operation, numbers.memory, numbers.registers)
+    key = (p.operation, numbers.memory, numbers.registers, array_api_compat.is_jax_array(p.a))
     return _texts.get(key) or _cuda.remember(_texts, key, _source(p, numbers))
 
 
@@ -1054,16 +1074,19 @@ def _kernel(xp: Namespace, p: _Product) -> Array:
     a, b = (_cuda.plain(xp, cast(xp, x, p.dtype)) for x in factors)
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     gpu = None if _cuda.is_jax(xp) else _cuda.device_index(xp, a)
+    operation = p.operation
+    if None in operation:
+        # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
+        # them itself later on, by themselves too, whom the runner keeps.
+        own = (id(p.add.combine), id(p.multiply.combine)) if gpu is None else ()
+        operation = (_source(p, _Numbers(p)), own)
     key = (
-        p.operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
+        operation, xp, _cuda.mode(xp), p.dtype, p.working, p.shape, a.shape, b.shape, p.precision, p.kernel, p.tile,
         layouts, gpu,
     )  # fmt: skip
-    lasting = None not in p.operation
-    runner = _runners.get(key) if lasting else None
+    runner = _runners.get(key)
     if runner is None:
-        runner = _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu)
-        if lasting:
-            _cuda.remember(_runners, key, runner)
+        runner = _cuda.remember(_runners, key, _runner(xp, _derivatives.changed(p, a=a, b=b), layouts, gpu))
     if p.key is not None and a is p.a and b is p.b:
         _cuda.remember(_shortcuts, p.key, runner)
     (c,) = runner(a, b)
@@ -1076,6 +1099,7 @@ def _runner(xp: Namespace, p: _Product, layouts: Any, gpu: int | None) -> Callab
     plan = _plan(p, numbers, _best(p, numbers, capability)[0], _text(p, numbers), layouts, capability)
     if gpu is not None:
         return _cuda.Runner(xp, plan, gpu)
+    p = _derivatives.changed(p, a=None, b=None)  # what is remembered keeps no arrays
 
     def remade(a: Array, b: Array) -> _Product:
         other = _Product(xp, a, b, (p.add, p.multiply), p.operation, p.tile)
@@ -1098,5 +1122,5 @@ _METHODS = Methods(
     "matmul",
     native=Method(_native, _native_refusal, _native_slower),
     kernel=Method(_kernel, _kernel_refusal),
-    array=Method(_array),
+    array=Method(_checked_array, _array_refusal),
 )

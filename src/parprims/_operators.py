@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from parprims._arrays import Array, Namespace, along, dtype_bits, dtype_kind, dtype_name, namespace, namespace_of
+import array_api_compat
+import numpy as np
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    along,
+    cast,
+    compute_dtype,
+    device,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    namespace_of,
+    quiet,
+)
+from parprims._dispatch import unwatched
+from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
 
 Combine = Callable[[Any, Any], Any]
 
@@ -14,27 +35,38 @@ Combine = Callable[[Any, Any], Any]
 class Operator:
     """An associative operator: a function of two elements, and the element that changes nothing.
 
-    An element is one array, or a tuple of arrays read side by side (its components). The function works on whole
-    arrays at once, elementwise, and must be associative: ``combine(combine(a, b), c)`` equals
-    ``combine(a, combine(b, c))``, up to rounding. It need not be commutative.
+    An element is one array, or several side by side: a tuple of arrays (its components), a NamedTuple or a dict, nested
+    as one likes. The function is given elements of that very type. It works on whole arrays at once, elementwise, and
+    must be associative: ``combine(combine(a, b), c)`` equals ``combine(a, combine(b, c))``, up to rounding. It need not
+    be commutative.
 
     Parameters
     ----------
     combine : callable
-        ``combine(earlier, later)`` returns the combination of two elements in that order, with the dtypes of its
-        arguments. For it to run in a CUDA kernel it must be written with Python operators and functions of the
-        array API standard (from ``array_api_compat.array_namespace(x)``, or NumPy's or PyTorch's own). Its
-        translation is kept with the Operator, so the variables it captures must not change.
+        ``combine(earlier, later)`` returns the combination of two elements in that order, as new arrays with the dtypes
+        of its arguments, which it does not change in place. For it to run in a CUDA kernel it must be written with
+        Python operators and functions of the array API standard (from ``array_api_compat.array_namespace(x)``, or
+        NumPy's or PyTorch's own).
     identity : scalar, tuple of scalars or callable, optional
-        The element e with combine(e, x) = combine(x, e) = x, one scalar per component. A callable receives the
-        dtype name of each component ("float32") and returns it. Without one, an empty reduction and an exclusive
-        scan need ``initial``.
+        The element e with combine(e, x) = combine(x, e) = x, one scalar per component, as a tuple or as the elements
+        are made. A callable receives the dtype name of each component ("float32") and returns it. Without one, an
+        empty reduction and an exclusive scan need ``initial``.
     commutative : bool, optional
         Whether the order of the two arguments is immaterial. True lets elements be taken in the fastest order.
     name : str, optional
         What error messages and `explain` call it; the function's own name if not given.
     components : int, optional
         How many arrays make an element; any number if not given.
+
+    Notes
+    -----
+    What is remembered: the translation of the function for a kernel, with the values it was made with. It is known by
+    the function's code and by the values of all it reads besides its arguments: numbers, strings, small NumPy arrays,
+    lists and dicts, attributes of modules, other functions. Where one of them has changed since the last call, or
+    cannot be told (an attribute of an object), the function is translated anew, so that a call never uses an old value.
+    ``math``, NumPy, CuPy, PyTorch, jax.numpy and other array namespaces count as constant.
+    What is not: under ``jax.jit`` JAX runs the function once for a compiled program and keeps the values it read then,
+    like those that any other function under jit reads. ``torch.compile`` compiles anew.
 
     Examples
     --------
@@ -56,15 +88,37 @@ class Operator:
     ) -> None:
         if not callable(combine):
             raise TypeError(f"combine must be callable, got {type(combine).__name__}")
+        if not isinstance(commutative, (bool, np.bool_)):
+            raise TypeError(f"commutative must be True or False, got {commutative!r}")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name must be a string, got {type(name).__name__}")
+        if components is not None and (isinstance(components, bool) or not isinstance(components, (int, np.integer))):
+            raise TypeError(f"components must be an integer, got {components!r}")
+        if components is not None and components < 1:
+            raise ValueError(f"components must be at least 1, got {components}")
+        if identity is not None and not callable(identity):
+            _check_scalars("identity", flattened(identity, "identity")[0], components)
         self.combine = combine
-        self.commutative = commutative
+        self.commutative = bool(commutative)
         self.name = name or str(getattr(combine, "__name__", type(combine).__name__))
-        self.components = components
+        self.components = None if components is None else int(components)
         self._identity = identity
+        self._built_in = False
         self._segments: Operator | None = None
+        self._structure: Structure = None
 
     def __repr__(self) -> str:
         return f"Operator({self.name})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._built_in:
+            return as_operator, (self.name,)
+        return (segmented, (self._segments,)) if self._segments is not None else super().__reduce_ex__(protocol)
+
+    @property
+    def flags(self) -> int:
+        """How many of the components, counted from the first, are flags at which a segment begins."""
+        return 0 if self._segments is None else 1 + self._segments.flags
 
     def identity(self, *dtype_names: str) -> tuple[Any, ...] | None:
         """Return the identity element for components of the named dtypes, or None if there is none.
@@ -78,11 +132,27 @@ class Operator:
         -------
         tuple of scalars or None
             One scalar per component.
+
+        Raises
+        ------
+        TypeError
+            If an entry is no scalar or one that its dtype cannot hold.
+        ValueError
+            If there are more entries or fewer than dtypes.
         """
-        identity = self._identity(*dtype_names) if callable(self._identity) else self._identity
+        given = self._identity
+        identity = given(*dtype_names) if callable(given) else given
         if identity is None:
             return None
-        return identity if isinstance(identity, tuple) else (identity,)
+        what = f"the identity of op {self.name}"
+        scalars = identity if type(identity) is tuple else (identity,)
+        if is_structured(identity):
+            scalars = flat(what, identity, self._structure)
+        _check_scalars(what, scalars, len(dtype_names))
+        for value, dtype in zip(scalars, dtype_names, strict=True):
+            if not _holds(dtype, value):
+                raise TypeError(f"{what} must fit {dtype}, got {value!r}")
+        return scalars
 
     def __call__(self, earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
         """Combine two elements given as tuples, also where an element is one array.
@@ -100,20 +170,100 @@ class Operator:
         Raises
         ------
         TypeError
-            If the function returns other than it was given: another number of components or another dtype.
+            If the function branches on the value of an array or returns other than it was given: another number of
+            components, no array or one of another library, another dtype.
+        ValueError
+            If it returns another shape.
         """
         single = len(earlier) == 1 and self.components is None
-        result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
+        try:
+            result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
+        except Exception as error:
+            explain_failure(f"op {self.name}", error)
+            raise
         combined = result if isinstance(result, tuple) else (result,)
         if len(combined) != len(earlier):
+            if not isinstance(result, tuple):
+                check_result(f"op {self.name}", result, earlier[0])
             raise TypeError(f"op {self.name} returned {len(combined)} components for elements of {len(earlier)}")
         for index, (got, expected) in enumerate(zip(combined, earlier, strict=True)):
+            if type(got) is not type(expected):
+                check_result(f"op {self.name}", got, expected, index if len(earlier) > 1 else None)
             if got.dtype != expected.dtype:
                 raise TypeError(
                     f"op {self.name} returned {dtype_name(got.dtype)} for component {index}, "
                     f"which has dtype {dtype_name(expected.dtype)}"
                 )
+            if got.shape != expected.shape:
+                shape = _joint_shape(expected.shape, later[index].shape)
+                if tuple(got.shape) != shape:
+                    raise ValueError(
+                        f"op {self.name} returned shape {tuple(got.shape)} for component {index}, which has shape "
+                        f"{shape}: it must work elementwise"
+                    )
         return combined
+
+
+def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what two shapes of as many dimensions broadcast to."""
+    return tuple(m if n == 1 else n for n, m in zip(one, other, strict=True))
+
+
+def explain_failure(what: str, error: Exception) -> None:
+    """Raise TypeError if a function of the caller's failed because it branches on a value; else note whose error it is.
+
+    ``what`` is what messages call the function.
+    """
+    words = str(error)
+    if (
+        "truth value of an array" in words
+        or "Boolean value of Tensor" in words
+        or "bool is only allowed on arrays" in words
+        or type(error).__name__ == "TracerBoolConversionError"
+    ):
+        raise TypeError(f"{what} branches on the value of an array: use where") from error
+    note = f"Raised by {what}."
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+
+
+def check_result(what: str, got: Any, like: Array, component: int | None = None) -> None:
+    """Raise TypeError unless what a function of the caller's returned is an array of the library of another."""
+    place = "" if component is None else f" for component {component}"
+    try:
+        library = array_api_compat.array_namespace(got)
+    except TypeError:
+        # NumPy's own operations turn arrays of no dimension into scalars.
+        if isinstance(got, np.generic) and isinstance(like, (np.ndarray, np.generic)):
+            return
+        hint = " (it has no return statement, or an empty one)" if got is None else ""
+        raise TypeError(f"{what} returned {type(got).__name__}{place}, not an array{hint}") from None
+    own = array_api_compat.array_namespace(like) if not isinstance(like, np.generic) else library
+    if library is not own:
+        raise TypeError(f"{what} returned an array of {library.__name__}{place}, given arrays of {own.__name__}")
+
+
+def _check_scalars(name: str, values: tuple[Any, ...], count: int | None) -> None:
+    for value in values:
+        if not isinstance(value, (bool, int, float, complex, np.generic)):
+            got = f"{'a tuple with ' if len(values) > 1 else ''}{type(value).__name__}"
+            raise TypeError(f"{name} must be a scalar, a tuple of scalars or a callable, got {got}")
+    if count is not None and len(values) != count:
+        entries = "1 entry" if count == 1 else f"{count} entries"
+        raise ValueError(f"{name} must have {entries}, one per component, got {len(values)}")
+
+
+def _holds(dtype: str, value: Any) -> bool:
+    """Return whether a dtype can hold a scalar: a number of its kind, an integer in its range."""
+    value = value.item() if isinstance(value, np.generic) else value
+    kind = dtype_kind(dtype)
+    if kind in ("int", "uint"):
+        return isinstance(value, int) and (_lowest(dtype) if kind == "int" else 0) <= value <= _highest(dtype)
+    if kind == "bool":
+        return isinstance(value, int) and value in (0, 1)
+    if kind == "float":
+        return isinstance(value, (int, float))
+    return isinstance(value, (int, float, complex))
 
 
 def _lowest(name: str) -> Any:
@@ -205,6 +355,9 @@ BUILT_IN: dict[str, Operator] = {
     )
 }
 
+for _op in BUILT_IN.values():
+    _op._built_in = True
+
 # The dtype kinds each built-in operator is defined for, component by component.
 _NUMERIC = ("int", "uint", "float", "complex")
 _REAL = ("int", "uint", "float")
@@ -226,13 +379,34 @@ _KINDS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
+_OTHER_NAMES = {
+    "sum": "add",
+    "plus": "add",
+    "prod": "multiply",
+    "product": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "all": "logical_and",
+    "any": "logical_or",
+}
+"""What other libraries call some of the operators, where another name here is spelt more like it."""
+
+
+def nearest(name: Any, names: Iterable[str]) -> str:
+    """Return the end of a message on an unknown name: which of those known was perhaps meant, or nothing."""
+    found = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
+    return f": did you mean {found[0]!r}?" if found else ""
+
+
 def as_operator(op: Any, name: str = "op") -> Operator:
     """Return the operator meant by a name, an Operator or a function of two elements; errors name the argument."""
     if isinstance(op, Operator):
         return op
     if isinstance(op, str):
         if op not in BUILT_IN:
-            raise ValueError(f"{name} must be one of {', '.join(BUILT_IN)}, an Operator or a function, got {op!r}")
+            known = ", ".join(BUILT_IN)
+            hint = nearest(_OTHER_NAMES.get(op, op), BUILT_IN)
+            raise ValueError(f"{name} must be one of {known}, an Operator or a function, got {op!r}{hint}")
         return BUILT_IN[op]
     if not callable(op):
         raise TypeError(f"{name} must be a name, an Operator or a function of two elements, got {type(op).__name__}")
@@ -243,7 +417,19 @@ def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> 
     """Raise, naming the argument with the arrays, unless the operator is defined for components of these dtypes."""
     if op.components is not None and len(dtypes) != op.components:
         raise ValueError(f"op {op.name} works on tuples of {op.components} arrays, {name} has {len(dtypes)}")
-    kinds = _KINDS.get(op.name) if BUILT_IN.get(op.name) is op else None
+    _check_kinds(op, op, dtypes, name, 0)
+
+
+def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, first: int) -> None:
+    """Check the dtypes, from component ``first`` on, of the operator that the caller gave or of one inside of it."""
+    if op._segments is not None:
+        if dtype_kind(dtypes[0]) != "bool":
+            raise TypeError(
+                f"{name}[{first}], the flags of op {whole.name}, must have dtype bool, got {dtype_name(dtypes[0])}"
+            )
+        _check_kinds(whole, op._segments, dtypes[1:], name, first + 1)
+        return
+    kinds = _KINDS[op.name] if op._built_in else None
     if kinds is None:
         return
     if len(dtypes) != len(kinds):
@@ -252,8 +438,213 @@ def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> 
         if dtype_kind(dtype) not in allowed:
             raise TypeError(
                 f"{name} must have a dtype of kind {' or '.join(allowed)} for op {op.name}"
-                f"{f' in component {index}' if len(dtypes) > 1 else ''}, got {dtype_name(dtype)}"
+                f"{f' in component {first + index}' if first or len(dtypes) > 1 else ''}, got {dtype_name(dtype)}"
             )
+
+
+# ---- Elements of any structure ------------------------------------------------------------------------------------
+
+
+def restructured(op: Operator, structure: Structure) -> Operator:
+    """Return the operator on plain tuples of arrays that does what another does on elements of a structure."""
+    if structure is None or op._built_in or op._structure == structure:
+        return op
+    kind, _, parts = structure
+    if op._segments is not None:
+        if kind is not tuple or len(parts) < 2 or parts[0] is not None:
+            raise TypeError(f"op {op.name} works on tuples of flags and elements, got {shown(structure)}")
+        rest = parts[1] if len(parts) == 2 else (tuple, None, parts[1:])
+        return segmented(restructured(op._segments, rest))
+    combine, name, given = op.combine, op.name, op._identity
+
+    def on_leaves(earlier: tuple[Array, ...], later: tuple[Array, ...]) -> tuple[Array, ...]:
+        leaves, found = flattened(combine(rebuilt(structure, earlier), rebuilt(structure, later)), f"op {name}")
+        if found != structure:
+            raise TypeError(f"op {name} returned {shown(found)} for elements {shown(structure)}")
+        return leaves
+
+    count = len(flattened(rebuilt(structure, _forever()))[0])
+    if op.components not in (None, count):
+        raise ValueError(f"op {name} works on elements of {op.components} arrays, {shown(structure)} has {count}")
+    new = Operator(on_leaves, identity=given, commutative=op.commutative, name=name, components=count)
+    new._structure = structure
+    return new
+
+
+def _forever() -> Iterable[None]:
+    while True:
+        yield None
+
+
+def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, dtype: Any, **options: Any) -> Any:
+    """Return what a primitive makes of elements of any structure, as one of the same structure."""
+    leaves, structure = flattened(x)
+    if not leaves:
+        raise ValueError("x must hold at least one array")
+    flat_op = restructured(as_operator(op), structure)
+    start, to = flat("initial", initial, structure), flat("dtype", dtype, structure)
+    return rebuilt(structure, primitive(leaves, flat_op, initial=start, dtype=to, **options))
+
+
+# ---- Functions that work in place -----------------------------------------------------------------------------------
+
+# What was seen to leave its arguments as they are: keys, or by function where there is none.
+_harmless: dict[Any, None] = {}
+_harmless_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+
+
+def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
+    """Return an operator that leaves its arguments as they are: this one, or where that cannot be told one on copies.
+
+    Raises TypeError if it works in place, which is tried once for an operator and dtypes, on a few elements of xs.
+    ``key`` is what the operator is remembered by, or None.
+    """
+    if op._built_in or array_api_compat.is_jax_namespace(xp):
+        return op
+    if _only_copies_are_safe(xp):
+        combine = op.combine
+        return _with(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
+    packed = len(xs) > 1 or op.components is not None
+    _try_once(xp, f"op {op.name}", op.combine, key, 2, packed, xs)
+    return op
+
+
+def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[Array, ...]) -> Callable[..., Any]:
+    """Return a function of arrays that leaves its arguments as they are, as `harmless` does for an operator."""
+    if array_api_compat.is_jax_namespace(xp):
+        return fn
+    if _only_copies_are_safe(xp):
+        return lambda *xs: fn(*_copied(xp, xs))
+    _try_once(xp, "fn", fn, key, 1, False, arrays)
+    return fn
+
+
+def _with(op: Operator, combine: Combine) -> Operator:
+    new = Operator(combine, identity=op._identity, commutative=op.commutative, name=op.name, components=op.components)
+    new._segments, new._structure = op._segments, op._structure
+    return new
+
+
+def _only_copies_are_safe(xp: Namespace) -> bool:
+    """Return whether nobody can tell if an array was changed: in programs of torch.compile and torch.func."""
+    if not array_api_compat.is_torch_namespace(xp):
+        return False
+    import torch
+
+    compiling: bool = torch.compiler.is_compiling()
+    return compiling or torch._C._are_functorch_transforms_active()
+
+
+def _copied(xp: Namespace, element: Any) -> Any:
+    """Return an element of copies, whether it is one array or a tuple."""
+    if isinstance(element, tuple):
+        return tuple(_copied(xp, x) for x in element)
+    return xp.astype(element, element.dtype, copy=True)
+
+
+def _try_once(
+    xp: Namespace, what: str, function: Callable[..., Any], key: Any, elements: int, packed: bool, xs: tuple[Array, ...]
+) -> None:
+    """Call a function on a few elements, unless it was called on such before; TypeError if it changes them."""
+    kind = (type(xs[0]), packed, *(dtype_name(x.dtype) for x in xs))
+    known: Any = _harmless
+    if key is None:
+        try:
+            known, key = _harmless_functions.setdefault(function, set()), ()
+        except TypeError:  # neither a key nor a reference: it is tried at every call
+            known = set()
+    if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
+        return
+    few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
+    with unwatched():
+        changes = changes_arguments(xp, function, elements, packed, few)
+    if changes:
+        raise TypeError(f"{what} changes its argument in place: return a new array")
+    if isinstance(known, set):
+        known.add((key, kind))
+    else:
+        if len(known) >= 4096:
+            known.clear()
+        known[key, kind] = None
+
+
+def _capturing(xp: Namespace) -> bool:
+    """Return whether CuPy records a CUDA graph, in which nothing may be looked at."""
+    if not array_api_compat.is_cupy_namespace(xp):
+        return False
+    import cupy
+
+    capturing: bool = cupy.cuda.get_current_stream().is_capturing()
+    return capturing
+
+
+def changes_arguments(
+    xp: Namespace, function: Callable[..., Any], elements: int, packed: bool, xs: tuple[Array, ...]
+) -> bool:
+    """Return whether a function of elements changes them in place, without a change to xs, which it is called on.
+
+    NumPy's arrays are made read-only, PyTorch counts the changes of a tensor; others are compared afterwards, and with
+    numbers of which no change goes unseen. What else is wrong with the function shows when it is called for its result.
+    """
+    numpy = array_api_compat.is_numpy_namespace(xp)
+    if not numpy and not array_api_compat.is_torch_namespace(xp):
+        return any(
+            _changes(xp, function, packed, tuple(given(at) for at in range(elements)))
+            for given in (
+                lambda _: _copied(xp, xs),
+                lambda at: tuple(_telling(xp, x, at) for x in xs),
+            )
+        )
+    if numpy:
+        with np.errstate(all="ignore"):
+            views = tuple(tuple(x.view() for x in xs) for _ in range(elements))
+            for view in (one for element in views for one in element):
+                view.flags.writeable = False
+            try:
+                _call(function, packed, views)
+            except Exception as error:  # of which only one is looked for
+                # A compiled function may ask for memory that it could write to and never do.
+                return "read-only" in str(error) and "buffer source" not in str(error)
+        return False
+    import torch
+
+    with torch.no_grad():
+        copies = tuple(tuple(x.detach().clone() for x in xs) for _ in range(elements))
+        if any(x.is_inference() for x in copies[0]):
+            telling = tuple(tuple(_telling(xp, x, at) for x in xs) for at in range(elements))
+            return _changes(xp, function, packed, telling)
+        before = [x._version for element in copies for x in element]
+        with contextlib.suppress(Exception):  # it shows when the function is called for its result
+            _call(function, packed, copies)
+        return before != [x._version for element in copies for x in element]
+
+
+def _call(function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]) -> None:
+    """Call an operator's function on two elements, or any other on the arrays of the one element there is."""
+    if len(elements) == 1:
+        function(*elements[0])
+    else:
+        function(*(elements if packed else [one for (one,) in elements]))
+
+
+def _changes(
+    xp: Namespace, function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]
+) -> bool:
+    before = _copied(xp, elements)
+    with contextlib.suppress(Exception):  # it shows when the function is called for its result
+        _call(function, packed, elements)
+    for element, old in zip(elements, before, strict=True):
+        for one, other in zip(element, old, strict=True):
+            if not bool(xp.all((one == other) | ((one != one) & (other != other)))):
+                return True
+    return False
+
+
+def _telling(xp: Namespace, like: Array, at: int) -> Array:
+    """Return a few elements of an array's dtype, which no operation with those of the other ``at`` leaves alone."""
+    values = ([2, 5, 3], [4, 1, 7])[at] if dtype_kind(like.dtype) != "bool" else ([1, 0, 1, 0], [0, 1, 1, 0])[at]
+    x = xp.astype(xp.asarray(values, device=device(like)), like.dtype)
+    return xp.reshape(x, (1,) * (like.ndim - 1) + (-1,)) if like.ndim else x[0]
 
 
 def segmented(op: Any) -> Operator:
@@ -268,7 +659,19 @@ def segmented(op: Any) -> Operator:
     -------
     Operator
         Its elements are (flag, *components): flag, of dtype bool, is True on the first element of a segment, and
-        the components are those of ``op``.
+        the components are those of ``op``. Flags broadcast against the components.
+
+    Notes
+    -----
+    With ``reverse`` a scan starts at the end, and the first element of a segment is the first that it comes to: a flag
+    stands on the last element of the segment in memory, and the segment reaches back to the element behind the flag
+    before.
+    An exclusive scan starts anew at every flag too, as scans by key do: a flagged element gets the identity of ``op``,
+    or ``initial``, with which every segment then begins. Otherwise ``initial`` stands before the first element alone,
+    so that it can carry the state of what came before; from the first flag on nothing is seen of it.
+    The flags of a result tell whether a flag was met: up to the element, or before it in an exclusive scan.
+    Every method finds the segments of an exclusive scan anew by a pass over its results and the flags; with ``initial``
+    by another combination of every element.
 
     Examples
     --------
@@ -278,6 +681,9 @@ def segmented(op: Any) -> Operator:
     >>> flag, totals = parprims.scan((starts, np.array([1, 2, 3, 4])), parprims.segmented("add"))
     >>> totals
     array([1, 3, 3, 7])
+    >>> flag, before = parprims.scan((starts, np.array([1, 2, 3, 4])), parprims.segmented("add"), exclusive=True)
+    >>> before
+    array([0, 1, 0, 3])
     """
     inner = as_operator(op)
 
@@ -304,16 +710,65 @@ def segmented(op: Any) -> Operator:
     return new
 
 
-def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
-    """Check on examples that an operator is associative, and that its identity changes nothing.
+def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the components of elements with the flags of a segmented operator broadcast to the shape of the others.
 
-    Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c).
+    ValueError if they do not broadcast; where no flags are meant the components are returned as they are.
+    """
+    count = op.flags
+    if not 0 < count < len(xs):
+        return xs
+    shape = xs[count].shape
+    flags = []
+    for index, flag in enumerate(xs[:count]):
+        try:
+            flags.append(flag if flag.shape == shape else xp.broadcast_to(flag, shape))
+        except (ValueError, RuntimeError, TypeError):  # the libraries differ
+            raise ValueError(
+                f"x[{index}], the flags of op {op.name}, must broadcast to the shape {tuple(shape)} of its elements, "
+                f"got shape {tuple(flag.shape)}"
+            ) from None
+    return (*flags, *xs[count:])
+
+
+def restarted(
+    xp: Namespace, op: Operator, flags: tuple[Array, ...], starts: tuple[Array, ...], given: bool, ys: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Return the exclusive scan with a segmented operator, given what is so but for the beginning of its segments.
+
+    ``flags`` are those of the elements and ``starts`` what a segment begins with, where ``given`` an element that the
+    first segment alone has in ``ys``, the results so far; without flags there.
+    """
+    count, inner = op.flags, op
+    while inner._segments is not None:
+        inner = inner._segments
+    here, seen = flags[0], ys[0]
+    for flag, y in zip(flags[1:], ys[1:count], strict=True):
+        here, seen = here | flag, seen | y
+    values = ys[count:]
+    if given:
+        first = tuple(xp.broadcast_to(start, y.shape) for start, y in zip(starts[count:], values, strict=True))
+        wide = tuple(tuple(cast(xp, one, compute_dtype(xp, one.dtype)) for one in part) for part in (first, values))
+        both = (cast(xp, one, y.dtype) for one, y in zip(inner(*wide), values, strict=True))
+        values = tuple(xp.where(seen, one, y) for one, y in zip(both, values, strict=True))
+    marks, before = [ys[0] | starts[0]], flags[0]
+    for index in range(1, count):
+        marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
+        before = before | flags[index]
+    return (*marks, *(xp.where(here, start, y) for start, y in zip(starts[count:], values, strict=True)))
+
+
+def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
+    """Check on examples that an operator is associative, and that it does what else is promised of it.
+
+    Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
+    nothing, an operator declared ``commutative`` must give a b and b a alike, and none may change its arguments.
 
     Parameters
     ----------
     op : str, Operator or callable
         The operator to test.
-    examples : array or tuple of array
+    examples : array, tuple, NamedTuple or dict of array
         Elements along the first axis, at least three.
     rtol : float, optional
         Largest difference allowed, relative to the largest magnitude met; 64 units in the last place of the dtype
@@ -327,7 +782,10 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     Raises
     ------
     ValueError
-        If the two ways differ, or the identity changes an example; the message names the first such place.
+        If the two ways differ, the identity changes an example, or the order of two matters to an operator declared
+        commutative; the message names the first such place.
+    TypeError
+        If the operator changes an argument in place. The examples stay as they are.
 
     Examples
     --------
@@ -341,13 +799,26 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
     ValueError: op <lambda> is not associative: examples 0 to 2 give 0.0 from the left and 4.0 from the right
     """
     operator = as_operator(op)
+    if is_structured(examples):
+        examples, structure = flattened(examples, "examples")
+        operator = restructured(operator, structure) if examples else operator
     xs = examples if isinstance(examples, tuple) else (examples,)
-    xp = namespace(**{f"examples[{index}]": x for index, x in enumerate(xs)})
-    check_components(operator, tuple(x.dtype for x in xs))
+    if not xs:
+        raise ValueError("examples must hold at least one array")
+    xp, admitted = admit({f"examples[{index}]": x for index, x in enumerate(xs)})
+    xs = tuple(admitted)
+    check_components(operator, tuple(x.dtype for x in xs), "examples")
+    if any(x.shape != xs[0].shape for x in xs):
+        xs = flags_broadcast(xp, operator, xs)
+        if any(x.shape != xs[0].shape for x in xs):
+            raise ValueError(f"examples must be arrays of equal shape, got {', '.join(str(x.shape) for x in xs)}")
     n = xs[0].shape[0] if xs[0].ndim else 0
     if n < 3:
         raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
     a, b, c = (tuple(x[along(0, start, n - 2 + start)] for x in xs) for start in range(3))
+    packed = len(xs) > 1 or operator.components is not None
+    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, operator.combine, 2, packed, a):
+        raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
     left = operator(operator(a, b), c)
     right = operator(a, operator(b, c))
     place = _first_difference(xp, left, right, rtol)
@@ -357,6 +828,15 @@ def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> b
             f"op {operator.name} is not associative: examples {index} to {index + 2} give {one} from the left "
             f"and {other} from the right"
         )
+    earlier, later = (tuple(x[along(0, start, n - 1 + start)] for x in xs) for start in range(2))
+    if operator.commutative:
+        place = _first_difference(xp, operator(earlier, later), operator(later, earlier), rtol)
+        if place is not None:
+            index, one, other = place
+            raise ValueError(
+                f"op {operator.name} is declared commutative, but examples {index} and {index + 1} give {one} in this "
+                f"order and {other} in the other"
+            )
     identity = operator.identity(*(dtype_name(x.dtype) for x in xs))
     if identity is not None:
         e = tuple(xp.full_like(x, value) for x, value in zip(xs, identity, strict=True))
@@ -378,7 +858,8 @@ def _first_difference(
             finite = xp.isfinite(one) & xp.isfinite(other)
             size = abs(one)
             scale = max(float(xp.max(xp.where(finite, size, xp.zeros_like(size)))), 1e-300)
-            near = finite & (abs(one - other) <= tolerance * scale)
+            with quiet(xp):
+                near = finite & (abs(one - other) <= tolerance * scale)
             same = (one == other) | ((one != one) & (other != other)) | near
         else:
             same = one == other

@@ -3,36 +3,60 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
+
+import array_api_compat
 
 from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
     along,
     as_array,
+    as_dtypes,
+    as_result,
     cast,
+    check_flag,
     check_kind,
+    compiling,
     compute_dtype,
     device,
     dtype_bits,
     dtype_kind,
     dtype_name,
     is_tensor,
+    lacks_arithmetic,
     lacks_products,
     move_axis,
     namespace,
     normalize_axes,
     normalize_axis,
+    ring_dtype,
     sum_dtype,
 )
-from parprims._dispatch import Method, Methods, in_graph, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
+from parprims._dispatch import Method, Methods, computing, in_graph, listing, watched
+from parprims._elements import Structure, flat, flattened, is_structured, rebuilt
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    by_leaves,
+    check_components,
+    check_result,
+    explain_failure,
+    flags_broadcast,
+    harmless,
+    harmless_map,
+    restructured,
+)
 from parprims._switches import narrowed
-from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, structures, trace, trace_combine
+from parprims._trace import C_TYPES, Dtype, Untraceable, lasting_key, state_size, structures, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -52,9 +76,9 @@ def reduce(
 
     Parameters
     ----------
-    x : array or tuple of array
-        The elements, of any shape and any dtype the operator takes. A tuple of arrays of equal shape is read as
-        elements of several components.
+    x : array, or tuple, NamedTuple or dict of array
+        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
+        of several components, which may be nested (the order of a dict's is that of its keys).
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
@@ -63,23 +87,24 @@ def reduce(
         The axes to combine along; None for all. Elements are taken in row-major order over these axes.
     keepdims : bool
         Whether the combined axes stay, with length 1.
-    dtype : dtype or tuple of dtype, optional
-        What elements are cast to before they are combined, one for each component. By default add and multiply
-        widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
-    initial : scalar, array or tuple, optional
-        An element combined from the left with the result.
+    dtype : dtype, str or tuple of these, optional
+        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
+        default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
+    initial : scalar, array, or a tuple of these, optional
+        An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
     -------
-    array or tuple of array
-        The combinations, of the shape of x without the axes, or with length 1 there. A tuple for a tuple.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, of the shape of x without the axes, or with length 1 there, and made as x is.
 
     Raises
     ------
     TypeError
-        If x is no array, arrays come from several libraries, or a dtype does not suit the operator.
+        If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
+        works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If shapes differ, an argument has an unknown value, or there is nothing to combine and no identity.
     IndexError
@@ -91,11 +116,18 @@ def reduce(
     -----
     Work and depth: n - 1 combinations in ceil(log2 n) steps (array).
     Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
+    Memory besides input and result: array and native combine blocks, each a 128th of the elements, yet at least 4 MiB
+    (256 MiB on a GPU) and at most 256 MiB, in the dtype combined in. Array takes about four of these and native three,
+    or none where the library's routine takes the elements as they are. Results are held twice, and again for each
+    doubling of the number of blocks along the axes. JAX and torch.compile are given everything at once, and so is an
+    operator that cannot be traced as a kernel would need it. Kernel has 1 MiB of scratch, and copies elements of which
+    more than two runs of axes are kept, or more than one is combined.
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
     kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
     combined in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array. Kernels on one stream
-    share their scratch: CUDA graphs captured from one stream are to be replayed one after another.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs; those captured into a graph have the graph's,
+    until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays; auto leaves JAX's to XLA where it has the operator), native (operators the library
     has), array.
     Derivatives: as the library has them, which the kernel does not carry. Equal largest or smallest elements share the
@@ -123,6 +155,8 @@ def reduce(
     >>> int(index)
     1
     """
+    if isinstance(x, (tuple, dict)) and is_structured(x):
+        return by_leaves(reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, method=method)
     return _reduce("reduce", None, x, op, axis, keepdims, dtype, initial, method)
 
 
@@ -142,8 +176,9 @@ def map_reduce(
     Parameters
     ----------
     fn : callable
-        Takes as many arrays as are given and returns an array or a tuple of arrays, elementwise. For it to run in
-        a CUDA kernel it must be written as an `Operator`'s function is.
+        Takes as many arrays as are given and returns an array, or a tuple, NamedTuple or dict of arrays, elementwise.
+        It does not change its arguments. For it to run in a CUDA kernel it must be written as an `Operator`'s function
+        is.
     *arrays : array
         The inputs, broadcast against each other.
     op : str, Operator or callable
@@ -152,17 +187,17 @@ def map_reduce(
         The axes of the broadcast shape to combine along; None for all.
     keepdims : bool
         Whether the combined axes stay, with length 1.
-    dtype : dtype or tuple of dtype, optional
+    dtype : dtype, str or tuple of these, optional
         What the values of fn are cast to before they are combined, as in `reduce`.
-    initial : scalar, array or tuple, optional
-        An element combined from the left with the result.
+    initial : scalar, array, or a tuple of these, optional
+        An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
     -------
-    array or tuple of array
-        The combinations, as in `reduce`.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, as in `reduce`, made as the values of fn are.
 
     Raises
     ------
@@ -177,7 +212,9 @@ def map_reduce(
 
     Notes
     -----
-    As for `reduce`; by kernel the values of fn stay in registers, by the other methods they are stored.
+    As for `reduce`; by kernel the values of fn stay in registers, by the other methods those of a block are stored, of
+    each component of 8 bytes or less as many as of elements. An fn that cannot be traced, as a kernel would need it,
+    is called once with all elements, and all of its values are stored.
 
     Examples
     --------
@@ -191,6 +228,7 @@ def map_reduce(
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     if not arrays:
         raise TypeError("arrays must hold at least one array")
+    dtype, initial = flat("dtype", dtype), flat("initial", initial)
     return _reduce("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method)
 
 
@@ -211,7 +249,7 @@ def sum(
         The terms, of any shape and numeric dtype; bool counts as an integer.
     axis : int, tuple of int or None
         The axes to sum over; None for all.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What terms are cast to first. By default integers narrower than the default integer widen to it.
     keepdims : bool
         Whether the summed axes stay, with length 1.
@@ -250,7 +288,7 @@ def prod(
         The factors, of any shape and numeric dtype; bool counts as an integer.
     axis : int, tuple of int or None
         The axes to multiply over; None for all.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What factors are cast to first. By default integers narrower than the default integer widen to it.
     keepdims : bool
         Whether the multiplied axes stay, with length 1.
@@ -403,7 +441,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     ----------
     x1, x2 : array
         The vectors, of numeric dtypes that promote together, of equal length along the axis and otherwise of
-        shapes that broadcast. The first is conjugated.
+        shapes that broadcast. The first is conjugated. One of another dtype than the promoted is copied to that first.
     axis : int
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}
@@ -425,7 +463,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
         from parprims import _torch_ops
 
         return _torch_ops.vecdot(x1, x2, axis, method)
-    xp = namespace(x1=x1, x2=x2)
+    xp, (x1, x2) = admit({"x1": x1, "x2": x2})
     for name, x in (("x1", x1), ("x2", x2)):
         check_kind(name, x, ("int", "uint", "float", "complex"))
         if x.ndim == 0:
@@ -439,7 +477,11 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
             f"x1 and x2 must have equal length along axis {axis}, got {x1.shape[index - ndim]} and "
             f"{x2.shape[index - ndim]}"
         )
-    dtype = xp.result_type(x1, x2)
+    try:
+        dtype = xp.result_type(x1, x2)
+    except (TypeError, ValueError, RuntimeError):
+        names = f"{dtype_name(x1.dtype)} and {dtype_name(x2.dtype)}"
+        raise TypeError(f"x1 and x2 must have dtypes that promote together, got {names}") from None
     x1, x2 = (x if x.dtype == dtype else xp.astype(x, dtype) for x in (x1, x2))
     return _reduce("vecdot", _conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
 
@@ -456,7 +498,7 @@ def _truth(x: Array, method: str) -> tuple[Map | None, Any]:
     """Return the function and the inputs whose values are the truth of x."""
     if in_graph(x, method):
         return None, x
-    namespace(x=x)
+    (x,) = admit({"x": _only_array(x)})[1]
     return (None, x) if dtype_kind(x.dtype) == "bool" else (_nonzero, (x,))
 
 
@@ -471,7 +513,8 @@ class _Reduction:
 
     ``arrays`` have one shape, ``axes`` count from the front in ascending order, ``n`` is the number of elements
     combined into one; ``dtypes`` and ``initial`` have one entry per component, or are None. ``operation`` is what
-    the operator can be remembered by, or None.
+    the operator can be remembered by, or None. ``structure`` is how the values of fn are made of arrays, None for one
+    or a plain tuple of them, as soon as that is known; then ``op`` takes plain tuples.
     """
 
     __slots__ = (
@@ -488,6 +531,7 @@ class _Reduction:
         "program",
         "shape",
         "single",
+        "structure",
     )
     program: _Program
 
@@ -506,8 +550,20 @@ class _Reduction:
         self.fn, self.arrays, self.single, self.op, self.operation = fn, arrays, single, op, operation
         self.axes, self.keepdims, self.dtypes, self.initial = axes, keepdims, dtypes, initial
         self.key: Any = None
+        self.structure: Structure = None
         self.shape: tuple[int, ...] = arrays[0].shape
         self.n = math.prod(self.shape[axis] for axis in axes)
+
+    def take(self, structure: Structure) -> None:
+        """Take note of how the values of fn are made of arrays."""
+        if structure is not None:
+            self.structure, self.op = structure, restructured(self.op, structure)
+
+    def result(self, totals: tuple[Array, ...], single: bool) -> Any:
+        """Return the components of a result as an element."""
+        if self.structure is not None:
+            return rebuilt(self.structure, totals)
+        return totals[0] if single else totals
 
     def result_shape(self) -> tuple[int, ...]:
         """Return the shape of the result."""
@@ -539,7 +595,8 @@ def _reduce(
         operation = op if type(op) is str else lasting_key(op)
         mapping = () if fn is None else lasting_key(fn)
         if operation is not None and mapping is not None:
-            key = (primitive, mapping, operation, axis, type(axis), keepdims, dtype, method, type(x), signature)
+            kinds = type(x), type(axis), type(keepdims)  # 1 and True would be one key
+            key = (primitive, mapping, operation, axis, keepdims, dtype, method, kinds, signature)
             try:
                 shortcut = _shortcuts.get(key)
             except TypeError:  # an unhashable argument, which the checks below will name
@@ -551,11 +608,11 @@ def _reduce(
     arrays: tuple[Array, ...] = (x,) if single else x
     if not arrays:
         raise ValueError("x must hold at least one array")
-    if single:
-        xp = namespace(x=x)
-    else:
-        name = "x" if fn is None else "arrays"
-        xp = namespace(**{f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    name = "x" if fn is None else "arrays"
+    xp, admitted = admit({name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)})
+    arrays = tuple(admitted)
+    if fn is None and operator.flags and builtins.any(one.shape != arrays[0].shape for one in arrays):
+        arrays, key = flags_broadcast(xp, operator, arrays), None
     if not single and builtins.any(one.shape != arrays[0].shape for one in arrays):
         shapes = ", ".join(str(one.shape) for one in arrays)
         if fn is None:
@@ -565,13 +622,18 @@ def _reduce(
         except (ValueError, RuntimeError, TypeError):
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
     axes = normalize_axes(axis, arrays[0].ndim)
-    dtypes = None if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
+    keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
+    _METHODS[primitive].check(method)
     start = None if initial is None else initial if isinstance(initial, tuple) else (initial,)
     reduction = _Reduction(fn, arrays, single, operator, axes, keepdims, dtypes, start, lasting_key(op))
     if fn is None:
         _check_elements(reduction, tuple(one.dtype for one in arrays))
     if reduction.n == 0 and primitive in ("max", "min"):
-        raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {arrays[0].shape}")
+        raise ValueError(f"x must not be empty along the axes of a {primitive}, got shape {tuple(arrays[0].shape)}")
+    if fn is None:
+        _check_start(xp, reduction)
+    elif listing():
+        _check_mapped(xp, reduction)
     reduction.key = key
     return _derivatives.reduction(_METHODS[primitive], method, xp, reduction)
 
@@ -591,6 +653,34 @@ def _check_elements(r: _Reduction, dtypes: tuple[Any, ...]) -> None:
         check_components(r.op, dtypes)
 
 
+def _check_start(xp: Namespace, r: _Reduction) -> None:
+    """Raise unless initial, or an identity where there are no elements, can stand before the elements."""
+    if r.initial is None and r.n:
+        return
+    dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays))
+    if r.initial is not None:
+        shape, on = r.result_shape(), device(r.arrays[0])
+        pairs = zip(r.initial, dtypes, strict=True)
+        r.initial = tuple(as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs)
+    elif r.op.identity(*(dtype_name(_working(r.op)(xp, dtype)) for dtype in dtypes)) is None:
+        raise ValueError(f"x is empty along axis {r.axes} and op {r.op.name} has no identity: give initial")
+
+
+def _check_mapped(xp: Namespace, r: _Reduction) -> None:
+    """Raise what a call would on the values of fn, found from arrays without elements."""
+    none = tuple(xp.reshape(one, (-1,))[:0] for one in r.arrays)
+    with computing():
+        values, dtypes, _ = _elements(xp, _Reduction(r.fn, none, False, r.op, (0,), False, r.dtypes, r.initial))
+    mapped = copy.copy(r)
+    mapped.fn, mapped.arrays, mapped.dtypes = None, values, dtypes
+    _check_start(xp, mapped)
+
+
+def _working(op: Operator) -> Callable[[Namespace, Any], Any]:
+    """Return the function that finds the dtype elements are combined in outside of the kernel."""
+    return ring_dtype if op in _SUMS else compute_dtype
+
+
 def _element_dtypes(xp: Namespace, r: _Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the dtype of each component of the result, for elements of the given dtypes."""
     if r.dtypes is not None:
@@ -604,21 +694,56 @@ def _elements(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], tuple[An
     """Return the elements in the dtype they are combined in, the result's dtypes, and whether it is no tuple."""
     values, single = r.arrays, r.single
     if r.fn is not None:
-        result = r.fn(*r.arrays)
-        single = not isinstance(result, tuple)
-        values = (result,) if single else result
+        values, single = _values(xp, r)
         _check_elements(r, tuple(one.dtype for one in values))
-        values = tuple(one if one.shape == r.shape else xp.broadcast_to(one, r.shape) for one in values)
     dtypes = _element_dtypes(xp, r, tuple(one.dtype for one in values))
-    values = tuple(cast(xp, one, compute_dtype(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
+    working = _working(r.op)
+    values = tuple(cast(xp, one, working(xp, dtype)) for one, dtype in zip(values, dtypes, strict=True))
     return values, dtypes, single
+
+
+def _values(xp: Namespace, r: _Reduction) -> tuple[tuple[Array, ...], bool]:
+    """Return the values of fn, broadcast to the shape of the arrays, and whether it returned no tuple."""
+    assert r.fn is not None
+    fn = r.fn
+    if fn is not _conjugate_product and fn is not _nonzero:
+        fn = harmless_map(xp, fn, lasting_key(fn), r.arrays)
+    try:
+        result = fn(*r.arrays)
+    except Exception as error:
+        explain_failure("fn", error)
+        raise
+    single = not isinstance(result, tuple)
+    values = (result,) if single else result
+    if is_structured(result):
+        values, structure = flattened(result, "fn")
+        r.take(structure)
+    if not values:
+        raise TypeError("fn returned no array")
+    broadcast = []
+    for index, one in enumerate(values):
+        if type(one) is not type(r.arrays[0]):
+            check_result("fn", one, r.arrays[0], index if len(values) > 1 else None)
+        if one.shape != r.shape:
+            try:
+                one = xp.broadcast_to(one, r.shape)
+            except (ValueError, RuntimeError, TypeError):  # the libraries differ
+                raise ValueError(
+                    f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
+                ) from None
+        broadcast.append(one)
+    return tuple(broadcast), single
 
 
 def _finish(
     xp: Namespace, r: _Reduction, totals: tuple[Array, ...] | None, like: tuple[Array, ...], dtypes: Any, single: bool
 ) -> Any:
-    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements."""
+    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
+
+    It shares no memory with an input, though an element alone may be one, and what an operator returns.
+    """
     shape = r.result_shape()
+    copied = r.n > 1 and BUILT_IN.get(r.op.name) is r.op
     if totals is not None:
         totals = tuple(total if total.shape == shape else xp.reshape(total, shape) for total in totals)
     if totals is None and r.initial is None:
@@ -636,8 +761,11 @@ def _finish(
         )
         totals = start if totals is None else r.op(start, totals)
     assert totals is not None
-    result = tuple(cast(xp, total, dtype) for total, dtype in zip(totals, dtypes, strict=True))
-    return result[0] if single else result
+    result = tuple(
+        as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
+        for total, dtype in zip(totals, dtypes, strict=True)
+    )
+    return r.result(result, single)
 
 
 def empty(xp: Namespace, r: _Reduction) -> Any:
@@ -669,15 +797,117 @@ def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
     return xs if rest is None else op(xs, rest)
 
 
+_SMALLEST_BLOCK, _LARGEST_BLOCK, _BLOCKS = 2**22, 2**28, 2**7
+"""Elements are combined as many at once as a 2^7th of their bytes is, but no fewer and no more than these."""
+
+Totals = tuple[tuple[Array, ...], tuple[Any, ...], bool]
+"""The combinations in the dtypes computed in, the dtypes of the result, and whether it is no tuple."""
+
+
+def _by_blocks(xp: Namespace, r: _Reduction, combine: Callable[[Namespace, _Reduction], Totals]) -> Totals:
+    """Return what ``combine`` does, with no more memory than for a block of the elements and for results.
+
+    How elements are grouped depends on the shape and dtypes alone: the totals of blocks are combined as by a tree.
+    """
+    lengths = _block_lengths(xp, r)
+    if lengths is None:
+        return combine(xp, r)
+    slices = [
+        [slice(start, builtins.min(start + length, n)) for start in range(0, n, length)]
+        for n, length in zip(r.shape, lengths, strict=True)
+    ]
+    kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
+
+    def total(where: tuple[slice, ...]) -> Totals:
+        """Return the combinations for some of the kept positions, with the combined axes of length 1."""
+        waiting: list[tuple[int, tuple[Array, ...]]] = []  # totals of as many blocks as two to the first number
+        dtypes: tuple[Any, ...] = ()
+        single = True
+        for cut in itertools.product(*(slices[axis] for axis in r.axes)):
+            place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
+            at = tuple(place[axis] for axis in range(len(r.shape)))
+            arrays = tuple(x[at] for x in r.arrays)
+            part = _Reduction(r.fn, arrays, r.single, r.op, r.axes, True, r.dtypes, None, r.operation)
+            totals, dtypes, single = combine(xp, part)
+            r.op, r.structure = part.op, part.structure  # of the values of fn
+            totals = tuple(xp.reshape(one, part.result_shape()) for one in totals)
+            size = 0
+            while waiting and waiting[-1][0] == size:
+                totals, size = r.op(waiting.pop()[1], totals), size + 1
+            waiting.append((size, totals))
+        totals = waiting.pop()[1]
+        while waiting:
+            totals = r.op(waiting.pop()[1], totals)
+        return totals, dtypes, single
+
+    def joined(where: tuple[slice, ...]) -> Totals:
+        """Return the combinations for all kept positions that begin with these."""
+        if len(where) == len(kept):
+            return total(where)
+        axis = kept[len(where)]
+        parts = [joined((*where, part)) for part in slices[axis]]
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(totals for totals, *_ in parts), strict=True)
+        return (tuple(xp.concat(list(column), axis=axis) for column in columns), *parts[0][1:])
+
+    return joined(())
+
+
+def _block_lengths(xp: Namespace, r: _Reduction) -> tuple[int, ...] | None:
+    """Return how much of each axis is combined at once, or None for everything.
+
+    The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
+    long as it is longer than 1. A compiler is given everything, and so are functions that may see more than an element.
+    """
+    if _cuda.is_jax(xp) or compiling(r.arrays):
+        return None
+    itemsize = builtins.sum(builtins.max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
+    least = _LARGEST_BLOCK if _on_gpu(xp, r.arrays[0]) else _SMALLEST_BLOCK
+    size = builtins.max(least, builtins.min(math.prod(r.shape) * itemsize // _BLOCKS, _LARGEST_BLOCK))
+    block = builtins.max(1, size // itemsize)
+    if math.prod(r.shape) <= block or not _is_elementwise(xp, r):
+        return None
+    found = list(r.shape)
+    while math.prod(found) > block:
+        free = list(range(len(found)))
+        if not r.op.commutative:
+            longer = [axis for axis in r.axes if found[axis] > 1]
+            free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
+        longest = builtins.max(free, key=lambda axis: found[axis])
+        found[longest] = -(-found[longest] // 2)
+    return tuple(found)
+
+
+def _on_gpu(xp: Namespace, x: Array) -> bool:
+    return array_api_compat.is_cupy_namespace(xp) or bool(getattr(x, "is_cuda", False))
+
+
+def _is_elementwise(xp: Namespace, r: _Reduction) -> bool:
+    """Return whether fn and the operator make of each element what they make of it alone: if they can be traced."""
+    if r.fn in (None, _conjugate_product, _nonzero) and BUILT_IN.get(r.op.name) is r.op:
+        return True
+    try:
+        _Program(xp, r)
+    except Untraceable:
+        return False
+    return True
+
+
 def _array(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by a tree."""
-    xs, dtypes, single = _elements(xp, r)
     if r.n == 0:
+        xs, dtypes, single = _elements(xp, r)
         return _finish(xp, r, None, xs, dtypes, single)
-    if r.n == 1:
-        xs = tuple(xp.astype(x, x.dtype, copy=True) for x in xs)  # a result shares no memory with the input
+    totals, dtypes, single = _by_blocks(xp, r, _by_tree)
+    return _finish(xp, r, totals, totals, dtypes, single)
+
+
+def _by_tree(xp: Namespace, r: _Reduction) -> Totals:
+    xs, dtypes, single = _elements(xp, r)
     xs, axis = _one_axis(xp, xs, r.axes)
-    return _finish(xp, r, tree(xs, r.op, axis), xs, dtypes, single)
+    r.op = harmless(xp, r.op, r.operation, xs)
+    return tree(xs, r.op, axis), dtypes, single
 
 
 def _one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
@@ -711,33 +941,62 @@ _NATIVE = {
 
 def _native(xp: Namespace, r: _Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
-    if r.fn is _conjugate_product and r.n and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
-        dtype = compute_dtype(xp, r.arrays[0].dtype)
+    if r.n == 0:
+        xs, dtypes, single = _elements(xp, r)
+        return _finish(xp, r, None, xs, dtypes, single)
+    dtypes = _element_dtypes(xp, r, tuple(x.dtype for x in r.arrays))
+    if r.fn is None and _working(r.op)(xp, dtypes[0]) == r.arrays[0].dtype:
+        totals, dtypes, single = _by_routine(xp, r)  # which takes the elements as they are
+    elif r.fn is None and _widens(xp, r, dtypes[0]):
+        totals, single = (getattr(xp, _NATIVE[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtypes[0]),), True
+    else:
+        totals, dtypes, single = _by_blocks(xp, r, _by_routine)
+    return _finish(xp, r, totals, totals, dtypes, single)
+
+
+def _widens(xp: Namespace, r: _Reduction, dtype: Any) -> bool:
+    """Return whether the library widens elements of a sum or product as it goes, in whatever order: NumPy and CuPy."""
+    widens = array_api_compat.is_numpy_namespace(xp) or array_api_compat.is_cupy_namespace(xp)
+    kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
+    return widens and r.op in _SUMS and kinds[0] in ("bool", "int", "uint") and kinds[1] in ("int", "uint")
+
+
+def _by_routine(xp: Namespace, r: _Reduction) -> Totals:
+    if r.fn is _conjugate_product and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
+        assert r.dtypes is not None
+        dtype = ring_dtype(xp, r.arrays[0].dtype)
         x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
         axis = r.axes[0] - len(r.shape)
         if is_tensor(x1) and narrowed(x1):
-            total = xp.sum(_conjugate_product(x1, x2), axis=axis, dtype=dtype)
-        elif is_tensor(x1):
+            return (xp.sum(_conjugate_product(x1, x2), axis=axis, dtype=dtype),), r.dtypes, True
+        if is_tensor(x1):
             # What array_api_compat does, in operations for which torch.func.vmap has rules.
             x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
-            total = (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
-        else:
-            # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
-            precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-            total = xp.vecdot(x1, x2, axis=axis, **precise)
-        return _finish(xp, r, (total,), (x1,), r.dtypes, True)
+            return ((xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0],), r.dtypes, True
+        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        precise = {"precision": "highest"} if _cuda.is_jax(xp) else {}
+        return (xp.vecdot(x1, x2, axis=axis, **precise),), r.dtypes, True
     xs, dtypes, single = _elements(xp, r)
-    if r.n == 0:
-        return _finish(xp, r, None, xs, dtypes, single)
     function = getattr(xp, _NATIVE[r.op.name])
     typed = {"dtype": xs[0].dtype} if r.op.name in ("add", "multiply") else {}
-    return _finish(xp, r, (function(xs[0], axis=r.axes, **typed),), xs, dtypes, single)
+    return (function(xs[0], axis=r.axes, **typed),), dtypes, single
 
 
 def _native_refusal(xp: Namespace, r: _Reduction) -> str | None:
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _NATIVE:
         return f"{xp.__name__} has no reduction with the operator {r.op.name}"
-    return None
+    return _array_refusal(xp, r)
+
+
+_ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+def _array_refusal(xp: Namespace, r: _Reduction) -> str | None:
+    if r.fn not in (None, _nonzero, _conjugate_product):
+        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+    if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
+        return None
+    return lacks_arithmetic(xp, _element_dtypes(xp, r, tuple(one.dtype for one in r.arrays)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -772,12 +1031,15 @@ class _Program:
             if name not in C_TYPES:
                 raise Untraceable(f"the kernel has no dtype {name}")
         loaded = tuple((name, f"x{index}") for index, name in enumerate(names))
+        immutable = _cuda.is_jax(xp)
+        self.structure: Structure = None
         if r.fn is None:
             body, values, self.single = [], loaded, r.single
         else:
-            mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False)
-            body, self.single = mapped.lines, mapped.single
+            mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable)
+            body, self.single, self.structure = mapped.lines, mapped.single, mapped.structure
             values = tuple(zip(mapped.dtypes, mapped.outputs, strict=True))
+            r.take(self.structure)
         elements = tuple(Dtype(name) for name, _ in values)
         _check_elements(r, elements)
         dtypes = _element_dtypes(xp, r, elements)
@@ -786,9 +1048,10 @@ class _Program:
         # With an initial element to come, results keep the dtype they are computed in.
         self.results = tuple(dtype_name(dtype) for dtype in dtypes)
         self.outputs = self.results if r.initial is None else states
-        combined = trace_combine(r.op, states)
+        combined = trace_combine(r.op, states, immutable=immutable)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in names)
         self.state_bytes = builtins.sum(-(-dtype_bits(name) // 32) * 4 for name in states)
+        self.partial_bytes = builtins.max(self.state_bytes, -(-state_size(states) // 4) * 4)
         self._types = tuple(C_TYPES[name] for name in names)
         self._text = "\n".join(
             (
@@ -805,6 +1068,7 @@ class _Program:
                 "};",
             )
         )
+        self.functions: Any = None
         self.runners: dict[Any, Any] = {}
 
     def source(self, vector: int, vectorized: tuple[bool, ...]) -> str:
@@ -961,7 +1225,7 @@ def _plan(
         turns = "true" if r.op.commutative and inner <= across_threads * vector else "false"
         outers = _TILE.threads // (across_threads * groups)
         tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
-        slot_bytes = outers * across_threads * vector * program.state_bytes
+        slot_bytes = outers * across_threads * vector * program.partial_bytes
         most = _TILE.partial_bytes // slot_bytes // tiles
         least_rows = 4 * groups * unroll
         chunks = builtins.max(1, builtins.min(-(-n // least_rows), -(-2 * _TILE.blocks // tiles), most))
@@ -973,7 +1237,7 @@ def _plan(
             integers=(outer, n, inner, chunk, chunks),
             grid=tiles * chunks,
             zeroed=4 * tiles if chunks > 1 else 0,
-            scratch=tiles * chunks * slot_bytes if chunks > 1 else 0,
+            scratch=tiles * chunks * slot_bytes // program.state_bytes * program.partial_bytes if chunks > 1 else 0,
         )
     rows = outer
     items = vector * unroll
@@ -990,7 +1254,7 @@ def _plan(
     piece = threads * items
     pieces = -(-n // piece)
     rounds = builtins.min(_TILE.rounds, -(-rows * pieces // _TILE.blocks))
-    most = builtins.max(1, _TILE.partial_bytes // program.state_bytes // rows)
+    most = builtins.max(1, _TILE.partial_bytes // program.partial_bytes // rows)
     rounds = builtins.max(rounds, -(-pieces // most))
     chunks = -(-pieces // rounds)
     return plan(
@@ -1000,7 +1264,7 @@ def _plan(
         grid=rows * chunks,
         block=threads,
         zeroed=4 * rows if chunks > 1 else 0,
-        scratch=rows * chunks * program.state_bytes if chunks > 1 else 0,
+        scratch=rows * chunks * program.partial_bytes if chunks > 1 else 0,
     )
 
 
@@ -1010,16 +1274,23 @@ def _kernel_refusal(xp: Namespace, r: _Reduction) -> str | None:
         return reason
     op, fn = r.operation, lasting_key(r.fn)
     dtypes = tuple([x.dtype for x in r.arrays])
-    key = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
+    key: tuple[Any, ...] = (op, fn, xp, _cuda.mode(xp), dtypes, r.single, r.dtypes, r.initial is None)
     lasting = op is not None and fn is not None
     try:
         program = _programs.get(key) if lasting else None
         if program is None:
             program = _Program(xp, r)
-            if lasting:
-                _cuda.remember(_programs, key, program)
+            if not lasting:
+                # What they read may have changed: they are known by what they were translated into, and on JAX, which
+                # may call them itself later on, by the functions too, which the program keeps.
+                program.functions = r.fn, r.op.combine
+                known = tuple(map(id, program.functions)) if _cuda.is_jax(xp) else ()
+                key = (program._text, program.structure, known, program.single, *key[2:])
+                program = _programs.get(key, program)
+            _cuda.remember(_programs, key, program)
     except Untraceable as reason:
         return str(reason)
+    r.take(program.structure)
     r.program = program
     return None
 
@@ -1052,14 +1323,17 @@ def _kernel(xp: Namespace, r: _Reduction) -> Any:
     if r.initial is not None:
         return _finish(xp, r, totals, totals, tuple(getattr(xp, name) for name in program.results), program.single)
     if r.key is not None and builtins.all(one is other for one, other in zip(arrays, r.arrays, strict=True)):
-        if program.single and r.single:
+        structure = r.structure
+        if structure is not None:
+            shortcut = lambda xs: rebuilt(structure, runner(*xs))  # noqa: E731
+        elif program.single and r.single:
             shortcut = runner.one if gpu is not None else lambda x: runner(x)[0]
         elif program.single:
             shortcut = lambda xs: runner(*xs)[0]  # noqa: E731
         else:
             shortcut = runner if r.single else lambda xs: runner(*xs)
         _cuda.remember(_shortcuts, r.key, shortcut)
-    return totals[0] if program.single else totals
+    return r.result(totals, program.single)
 
 
 def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -> Any:
@@ -1067,11 +1341,11 @@ def _kernel_on_copies(xp: Namespace, r: _Reduction, arrays: tuple[Array, ...]) -
     kept = tuple(axis for axis in range(len(r.shape)) if axis not in r.axes)
     moved = tuple(_cuda.contiguous(xp, xp.permute_dims(x, kept + r.axes)) for x in arrays)
     axes = tuple(range(len(kept), len(r.shape)))
-    copy = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
-    copy.program = r.program
-    result = _kernel(xp, copy)
+    other = _Reduction(r.fn, moved, r.single, r.op, axes, False, r.dtypes, r.initial)
+    other.program = r.program
+    result = _kernel(xp, other)
     ones = tuple(xp.reshape(one, r.result_shape()) for one in (result if isinstance(result, tuple) else (result,)))
-    return ones if isinstance(result, tuple) else ones[0]
+    return r.result(ones, not isinstance(result, tuple))
 
 
 def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> Callable[..., tuple[Array, ...]]:
@@ -1081,8 +1355,7 @@ def _runner(xp: Namespace, r: _Reduction, plan: _cuda.Plan, gpu: int | None) -> 
     fn, single, op, axes, keepdims, dtypes, program = r.fn, r.single, r.op, r.axes, r.keepdims, r.dtypes, r.program
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        result = _array(xp, _Reduction(fn, arrays, single, op, axes, keepdims, dtypes, None))
-        ones = result if isinstance(result, tuple) else (result,)
+        ones, _ = flattened(_array(xp, _Reduction(fn, arrays, single, op, axes, keepdims, dtypes, None)))
         return tuple(xp.astype(one, getattr(xp, name)) for one, name in zip(ones, program.outputs, strict=True))
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
@@ -1100,7 +1373,7 @@ _METHODS = {
         primitive,
         kernel=Method(_kernel, _kernel_refusal, _kernel_slower),
         native=Method(_native, _native_refusal),
-        array=Method(_array),
+        array=Method(_array, _array_refusal),
     )
     for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")
 }

@@ -16,23 +16,50 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
     along,
     as_array,
+    as_dtypes,
+    as_scalar,
     cast,
+    check_flag,
     check_kind,
     compute_dtype,
     device,
     dtype_bits,
     dtype_kind,
     dtype_name,
-    namespace,
+    is_scalar,
+    lacks_arithmetic,
     normalize_axis,
+    offers,
+    quiet,
     ring_dtype,
     sum_dtype,
 )
 from parprims._dispatch import Method, Methods, in_graph, watched
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components
-from parprims._trace import C_TYPES, Untraceable, lasting_key, literal, register_type, structures, trace, trace_combine
+from parprims._elements import is_structured
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    as_operator,
+    by_leaves,
+    check_components,
+    flags_broadcast,
+    harmless,
+    restarted,
+)
+from parprims._trace import (
+    C_TYPES,
+    Untraceable,
+    lasting_key,
+    literal,
+    register_type,
+    state_size,
+    structures,
+    trace,
+    trace_combine,
+)
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -60,9 +87,9 @@ def scan(
 
     Parameters
     ----------
-    x : array or tuple of array
-        The elements, of any shape and any dtype the operator takes. A tuple of arrays of equal shape is read as
-        elements of several components.
+    x : array, or tuple, NamedTuple or dict of array
+        The elements, of any shape and any dtype the operator takes. Several arrays of equal shape are read as elements
+        of several components, which may be nested (the order of a dict's is that of its keys).
     op : str, Operator or callable
         The operator: a built-in name (add, multiply, maximum, minimum, logical_and, logical_or, bitwise_and,
         bitwise_or, bitwise_xor, logaddexp, affine, argmax, argmin, welford), an `Operator`, or an associative
@@ -74,24 +101,26 @@ def scan(
     reverse : bool
         Whether the scan starts at the end: the array is flipped, scanned and flipped back, so that
         y[i] = x[n-1] op ... op x[i+1] op x[i]. The element nearer to the end is then the earlier one.
-    initial : scalar, array or tuple, optional
+    initial : scalar, array, or a tuple of these, optional
         An element that every result begins with: y[i] = initial op x[0] op ... op x[i]. Its shape broadcasts to
-        that of x without the axis.
-    dtype : dtype or tuple of dtype, optional
-        What elements are cast to before they are combined, one for each component. By default add and multiply
-        widen integers as the standard's ``cumulative_sum`` does and every other operator keeps the dtype.
+        that of x without the axis. Of several components a tuple, or made as x is.
+    dtype : dtype, str or tuple of these, optional
+        What elements are cast to before they are combined, one for each component, or the standard's name of it. By
+        default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
+        the dtype.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
     Returns
     -------
-    array or tuple of array
-        The combinations, of the shape of x. A tuple for a tuple.
+    array, or tuple, NamedTuple or dict of array
+        The combinations, of the shape of x and made as x is: a NamedTuple for a NamedTuple.
 
     Raises
     ------
     TypeError
-        If x is no array, arrays come from several libraries, or a dtype does not suit the operator.
+        If x is no array, arrays come from several libraries, or a dtype does not suit the operator. If the operator
+        works in place, branches on the value of an array, or returns other than it was given.
     ValueError
         If shapes differ, an argument has an unknown value, or an exclusive scan has neither ``initial`` nor an
         identity to start with.
@@ -106,15 +135,19 @@ def scan(
     n log2 n times in log2 n steps. Kernel combines about 2n times.
     Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
     writes about 12n elements.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 4 (array) or 3 (native,
+    besides what the library takes).
     Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
     associative gives results that depend on how a method groups elements: `check_associative` tells.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another,
     and n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the
     last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array: what is grouped with what
-    depends on the shape and layout alone, not on which block of the GPU came first. Kernels on one stream share their
-    scratch, which stays theirs and takes up to 3 % of the largest result (7 % in recurrences of 8-bit integers down
-    columns): CUDA graphs captured from one stream are to be replayed one after another.
+    depends on the shape and layout alone, not on which block of the GPU came first.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs and takes up to 3 % of the largest result (7 %
+    in recurrences of 8-bit integers down columns), up to 4 times as much where results grew from call to call. Those
+    captured into a graph have as much of the graph's, until it is destroyed, so that any graphs and calls may run at
+    once.
     Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
@@ -137,6 +170,10 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    if isinstance(x, (tuple, dict)) and is_structured(x):
+        return by_leaves(
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
+        )
     return _scan("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method)
 
 
@@ -157,7 +194,7 @@ def cumulative_sum(
         The terms, of any shape and numeric dtype; bool counts as an integer.
     axis : int or None
         The axis to sum along; None only for an array of one dimension.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What terms are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty sum, 0, comes first; the result is then longer by one.
@@ -196,7 +233,7 @@ def cumulative_prod(
         The factors, of any shape and numeric dtype; bool counts as an integer.
     axis : int or None
         The axis to multiply along; None only for an array of one dimension.
-    dtype : dtype, optional
+    dtype : dtype or str, optional
         What factors are cast to first. By default integers narrower than the default integer widen to it.
     include_initial : bool
         Whether the empty product, 1, comes first; the result is then longer by one.
@@ -234,10 +271,10 @@ def linear_recurrence(
 
     Parameters
     ----------
-    a, b : array
+    a, b : array or number
         The coefficients and the right-hand side, of numeric dtypes that promote together without a change between
         integers and floats, and of shapes that broadcast against each other; ``a`` may be a constant of no
-        dimension.
+        dimension. One of them may be a number, which takes the dtype of the other.
     axis : int
         The axis of the broadcast shape along which n counts.
     initial : scalar or array, optional
@@ -271,6 +308,7 @@ def linear_recurrence(
     Traffic and launches: kernel reads a and b as they are given, each element once (a constant, or one coefficient for
     each channel, costs next to nothing), and writes x once, in one launch; array reads and writes about 50n elements,
     far fewer where the library fuses operations.
+    Memory besides input and result, in sizes of the result in the dtype computed in: up to 6 (array) or 3 (native).
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers
@@ -297,7 +335,7 @@ def linear_recurrence(
     >>> import parprims
     >>> parprims.linear_recurrence(np.array([2.0, 3.0, 0.0, 2.0]), np.array([1.0, 1.0, 5.0, 1.0]))
     array([ 1.,  4.,  5., 11.])
-    >>> parprims.linear_recurrence(np.asarray(0.5), np.zeros(4), initial=16.0)
+    >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
     if in_graph((a, b), method):
@@ -309,16 +347,20 @@ def linear_recurrence(
         signature = _cuda.signature((a, b), gradient=True)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = ("linear_recurrence", axis, type(axis), reverse, method, signature)
+            key = ("linear_recurrence", axis, type(axis), reverse, type(reverse), method, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(a, b)
-    xp = namespace(a=a, b=b)
+    xp, (a, b) = _coefficients(a, b)
+    reverse = check_flag("reverse", reverse)
+    _METHODS["linear_recurrence"].check(method)
     dtype = _promoted(xp, a, b)
     try:
         shape = xp.broadcast_arrays(a, b)[0].shape
     except (ValueError, RuntimeError, TypeError):
-        raise ValueError(f"a and b must broadcast against each other, got shapes {a.shape} and {b.shape}") from None
+        raise ValueError(
+            f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        ) from None
     index = normalize_axis(axis, len(shape))
     constant = a.ndim == 0
     a, b = (x if x.ndim == len(shape) else xp.reshape(x, (1,) * (len(shape) - x.ndim) + x.shape) for x in (a, b))
@@ -329,6 +371,20 @@ def linear_recurrence(
 
 
 _shortcuts: dict[Any, Callable[..., Any]] = {}
+
+
+def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
+    """Return the namespace and both coefficients as arrays; one may be a number, of the other's dtype."""
+    for name, number, other, array in (("a", a, "b", b), ("b", b, "a", a)):
+        if is_scalar(number) and not is_scalar(array):
+            if isinstance(number, np.generic) and isinstance(array, np.ndarray):
+                break  # an array of no dimension, to NumPy
+            xp, (array,) = admit({other: array})
+            check_kind(other, array, ("int", "uint", "float", "complex"))
+            value = as_scalar(name, number, array.dtype)
+            made = xp.asarray(value, dtype=array.dtype, device=device(array))
+            return xp, [made, array] if name == "a" else [array, made]
+    return admit({"a": a, "b": b})
 
 
 def _only_array(x: Array) -> Array:
@@ -422,6 +478,7 @@ class _Scan:
             starts,
             constant_start=self.initial is None,
             exclusive=self.exclusive or self.n > self.shape[self.axis],
+            immutable=array_api_compat.is_jax_array(self.inputs[0]),
         )
 
 
@@ -448,7 +505,8 @@ def _scan(
     if initial is None and operation is not None and not watched():
         signature = _cuda.signature(x)
         if signature is not None:
-            options = axis, type(axis), exclusive, reverse, dtype, include_initial, method
+            kinds = type(axis), type(exclusive), type(reverse), type(include_initial)  # 1 and True would be one key
+            options = axis, exclusive, reverse, include_initial, kinds, dtype, method
             key = (primitive, operation, options, type(x), signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
@@ -456,9 +514,15 @@ def _scan(
     operator = as_operator(op)
     if not xs:
         raise ValueError("x must hold at least one array")
-    xp = namespace(**{"x" if single else f"x[{index}]": one for index, one in enumerate(xs)})
+    xp, admitted = admit({"x" if single else f"x[{index}]": one for index, one in enumerate(xs)})
+    xs = tuple(admitted)
+    exclusive, reverse = check_flag("exclusive", exclusive), check_flag("reverse", reverse)
+    include_initial = check_flag("include_initial", include_initial)
+    _METHODS[primitive].check(method)
     if any(one.shape != xs[0].shape for one in xs):
-        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(one.shape) for one in xs)}")
+        xs, key = flags_broadcast(xp, operator, xs), None
+    if any(one.shape != xs[0].shape for one in xs):
+        raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     if axis is None and xs[0].ndim != 1:
         raise ValueError(f"axis must be given for an array of {xs[0].ndim} dimensions")
     index = normalize_axis(-1 if axis is None else axis, xs[0].ndim)
@@ -477,8 +541,22 @@ def _scan(
             raise ValueError(f"initial must be given for an exclusive scan, for op {operator.name} has no identity")
     n = xs[0].shape[index] + int(include_initial)  # a length may be a symbol, to which PyTorch adds no bool
     call = _Scan(xs, single, operator, operation, index, exclusive, reverse, start, identity, n, working, dtypes)
+    if exclusive and operator.flags:
+        return _by_segments(_METHODS[primitive], method, xp, call)
     call.key = key
     return _derivatives.scan(_METHODS[primitive], method, xp, call)
+
+
+def _by_segments(methods: Methods, method: str, xp: Namespace, r: _Scan) -> tuple[Array, ...]:
+    """Return an exclusive scan with a segmented operator, which begins anew at every flag."""
+    count, starts = r.op.flags, r.initial
+    if r.initial is not None:  # no flag before the first element, so that results tell which were met
+        r.initial = (*(xp.zeros_like(one) for one in r.initial[:count]), *r.initial[count:])
+    ys = _derivatives.scan(methods, method, xp, r)
+    if starts is None:
+        assert r.identity is not None
+        starts = tuple(_full(xp, value, y, r.axis) for value, y in zip(r.identity, ys, strict=True))
+    return restarted(xp, r.op, r.inputs[:count], starts, r.initial is not None, ys)
 
 
 _SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
@@ -491,8 +569,8 @@ def _check_entries(name: str, given: tuple[Any, ...], xs: tuple[Any, ...]) -> No
 
 def _dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
     """Return the dtype of each component of the result; raise, naming the argument, where the operator has none."""
-    if dtype is not None:
-        given = dtype if isinstance(dtype, tuple) else (dtype,)
+    given = as_dtypes(xp, dtype)
+    if given is not None:
         _check_entries("dtype", given, dtypes)
         dtypes = given
     elif op in _SUMS:
@@ -579,6 +657,7 @@ def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) 
 
 def _array(xp: Namespace, r: _Scan) -> Any:
     """Return the scan by pairs and step doubling."""
+    r.op = harmless(xp, r.op, r.operation, r.inputs)
     return _result(xp, r, inclusive)
 
 
@@ -605,7 +684,7 @@ def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | Non
 
         cumulative: Callable[[Array, int], Array] = getattr(lax, _JAX[name])
         return cumulative
-    if name in _STANDARD and hasattr(xp, _STANDARD[name]):
+    if name in _STANDARD and offers(xp, _STANDARD[name]):
         function = getattr(xp, _STANDARD[name])
         return lambda x, axis: function(x, axis=axis, dtype=x.dtype)
     return None
@@ -629,8 +708,12 @@ def _native(xp: Namespace, r: _Scan) -> Any:
 
 def _native_refusal(xp: Namespace, r: _Scan) -> str | None:
     if array_api_compat.is_jax_namespace(xp) or _routine(xp, r.op) is not None:
-        return None
+        return _array_refusal(xp, r)
     return f"{xp.__name__} has no scan with the operator {r.op.name}"
+
+
+def _array_refusal(xp: Namespace, r: _Scan) -> str | None:
+    return lacks_arithmetic(xp, r.working)
 
 
 class _Recurrence:
@@ -798,7 +881,7 @@ def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
     whole = tuple(kind in ("int", "uint") for kind in kinds)
     try:
         dtype = xp.result_type(a, b)
-    except (TypeError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError):
         dtype = None
     if dtype is None or whole[0] != whole[1] or dtype_kind(dtype) not in kinds:
         raise TypeError(
@@ -868,8 +951,7 @@ def _by_pairs(inclusive: Inclusive, xp: Namespace, a: Array, b: Array, axis: int
 
 def _array_recurrence(xp: Namespace, r: _Recurrence) -> Array:
     """Return the solution by a scan of the affine maps x -> a x + b."""
-    # NumPy need not warn of products of coefficients that overflow and leave no trace in the result.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with quiet(xp):  # of products of coefficients that overflow and leave no trace in the result
         return _solution(xp, r, functools.partial(_by_pairs, inclusive, xp))
 
 
@@ -971,6 +1053,8 @@ class _Program:
         The number of that input.
     first : str
         CUDA statements on ``raw``, the first element of a line that has no start.
+    immutable : bool
+        Whether arrays of the caller's library never change.
     """
 
     def __init__(
@@ -987,6 +1071,7 @@ class _Program:
         result: Callable[..., Any] | None = None,
         peeks: int = 0,
         first: str = "",
+        immutable: bool = False,
     ) -> None:
         for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
             if name not in C_TYPES:
@@ -1012,7 +1097,7 @@ class _Program:
         self.inputs, self.outputs = inputs, tuple(dtype for _, dtype in outputs)
         self.starts = () if constant_start or starts is None else starts
         self.state_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in states)
-        self.state_words = -(-self.state_bytes // 8)
+        self.state_words = -(-state_size(states) // 8)
         # What a thread keeps of an element: narrow ones are unpacked.
         self.raw_bytes = sum(-(-dtype_bits(name) // 32) * 4 for name in inputs)
         self.itemsizes = tuple(dtype_bits(name) // 8 for name in (*inputs, *self.outputs))
@@ -1028,9 +1113,10 @@ class _Program:
         else:
             start = []
         results = ", ".join(f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True))
+        self.function: Any = None
         self._text = "\n".join(
             (
-                structures(inputs, states, lines, values, trace_combine(op, states)),
+                structures(inputs, states, lines, values, trace_combine(op, states, immutable=immutable)),
                 "struct Result {",
                 *(f"    {C_TYPES[name]} y{index};" for index, name in enumerate(self.outputs)),
                 "};",
@@ -1344,7 +1430,7 @@ def _kernel_refusal(xp: Namespace, r: _Scan) -> str | None:
     starts = tuple([x.dtype for x in r.starts()])
     inclusive = not r.exclusive and r.n == r.shape[r.axis]
     key = (r.operation, xp, _cuda.mode(xp), _dtypes_of(r), r.working, r.dtypes, inclusive, r.identity, starts)
-    return _kernel_refusal_of(xp, r, key if r.operation is not None else None)
+    return _kernel_refusal_of(xp, r, key)
 
 
 def _recurrence_kernel_refusal(xp: Namespace, r: _Recurrence) -> str | None:
@@ -1364,14 +1450,20 @@ def _kernel_refusal_of(xp: Namespace, r: _Scan | _Recurrence | _Adjoint, key: An
     reason = _cuda.refusal(xp, (*r.inputs, *r.starts()))
     if reason is not None:
         return reason
-    program = None if key is None else _programs.get(key)
+    lasting = not isinstance(r, _Scan) or r.operation is not None
+    program = _programs.get(key) if lasting else None
     if program is None:
         try:
             program = r.make_program()
         except Untraceable as reason:
             return str(reason)
-        if key is not None:
-            _cuda.remember(_programs, key, program)
+        if isinstance(r, _Scan) and not lasting:
+            # What it reads may have changed: it is known by what it was translated into, and on JAX, which may call
+            # the function itself later on, by the function too, which the program keeps.
+            program.function = r.op.combine
+            key = (program._text, id(program.function) if _cuda.is_jax(xp) else 0, *key[1:])
+            program = _programs.get(key, program)
+        _cuda.remember(_programs, key, program)
     r.program = program
     return None
 
@@ -1424,7 +1516,8 @@ def _runner(
     if gpu is not None:
         return _cuda.remember(r.program.runners, key, _cuda.Runner(xp, plan, gpu))
     assert not isinstance(r, _Adjoint), "JAX derives adjoints itself"
-    axis, remade = r.axis, r.remade
+    axis = r.axis
+    remade = _derivatives.changed(r, inputs=(None,) * len(r.inputs), initial=None).remade  # it is kept, the arrays not
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         shape = _joint_shape(arrays)
@@ -1448,7 +1541,7 @@ _METHODS = {
         primitive,
         kernel=Method(_kernel, _kernel_refusal),
         native=Method(_native, _native_refusal),
-        array=Method(_array),
+        array=Method(_array, _array_refusal),
     )
     for primitive in ("scan", "cumulative_sum", "cumulative_prod")
 } | {

@@ -14,14 +14,16 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
+    check_flag,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
     is_tensor,
-    is_traced,
     move_axis,
-    namespace,
     normalize_axis,
+    offers,
 )
 from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._operators import BUILT_IN
@@ -72,11 +74,14 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     digits, then each reads and writes keys and values, but for digits that are the same in every row; many rows go in
     several turns. It has memory for one more copy of keys and values and at most 5 % and 1 MB besides (for indices of
     32 bits and wider keys than 16 also for one more of those), and copies what is not contiguous along the axis. Array
-    holds about 50 bytes of counts and 50 of indices for every element, and reads n of the counts log2(16 n) times a
-    pass.
+    reads n of its counts log2(16 n) times a pass.
+    Memory of array: besides the result at most 110 bytes for every element, half of them counts, half indices. Of
+    native on NumPy: 2 bytes for every element and what zeros and NaN take; of a sort that moves values or tells
+    indices, the indices twice and one array more. Elsewhere native has what the library takes, and the indices.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
-    Kernels on one stream share scratch: CUDA graphs captured from one stream are to be replayed one after another.
+    CUDA graphs: kernels on one stream share scratch, which stays theirs; those captured into a graph have the graph's,
+    until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
     another), array.
     Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
@@ -208,21 +213,28 @@ def _sort(
         signature = _cuda.signature((keys, *values) if values else keys)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = (primitive, axis, type(axis), descending, stable, method, signature)
+            kinds = type(axis), type(descending), type(stable)  # 1 and True would be one key
+            key = (primitive, axis, descending, stable, method, kinds, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(keys, *(values or ()))
     name = "keys" if primitive == "sort_by_key" else "x"
-    xp = namespace(**{name: keys}, **{f"values[{index}]": one for index, one in enumerate(values or ())})
+    named = {name: keys, **{f"values[{index}]": one for index, one in enumerate(values or ())}}
+    xp, (keys, *others) = admit(named, moved=True)
+    values = None if values is None else tuple(others)
+    descending, stable = check_flag("descending", descending), check_flag("stable", stable)
+    _METHODS[primitive].check(method)
     for index, one in enumerate(values or ()):
         if one.shape != keys.shape:
-            raise ValueError(f"values[{index}] must have the shape of keys, {keys.shape}, got {one.shape}")
+            raise ValueError(
+                f"values[{index}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(one.shape)}"
+            )
     if dtype_kind(keys.dtype) not in ("bool", "int", "uint", "float") or dtype_bits(keys.dtype) not in (8, 16, 32, 64):
         raise TypeError(
             f"{name} must be of bool, or of an integer or real floating dtype of 8 to 64 bits, "
             f"got {dtype_name(keys.dtype)}"
         )
-    sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), bool(descending), bool(stable))
+    sorting = _Sorting(keys, values, normalize_axis(axis, keys.ndim), descending, stable)
     sorting.key = key
     return _derivatives.sorting(_METHODS[primitive], method, xp, sorting)
 
@@ -371,8 +383,7 @@ def _search(xp: Namespace, ascending: Array, first: Array, length: int, wanted: 
 
 def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
     """Return 0, 1, ..., n - 1 on the device of another array."""
-    device = None if is_traced(like) else array_api_compat.device(like)
-    return xp.arange(n, dtype=dtype, device=device)
+    return xp.arange(n, dtype=dtype, device=device(like))
 
 
 def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
@@ -381,14 +392,17 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
         result: tuple[Array, ...] = _jax_sort()(s.keys, s.values, s.indices, s.axis, s.descending, s.stable)
         return result
     ours = _keeps_order(xp, s.keys)
-    stable = _stable_in_numpy(xp, s) if array_api_compat.is_numpy_namespace(xp) else s.stable
+    stable = s.stable or _counted_in_numpy(xp, s.keys)
     if ours and s.values == () and not s.indices:
         if array_api_compat.is_torch_namespace(xp):
             return (xp.sort(s.keys, axis=s.axis, descending=s.descending, stable=stable),)
         # Elsewhere descending order is ascending order flipped: flipped twice, equal elements keep their order.
         x = xp.flip(s.keys, axis=s.axis) if s.descending else s.keys
-        x = xp.sort(x, axis=s.axis, stable=stable)
-        return (xp.flip(x, axis=s.axis) if s.descending else x,)
+        if array_api_compat.is_numpy_namespace(xp):
+            y = _sorted_in_numpy(xp, x, s.axis)
+        else:
+            y = xp.sort(x, axis=s.axis, stable=stable)
+        return (xp.flip(y, axis=s.axis) if s.descending else y,)
     keys = s.keys if ours else _integers(xp, s.keys)
     if not ours and dtype_kind(keys.dtype) == "uint":
         keys = bits(xp, keys)  # PyTorch compares only signed integers on GPUs
@@ -399,6 +413,12 @@ def _native(xp: Namespace, s: _Sorting) -> tuple[Array, ...]:
         for one in (() if s.values is None else (s.keys, *s.values))
     )
     return (*moved, order) if s.indices else tuple(moved)
+
+
+def _native_refusal(xp: Namespace, s: _Sorting) -> str | None:
+    if offers(xp, "take_along_axis") or s.values is None or (s.values == () and _keeps_order(xp, s.keys)):
+        return None
+    return f"{xp.__name__} has no take_along_axis at this version of the array API standard"
 
 
 def _moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
@@ -420,26 +440,32 @@ def _keeps_order(xp: Namespace, x: Array) -> bool:
     return kind in ("int", "uint") or (array_api_compat.is_array_api_strict_namespace(xp) and kind == "float")
 
 
-# Arrays shorter than this are sorted stably sooner than searched for -0 and NaN.
+# Arrays shorter than this are sorted stably sooner than searched for zeros and NaN.
 _SEARCHED = 1000
 
 
-def _stable_in_numpy(xp: Namespace, s: _Sorting) -> bool:
-    """Return whether NumPy's stable sort is needed, or is the faster: its other one is faster for wide dtypes.
+def _counted_in_numpy(xp: Namespace, x: Array) -> bool:
+    """Return whether NumPy's stable sort of the dtype counts digits and is its fastest."""
+    return array_api_compat.is_numpy_namespace(xp) and dtype_kind(x.dtype) != "float" and dtype_bits(x.dtype) <= 16
 
-    Elements that are equal but differ in their bits are only -0 and +0, and NaN.
+
+def _sorted_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return NumPy's array sorted, equal elements in their order.
+
+    Of wide dtypes the sort that is not stable is many times faster. What is equal but differs in its bits are only
+    zeros, of two signs, and NaN, of which it may even change the bits: these are taken from x, row by row, where a
+    sorted row has as many of them.
     """
-    kind = dtype_kind(s.keys.dtype)
-    if kind != "float" and dtype_bits(s.keys.dtype) <= 16:
-        return True
-    if not s.stable or s.values != () or s.indices:
-        return s.stable
-    if kind != "float":
-        return False
-    x = s.keys
-    if x.size < _SEARCHED or dtype_name(x.dtype) not in _FRACTION_BITS:
-        return True
-    return bool(xp.any((x == 0) & xp.signbit(x))) or bool(xp.isnan(xp.max(x)))
+    if dtype_kind(x.dtype) != "float" or x.size < _SEARCHED:
+        return xp.sort(x, axis=axis, stable=dtype_kind(x.dtype) == "float" or _counted_in_numpy(xp, x))
+    y = xp.sort(x, axis=axis, stable=False)
+    given, found = xp.moveaxis(x, axis, -1), xp.moveaxis(y, axis, -1)
+    zeros = found == 0
+    if zeros.any():
+        found[zeros] = given[given == 0]
+    if xp.isnan(found[..., -1]).any():
+        found[xp.isnan(found)] = given[xp.isnan(given)]
+    return y
 
 
 @functools.cache
@@ -836,7 +862,7 @@ _METHODS = {
     primitive: Methods(
         primitive,
         kernel=Method(_kernel, _kernel_refusal),
-        native=Method(_native),
+        native=Method(_native, _native_refusal),
         array=Method(_array),
     )
     for primitive in ("sort", "argsort", "sort_by_key")

@@ -9,7 +9,10 @@ trace, so that the finished trace is the body of a device function. The C++ func
 from __future__ import annotations
 
 import builtins
+import dis
+import functools
 import math
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
+from parprims._elements import Structure, flattened, is_structured
+from parprims._operators import Operator
 
 C_TYPES = {
     "bool": "bool",
@@ -47,6 +52,16 @@ class Untraceable(Exception):
     """The function cannot be translated; the message says why."""
 
 
+class _InPlaceError(Exception):
+    """The function changes an argument in place."""
+
+
+class _Lines(list[str]):
+    """The lines of a trace, and whether arrays of the caller's library never change: ``x += y`` then makes another."""
+
+    immutable = False
+
+
 class Dtype:
     """A dtype as traced code sees it: only a name, equal to any dtype of that name."""
 
@@ -71,8 +86,8 @@ class Scalar:
     shape: tuple[int, ...] = ()
     ndim = 0
 
-    def __init__(self, lines: list[str], dtype: str, code: str) -> None:
-        self._lines, self._dtype, self._code = lines, dtype, code
+    def __init__(self, lines: list[str], dtype: str, code: str, *, argument: bool = False) -> None:
+        self._lines, self._dtype, self._code, self._argument = lines, dtype, code, argument
 
     @property
     def dtype(self) -> Dtype:
@@ -87,15 +102,23 @@ class Scalar:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         name = _ALIASES.get(ufunc.__name__, ufunc.__name__)
+        for written in (*options.get("out", ()), *(inputs[:1] if method == "at" else ())):
+            _written(written)
         if method != "__call__" or options:
             raise Untraceable(f"numpy.{ufunc.__name__}.{method} is not elementwise")
         return _function(name)(*inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func.__name__ in _WRITERS:
+            _written(args[0])
+        _written(kwargs.get("out"))
         return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__.endswith("_") and not func.__name__.startswith("_"):
+            _written(args[0])
+        _written((kwargs or {}).get("out"))
         return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
 
     def __bool__(self) -> bool:
@@ -110,6 +133,34 @@ class Scalar:
         raise Untraceable("it indexes an array")
 
     __len__ = __iter__ = __getitem__
+
+    def __setitem__(self, _index: Any, _value: Any) -> None:
+        _written(self)
+        raise Untraceable("it assigns to elements of an array (use where)")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill
+            return functools.partial(_written_by, self, name)
+        raise AttributeError(f"arrays have no attribute {name!r} that has a CUDA translation")
+
+    def fill(self, _value: Any) -> None:
+        """Raise: ndarray.fill works in place."""
+        _written_by(self, "fill")
+
+
+_WRITERS = ("copyto", "fill_diagonal", "place", "put", "putmask", "put_along_axis")
+"""NumPy's functions that write into their first argument."""
+
+
+def _written(x: Any) -> None:
+    """Raise if x is an argument of the function that is traced, and of a library where it can be written to."""
+    if isinstance(x, Scalar) and x._argument and not getattr(x._lines, "immutable", False):
+        raise _InPlaceError
+
+
+def _written_by(x: Scalar, name: str, *_args: Any, **_options: Any) -> None:
+    _written(x)
+    raise Untraceable(f"it calls {name}, which has no CUDA translation")
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -146,6 +197,11 @@ def _promote(one: str, other: str) -> str:
         if dtype_kind(promoted) in kinds:
             return promoted
     raise Untraceable(f"it combines {one} with {other}, which the array API standard does not define (use astype)")
+
+
+def _another(x: Scalar) -> Scalar:
+    """Return a copy, which may change while the other stays as it is."""
+    return Scalar(x._lines, x._dtype, x._code)
 
 
 def _emit(lines: list[str], dtype: str, expression: str) -> Scalar:
@@ -350,11 +406,11 @@ class _Namespace:
     def clip(self, x: Scalar, min: Any = None, max: Any = None) -> Scalar:
         if min is not None:
             x = self.maximum(x, min)
-        return x if max is None else self.minimum(x, max)
+        return _another(x) if max is None else self.minimum(x, max)
 
     def astype(self, x: Scalar, dtype: Any, /, *, copy: bool = True) -> Scalar:
-        del copy  # a value is never shared
-        return _cast(x, dtype_name(dtype))
+        found = _cast(x, dtype_name(dtype))
+        return _another(found) if copy else found
 
     def full_like(self, x: Scalar, fill_value: Any, /, *, dtype: Any = None) -> Scalar:
         return _constant(x._lines, fill_value, x._dtype if dtype is None else dtype_name(dtype))
@@ -416,6 +472,22 @@ def _operator(name: str, *, reflected: bool = False) -> Callable[..., Scalar]:
     return (lambda self, other: apply(other, self)) if reflected else (lambda *operands: apply(*operands))
 
 
+def _in_place(name: str) -> Callable[..., Scalar]:
+    apply = _elementwise(name)
+
+    def change(self: Scalar, other: Any) -> Scalar:
+        result: Scalar = apply(self, other)
+        if getattr(self._lines, "immutable", False):
+            return result
+        _written(self)
+        if result._dtype != self._dtype:
+            raise Untraceable(f"it turns {self._dtype} into {result._dtype} in place")
+        self._code = result._code
+        return self
+
+    return change
+
+
 for _method, _name in {
     "add": "add",
     "sub": "subtract",
@@ -432,6 +504,7 @@ for _method, _name in {
 }.items():
     setattr(Scalar, f"__{_method}__", _operator(_name))
     setattr(Scalar, f"__r{_method}__", _operator(_name, reflected=True))
+    setattr(Scalar, f"__i{_method}__", _in_place(_name))
 for _method, _name in {
     "eq": "equal",
     "ne": "not_equal",
@@ -448,34 +521,60 @@ Scalar.__abs__ = lambda self: NAMESPACE.abs(self)  # type: ignore[attr-defined]
 
 
 class Trace:
-    """A traced function: the lines of its body and what they end in."""
+    """A traced function: the lines of its body, what they end in, and how that is made of arrays if not by a tuple."""
 
-    __slots__ = ("dtypes", "lines", "outputs", "single")
+    __slots__ = ("dtypes", "lines", "outputs", "single", "structure")
 
-    def __init__(self, lines: list[str], outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool) -> None:
+    def __init__(
+        self, lines: list[str], outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool, structure: Structure
+    ) -> None:
         self.lines, self.outputs, self.dtypes, self.single = lines, outputs, dtypes, single
+        self.structure = structure
 
 
-def trace(name: str, function: Callable[..., Any], *elements: tuple[tuple[str, str], ...], packed: bool) -> Trace:
+def trace(
+    name: str,
+    function: Callable[..., Any],
+    *elements: tuple[tuple[str, str], ...],
+    packed: bool,
+    immutable: bool = False,
+) -> Trace:
     """Return what a function does to elements, each given as the (dtype, C++ expression) of its components.
 
-    ``packed`` says whether the function takes every element as a tuple. Raises Untraceable, with the reason, if
-    the function does anything that has no translation.
+    ``packed`` says whether the function takes every element as a tuple, ``immutable`` whether arrays of the caller's
+    library never change. Raises Untraceable, with the reason, if the function does anything that has no translation,
+    and TypeError if it changes an argument in place.
     """
-    lines: list[str] = []
-    arguments = [tuple(Scalar(lines, dtype, code) for dtype, code in element) for element in elements]
+    lines = _Lines()
+    lines.immutable = immutable
+    arguments = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
     try:
         result = function(*(arguments if packed else [one for (one,) in arguments]))
+    except _InPlaceError:
+        raise TypeError(f"{name} changes its argument in place: return a new array") from None
     except Untraceable as reason:
         raise Untraceable(f"{name} cannot be traced: {reason}") from None
     except Exception as error:  # whatever the caller's function makes of a symbolic scalar
         raise Untraceable(f"{name} cannot be traced: {type(error).__name__}: {error}") from error
+    structure = None
     single = not isinstance(result, tuple)
     outputs = (result,) if single else result
+    if is_structured(result):
+        outputs, structure = flattened(result, name)
     for output in outputs:
         if not isinstance(output, Scalar):
             raise Untraceable(f"{name} cannot be traced: it returns {type(output).__name__}, not an array")
-    return Trace(lines, tuple(one._code for one in outputs), tuple(one._dtype for one in outputs), single)
+    codes, dtypes = tuple(one._code for one in outputs), tuple(one._dtype for one in outputs)
+    return Trace(lines, codes, dtypes, single, structure)
+
+
+def state_size(states: tuple[str, ...]) -> int:
+    """Return the bytes of a State: its members one after another, each at a multiple of its size."""
+    size, widest = 0, 1
+    for name in states:
+        member = 4 if name in SIXTEEN_BIT_FLOATS else dtype_bits(name) // 8
+        size, widest = -(-size // member) * member + member, max(widest, member)
+    return -(-size // widest) * widest
 
 
 def structures(
@@ -508,43 +607,263 @@ def structures(
     )
 
 
-def trace_combine(op: Any, states: tuple[str, ...]) -> Trace:
+def trace_combine(op: Any, states: tuple[str, ...], *, immutable: bool = False) -> Trace:
     """Return the trace of an Operator on components of the named dtypes, ``earlier`` and ``later``."""
     earlier, later = (
         tuple((name, f"{side}.v{index}") for index, name in enumerate(states)) for side in ("earlier", "later")
     )
     packed = len(states) > 1 or op.components is not None
-    combined = trace(f"op {op.name}", op.combine, earlier, later, packed=packed)
+    combined = trace(f"op {op.name}", op.combine, earlier, later, packed=packed, immutable=immutable)
     if combined.dtypes != states:
         raise Untraceable(f"op {op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
     return combined
 
 
+# ---- What a function can be remembered by -------------------------------------------------------------------------
+
+
+class _UnknownError(Exception):
+    """What a function does may depend on something that cannot be told."""
+
+
 def lasting_key(function: Any) -> Any:
     """Return a key under which the trace of a function can be remembered, or None if it may change.
 
-    A plain function is known by its code and by what it captures, as long as that is modules, this library's own
-    functions and plain numbers; anything else (a name, an operator object, no function at all) is known by itself.
+    A function is known by its code and by the values of what it reads: closures, defaults, globals, attributes of
+    modules and, in turn, other functions. An operator is known by its parts, a name by itself. Modules whose contents
+    never change, such as array namespaces, are known by themselves.
     """
-    if not isinstance(function, types.FunctionType):
-        return function if function is not None else ()
-    captured: list[Any] = [function.__code__]
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    scopes = function.__globals__, vars(builtins)
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        for name in code.co_names:
-            values += [scope[name] for scope in scopes if name in scope][:1]
-    for value in values:
-        if isinstance(value, (bool, int, float, complex, str, type(None))):
-            captured.append((type(value), repr(value)))  # 0.0 and -0.0 are equal, but not the same
-        elif isinstance(value, (types.ModuleType, types.BuiltinFunctionType)) or (
-            isinstance(value, types.FunctionType) and value.__module__.startswith("parprims.")
-        ):
-            captured.append(value)
+    kind = type(function)
+    if kind is str:
+        return function
+    if function is None:
+        return ()
+    if kind is Operator and function._built_in:
+        return function
+    try:
+        return _function_key(function, ()) if kind is types.FunctionType else _value_key(function, ())
+    except _UnknownError:
+        return None
+
+
+_LASTING = frozenset(
+    "array_api_compat array_api_strict builtins cmath cupy functools itertools math numpy operator parprims "
+    "torch".split()
+)
+"""Packages whose functions and constants do not change."""
+
+_LASTING_MODULES = ("jax.numpy", "jax.lax", "jax.nn", "jax.scipy", "scipy.special", "ml_dtypes")
+"""The same of packages that have others too, with what is inside of them."""
+
+_READERS = frozenset(id(one) for one in (globals, locals, vars, dir, eval, exec, open, input, __import__))
+"""Built-in functions that see what no name in the code tells of."""
+
+_MOST = 256
+"""Numbers in a list, dict or array up to which it is known by them."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_lasting(module: str) -> bool:
+    return module.partition(".")[0] in _LASTING or any(
+        module == one or module.startswith(one + ".") for one in _LASTING_MODULES
+    )
+
+
+class _Reads:
+    """What a code object reads besides its arguments: (is it a closure's, name, names of attributes read of it).
+
+    ``reads`` is None where that cannot be told.
+    """
+
+    __slots__ = ("code", "reads")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+        found: dict[tuple[bool, str, tuple[str, ...]], None] = {}
+        self.reads: tuple[tuple[bool, str, tuple[str, ...]], ...] | None = None
+        if all(_collect(one, frozenset(code.co_freevars), found) for one in _codes(code)):
+            for name in code.co_freevars:
+                if not any(free and name == other for free, other, _ in found):
+                    found[True, name, ()] = None
+            self.reads = tuple(found)
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    """Return a code object and those of the functions defined in it."""
+    inner = [one for constant in code.co_consts if isinstance(constant, types.CodeType) for one in _codes(constant)]
+    return [code, *inner]
+
+
+def _collect(code: types.CodeType, free: frozenset[str], found: dict[tuple[bool, str, tuple[str, ...]], None]) -> bool:
+    """Add what a code object reads; return False if that cannot be told."""
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
+    known = set()  # names in an instruction that is understood
+    for at, one in enumerate(instructions):
+        name = one.argval
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+            closure = False
+        elif one.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
+            if name not in free:
+                continue
+            closure = True
         else:
-            return None
-    return tuple(captured)
+            if one.opname == "IMPORT_NAME":
+                level = instructions[at - 2].argval
+                if level != 0 or not _is_lasting(name):
+                    return False
+            if one.opname in _NAMED:
+                known.add(name)
+            continue
+        known.add(name)
+        chain = []
+        for after in instructions[at + 1 :]:
+            if after.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+                break
+            chain.append(after.argval)
+        found[closure, name, tuple(chain)] = None
+    return known.issuperset(code.co_names)
+
+
+_NAMED = frozenset(
+    "LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR STORE_ATTR DELETE_ATTR STORE_NAME STORE_GLOBAL DELETE_NAME DELETE_GLOBAL "
+    "IMPORT_NAME IMPORT_FROM".split()
+)
+"""Instructions that name an attribute of something on the stack, or read nothing."""
+
+_reads: dict[int, _Reads] = {}
+
+
+def _reads_of(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...] | None:
+    known = _reads.get(id(code))
+    if known is None or known.code is not code:
+        if len(_reads) >= 4096:
+            _reads.clear()
+        known = _reads[id(code)] = _Reads(code)  # which keeps the code, and so its number
+    return known.reads
+
+
+_MISSING: Any = object()
+
+
+def _function_key(function: types.FunctionType, seen: tuple[int, ...]) -> Any:
+    code = function.__code__
+    reads = _reads_of(code)
+    defaults, more = function.__defaults__, function.__kwdefaults__
+    if not reads and reads is not None and defaults is None and more is None:
+        return code
+    if reads is None:
+        raise _UnknownError
+    if id(function) in seen:
+        return "again", seen.index(id(function))
+    seen = (*seen, id(function))
+    found: list[Any] = [code]
+    scope = function.__globals__
+    for closure, name, chain in reads:
+        if closure:
+            try:
+                value = function.__closure__[code.co_freevars.index(name)].cell_contents  # type: ignore[index]
+            except ValueError:  # an empty cell
+                value = _MISSING
+        else:
+            value = scope.get(name, _MISSING)
+            if value is _MISSING:
+                value = vars(builtins).get(name, _MISSING)
+        found.append(_read_key(value, chain, seen))
+    if defaults is not None:
+        found.append(_value_key(defaults, seen))
+    if more is not None:
+        found.append(_value_key(more, seen))
+    return tuple(found)
+
+
+def _read_key(value: Any, chain: tuple[str, ...], seen: tuple[int, ...]) -> Any:
+    """Return the key of what is read of a value: itself, or an attribute of a module."""
+    for name in chain:
+        kind = type(value)
+        if not isinstance(value, types.ModuleType):
+            if kind is types.FunctionType and not _is_public(value):
+                raise _UnknownError  # an attribute of a function, which is no part of what it does
+            break
+        if _is_lasting(value.__name__):
+            return value
+        contents = vars(value)
+        if kind is not types.ModuleType or name not in contents:
+            raise _UnknownError
+        value = contents[name]
+    return _value_key(value, seen)
+
+
+def _value_key(value: Any, seen: tuple[int, ...]) -> Any:
+    kind = type(value)
+    if kind is int or kind is bool or kind is str or value is None or kind is bytes:
+        return kind, value
+    if kind is float or kind is complex:
+        return kind, repr(value)  # 0.0 and -0.0 are equal, but not the same
+    if kind is types.FunctionType:
+        return value if _is_public(value) else _function_key(value, seen)
+    if kind is types.ModuleType:
+        if _is_lasting(value.__name__):
+            return value
+        raise _UnknownError
+    if kind is np.ufunc:
+        return value
+    if kind is Operator:
+        if value._built_in:
+            return value
+        if value._segments is not None:
+            return "segmented", _value_key(value._segments, seen)
+        return (
+            _value_key(value.combine, seen),
+            _value_key(value._identity, seen),
+            value.commutative,
+            value.components,
+        )
+    if kind is tuple:
+        return kind, *(_value_key(one, seen) for one in value)
+    if kind is list or kind is dict:
+        if len(value) > _MOST or id(value) in seen:
+            raise _UnknownError
+        seen = (*seen, id(value))
+        items = value if kind is list else [one for item in value.items() for one in item]
+        return kind, *(_value_key(one, seen) for one in items)
+    if kind is np.ndarray:
+        if value.size > _MOST or value.dtype.hasobject:
+            raise _UnknownError
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, np.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, np.dtype):
+        return np.dtype, value.str, value.name
+    if kind is functools.partial:
+        return kind, *(_value_key(one, seen) for one in (value.func, value.args, value.keywords))
+    if kind is types.MethodType:
+        return kind, _value_key(value.__func__, seen), _value_key(value.__self__, seen)
+    if value is _MISSING or _is_public(value) or (kind.__module__, kind.__name__) == ("torch", "dtype"):
+        return value
+    if isinstance(value, type) and _is_plain_named_tuple(value):
+        return value
+    raise _UnknownError
+
+
+def _is_public(value: Any) -> bool:
+    """Return whether a function or class is what a lasting module has under its name."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if module is None and isinstance(value, types.BuiltinFunctionType):
+        module = getattr(value.__self__, "__module__", None)  # PyTorch's functions
+    if not isinstance(module, str) or not isinstance(name, str) or not _is_lasting(module) or id(value) in _READERS:
+        return False
+    home = sys.modules.get(module)
+    return home is not None and getattr(home, name, None) is value
+
+
+_NAMED_TUPLE = frozenset(
+    "__slots__ _fields _field_defaults _make _replace _asdict __getnewargs__ __match_args__ __annotations__ "
+    "__orig_bases__ __replace__ __static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __module__ "
+    "__annotations_cache__ __classdictcell__ __conditional_annotations__ __new__ __repr__ __doc__".split()
+)
+
+
+def _is_plain_named_tuple(kind: type) -> bool:
+    """Return whether a class is a NamedTuple of nothing but its fields."""
+    fields = getattr(kind, "_fields", None)
+    return kind.__bases__ == (tuple,) and fields is not None and _NAMED_TUPLE.issuperset(set(vars(kind)) - set(fields))

@@ -16,16 +16,23 @@ from parprims import _cuda, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
+    admit,
+    as_result,
+    as_scalar,
     broadcast_shapes,
+    check_choice,
+    check_flag,
     check_kind,
     compute_dtype,
     device,
     dtype_kind,
     dtype_name,
+    is_scalar,
     is_traced,
     move_axis,
-    namespace,
     normalize_axis,
+    quiet,
+    varying_alike,
 )
 from parprims._dispatch import Method, Methods, in_graph, watched
 from parprims._scan import _merged, _row_major
@@ -93,15 +100,19 @@ def solve_tridiagonal(
     -------
     x : array
         The unknowns, of the promoted dtype, of the shape coefficients and rhs broadcast to. A solution that is
-        not finite in every unknown is NaN in all of them.
+        not finite in every unknown is NaN in all of them, and so is one of numbers of which one that is read is not
+        finite.
     backward_error : array
         Only with return_residual: for every solution max |r[i]| / (|A| |x| + |rhs|)[i] with r = rhs - A x, the
-        relative change of the system's numbers that makes x exact; inf where x is not finite. Real, of the
-        precision computed in, of the shape of x without the axis.
+        relative change of the system's numbers that makes x exact, 0 for 0/0; inf where x is not finite, and only
+        there. Real, of the precision computed in, of the shape of x without the axis. CuPy and XLA take
+        subnormal numbers for zero in it.
     status : array
         Only with return_status: for every solution 0 if it is one; 1 if there is none that is finite, because a pivot
         was zero or a number was not finite or overflowed, and x is NaN; 2 if the backward error is above the square
-        root of eps, which only ``none`` or a matrix singular to the precision gives. Of dtype int32.
+        root of eps of x's dtype. With row exchanges only three things give that: a matrix singular to the precision
+        once its rows are scaled, numbers that underflow, and unknowns of a row that should be zero, all of them and
+        rhs, and are no more than eps of others. Of dtype int32.
 
     Raises
     ------
@@ -130,6 +141,8 @@ def solve_tridiagonal(
     system is periodic, two or four times more. With exchanges there is memory for a second solution in case.
     Coefficients that broadcast are read as they are, those of several right-hand sides once for each. Array passes
     about 150 times over its n rows in all (with ``none`` 40 times at each step) unless a compiler fuses them.
+    Memory besides input and result, in sizes of the solution in the precision computed in: up to 32 (array), 14 (array
+    with ``none``) or 11 (native), and up to 16 for the residual and the status.
     Error with row exchanges: rows are scaled to a largest coefficient of 1 and eliminated in the order of a binary
     tree, a change of the order of unknowns, with partial pivoting among the four rows that hold an unknown; the
     solution is refined once by its residual, by kernel where the backward error of a row is above 6 eps, and the better
@@ -149,8 +162,8 @@ def solve_tridiagonal(
     system that is dominant, definite or an M-matrix if theirs is, and lose digits where it is much better
     conditioned than theirs; so do native's, which auto takes for them only with ``none``.
     Singular systems: the solution is NaN or, where rounding hides that the matrix is singular, large numbers. Nothing
-    is raised; the status tells. 16-bit floats are solved in float32 and rounded once; XLA may take their residual
-    before.
+    is raised and NumPy warns of nothing; the status tells. 16-bit floats are solved in float32 and rounded once; XLA
+    may take their residual before.
     Reproducibility: the same input gives the same bits, run after run, and a system gives the same bits alone and in a
     batch: by kernel, and by array with row exchanges where the library's elementwise operations do (NumPy's do).
     Methods: kernel (CUDA arrays), native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one
@@ -184,30 +197,34 @@ def solve_tridiagonal(
 
         options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
         return _torch_ops.solve_tridiagonal(lower, diag, upper, rhs, *options)
-    if pivot not in _PIVOTS:
-        raise ValueError(f"pivot must be one of {', '.join(_PIVOTS)}, got {pivot!r}")
     given, key = (lower, diag, upper, rhs), None
-    if not (transpose or return_residual or return_status or watched()):
+    if transpose is False and return_residual is False and return_status is False and not watched():
         signature = _cuda.signature(given)
         if signature is not None:
             # A call like one before goes straight to its kernel: checks and choice depend on nothing else.
-            key = (axis, type(axis), bool(periodic), pivot, method, signature)
+            key = (axis, type(axis), periodic, type(periodic), pivot, method, signature)
             shortcut = _cuda.recall(_shortcuts, key)
             if shortcut is not None:
                 return shortcut(*given)[0]
-    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, bool(periodic), bool(transpose), pivot)
+    pivot = check_choice("pivot", pivot, _PIVOTS)
+    periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
+    return_residual = check_flag("return_residual", return_residual)
+    return_status = check_flag("return_status", return_status)
+    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, periodic, transpose, pivot)
+    _METHODS.check(method)
     if all(one is other for one, other in zip((*s.given, s.rhs), given, strict=True)):
         s.key = key
     x = _derivatives.tridiagonal(_METHODS, method, xp, s)
-    rounded = x if x.dtype == dtype else xp.astype(x, dtype)
-    results = [rounded]
-    if return_residual or return_status:
-        working = x if rounded is x else xp.astype(rounded, x.dtype)
-        error = _backward_error(xp, s, working)
-        if return_residual:
-            results.append(error)
-        if return_status:
-            results.append(_status(xp, s, working, error))
+    with quiet(xp):
+        rounded = x if x.dtype == dtype else _rounded(xp, x, dtype, s.axis)
+        results = [rounded]
+        if return_residual or return_status:
+            working = x if rounded is x else xp.astype(rounded, x.dtype)
+            error = _safe_backward_error(xp, s, working)
+            if return_residual:
+                results.append(as_result(error))
+            if return_status:
+                results.append(as_result(_status(xp, s, working, error, dtype)))
     if columns:
         results = [move_axis(xp, one, 0, -1) for one in results]
     return tuple(results) if len(results) > 1 else results[0]
@@ -261,17 +278,19 @@ def _checked(
 ) -> tuple[Namespace, _System, Any, bool]:
     """Return the namespace, the system, the dtype of the solution and whether rhs has an axis of its own."""
     arrays = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
-    xp = namespace(**{name: x for name, x in arrays.items() if name == "rhs" or type(x) not in (int, float, complex)})
+    numbers = [name for name, x in arrays.items() if name != "rhs" and is_scalar(x)]
+    xp, admitted = admit({name: x for name, x in arrays.items() if name not in numbers})
+    arrays |= zip((name for name in arrays if name not in numbers), admitted, strict=True)
+    rhs = arrays["rhs"]
     check_kind("rhs", rhs, ("float", "complex"))
     if rhs.ndim == 0:
         raise ValueError("rhs must have at least one dimension")
-    rhs_kind = dtype_kind(rhs.dtype)
     for name in ("lower", "diag", "upper"):
-        if type(arrays[name]) in (int, float) or (type(arrays[name]) is complex and rhs_kind == "complex"):
+        if name in numbers:
             # Unlike asarray, full makes no device wait for a copy.
-            arrays[name] = xp.full((), arrays[name], dtype=rhs.dtype, device=device(rhs))
-        elif type(arrays[name]) is complex:
-            raise TypeError(f"{name} must fit dtype {dtype_name(rhs.dtype)}, got {arrays[name]!r}")
+            number = as_scalar(name, arrays[name], rhs.dtype)
+            with quiet(xp):
+                arrays[name] = xp.full((), number, dtype=rhs.dtype, device=device(rhs))
         check_kind(name, arrays[name], ("float", "complex"))
     lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
     ndim = max(x.ndim for x in coefficients) or rhs.ndim
@@ -341,6 +360,11 @@ def _rows(axis: int, start: int, stop: int) -> tuple[Any, ...]:
 
 def _array(xp: Namespace, s: _System) -> Array:
     """Return the solutions by parallel cyclic reduction, or by an elimination that exchanges rows."""
+    with quiet(xp):
+        return _by_elimination(xp, s)
+
+
+def _by_elimination(xp: Namespace, s: _System) -> Array:
     if s.pivot == "none":
         return _whole(xp, _solve(xp, s, functools.partial(_cyclic_reduction, xp, s.axis)), s.axis)
     if math.prod(s.shape) == 0:
@@ -517,6 +541,7 @@ def _solve(xp: Namespace, s: _System, eliminate: Eliminate) -> Array:
     v = (1, 0, ..., 0, lower[0] / g): the solutions y for rhs and q for u give x = y - q (v.y) / (1 + v.q).
     """
     lower, diag, upper, n, axis = s.lower, s.diag, s.upper, s.n, s.axis
+    eliminate = functools.partial(_unless_infinite, xp, axis, eliminate)
     if not s.periodic or n == 0:
         return eliminate(lower, diag, upper, (s.rhs,))[0]
     if n == 1:
@@ -537,19 +562,84 @@ def _solve(xp: Namespace, s: _System, eliminate: Eliminate) -> Array:
     return y - q * ((y[first] + v * y[last]) / (1 + q[first] + v * q[last]))
 
 
+def _unless_infinite(
+    xp: Namespace,
+    axis: int,
+    eliminate: Eliminate,
+    lower: Array,
+    diag: Array,
+    upper: Array,
+    rhs: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """Return the solutions by a method, NaN where a number that is read is not finite.
+
+    Divided by an infinite pivot, an unknown would be zero.
+    """
+    xs = eliminate(lower, diag, upper, rhs)
+    n = diag.shape[axis]
+    if n == 0:
+        return xs
+    read = (lower[_rows(axis, 1, n)], diag, upper[_rows(axis, 0, n - 1)])
+    if array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs))):
+        return xs
+    finite = functools.reduce(
+        lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
+    )
+    return tuple(
+        xp.where(finite & xp.all(xp.isfinite(one), axis=axis, keepdims=True), x, _nan(xp, x, axis))
+        for x, one in zip(xs, rhs, strict=True)
+    )
+
+
+def _is_finite(x: Array) -> bool:
+    """Return whether a NumPy array holds finite numbers alone: a sum, which is quick, is finite only then."""
+    return bool(np.isfinite(x.sum()) or np.isfinite(x).all())
+
+
 def _whole(xp: Namespace, x: Array, axis: int) -> Array:
     """Return x with NaN throughout each solution that is not finite throughout."""
-    return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, math.nan)
+    return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, _nan(xp, x, axis))
 
 
-def _residual(xp: Namespace, s: _System, x: Array) -> tuple[Array, Array]:
-    """Return rhs - A x and |A| |x| + |rhs|."""
-    lower, upper = s.lower, s.upper
+def _nan(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return NaN for each solution: an array, because version 2023.12 of the standard selects from no numbers."""
+    return xp.full_like(x[_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
+
+
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+_ROUNDED_TO_INFINITY = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""The least number that rounds to infinity."""
+
+
+def _rounded(xp: Namespace, x: Array, dtype: Any, axis: int) -> Array:
+    """Return x in a 16-bit dtype, NaN throughout each solution that is not finite in it."""
+    within = xp.abs(x) < _ROUNDED_TO_INFINITY[dtype_name(dtype)]
+    return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, _nan(xp, x, axis)), dtype)
+
+
+def _residual(xp: Namespace, s: _System, x: Array, factor: Array | None = None) -> tuple[Array, Array]:
+    """Return rhs - A x and |A| |x| + |rhs|.
+
+    With a factor for each row, coefficients and unknowns of the row are multiplied by it, and rhs by its square; what
+    that makes infinite counts as zero.
+    """
+
+    def scaled(y: Array) -> Array:
+        if factor is None:
+            return y
+        y = y * factor
+        return xp.where(xp.isfinite(y), y, xp.zeros_like(y))
+
+    lower, upper, rhs = s.lower, s.upper, scaled(scaled(s.rhs))
     if not s.periodic and s.n > 0:
         lower, upper = ends_cleared(xp, lower, upper, s.axis)
-    terms = (lower * xp.roll(x, 1, axis=s.axis), s.diag * x, upper * xp.roll(x, -1, axis=s.axis))
-    size = xp.abs(s.rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
-    return s.rhs - terms[0] - terms[1] - terms[2], size
+    terms = (
+        scaled(lower) * scaled(xp.roll(x, 1, axis=s.axis)),
+        scaled(s.diag) * scaled(x),
+        scaled(upper) * scaled(xp.roll(x, -1, axis=s.axis)),
+    )
+    size = xp.abs(rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
+    return rhs - terms[0] - terms[1] - terms[2], size
 
 
 def product(xp: Namespace, s: _System, x: Array) -> Array:
@@ -559,22 +649,45 @@ def product(xp: Namespace, s: _System, x: Array) -> Array:
 
 def _backward_error(xp: Namespace, s: _System, x: Array) -> Array:
     """Return max |rhs - A x| / (|A| |x| + |rhs|) over the axis: 0 for 0/0, inf where anything is not finite."""
-    residual, size = _residual(xp, s, x)
-    error = xp.abs(residual) / xp.where(size == 0, 1.0, size)
-    error = xp.where(xp.isfinite(size) & xp.isfinite(error), error, math.inf)
+    return _largest_ratio(xp, s, *_residual(xp, s, x))
+
+
+def _largest_ratio(xp: Namespace, s: _System, residual: Array, size: Array) -> Array:
+    error = xp.abs(residual) / xp.where(size == 0, xp.ones_like(size), size)
+    error = xp.where(xp.isfinite(size) & xp.isfinite(error), error, xp.full_like(error, math.inf))
     return xp.max(error, axis=s.axis) if s.n > 0 else xp.sum(error, axis=s.axis)
 
 
-def _status(xp: Namespace, s: _System, x: Array, error: Array) -> Array:
-    """Return 0 for each solution, 1 where there is none and 2 where its backward error is large."""
+def _safe_backward_error(xp: Namespace, s: _System, x: Array) -> Array:
+    """Return what `_backward_error` does, but inf for none but solutions that are not finite.
+
+    Rows whose products overflow are computed from smaller numbers and those whose products underflow from larger ones:
+    powers of two, so that others keep their bits. Where all products of a row together are near the least normal
+    number, a factor of 2^(3/4 of the exponents' range) makes only numbers overflow that are multiplied by zero.
+    """
+    _, size = _residual(xp, s, x)
+    info = xp.finfo(size.dtype)
+    exponents = round(math.log2(float(info.max)))
+    larger, same = xp.full_like(size, 2.0 ** (3 * exponents // 4)), xp.ones_like(size)
+    factor = xp.where(size < 4 * float(info.smallest_normal), larger, same)
+    factor = xp.where(xp.isfinite(size), factor, xp.full_like(size, 2.0 ** (-exponents // 2 - 2)))
+    error = _largest_ratio(xp, s, *_residual(xp, s, x, factor))
+    return xp.where(xp.all(xp.isfinite(x), axis=s.axis), error, xp.full_like(error, math.inf))
+
+
+def _status(xp: Namespace, s: _System, x: Array, error: Array, dtype: Any) -> Array:
+    """Return 0 for each solution, 1 where there is none and 2 where its backward error is large for its dtype."""
     finite = xp.all(xp.isfinite(x), axis=s.axis)
-    lost = xp.astype(error > math.sqrt(xp.finfo(error.dtype).eps), xp.int32)
+    name = dtype_name(dtype)
+    lost = xp.astype(error > math.sqrt(_EPS.get(name) or xp.finfo(error.dtype).eps), xp.int32)
     return xp.where(finite, 2 * lost, xp.ones_like(lost))
 
 
 def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
     """Return lower and upper with zeros for lower[0] and upper[n-1]."""
     n = lower.shape[axis]
+    if n == 0:
+        return lower, upper
     zero = xp.zeros_like(lower[_rows(axis, 0, 1)])
     return (
         xp.concat([zero, lower[_rows(axis, 1, n)]], axis=axis),
@@ -586,7 +699,13 @@ _LAPACK = {"float32": "sgtsv", "float64": "dgtsv", "complex64": "cgtsv", "comple
 
 
 def _native(xp: Namespace, s: _System) -> Array:
-    """Return the solutions by the library's own routine, which exchanges rows.
+    """Return the solutions by the library's own routine, which exchanges rows."""
+    with quiet(xp):
+        return _by_library(xp, s)
+
+
+def _by_library(xp: Namespace, s: _System) -> Array:
+    """Return the solutions by the library's own routine.
 
     Coefficients take the shape (systems, n) and rhs (columns, systems, n); if the coefficients hold a single
     system, all right-hand sides are its columns.
@@ -655,6 +774,7 @@ def _gtsv(dtype: str) -> Callable[..., Any]:
 def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
     from jax.lax.linalg import tridiagonal_solve
 
+    lower, diag, upper, rhs = varying_alike((lower, diag, upper, rhs))
     lower, upper = ends_cleared(xp, lower, upper, -1)
     columns, systems, n = rhs.shape
     if systems > 1:

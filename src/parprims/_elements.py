@@ -1,0 +1,77 @@
+"""Elements of several arrays: tuples, NamedTuples and dicts of arrays, nested as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Structure = Any
+"""How an element is made of arrays: None for an array, else (type, keys of a dict or None, structures of the parts)."""
+
+
+def is_structured(x: Any) -> bool:
+    """Return whether an element is more than an array or a plain tuple of arrays."""
+    if not isinstance(x, tuple):
+        return type(x) is dict
+    return hasattr(type(x), "_fields") or any(isinstance(one, tuple) or type(one) is dict for one in x)
+
+
+def flattened(x: Any, name: str = "x") -> tuple[tuple[Any, ...], Structure]:
+    """Return the parts of an element that are neither tuple nor dict, in order, and its structure.
+
+    The parts of a dict come in the order of its keys.
+    """
+    if type(x) is dict:
+        try:
+            keys = tuple(sorted(x))
+        except TypeError:
+            raise TypeError(f"{name} must have keys that can be sorted, got {', '.join(map(repr, x))}") from None
+        parts: Iterable[Any] = [x[key] for key in keys]
+        kind: type = dict
+    elif isinstance(x, tuple):
+        kind, keys, parts = type(x) if hasattr(type(x), "_fields") else tuple, None, x
+    else:
+        return (x,), None
+    found = [flattened(part, name) for part in parts]
+    return tuple(one for leaves, _ in found for one in leaves), (kind, keys, tuple(structure for _, structure in found))
+
+
+def rebuilt(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """Return the element of a structure whose parts are given in order."""
+    return _rebuilt(structure, iter(leaves))
+
+
+def _rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
+    if structure is None:
+        return next(leaves)
+    kind, keys, parts = structure
+    found = [_rebuilt(part, leaves) for part in parts]
+    if kind is dict:
+        return dict(zip(keys, found, strict=True))
+    return tuple(found) if kind is tuple else kind(*found)
+
+
+def shown(structure: Structure) -> str:
+    """Return a structure as messages show it: * for an array."""
+    if structure is None:
+        return "*"
+    kind, keys, parts = structure
+    inner = [shown(part) for part in parts]
+    if kind is dict:
+        return "{" + ", ".join(f"{key!r}: {part}" for key, part in zip(keys, inner, strict=True)) + "}"
+    if kind is tuple:
+        return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
+    return f"{kind.__name__}({', '.join(f'{key}={part}' for key, part in zip(kind._fields, inner, strict=True))})"
+
+
+def flat(name: str, value: Any, structure: Structure = None) -> Any:
+    """Return an argument that has an entry for each part of an element as a plain tuple; others as they are.
+
+    Raises TypeError, naming the argument, if it has a structure of its own that is not the element's.
+    """
+    if value is None or not is_structured(value):
+        return value
+    leaves, found = flattened(value, name)
+    if structure is not None and found != structure:
+        raise TypeError(f"{name} must be {shown(structure)} or a tuple, got {shown(found)}")
+    return leaves

@@ -1,0 +1,569 @@
+"""Change the kernels in one place each, and see that the tests on the emulator notice.
+
+``python -m tests.mutate`` applies every mutation of `MUTATIONS` to a temporary copy of the package, runs the tests that
+are to catch it there, and prints which are caught and which survive. It fails if one survives that is not said to be
+equivalent, if the text that a mutation replaces is not in its file exactly once, and if the tests fail without one.
+``--match fence`` keeps to those in whose name an expression is found, ``--some 5 --seed 1`` to a few of them.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """One change: ``old`` stands in the file once and becomes ``new``; ``tests`` are to catch it.
+
+    ``equivalent`` says why no test can.
+    """
+
+    file: str
+    old: str
+    new: str
+    tests: str
+    equivalent: str = ""
+
+    @property
+    def name(self) -> str:
+        """The line that changes, and what it becomes."""
+        before, after = self.old.splitlines(), self.new.splitlines()
+        changed = [one.strip() for one in before if one not in after] or [before[0].strip()]
+        becomes = [one.strip() for one in after if one not in before]
+        return f"{self.file}: {' '.join(changed)} -> {' '.join(becomes) or 'nothing'}"
+
+
+def _dropped(file: str, line: str, tests: str, equivalent: str = "", *, after: str = "", before: str = "") -> Mutation:
+    """Return the mutation that leaves out a statement, of several like it the one between two texts."""
+    return Mutation(file, f"{after}{line}{before}", f"{after}{before}", tests, equivalent)
+
+
+def _reduce(case: str) -> str:
+    return f"tests/test_reduce.py::TestSanitized::test_every_kernel[emulated-{case}]"
+
+
+def _scan(case: str) -> str:
+    return f"tests/test_scan_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
+
+
+def _sort(case: int) -> str:
+    return f"tests/test_sort_kernel.py::TestSanitized::test_every_kernel[emulated-shape{case}]"
+
+
+def _matmul(test: str) -> str:
+    return f"tests/test_matmul_kernel.py::{test}"
+
+
+REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
+REST, REST_OF_TILES = (
+    f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
+)
+REST_OF_ROW = "tests/test_reduce.py::TestSanitized::test_rest_of_a_row[emulated]"
+MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
+WALK = "tests/test_scan_kernel.py::TestWalkingBlocks::test_recurrence[emulated]"
+IN_ORDER, AUTO, PARTIAL = (
+    f"tests/test_tridiagonal_kernel.py::test_small[emulated-False-{pivot}]" for pivot in ("none", "auto", "partial")
+)
+CHUNKS = "tests/test_tridiagonal_kernel.py::test_small_chunks[emulated-True-none]"
+SEVERAL = "tests/test_tridiagonal_kernel.py::test_several_warps_solve_the_rest[emulated]"
+TURNS, TURNS_ACROSS = (
+    f"tests/test_tridiagonal_kernel.py::test_blocks_take_systems_in_turn[emulated-{axis}]" for axis in (-1, 0)
+)
+REGISTERS = "tests/test_tridiagonal_kernel.py::test_registers_suffice[emulated-False]"
+CUT = _matmul("TestSanitized::test_cut[emulated-conflict_free]")
+HALVES = _matmul("TestGroups::test_blocks_go_on[emulated-float16-float32]")
+SPLIT = _matmul("TestGroups::test_blocks_go_on[emulated-float32-float32]")
+TF32 = _matmul("TestGroups::test_blocks_go_on[emulated-float32-tf32]")
+BY_THREADS = _matmul("TestGroups::test_copied_by_threads[emulated-float16-views0]")
+
+_C, _R, _S, _O = "_common.cuh", "_reduce.cu", "_scan.cu", "_sort.cu"
+_T, _M, _W, _G = "_tridiagonal.cu", "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu"
+
+MUTATIONS = (
+    # ---- What all share
+    _dropped(_C, 'asm volatile("cp.async.wait_all;" ::: "memory");', _scan("shape6-1")),
+    _dropped(_C, 'asm volatile("cp.async.wait_group 1;" ::: "memory");', WALK),
+    _dropped(_C, 'asm volatile("cp.async.commit_group;" ::: "memory");', WALK),
+    Mutation(
+        _C,
+        "__shfl_up_sync(0xffffffffu, words[word], distance)",
+        "__shfl_up_sync(0xffffffffu, words[word], distance + 1)",
+        _scan("shape5-1"),
+    ),
+    Mutation(
+        _C,
+        "if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {",
+        "if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past + 1) {",
+        REST,
+    ),
+    Mutation(
+        _C, "if (i + k < past) base[(i + k) * along]", "if (i + k <= past) base[(i + k) * along]", _scan("shape5-1")
+    ),
+    Mutation(
+        _C,
+        "loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];",
+        "loaded[k] = base[min(i + k, past - 1) * along];",
+        REST_OF_TILES,
+    ),
+    # ---- Reduction
+    Mutation(
+        _R,
+        "total.state = total.valid ? combine(total.state, later) : later;",
+        "total.state = total.valid ? combine(later, total.state) : later;",
+        REDUCE_SHORT,
+    ),
+    Mutation(_R, "s[at] = combine(s[at], s[at + stride]);", "s[at] = combine(s[at + stride], s[at]);", REDUCE_SHORT),
+    Mutation(
+        _R,
+        "all.valid = lane < WARPS && valid[lane < WARPS ? lane : 0];",
+        "all.valid = lane < WARPS;",
+        _reduce("shape2-1"),
+    ),
+    _dropped(
+        _R,
+        "__syncthreads();  // separates the reads below, in an earlier call, from the writes here",
+        REDUCE_CHUNKS,
+        "last_to_arrive, which has barriers, stands between the two calls",
+    ),
+    _dropped(
+        _R,
+        "__syncthreads();  // separates the writes above from the reads below",
+        _reduce("shape2-1"),
+        before="\n    Partial all = mine;",
+    ),
+    _dropped(_R, "__threadfence();  // this thread's partials are visible before its block's ticket is", REDUCE_CHUNKS),
+    _dropped(_R, "__syncthreads();  // all threads of the block have passed the fence", REDUCE_COLUMNS),
+    _dropped(_R, "__syncthreads();  // separates the write of last from its reads", REDUCE_CHUNKS),
+    _dropped(_R, "__threadfence();  // partials are read after the ticket was", REDUCE_CHUNKS),
+    Mutation(
+        _R,
+        "atomicInc(ticket, (unsigned)blocks - 1u) == (unsigned)blocks - 1u;",
+        "atomicAdd(ticket, 1u) == (unsigned)blocks - 1u;",
+        REDUCE_CHUNKS,
+    ),
+    Mutation(_R, "if (mine + VEC <= end) {", "if (mine + VEC <= end + 1) {", REST_OF_ROW),
+    Mutation(
+        _R,
+        "append(total, load_partial(partials, row * chunks + slot));",
+        "append(total, load_partial(partials, row * chunks + chunks - 1 - slot));",
+        REDUCE_CHUNKS,
+    ),
+    _dropped(
+        _R, "__syncthreads();  // separates the reads of the round before from the writes here", _reduce("shape4-0")
+    ),
+    _dropped(
+        _R,
+        "__syncthreads();  // separates the writes above from the reads below",
+        _reduce("shape4-0"),
+        before="\n        const int other",
+    ),
+    Mutation(
+        _R,
+        "const Index past = begin + (TURNS ? length : min(length, (group + 1) * run));",
+        "const Index past = begin + (TURNS ? length : min(length, (group + 1) * run + 1));",
+        _reduce("shape4-0"),
+    ),
+    # ---- Scan
+    Mutation(
+        _S,
+        "if (lane >= distance) mine = combine(before, mine);",
+        "if (lane > distance) mine = combine(before, mine);",
+        _scan("shape5-1"),
+    ),
+    Mutation(
+        _S,
+        "if (lane >= distance) mine = combine(before, mine);",
+        "if (lane >= distance) mine = combine(mine, before);",
+        _scan("shape5-1"),
+    ),
+    _dropped(_S, "__syncthreads();  // separates the write of drawn from its reads", _scan("shape0-0")),
+    _dropped(
+        _S,
+        "if ((drawn & 0x7fffffffull) == count - 1) atomicAdd(&scratch->x, 0x80000000ull - count);",
+        _scan("shape0-0"),
+    ),
+    Mutation(
+        _S, "{scratch + COUNTER_WORDS, (drawn >> 31) + 1}", "{scratch + COUNTER_WORDS, drawn >> 31}", _scan("shape0-0")
+    ),
+    Mutation(
+        _S,
+        "slots.publish(start.valid ? combine(start.state, total) : total);",
+        "slots.publish(start.valid ? combine(total, start.state) : total);",
+        MANY_LINES,
+    ),
+    _dropped(_S, "__syncthreads();  // separates the writes of groups from their reads", _scan("shape0-0")),
+    Mutation(
+        _S,
+        "for (; since > 0; --since) start.state = combine(start.state, groups[since]);",
+        "for (; since > 1; --since) start.state = combine(start.state, groups[since]);",
+        "tests/test_scan_kernel.py::TestSanitized::test_looks_past_groups[emulated]",
+    ),
+    _dropped(_S, "__syncwarp();  // separates the lanes' copies from each other's reads", _scan("shape6-1")),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the writes of totals from their reads",
+        _scan("shape6-1"),
+        before="\n            const State up_to",
+    ),
+    Mutation(_S, "all_totals[LOOK == WALK ? number % 2 : 0];", "all_totals[0];", WALK),
+    _dropped(_S, "__syncthreads();  // separates the write of state_before from its reads", _scan("shape0-0")),
+    _dropped(_S, "__syncwarp();  // separates the lanes' results from each other's stores", _scan("shape6-1")),
+    _dropped(_S, "if (LOOK == WALK) __syncwarp();  // separates these reads from the lanes' next copies", WALK),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the writes of totals from their reads",
+        _scan("shape8-0"),
+        before="\n    if (LOOK != ALONE)",
+    ),
+    _dropped(_S, "__syncthreads();  // separates the writes of states_before from their reads", _scan("shape9-0")),
+    Mutation(
+        _S,
+        "for (int c = 1; c < chunk; ++c) all = combine(all, totals[c][slot + k]);",
+        "for (int c = 1; c <= chunk; ++c) all = combine(all, totals[c][slot + k]);",
+        _scan("shape8-0"),
+    ),
+    # ---- Sort
+    _dropped(_O, "__syncwarp();  // separates the zeros from what is added to them", _sort(2)),
+    _dropped(_O, "__syncwarp();  // separates the reads of places from their writes", _sort(2)),
+    _dropped(_O, "__syncwarp();  // separates the writes of places from the reads for the next row", _sort(2)),
+    Mutation(_O, "if (equal <= upto) first = next;", "if (equal < upto) first = next;", _sort(2)),
+    _dropped(_O, "wait_for_group<THREADS>();  // separates the writes of sums from their reads", _sort(4)),
+    _dropped(_O, "wait_for_group<THREADS>();  // separates the warps' counts from their reads", _sort(4)),
+    _dropped(_O, "wait_for_group<THREADS>();  // separates the writes of places from their reads", _sort(4)),
+    _dropped(_O, "__syncwarp();  // separates the writes of keys from their reads", _sort(0)),
+    _dropped(_O, "__syncwarp();  // separates the writes of owners from their reads", _sort(0)),
+    Mutation(_O, "return other == key && its < lane;", "return other == key && its > lane;", _sort(0)),
+    _dropped(_O, "__syncthreads();  // separates the zero from what is added to it\n", _sort(4)),
+    _dropped(_O, "__syncthreads();  // separates the additions from the read\n", _sort(4)),
+    _dropped(_O, "wait_for_group<GROUP>();  // separates the writes of keys from their reads", _sort(4)),
+    _dropped(_O, "__syncthreads();  // separates the zeros from what is added to them", _sort(6)),
+    _dropped(_O, "__syncthreads();  // separates the additions from the reads\n", _sort(6)),
+    _dropped(_O, "__syncthreads();  // separates the write of what is drawn from its reads", _sort(6)),
+    _dropped(_O, "__syncthreads();  // separates the writes of keys and offsets from their reads", _sort(6)),
+    _dropped(_O, "__syncthreads();  // separates the reads of what was exchanged before from these writes", _sort(6)),
+    _dropped(_O, "__syncthreads();  // separates the writes from the reads", _sort(6)),
+    _dropped(_O, "*counts = 0;", "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"),
+    Mutation(_O, "drawn.odd = launch % 2;", "drawn.odd = false;", _sort(6)),
+    Mutation(
+        _O,
+        "if (taken < ahead || seen[ahead] < PARTIAL) continue;",
+        "if (seen[ahead] < PARTIAL) continue;",
+        "tests/test_sort_kernel.py::TestTiles::test_in_flight[emulated-6]",
+    ),
+    # ---- Tridiagonal systems
+    _dropped(_T, "__syncthreads();  // all numbers are there", IN_ORDER),
+    Mutation(_T, "if (place % (2 * apart) == 0) {", "if (place % (2 * apart) == apart) {", IN_ORDER),
+    Mutation(
+        _T,
+        "const int mine = warp + lane % WARPS;\n            Ladder",
+        "const int mine = warp + lane % WARPS / 2;\n            Ladder",
+        IN_ORDER,
+    ),
+    _dropped(_T, "__syncthreads();  // what remains of all warps is there", IN_ORDER),
+    _dropped(_T, "__syncthreads();  // their last unknowns are there", IN_ORDER),
+    _dropped(_T, "__syncthreads();  // all have the count before it may be gone", TURNS),
+    Mutation(_T, "== gridDim.x - 1) counts[0] = counts[1] = 0;", "== gridDim.x - 1) counts[0] = 0;", AUTO),
+    _dropped(_T, "__syncthreads();  // there are no marks yet", TURNS_ACROSS),
+    _dropped(_T, "__syncthreads();  // all marks are there", TURNS_ACROSS),
+    _dropped(_T, "__syncthreads();  // all have read them", TURNS_ACROSS, "the next call begins with a barrier"),
+    _dropped(_T, "__syncthreads();  // all warps' equations are there", PARTIAL),
+    _dropped(_T, "__syncthreads();  // what is known of the warps is there", PARTIAL),
+    Mutation(
+        _T,
+        "const bool swap = size(a) > size(chain.last);",
+        "const bool swap = size(a) < size(chain.last);",
+        REGISTERS,
+    ),
+    Mutation(
+        _T,
+        "const T factor = divided(other.a[unknown], first.a[unknown], inverse_of);",
+        "const T factor = divided(first.a[unknown], other.a[unknown], inverse_of);",
+        "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
+    ),
+    _dropped(
+        _T,
+        "sync();  // all have read their ys before the slots are written again",
+        TURNS,
+        "every caller has another barrier before that",
+    ),
+    _dropped(
+        _T,
+        "B::sync();  // rows and tidings are there for all",
+        "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
+    ),
+    _dropped(
+        _T,
+        "B::sync();  // the solution is there for all",
+        "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
+    ),
+    _dropped(_T, "B::sync();  // all have read the solution before the next systems come", TURNS),
+    _dropped(_T, "__syncthreads();  // all have read what remains of the system before", SEVERAL),
+    _dropped(_T, "__syncthreads();  // all have read what is known of the system before", SEVERAL),
+    _dropped(
+        _T,
+        "__syncthreads();  // the segment has been read before the slots are written again",
+        CHUNKS,
+        "the barrier behind the next rows stands between",
+    ),
+    _dropped(_T, "__syncthreads();  // the segments are there", CHUNKS),
+    _dropped(
+        _T,
+        "__syncthreads();  // all have read the right-hand sides",
+        CHUNKS,
+        "a thread reads those of its own rows alone",
+    ),
+    _dropped(
+        _T,
+        "__syncthreads();  // all have read the solution before the next rows come",
+        CHUNKS,
+        "a thread loads the next rows to the places that it reads",
+    ),
+    Mutation(
+        _T,
+        "number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;",
+        "number += ((system + 1) * parts - number) / gridDim.x * gridDim.x;",
+        "tests/test_tridiagonal_kernel.py::test_long_systems_dominant_or_not[emulated]",
+    ),
+    # ---- Products
+    _dropped(
+        _M,
+        "__syncthreads();  // separates the writes of the tiles from their reads",
+        _matmul("TestSanitized::test_ladder[emulated-tiled]"),
+        after="copy_tile<N, K, M * N>(tile_b, b, p.column, k, p.end);\n        ",
+    ),
+    _dropped(
+        _M,
+        "__syncthreads();  // separates the reads from the writes of the next tiles",
+        _matmul("TestSanitized::test_ladder[emulated-packed]"),
+        before="\n    }\n    save_element<M, N>(sum, c, p);\n}\n\n// ---- Sums",
+    ),
+    _dropped(
+        _M,
+        "__syncthreads();  // separates the writes of the tile from its reads",
+        _matmul("TestGroups::test_laid_along_k[emulated-tf32-views0]"),
+    ),
+    _dropped(_M, "__threadfence();  // a block that sees the ticket sees the sums", CUT),
+    _dropped(_M, "together();  // separates all threads' sums from the ticket", CUT),
+    _dropped(_M, "together();  // separates the write of last from its reads", CUT),
+    _dropped(_M, "__threadfence();", CUT, before="\n    if (thread == 0) *ticket = 0;"),
+    _dropped(_M, "if (thread == 0) *ticket = 0;", CUT),
+    Mutation(_M, "sums[i] = combine(sums[i], all[", "sums[i] = combine(all[(Index)i * threads], all[", CUT),
+    Mutation(
+        _M, "for (int split = 1; split < p.splits; ++split)", "for (int split = 1; split <= p.splits - 2; ++split)", CUT
+    ),
+    _dropped(_M, "__syncthreads();  ", CUT, before="// separates reads of the last tiles"),
+    Mutation(
+        _M,
+        "const int depth = (int)min((Index)K, p.end - k);\n#pragma unroll 1",
+        "const int depth = K;\n#pragma unroll 1",
+        _matmul("TestSanitized::test_semiring[emulated]"),
+    ),
+    # ---- Products on tensor cores
+    Mutation(
+        _W,
+        "        wait_for_copies<STAGES - 2>();",
+        "        wait_for_copies<STAGES - 1>();",
+        _matmul("TestSanitized::test_tensor[emulated-float16-float32-views0]"),
+    ),
+    _dropped(
+        _W,
+        "__syncthreads();",
+        _matmul("TestSanitized::test_tensor[emulated-float16-float32-views0]"),
+        after="wait_for_copies<STAGES - 2>();\n        ",
+    ),
+    Mutation(
+        _W,
+        "const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;",
+        "const int near = lane % 8, second = lane / 16 * 8, later = lane / 8 % 2 * 8;",
+        _matmul("TestSanitized::test_tensor[emulated-float16-float32-views0]"),
+    ),
+    Mutation(
+        _W,
+        "multiply_add<KIND>(rest[i][j], x[0][i], y[1][j]);",
+        "multiply_add<KIND>(rest[i][j], x[1][i], y[1][j]);",
+        _matmul("TestSanitized::test_tensor[emulated-float32-float32-views0]"),
+    ),
+    Mutation(
+        _W,
+        "columns - column)) : 0;",
+        "columns - column + 1)) : 0;",
+        _matmul("TestSanitized::test_tensor[emulated-float16-float32-views0]"),
+    ),
+    # ---- Products by groups of warps
+    _dropped(_G, "__syncthreads();  // separates the beginning of barriers from their use", HALVES),
+    Mutation(_G, "wait(full(at), at / STAGES % 2);", "wait(full(at), 1 - at / STAGES % 2);", HALVES),
+    _dropped(_G, "wait(empty(at), 1 - at / STAGES % 2);", HALVES),
+    _dropped(_G, "__syncwarp();", HALVES, before="\n        if (LOADED ||"),
+    Mutation(
+        _G,
+        "if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));",
+        "if (threadIdx.x % 128 == 0) arrive(empty(at));",
+        HALVES,
+    ),
+    _dropped(_G, "begin_products();", HALVES, after="if (HOW == BY_THREADS) show_to_tensor_cores();\n            "),
+    _dropped(_G, "if (HOW == BY_THREADS) show_to_tensor_cores();", BY_THREADS),
+    Mutation(
+        _G,
+        "wait_for_products<1>();\n            if (tile > 0) meeting.leave_tile(at - 1);",
+        "wait_for_products<1>();\n            meeting.leave_tile(at);",
+        HALVES,
+    ),
+    Mutation(_G, "wait_for_copies<LAG - 1>();", "wait_for_copies<LAG>();", SPLIT),
+    _dropped(_G, "show_to_tensor_cores();", SPLIT, after="prepare(at % STAGES);\n        "),
+    _dropped(_G, "wait_for_products<0>();", SPLIT, before="\n                keep_behind(rest);"),
+    Mutation(_G, "if (at > begin) meeting.leave_tile(at - 1);", "meeting.leave_tile(at);", TF32),
+    Mutation(
+        _G,
+        "arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));",
+        "arrive_for(full, Right::SIZE * sizeof(T));",
+        HALVES,
+    ),
+    Mutation(
+        _G,
+        '[] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); }',
+        "[] {}",
+        _matmul("TestGroups::test_layouts[emulated-float16-float32-views0]"),
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What came of a mutation."""
+
+    caught: bool
+    seconds: float
+    error: str = ""
+
+
+def _copy(folder: pathlib.Path) -> pathlib.Path:
+    """Copy what the tests need to a folder; compiled kernels are shared by all copies."""
+    for name in ("src", "tests", "examples"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    emulator = folder / "tests" / "emulator.py"
+    text = emulator.read_text()
+    assert text.count("seconds = 120.0") == 1
+    emulator.write_text(text.replace("seconds = 120.0", "seconds = 20.0"))  # for kernels that wait for ever
+    kept = folder.parent / "kernels"
+    kept.mkdir(exist_ok=True)
+    (folder / ".pytest_cache").mkdir()
+    (folder / ".pytest_cache" / "emulator").symlink_to(kept, target_is_directory=True)
+    return folder
+
+
+def _tests(folder: pathlib.Path, names: list[str]) -> tuple[int, str]:
+    """Run tests in a copy, up to the first that fails."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--backend",
+        "emulated",
+        "--promise",
+        "emulated",
+        "--promise",
+        "kernel",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([*command, *names], cwd=folder, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _tried(folder: pathlib.Path, mutation: Mutation) -> Verdict:
+    """Apply a mutation in a copy, run its tests, and take it back."""
+    path = folder / "src" / "parprims" / mutation.file
+    text = path.read_text()
+    begin = time.perf_counter()
+    path.write_text(text.replace(mutation.old, mutation.new))
+    try:
+        code, output = _tests(folder, [mutation.tests])
+    finally:
+        path.write_text(text)
+    error = ""
+    if code > 1:
+        error = f"pytest ended with {code}:\n{output[-2000:]}"
+    elif "CalledProcessError" in output:
+        error = "the mutated text does not compile: " + " ".join(re.findall(r"error: .*", output)[:3])
+    return Verdict(code != 0, time.perf_counter() - begin, error)
+
+
+def misfits() -> list[str]:
+    """Return the mutations whose text is not in its file once."""
+    found = []
+    for one in MUTATIONS:
+        count = (ROOT / "src" / "parprims" / one.file).read_text().count(one.old)
+        if count != 1:
+            found.append(f"{count} times in its file: {one.name}")
+    return found
+
+
+def main() -> int:
+    """Try the mutations asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--match", default="", help="only mutations whose name this expression is found in")
+    parser.add_argument("--some", type=int, help="only so many of them, drawn by the seed")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="which (default: others every time)")
+    parser.add_argument("-n", type=int, default=2, help="how many processes (default: 2)")
+    options = parser.parse_args()
+    wrong = misfits()
+    for line in wrong:
+        print(f"ERROR    {line}")
+    if wrong:
+        return 1
+    mutations = [one for one in MUTATIONS if re.search(options.match, one.name)]
+    if options.some is not None:
+        mutations = random.Random(options.seed).sample(mutations, min(options.some, len(mutations)))
+        print(f"--seed {options.seed}")
+    begin, counts = time.perf_counter(), {"caught": 0, "survived": 0, "equivalent": 0, "error": 0}
+    with tempfile.TemporaryDirectory() as name, concurrent.futures.ThreadPoolExecutor(options.n) as pool:
+        copies = [_copy(pathlib.Path(name) / f"copy{at}") for at in range(options.n)]
+        tests = sorted({one.tests for one in mutations})
+        controls = [pool.submit(_tests, copies[at], tests[at :: options.n]) for at in range(min(options.n, len(tests)))]
+        for control in controls:
+            code, output = control.result()
+            if code:
+                print(f"{output[-5000:]}\nERROR    the tests fail without a mutation")
+                return 1
+        print(f"{len(tests)} tests pass without a mutation, in {time.perf_counter() - begin:.0f} s", flush=True)
+
+        def tried(one: Mutation) -> Verdict:
+            folder = copies.pop()
+            try:
+                return _tried(folder, one)
+            finally:
+                copies.append(folder)
+
+        for one, verdict in zip(mutations, pool.map(tried, mutations), strict=True):
+            outcome = "error" if verdict.error else "caught" if verdict.caught else "survived"
+            if one.equivalent and not verdict.error:
+                outcome = "survived" if verdict.caught else "equivalent"
+            counts[outcome] += 1
+            said = {"equivalent": f" ({one.equivalent})", "error": f"\n{verdict.error}"}.get(outcome, "")
+            if one.equivalent and verdict.caught:
+                said = " (was caught, and is said to be equivalent)"
+            print(f"{outcome.upper():10} {verdict.seconds:4.0f} s  {one.name}{said}", flush=True)
+    print(
+        ", ".join(f"{count} {outcome}" for outcome, count in counts.items()), f"in {time.perf_counter() - begin:.0f} s"
+    )
+    return 1 if counts["survived"] or counts["error"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""Faults that other libraries had, each with the case that shows it; their places are in the docstrings."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import parprims
+from tests.contract import VIEWS, compare, eps
+
+METHODS = ("array", "native", "kernel")
+
+
+def jitted(backend: Any, function: Any) -> Any:
+    """Return the function, on JAX as one program, which takes less time to compile than its operations one by one."""
+    if not backend.name.startswith("jax"):
+        return function
+
+    def call(*arrays: Any, **options: Any) -> Any:
+        import jax
+
+        return jax.jit(lambda *xs: function(*xs, **options))(*arrays)
+
+    return call
+
+
+def skip_auto(method: str) -> None:
+    if method == "auto":
+        pytest.skip("auto takes what is tested by name")
+
+
+class TestManySystems:
+    """A batched solve with k = 524281 right-hand sides gave wrong numbers without a word (pytorch/pytorch#187717)."""
+
+    methods: ClassVar = METHODS
+
+    @pytest.mark.parametrize("columns", [524_281, 65_536 * 8 + 1])
+    def test_right_hand_sides(self, backend, run, method, rng, columns):
+        skip_auto(method)
+        if backend.name == "emulated":
+            columns = 70_001  # beyond what the second dimension of a grid can count
+        bands = [np.asarray(one, np.float32) for one in ((0, 1, -1), (4, -5, 3), (1, 2, 0))]
+        rhs = rng.standard_normal((3, columns)).astype(np.float32)
+        matrix = np.diag(bands[1]) + np.diag(bands[0][1:], -1) + np.diag(bands[2][:-1], 1)
+        arrays = (backend.asarray(x) for x in (*bands, rhs))
+        x = run(jitted(backend, parprims.solve_tridiagonal), *arrays, axis=0, method=method)
+        compare(backend, x, np.linalg.inv(matrix.astype(np.float64)) @ rhs, 40 * eps("float32"), "float32")
+
+    def test_batch(self, backend, run, method, rng):
+        """One more than a grid counts in its second and third dimension."""
+        skip_auto(method)
+        lower, upper, rhs = (rng.standard_normal((65_537, 2)).astype(np.float32) for _ in range(3))
+        diag = np.full((65_537, 2), 8, np.float32)
+        determinant = diag[:, 0].astype(float) * diag[:, 1] - upper[:, 0].astype(float) * lower[:, 1]
+        expected = np.stack(
+            [
+                (rhs[:, 0].astype(float) * diag[:, 1] - upper[:, 0].astype(float) * rhs[:, 1]) / determinant,
+                (rhs[:, 1].astype(float) * diag[:, 0] - lower[:, 1].astype(float) * rhs[:, 0]) / determinant,
+            ],
+            axis=1,
+        )
+        arrays = (backend.asarray(x) for x in (lower, diag, upper, rhs))
+        x = run(jitted(backend, parprims.solve_tridiagonal), *arrays, method=method)
+        compare(backend, x, expected, 20 * eps("float32"), "float32")
+
+
+class TestNoSystems:
+    """An empty batch, of shape (0, 3, n), crashed a tridiagonal solve (tensorflow/tensorflow#126681)."""
+
+    methods: ClassVar = METHODS
+
+    @pytest.mark.parametrize("n", [0, 1, 2])
+    def test_empty_batch(self, backend, run, method, n):
+        skip_auto(method)
+        x = backend.asarray(np.ones((0, 3, n)))
+        options = {"method": method, "return_residual": True, "return_status": True}
+        for periodic in (False, True):
+            solution, error, status = run(parprims.solve_tridiagonal, x, x, x, x, periodic=periodic, **options)
+            compare(backend, solution, np.ones((0, 3, n)), dtype="float64")
+            compare(backend, error, np.ones((0, 3)), dtype="float64")
+            compare(backend, status, np.ones((0, 3), np.int32), dtype="int32")
+
+    @pytest.mark.parametrize("n", [0, 1, 2])
+    def test_no_right_hand_side(self, backend, run, method, n):
+        skip_auto(method)
+        x, rhs = backend.asarray(np.ones(n)), backend.asarray(np.ones((n, 0)))
+        solution, error = run(parprims.solve_tridiagonal, x, x, x, rhs, method=method, return_residual=True)
+        compare(backend, solution, np.ones((n, 0)), dtype="float64")
+        compare(backend, error, np.ones(0), dtype="float64")
+
+
+class TestZeroDiagonal:
+    """Where every pivot is zero until rows are exchanged, NaN came out (jax-ml/jax#36644)."""
+
+    methods: ClassVar = METHODS
+
+    def test_chain(self, backend, run, method, rng):
+        """Of [[0, 1], [1, 0]], regular for n even; for n odd one diagonal number makes it so."""
+        skip_auto(method)
+        lengths = (2, 3, 6, 9, 64, 65, 256, 257, 1025)
+        for n in {"jax": (3, 6), "emulated": (3, 6, 65)}.get(backend.name.removesuffix("-cuda"), lengths):
+            diag, ones = np.zeros(n), np.ones(n)
+            if n % 2:
+                diag[n // 4 * 2] = 1.0  # at an even place, or the determinant is zero still
+            for periodic in (False, True) if n == 6 and method != "native" else (False,):
+                exact = rng.integers(-4, 5, n).astype(float)
+                before, behind = np.roll(exact, 1), np.roll(exact, -1)
+                if not periodic:
+                    before[0] = behind[-1] = 0.0
+                rhs = before + diag * exact + behind
+                arrays = (backend.asarray(x) for x in (ones, diag, ones, rhs))
+                solve = jitted(backend, parprims.solve_tridiagonal)
+                x, error = run(solve, *arrays, periodic=periodic, method=method, return_residual=True)
+                compare(backend, x, exact, 1e-9, "float64")
+                assert float(error) <= 8 * eps("float64")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+class TestNaN:
+    """A NaN with a sign came first (pytorch/pytorch#190781)."""
+
+    methods: ClassVar = METHODS
+
+    def numbers(self, rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return floats, a fifth of them NaN of either sign and any payload, and where NaN are."""
+        floats = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+        fraction = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
+        integers = np.dtype(f"u{floats.itemsize}")
+        x = rng.standard_normal(shape).astype(floats)
+        x[rng.random(shape) < 0.2] = 0
+        bits = x.view(integers).copy()
+        nan = rng.random(shape) < 0.2
+        top = 8 * floats.itemsize - 1
+        exponent = ((1 << top) - (1 << fraction)) & ((1 << top) - 1)
+        payload = rng.integers(1, 1 << min(fraction, 62), shape).astype(integers) | integers.type(1 << (fraction - 1))
+        sign = rng.integers(0, 2, shape).astype(integers) << integers.type(top)
+        bits[nan] = (payload | integers.type(exponent) | sign)[nan]
+        return bits.view(floats), nan
+
+    @pytest.mark.parametrize("descending", [False, True])
+    def test_every_sign_and_payload(self, backend, run, method, rng, dtype, descending):
+        skip_auto(method)
+        if not backend.supports(dtype) and not (backend.name == "numpy" and dtype == "bfloat16"):
+            pytest.skip(f"{backend.name} has no {dtype}")
+        if backend.name.startswith("jax") and method == "array":
+            pytest.skip("would compile for long what test_sort.py has compiled")
+        shape = (3, 40) if backend.name in ("emulated", "jax") else (3, 700)
+        x, nan = self.numbers(rng, dtype, shape)
+        wide = np.where(nan, np.inf, x.astype(np.float64)) + 0.0  # -0 equal to +0; no infinities but for NaN
+        order = np.argsort(-wide if descending else wide, axis=-1, kind="stable")
+        given = backend.asarray(x)
+        places = backend.asarray(np.broadcast_to(np.arange(shape[1]), shape).copy())
+        options = {"descending": descending, "method": method}
+        indices = backend.to_numpy(run(parprims.argsort, given, **options))
+        np.testing.assert_array_equal(indices, order)
+        keys, moved = run(parprims.sort_by_key, given, places, **options)
+        np.testing.assert_array_equal(backend.to_numpy(moved), order)
+        for result in (run(parprims.sort, given, **options), keys):
+            result = backend.to_numpy(result)
+            expected = np.take_along_axis(x, order, axis=-1)
+            np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+            numbers = ~np.isnan(expected)
+            assert result[numbers].tobytes() == expected[numbers].tobytes()
+            if backend.name in ("numpy", "emulated"):  # others may change a NaN where it is handed over
+                assert result.tobytes() == expected.tobytes()
+
+
+class TestReverseScan:
+    """A reverse scan of two dimensions was wrong (pytorch/pytorch#137943, triton-lang/triton#4362)."""
+
+    methods: ClassVar = METHODS
+
+    @pytest.mark.parametrize("exclusive", [False, True])
+    def test_shape_of_two_and_nine(self, backend, run, method, rng, exclusive):
+        skip_auto(method)
+        a, b = (rng.integers(-2, 3, (2, 9)) for _ in range(2))
+        expected_a, expected_b = np.empty_like(a), np.empty_like(b)
+        for row in range(2):
+            total = (1, 0)
+            for at in reversed(range(9)):
+                if exclusive:
+                    expected_a[row, at], expected_b[row, at] = total
+                total = (a[row, at] * total[0], a[row, at] * total[1] + b[row, at])
+                if not exclusive:
+                    expected_a[row, at], expected_b[row, at] = total
+        arrays = tuple(backend.asarray(x) for x in (a, b))
+        result = run(parprims.scan, arrays, "affine", reverse=True, exclusive=exclusive, method=method)
+        compare(backend, result, (expected_a, expected_b))
+
+
+def with_zero_stride(backend: Any, x: np.ndarray) -> Any:
+    """Return the first row, repeated without memory of its own."""
+    return backend.xp.broadcast_to(backend.asarray(np.ascontiguousarray(x[:1])), x.shape)
+
+
+def overlapping(backend: Any, x: np.ndarray) -> Any:
+    """Return rows of which each begins one element behind the one before, where the library has such views."""
+    flat = x.reshape(-1)[: x.shape[0] + x.shape[1] - 1]
+    if backend.name.startswith("torch"):
+        return backend.asarray(flat).unfold(0, x.shape[1], 1)
+    windows = np.lib.stride_tricks.sliding_window_view(flat, x.shape[1])
+    return windows if backend.name in ("numpy", "emulated") else backend.asarray(np.ascontiguousarray(windows))
+
+
+class TestStrides:
+    """Arrays that are not contiguous were read as if they were (pytorch/pytorch#162602, pytorch/pytorch#62645)."""
+
+    methods: ClassVar = METHODS
+
+    @pytest.mark.parametrize("view", [*VIEWS, with_zero_stride, overlapping], ids=lambda view: view.__name__)
+    def test_every_primitive(self, backend, run, method, rng, view):
+        skip_auto(method)
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX has no views")
+        x = rng.integers(-5, 6, (6, 9)).astype(np.float32)
+        given = view(backend, x)
+        plain = np.ascontiguousarray(backend.to_numpy(given))
+        before, served = plain.copy(), 0
+        calls = (
+            (parprims.sum, (given,), lambda: plain.sum(axis=-1)),
+            (parprims.max, (given,), lambda: plain.max(axis=-1)),
+            (parprims.scan, (given,), lambda: plain.cumsum(axis=-1)),
+            (parprims.sort, (given,), lambda: np.sort(plain, axis=-1)),
+            (parprims.argsort, (given,), lambda: np.argsort(plain, axis=-1, kind="stable")),
+            (parprims.vecdot, (given, given), lambda: (plain * plain).sum(axis=-1)),
+        )
+        for function, arrays, expected in calls:
+            for axis, turn in ((-1, False), (-2, True)):
+                views = [backend.xp.matrix_transpose(one) for one in arrays] if turn else arrays
+                result = run(function, *views, axis=axis, method=method)
+                want = expected()
+                compare(backend, result, want.T if turn and want.ndim > 1 else want)
+                served += 1
+        small = plain / 16
+        a = view(backend, x) / 16
+        loop = small.copy()
+        for at in range(1, 9):
+            loop[:, at] += small[:, at] * loop[:, at - 1]
+        if method != "native":
+            compare(backend, run(parprims.linear_recurrence, a, a, method=method), loop, 1e-6)
+            columns = backend.xp.matrix_transpose(given)
+            solved = run(parprims.solve_tridiagonal, 1.0, 4.0, -1.0, columns, axis=-2, method=method)
+            matrix = 4 * np.eye(9) + np.eye(9, k=-1) - np.eye(9, k=1)
+            compare(backend, solved, np.linalg.solve(matrix, plain.T.astype(np.float64)), 1e-5)
+        product = run(parprims.matmul, given, backend.xp.matrix_transpose(given), method=method)
+        compare(backend, product, plain @ plain.T)
+        np.testing.assert_array_equal(backend.to_numpy(given), before)
+        assert served == 12
+
+
+class TestLogaddexp:
+    """A scan of logaddexp over -inf gave NaN (pytorch/pytorch#52213, intel/torch-xpu-ops#2816)."""
+
+    methods: ClassVar = METHODS
+
+    def test_infinities(self, backend, run, method):
+        skip_auto(method)
+        inf, nan = np.inf, np.nan
+        x = np.asarray(
+            [[-inf, 1, -inf], [-inf, -inf, -inf], [inf, 1, -inf], [-inf, inf, inf], [0, nan, 1], [nan, -inf, inf]]
+        )
+        scanned = np.asarray(
+            [[-inf, 1, 1], [-inf, -inf, -inf], [inf, inf, inf], [-inf, inf, inf], [0, nan, nan], [nan, nan, nan]]
+        )
+        for dtype in ("float32", "float64"):
+            given = backend.asarray(x.astype(dtype))
+            compare(backend, run(parprims.scan, given, "logaddexp", method=method), scanned, eps(dtype), dtype)
+            backwards = run(parprims.scan, given[:, ::1], "logaddexp", reverse=True, exclusive=True, method=method)
+            behind = np.asarray(
+                [[1, -inf, -inf], [-inf] * 3, [1, -inf, -inf], [inf, inf, -inf], [nan, 1, -inf], [inf, inf, -inf]]
+            )
+            compare(backend, backwards, behind, eps(dtype), dtype)
+        if method != "native":
+            total = run(parprims.reduce, given, "logaddexp", axis=1, method=method)
+            compare(backend, total, scanned[:, -1], eps(dtype), dtype)

@@ -1,0 +1,106 @@
+"""The array API standard in its older versions and without its options, as array-api-strict shows them."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parprims
+
+strict = pytest.importorskip("array_api_strict")
+
+FLAGS: tuple[dict[str, Any], ...] = (
+    {"api_version": "2023.12"},
+    {"api_version": "2024.12"},
+    {"boolean_indexing": False, "data_dependent_shapes": False, "enabled_extensions": ()},
+    {"api_version": "2023.12", "boolean_indexing": False, "data_dependent_shapes": False, "enabled_extensions": ()},
+)
+
+
+@pytest.fixture
+def flags() -> Iterator[Callable[..., None]]:
+    """Return what sets the flags of array-api-strict, until the test ends."""
+
+    def change(**flags: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of versions that it supports in part
+            strict.set_array_api_strict_flags(**flags)
+
+    yield change
+    strict.reset_array_api_strict_flags()
+
+
+def calls(asarray: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """Yield calls of every primitive, as (function, arguments, options)."""
+    numbers = np.random.default_rng(3).standard_normal((3, 5))
+    x, i, b = asarray(numbers), asarray(np.arange(15).reshape(3, 5) % 7), asarray(numbers > 0)
+    yield "sum", (x,), {"axis": (0, 1)}
+    yield "sum", (i,), {"axis": 0, "keepdims": True}
+    yield "prod", (x,), {}
+    yield "max", (x,), {"axis": 1}
+    yield "min", (i,), {}
+    yield "any", (x,), {"axis": ()}
+    yield "all", (b,), {"axis": 0}
+    yield "vecdot", (x, x), {}
+    yield "reduce", ((x, i), "argmax"), {"axis": 1}
+    yield "reduce", (x, "logaddexp"), {"initial": 1.0}
+    yield "map_reduce", (abs, x), {"op": "maximum", "axis": 0}
+    for reverse in (False, True):
+        yield "scan", (x, "maximum"), {"axis": 0, "reverse": reverse, "exclusive": reverse}
+        yield "scan", ((b, x), parprims.segmented("add")), {"reverse": reverse}
+        yield "linear_recurrence", (x, x), {"reverse": reverse, "initial": 2.0}
+        yield "linear_recurrence", (i, i), {"reverse": reverse, "axis": 0}
+        yield "sort", (x,), {"descending": reverse, "axis": 0}
+        yield "sort", (b,), {"descending": reverse}
+        yield "argsort", (i,), {"descending": reverse}
+        yield "sort_by_key", (x, i, b), {"descending": reverse}
+    yield "cumulative_sum", (i,), {"axis": 0, "include_initial": True}
+    yield "cumulative_prod", (x,), {"axis": 1}
+    for pivot in ("auto", "none"):
+        for periodic in (False, True):
+            options = {"pivot": pivot, "periodic": periodic, "return_residual": True, "return_status": True}
+            yield "solve_tridiagonal", (x, asarray(numbers + 4), x, x), options
+    yield "solve_tridiagonal", (-1.0, 3.0, -1.0, x), {"transpose": True}
+    yield "matmul", (x, asarray(numbers.T)), {}
+    yield "matmul", (x, asarray(numbers.T)), {"tile": 2, "add": "minimum", "multiply": "add"}
+
+
+@pytest.mark.parametrize("way", ["array", "native", "auto"])
+@pytest.mark.parametrize("given", FLAGS, ids=lambda given: " ".join(f"{value}" for value in given.values()))
+def test_results_are_those_of_numpy(flags, given, way):
+    flags(**given)
+    served = set()
+    pairs = zip(calls(strict.asarray), calls(np.asarray), strict=True)
+    for (function, arguments, options), (_, others, _) in pairs:
+        primitive = getattr(parprims, function)
+        try:
+            result = primitive(*arguments, method=way, **options)
+        except parprims.MethodRefused:
+            assert way == "native"
+            continue
+        assert parprims.methods(primitive, *arguments, **options)["array"] is None
+        served.add(function)
+        expected = primitive(*others, method=way if way == "array" else "auto", **options)
+        for one, other in zip(*(y if isinstance(y, tuple) else (y,) for y in (result, expected)), strict=True):
+            np.testing.assert_allclose(np.asarray(one), other, rtol=1e-12, atol=1e-12)
+    everything = {function for function, *_ in calls(np.asarray)}
+    assert served == everything if way != "native" else served >= {"sum", "sort", "argsort", "cumulative_sum", "matmul"}
+
+
+@pytest.mark.parametrize("version", ["2021.12", "2022.12"])
+def test_older_versions_are_refused_by_name(flags, version):
+    flags(api_version=version)
+    for function, arguments, options in calls(strict.asarray):
+        with pytest.raises(TypeError, match=rf"array_api_strict at version {version} of the array API standard"):
+            getattr(parprims, function)(*arguments, **options)
+
+
+def test_a_refusal_names_what_is_missing(flags):
+    flags(api_version="2023.12")
+    x = strict.asarray(np.arange(3.0))
+    with pytest.raises(parprims.MethodRefused, match="array_api_strict has no take_along_axis at this version"):
+        parprims.sort_by_key(x, x, method="native")
+    with pytest.raises(parprims.MethodRefused, match="array_api_strict has no scan with the operator multiply"):
+        parprims.cumulative_prod(x, method="native")
