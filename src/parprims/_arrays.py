@@ -275,8 +275,11 @@ def compiling(x: Any) -> bool:
 
     Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`).
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
+    if "torch._dynamo" not in sys.modules:  # which PyTorch loads when its compiler or exporter is first used
+        return False
+    import torch
+
+    if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
         return False
     return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
 
