@@ -116,6 +116,13 @@ MUTATIONS = (
         "loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];",
         "loaded[k] = base[min(i + k, past - 1) * along];",
         REST_OF_TILES,
+        "lines that are read from their end by vectors are made of whole ones",
+    ),
+    Mutation(
+        _C,
+        "*base : loaded[ACCESS == DESCENDING ? N - 1 - k : k];",
+        "*base : loaded[k];",
+        REST_OF_TILES,
     ),
     # ---- Reduction
     Mutation(
