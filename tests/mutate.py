@@ -70,6 +70,7 @@ REST, REST_OF_TILES = (
     f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
 )
 REST_OF_ROW = "tests/test_reduce.py::TestSanitized::test_rest_of_a_row[emulated]"
+SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
 MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
 WALK = "tests/test_scan_kernel.py::TestWalkingBlocks::test_recurrence[emulated]"
 IN_ORDER, AUTO, PARTIAL = (
@@ -114,6 +115,13 @@ MUTATIONS = (
         _C,
         "loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];",
         "loaded[k] = base[min(i + k, past - 1) * along];",
+        REST_OF_TILES,
+        "lines that are read from their end by vectors are made of whole ones",
+    ),
+    Mutation(
+        _C,
+        "*base : loaded[ACCESS == DESCENDING ? N - 1 - k : k];",
+        "*base : loaded[k];",
         REST_OF_TILES,
     ),
     # ---- Reduction
@@ -219,7 +227,12 @@ MUTATIONS = (
     Mutation(_S, "all_totals[LOOK == WALK ? number % 2 : 0];", "all_totals[0];", WALK),
     _dropped(_S, "__syncthreads();  // separates the write of state_before from its reads", _scan("shape0-0")),
     _dropped(_S, "__syncwarp();  // separates the lanes' results from each other's stores", _scan("shape6-1")),
-    _dropped(_S, "if (LOOK == WALK) __syncwarp();  // separates these reads from the lanes' next copies", WALK),
+    _dropped(
+        _S,
+        "if (LOOK == WALK) __syncwarp();  // separates these reads from the lanes' next copies",
+        WALK,
+        "a lane copies to the places that it has read",
+    ),
     _dropped(
         _S,
         "__syncthreads();  // separates the writes of totals from their reads",
@@ -253,7 +266,13 @@ MUTATIONS = (
     _dropped(_O, "__syncthreads();  // separates the writes of keys and offsets from their reads", _sort(6)),
     _dropped(_O, "__syncthreads();  // separates the reads of what was exchanged before from these writes", _sort(6)),
     _dropped(_O, "__syncthreads();  // separates the writes from the reads", _sort(6)),
-    _dropped(_O, "*counts = 0;", "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"),
+    _dropped(_O, "*counts = 0;", SEGMENTS, "the last launch zeroes the counts of every digit"),
+    Mutation(
+        _O,
+        "for (int pass = 0; pass < PASSES; ++pass) counts_of",
+        "for (int pass = 1; pass < PASSES; ++pass) counts_of",
+        SEGMENTS,
+    ),
     Mutation(_O, "drawn.odd = launch % 2;", "drawn.odd = false;", _sort(6)),
     Mutation(
         _O,
@@ -308,8 +327,18 @@ MUTATIONS = (
         "tests/test_tridiagonal_kernel.py::test_small[emulated-True-partial]",
     ),
     _dropped(_T, "B::sync();  // all have read the solution before the next systems come", TURNS),
-    _dropped(_T, "__syncthreads();  // all have read what remains of the system before", SEVERAL),
-    _dropped(_T, "__syncthreads();  // all have read what is known of the system before", SEVERAL),
+    _dropped(
+        _T,
+        "__syncthreads();  // all have read what remains of the system before",
+        SEVERAL,
+        "the barriers of solve_ends stand between",
+    ),
+    _dropped(
+        _T,
+        "__syncthreads();  // all have read what is known of the system before",
+        SEVERAL,
+        "the barriers of solve_links stand between",
+    ),
     _dropped(
         _T,
         "__syncthreads();  // the segment has been read before the slots are written again",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parprims import _cuda
-from tests import emulator
+from tests import emulator, mutate
 
 pytestmark = [
     pytest.mark.emulator,
@@ -633,6 +633,11 @@ class TestBulkCopies:
     def test_mistakes(self, rng, match, words):
         with pytest.raises(RuntimeError, match=match):
             self.launch(rng.integers(0, 2**16, (3, 5, 72)).astype(np.uint16), **words)
+
+
+def test_mutations_fit():
+    """What they change stands in the kernels once."""
+    assert mutate.misfits() == []
 
 
 class TestComputes:

@@ -830,7 +830,7 @@ class TestSanitized:
 
     def test_semiring(self, gpu, run, rng):
         # Above zero, with which tiles are filled.
-        a, b = (abs(whole(rng, shape, "int32")) + 1 for shape in ((33, 35), (35, 40)))
+        a, b = (rng.integers(1, 2**30, shape, np.int32) for shape in ((33, 35), (35, 40)))
         options = {"kernel": "conflict_free", "tile": (32, 64, 4), "add": "minimum", "multiply": "add"}
         check(gpu, run, (a, b), (inset, plain), expected=folded(np.minimum, np.add, a, b), **options)
 
@@ -843,7 +843,7 @@ class TestSanitized:
                 check(gpu, run, make(rng, ((n, n), (n, n)), "float32"), **options)
 
     @pytest.mark.parametrize("views", [(plain, plain), (turned, turned), (unaligned, unaligned)])
-    @pytest.mark.parametrize("lengths", [(33, 36, 68), (33, 35, 41)])
+    @pytest.mark.parametrize("lengths", [(36, 36, 68), (33, 35, 41)])
     def test_vectors(self, gpu, run, rng, views, lengths):
         """Factors and results whose rows are whole vectors, and those whose rows are not."""
         m, k, n = lengths

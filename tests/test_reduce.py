@@ -781,7 +781,7 @@ class TestSanitized:
         x = run(parprims.max, backend.asarray(a.astype(np.float16)), axis=axis, method="kernel")
         compare(backend, x, a.max(axis=axis))
 
-    @pytest.mark.parametrize(("shape", "axis"), [((1000, 3), 0), ((9, 2100), 0)])
+    @pytest.mark.parametrize(("shape", "axis"), [((1000, 3), 0), ((9, 2100), 0), ((7, 5, 400), 1)])
     def test_columns_in_one_block(self, backend, run, rng, monkeypatch, shape, axis):
         """Few columns that all threads of a block share, and so many that each of its threads has its own."""
         if not backend.cuda:
