@@ -110,9 +110,9 @@ def solve_tridiagonal(
     status : array
         Only with return_status: for every solution 0 if it is one; 1 if there is none that is finite, because a pivot
         was zero or a number was not finite or overflowed, and x is NaN; 2 if the backward error is above the square
-        root of eps of x's dtype. With row exchanges only three things give that: a matrix singular to the precision
-        once its rows are scaled, numbers that underflow, and unknowns of a row that should be zero, all of them and
-        rhs, and are no more than eps of others. Of dtype int32.
+        root of eps of x's dtype. With row exchanges only these give that: a matrix singular to the precision once its
+        rows are scaled, numbers that underflow, a row whose unknowns and rhs should all be zero and are no more than
+        eps of others, and native of periodic systems. Of dtype int32.
 
     Raises
     ------
