@@ -340,7 +340,12 @@ class TestTransformations:
             def solve(*xs, method=method):
                 return parprims.solve_tridiagonal(*xs, method=method)
 
-            same(jax, jax.jit(jax.vmap(solve))(*systems), expected)
+            try:
+                found = jax.jit(jax.vmap(solve))(*systems)
+            except parprims.MethodRefused:  # JAX's own routine on a GPU, which takes one system at a time
+                assert jax.default_backend() == "gpu"
+                continue
+            same(jax, found, expected)
         same(jax, parprims.solve_tridiagonal(*systems), expected)
 
 
@@ -502,7 +507,7 @@ class TestReleases:
 class TestExport:
     @pytest.mark.parametrize("name", CALLS)
     def test_programs_for_a_cpu(self, jax, backend, name):
-        if backend.cuda:
+        if jax.default_backend() != "cpu":
             pytest.skip("is for a CPU")
         from jax import export
 
@@ -557,7 +562,7 @@ def on_four_devices(program, timeout=300):
     """Run a program where JAX takes the CPU for four devices."""
     root = pathlib.Path(__file__).parents[1]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    paths = os.pathsep.join((str(root), str(pathlib.Path(parprims.__file__).parents[1])))
+    paths = os.pathsep.join((str(root), *sys.path))
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _MESHES + textwrap.dedent(program)],

@@ -271,7 +271,7 @@ def test_suite_starts_beside_a_plugin_that_warns(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/test_dispatch.py"],
         cwd=trust.ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
         capture_output=True,
         text=True,
     )

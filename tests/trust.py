@@ -487,7 +487,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_torch.py::TestCompile::test_registered_right",
         ),
         "src/parprims/_scan.py",
-        "torch.compile keeps the call as one node of its graph",
+        "torch.compile and torch.export",
     ),
     Promise(
         "Calls work under `jax.jit`, `vmap` and loops, and under `torch.func`.",

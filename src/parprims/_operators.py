@@ -66,7 +66,8 @@ class Operator:
     cannot be told (an attribute of an object), the function is translated anew, so that a call never uses an old value.
     ``math``, NumPy, CuPy, PyTorch, jax.numpy and other array namespaces count as constant.
     What is not: under ``jax.jit`` JAX runs the function once for a compiled program and keeps the values it read then,
-    like those that any other function under jit reads. ``torch.compile`` compiles anew.
+    like those that any other function under jit reads. ``torch.compile`` compiles anew where its release guards what a
+    function reads: PyTorch 2.13 does, 2.11 keeps the values.
 
     Examples
     --------

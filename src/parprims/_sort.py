@@ -252,10 +252,28 @@ def bits(xp: Namespace, x: Array) -> Array:
     """
     if dtype_kind(x.dtype) == "bool":
         return xp.astype(x, xp.int8)
-    if hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+    if hasattr(x, "view") and getattr(x.dtype, "isnative", True) and not (is_tensor(x) and _cannot_view()):
         x = x.resolve_neg() if is_tensor(x) else x  # PyTorch views no bits of what is negated when it is read
         return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
     return _float_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
+
+
+def _cannot_view() -> bool:
+    """Return whether a transformation of torch.func is under way, in a PyTorch that has no rule for views of bits."""
+    import torch
+
+    return bool(torch._C._are_functorch_transforms_active()) and not _has_rule_for_views()
+
+
+@functools.cache
+def _has_rule_for_views() -> bool:
+    import torch
+
+    try:
+        torch.func.vmap(lambda x: x.view(torch.int32))(torch.zeros(1, 1))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _float_bits(xp: Namespace, x: Array) -> Array:
