@@ -136,6 +136,8 @@ def matmul(
     operators that can be traced; tensor multiplies floats by sum and product, on devices of compute capability 8.0 and
     later), array. A kernel that is named runs or is refused. On devices of compute capability 9.0 auto takes the kernel
     for large matrices of float32, whose tensor cores multiply them in half the time.
+    Several devices: JAX multiplies factors that are sharded, by native, where it knows how the product is to be; all
+    else as for `scan`.
     Derivatives: by native and array as the library has them. By kernel, of sum and product, on PyTorch (backward, of
     any order, by the kernel) and JAX (as native has them).
     PyTorch's switches: torch.autocast changes nothing, neither dtype nor error, backward neither. Where PyTorch has
@@ -393,7 +395,16 @@ def _native(xp: Namespace, p: _Product) -> Array:
     """Return the product by the library's own routine."""
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
     precision = {"precision": "highest"} if _cuda.is_jax(xp) else {}
-    return as_result(cast(xp, xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision), p.dtype))
+    try:
+        product = xp.matmul(cast(xp, p.a, working), cast(xp, p.b, working), **precision)
+    except Exception as error:
+        if type(error).__name__ != "ShardingTypeError":  # JAX's, which is not public
+            raise
+        raise ValueError(
+            "a and b are sharded over explicit axes of a mesh, and JAX does not know how their product is to be "
+            f"({str(error).splitlines()[0]}): reshard one of them, or call inside jax.shard_map"
+        ) from None
+    return as_result(cast(xp, product, p.dtype))
 
 
 def _native_dtype(xp: Namespace, p: _Product) -> Any:

@@ -130,6 +130,7 @@ def reduce(
     until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays; auto leaves JAX's to XLA where it has the operator), native (operators the library
     has), array.
+    Several devices: as for `scan`.
     Derivatives: as the library has them, which the kernel does not carry. Equal largest or smallest elements share the
     derivative of ``max`` and ``min`` alike on PyTorch.
     PyTorch's compiler: under torch.compile and torch.export every call of a public function is one node of the graph,

@@ -149,6 +149,9 @@ def scan(
     captured into a graph have as much of the graph's, until it is destroyed, so that any graphs and calls may run at
     once.
     Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
+    Several devices: arrays of JAX that are sharded are refused, but inside jax.shard_map each device has an array like
+    others. An array in a program being traced tells of explicit axes of a mesh only: one that is sharded over axes of
+    type Auto is gathered by XLA, without a word, and every device does all the work.
     Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
     backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
     division, so zeros are factors like others. A product by the library's own routine has the library's own
@@ -320,6 +323,7 @@ def linear_recurrence(
     nothing is promised.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array, as for `scan`.
     Methods: kernel (CUDA arrays), native (JAX; a constant ``a`` on NumPy with SciPy), array.
+    Several devices: as for `scan`.
     Derivatives: by a, b and initial on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
     by every method. With g the derivative by x, that by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1], by the
     same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. The kernel finds both in

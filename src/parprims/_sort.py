@@ -84,6 +84,7 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
     another), array.
+    Several devices: as for `scan`.
     Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
     by every method: what belongs to an element moves with it. Indices have none.
     Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009;

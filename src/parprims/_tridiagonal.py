@@ -169,6 +169,7 @@ def solve_tridiagonal(
     Methods: kernel (CUDA arrays), native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one
     system at a time), array.
     Kernel and native are for float32, float64, complex64 and complex128; native always exchanges rows.
+    Several devices: as for `scan`.
     Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
     order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
     g, by the same method, and that by diag is -l x; on PyTorch the matrix and x are conjugated.
