@@ -2,7 +2,7 @@
 
 import contextlib
 import unittest.mock
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -34,6 +34,22 @@ class settings:  # noqa: N801
     """What an operator reads and a test changes."""
 
     scale = 1.0
+
+
+class Pair(NamedTuple):
+    """An element of two arrays."""
+
+    a: Any
+    b: Any
+
+
+def _pairs(earlier, later):
+    return Pair(earlier.a * later.a, earlier.b * later.a + later.b)
+
+
+def _in_place(a, b):
+    a += b
+    return a
 
 
 BOTH = parprims.Operator(_sum_and_product, identity=(1, 0), components=2)
@@ -254,6 +270,62 @@ class TestCompile:
         for function in (capturing, reducing, multiplying, with_segments):
             compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(outcome(compiled, (x, w)), outcome(function, (x, w)))
+
+    def test_elements_of_any_structure(self, backend, rng):
+        """NamedTuples, dicts and flags that broadcast, by operators that are kept and such as capture a tensor."""
+        x, y = (backend.asarray(random(rng, (3, 5), "float64")) for _ in range(2))
+        flags, w = backend.asarray(np.arange(5) % 2 == 0), backend.asarray(np.asarray(1.5))
+        captured = parprims.segmented(lambda a, b: a + b * w)
+
+        def named(x, y):
+            return tuple(parprims.scan(Pair(x, y), _pairs, exclusive=True, initial=Pair(1, 0.5)))
+
+        def dicts(x, y):
+            def op(a, b):
+                return {"u": a["u"] * b["u"], "v": (a["v"][0] * b["u"] + b["v"][0] * w,)}
+
+            return parprims.map_reduce(lambda x, y: {"u": x, "v": (y,)}, x, y, op=op, axis=1)["v"][0]
+
+        def kept_segments(_, y):
+            return parprims.scan((flags, y), parprims.segmented("add"), exclusive=True)[1]
+
+        def read_segments(_, y):
+            return parprims.scan((flags, y), captured, exclusive=True, initial=(True, 0.5))
+
+        for function in (named, dicts, kept_segments, read_segments):
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(compiled(x, y), function(x, y))
+
+    def test_dtype_by_name(self, backend):
+        x = backend.asarray(np.ones((2, 3), dtype=np.float32))
+
+        def program(x):
+            return parprims.sum(x, dtype="float64"), parprims.scan(x, dtype=float), parprims.prod(x, dtype=x.dtype)
+
+        torch.testing.assert_close(torch.compile(program, backend="aot_eager", fullgraph=True)(x), program(x))
+
+    def test_in_place(self, backend, rng):
+        """No operator changes the caller's array: one that is kept is refused, one that is read works on copies."""
+        x, w = backend.asarray(random(rng, (3, 5), "float64")), backend.asarray(np.asarray(1.5))
+        before = x.clone()
+        compiled = torch.compile(lambda x: parprims.scan(x, _in_place), backend="aot_eager", fullgraph=True)
+        with pytest.raises(TypeError, match="op _in_place changes its argument in place"):
+            compiled(x)
+        for ours, theirs in (
+            (
+                lambda x: parprims.scan(x, lambda a, b: a.add_(b * w)),
+                lambda x: parprims.scan(x, lambda a, b: a + b * w),
+            ),
+            (
+                lambda x: parprims.map_reduce(lambda x: x.mul_(w), x, axis=0),
+                lambda x: parprims.sum(x * w, axis=0),
+            ),
+        ):
+            torch._dynamo.reset()
+            compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(compiled(x), theirs(x))
+        assert (x == before).all()
 
     @pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="PyTorch 2.11 keeps it")
     def test_operator_reads_what_changes(self, backend, monkeypatch):

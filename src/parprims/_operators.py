@@ -611,13 +611,23 @@ def changes_arguments(
 
     with torch.no_grad():
         copies = tuple(tuple(x.detach().clone() for x in xs) for _ in range(elements))
-        if any(x.is_inference() for x in copies[0]):
+        if not _changes_are_counted(copies[0][0]):
             telling = tuple(tuple(_telling(xp, x, at) for x in xs) for at in range(elements))
             return _changes(xp, function, packed, telling)
         before = [x._version for element in copies for x in element]
         with contextlib.suppress(Exception):  # it shows when the function is called for its result
             _call(function, packed, copies)
         return before != [x._version for element in copies for x in element]
+
+
+def _changes_are_counted(x: Array) -> bool:
+    """Return whether PyTorch counts the changes of tensors here: not in inference mode, nor in nodes of a graph."""
+    if x.is_inference():
+        return False
+    one = x.clone()
+    before: int = one._version
+    one.zero_()
+    return before != int(one._version)
 
 
 def _call(function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]) -> None:

@@ -22,10 +22,12 @@ import array_api_compat.torch
 import torch
 
 from parprims import _arrays, _derivatives, _matmul, _reduce, _scan, _sort, _tridiagonal
-from parprims._arrays import Array, Namespace, along, cast, compute_dtype, dtype_name, sum_dtype
+from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_name, sum_dtype
 from parprims._derivatives_torch import as_given, product_adjoint
 from parprims._dispatch import Abstract, Inside, MethodRefused, unwatched
-from parprims._operators import BUILT_IN, Operator, as_operator, segmented
+from parprims._elements import is_structured
+from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted, segmented
+from parprims._operators import _with as changed_operator
 from parprims._trace import lasting_key
 
 xp: Namespace = array_api_compat.torch
@@ -42,8 +44,14 @@ def reduce(
     primitive: str, fn: Any, x: Any, op: Any, axis: Any, keepdims: Any, dtype: Any, initial: Any, method: Any
 ) -> Any:
     """Return what any function of `_reduce` but vecdot returns."""
-    if fn is not None:  # part of the program, as what it captures may be
-        x = fn(*torch.broadcast_tensors(*x))
+    if fn is not None:  # part of the program, as what it captures may be; it may work in place
+        x = fn(*[one.clone() for one in torch.broadcast_tensors(*x)])
+        if is_structured(x):
+
+            def plain(leaves: Any, op: Any, *, initial: Any, dtype: Any) -> Any:
+                return reduce(primitive, None, leaves, op, axis, keepdims, dtype, initial, method)
+
+            return by_leaves(plain, x, op, initial=initial, dtype=dtype)
     single = not isinstance(x, tuple)
     xs = (x,) if single else x
     operation = _name(op)
@@ -181,6 +189,8 @@ def _names(dtype: Any) -> Any:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _text(dtype: Any) -> str:
+    if isinstance(dtype, type) and dtype in _arrays._BUILT_IN_DTYPES:
+        return _arrays._BUILT_IN_DTYPES[dtype]
     return dtype_name(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
 
 
@@ -262,19 +272,38 @@ def _found(name: str) -> Any:
 # ---- Operators of the caller's own, which torch.compile reads ---------------------------------------------------
 
 
-def _check_own(primitive: str, method: Any, op: Operator) -> None:
+def _own(primitive: str, method: Any, op: Operator) -> Operator:
+    """Return an operator on copies, for it may work in place; refuse the methods that torch.compile cannot read."""
     if method == "kernel" or method == "native":
-        raise MethodRefused(
-            f"{primitive}: method {method!r} refused: torch.compile reads the operator {op.name} itself"
-        )
+        raise MethodRefused(f"{primitive}: method {method!r} refused: torch.compile reads op {op.name} itself")
     if method != "auto" and method != "array":
         raise ValueError(f"method must be one of auto, kernel, native, array, got {method!r}")
+    combine = op.combine
+    return changed_operator(op, lambda earlier, later: combine(_copied(earlier), _copied(later)))
+
+
+def _copied(element: Any) -> Any:
+    """Return an element of copies, whether it is one array or a tuple."""
+    return tuple([x.clone() for x in element]) if isinstance(element, tuple) else element.clone()
+
+
+def _differ(xs: Sequence[Array]) -> bool:
+    """Return whether arrays have several shapes."""
+    return any(one.shape != xs[0].shape for one in xs[1:])
 
 
 def _check_equal_shapes(xs: Sequence[Array]) -> None:
-    for one in xs[1:]:
-        if one.shape != xs[0].shape:
-            raise ValueError("x must be arrays of equal shape")
+    if _differ(xs):
+        raise ValueError("x must be arrays of equal shape")
+
+
+def _result_dtypes(op: Operator, xs: Sequence[Array], dtype: Any) -> tuple[Any, ...]:
+    """Return the dtypes of a result."""
+    if dtype is not None:
+        return tuple([getattr(torch, name, name) for name in _names(_entries("dtype", dtype, len(xs)))])
+    if op.name in ("add", "multiply") and op is BUILT_IN[op.name]:
+        return tuple([_summed(x.dtype) for x in xs])
+    return tuple([x.dtype for x in xs])
 
 
 def _entries(name: str, given: Any, count: int) -> tuple[Any, ...]:
@@ -315,9 +344,9 @@ def _summed(dtype: torch.dtype) -> Any:
     return sum_dtype(xp, dtype)
 
 
-def _identity(op: Operator, xs: Sequence[Array], reason: str) -> tuple[Any, ...]:
-    """Return the identity of an operator for arrays of the dtypes combined in."""
-    identity = op.identity(*[dtype_name(x.dtype) for x in xs])
+def _identity(op: Operator, dtypes: Sequence[Any], reason: str) -> tuple[Any, ...]:
+    """Return the identity of an operator for the dtypes combined in."""
+    identity = op.identity(*[dtype_name(one) for one in dtypes])
     if identity is None:
         raise ValueError(f"{reason} and op {op.name} has no identity: give initial")
     return identity
@@ -336,41 +365,31 @@ def _scanned(
     method: Any,
 ) -> Any:
     """Return a scan, as `_scan._array` does."""
-    _check_own(primitive, method, op)
+    op = _own(primitive, method, op)
+    xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
     _check_equal_shapes(xs)
     at, count = _place(axis, xs[0].ndim), len(xs)
-    dtypes = [x.dtype for x in xs] if dtype is None else _entries("dtype", dtype, count)
-    if dtype is None and op.name in ("add", "multiply") and op is BUILT_IN[op.name]:
-        dtypes = [_summed(one) for one in dtypes]
-    shape = (*xs[0].shape[:at], 1, *xs[0].shape[at + 1 :])
-    ys = tuple(cast(xp, x, _working(one)) for x, one in zip(xs, dtypes, strict=True))
-    starts: tuple[Array, ...] = ()
+    dtypes = _result_dtypes(op, xs, dtype)
+    working = tuple([_working(one) for one in dtypes])
+    starts = identity = None
     if initial is not None:
-        rest = (*shape[:at], *shape[at + 1 :])
-        given = zip(_entries("initial", initial, count), dtypes, ys, strict=True)
-        starts = tuple(
-            torch.unsqueeze(_filled("initial", value, one, rest, y), at).to(y.dtype) for value, one, y in given
-        )
+        shape = (*xs[0].shape[:at], *xs[0].shape[at + 1 :])
+        given = zip(_entries("initial", initial, count), dtypes, strict=True)
+        starts = tuple([torch.unsqueeze(_filled("initial", one, to, shape, xs[0]), at) for one, to in given])
     elif exclusive:
-        identity = _identity(op, ys, "initial must be given for an exclusive scan,")
-        starts = tuple(_filled("identity", e, y.dtype, shape, y) for e, y in zip(identity, ys, strict=True))
+        identity = _identity(op, working, "initial must be given for an exclusive scan,")
+    again = exclusive and op.flags > 0
+    first: Any = starts  # of every segment, where an exclusive scan begins anew at flags
+    if again and starts is not None:
+        starts = (*[torch.zeros_like(one) for one in starts[: op.flags]], *starts[op.flags :])
     n = xs[0].shape[at]
-    if reverse:
-        ys = tuple(torch.flip(y, (at,)) for y in ys)
-    if exclusive:
-        ys = tuple(y[along(at, 0, max(n - 1, 0))] for y in ys)
-    if starts and initial is not None:
-        ys = tuple(torch.cat((start, y), at) for start, y in zip(starts, ys, strict=True))
-    ys = _scan.inclusive(xp, ys, op, at) if ys[0].shape[at] > 1 else tuple(y.clone() for y in ys)
-    if starts and initial is None:
-        ys = tuple(torch.cat((start, y), at) for start, y in zip(starts, ys, strict=True))
-    extra = ys[0].shape[at] - n
-    if extra:
-        ys = tuple(y[along(at, extra, None)] for y in ys)
-    if reverse:
-        ys = tuple(torch.flip(y, (at,)) for y in ys)
-    ys = tuple(cast(xp, y, one) for y, one in zip(ys, dtypes, strict=True))
-    return ys[0] if single else ys
+    call = _scan._Scan(xs, single, op, None, at, exclusive, reverse, starts, identity, n, working, dtypes)
+    ys = _scan._result(xp, call, _scan.inclusive)
+    if not again:
+        return ys
+    if identity is not None:
+        first = tuple([_scan._full(xp, one, y, at) for one, y in zip(identity, ys, strict=True)])
+    return restarted(xp, op, xs[: op.flags], first, starts is not None, ys)
 
 
 def _reduced(
@@ -385,14 +404,13 @@ def _reduced(
     method: Any,
 ) -> Any:
     """Return a reduction, as `_reduce._array` does."""
-    _check_own(primitive, method, op)
+    op = _own(primitive, method, op)
+    xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
     _check_equal_shapes(xs)
     x, count = xs[0], len(xs)
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(sorted([_place(one, x.ndim) for one in axes]))
-    dtypes = [one.dtype for one in xs] if dtype is None else _entries("dtype", dtype, count)
-    if dtype is None and op.name in ("add", "multiply") and op is BUILT_IN[op.name]:
-        dtypes = [_summed(one) for one in dtypes]
+    dtypes = _result_dtypes(op, xs, dtype)
     n = math.prod([x.shape[one] for one in axes])
     shape = [1 if at in axes else length for at, length in enumerate(x.shape) if keepdims or at not in axes]
     ys = tuple(cast(xp, one, _working(to)) for one, to in zip(xs, dtypes, strict=True))
@@ -407,7 +425,7 @@ def _reduced(
         start = tuple(_filled("initial", value, to, shape, y).to(y.dtype) for value, to, y in given)
         totals = start if totals is None else op(start, totals)
     elif totals is None:
-        identity = _identity(op, ys, f"x is empty along axis {axes}")
+        identity = _identity(op, [y.dtype for y in ys], f"x is empty along axis {axes}")
         totals = tuple(_filled("identity", e, y.dtype, shape, y) for e, y in zip(identity, ys, strict=True))
     totals = tuple(cast(xp, total, to) for total, to in zip(totals, dtypes, strict=True))
     return totals[0] if single else totals
@@ -425,12 +443,12 @@ class _Factors:
 
     def identity(self) -> Any:
         """Return the identity of the sum."""
-        return _identity(self.add, (self.a.new_empty((), dtype=self.working),), "a and b have no length summed over")[0]
+        return _identity(self.add, (self.working,), "a and b have no length summed over")[0]
 
 
 def _multiplied(a: Array, b: Array, add: Operator, multiply: Operator, tile: Any, method: Any) -> Array:
     """Return a product by two operators, as `_matmul._array` does."""
-    _check_own("matmul", method, multiply)
+    add, multiply = _own("matmul", method, add), _own("matmul", method, multiply)
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"{'b' if a.ndim else 'a'} must have at least one dimension")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
