@@ -271,6 +271,7 @@ class TestCompile:
             compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(outcome(compiled, (x, w)), outcome(function, (x, w)))
 
+    @pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="2.11 reads no NamedTuple")
     def test_elements_of_any_structure(self, backend, rng):
         """NamedTuples, dicts and flags that broadcast, by operators that are kept and such as capture a tensor."""
         x, y = (backend.asarray(random(rng, (3, 5), "float64")) for _ in range(2))
