@@ -636,6 +636,12 @@ class TestMeshes:
                     same(jax, function("auto", *(put(x, explicit) for x in arrays)), expected)
                     same(jax, function("auto", *own), expected)
                     same(jax, function("auto", own[0], *map(jax.numpy.asarray, arrays[1:])), expected)
+            _, there, usual, _ = jax.devices()
+            for name in ("scan", "sort_by_key", "matmul of paths"):
+                function, arrays = CALLS[name]
+                with jax.default_device(usual):
+                    found = function("auto", *(jax.device_put(x, there) for x in arrays))
+                assert all(x.devices() == {there} for x in jax.tree.leaves(found))
             x = np.arange(16.0).reshape(4, 4)
             for one, other in (((), ("i",)), (("i",), (None, "i"))):
                 same(jax, parprims.matmul(put(x, auto, *one), put(x, auto, *other)), x @ x)
