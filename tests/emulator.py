@@ -1,9 +1,9 @@
 """Run the CUDA kernels on a CPU: the very text of a `Plan`, compiled by the C++ compiler against emulator.hpp.
 
 `Runner` takes the place of `_cuda.Runner` for NumPy arrays, so that the tests of the kernels run where no GPU is
-(``pytest --backend emulated``). It shows wrong indices, missing barriers, deadlocks, writes out of bounds, reads beyond
-an input, which end the process, and scratch that is not left as promised; not the weak order of a GPU's memory, and no
-time.
+(``pytest --backend emulated``). It shows wrong indices, shared memory that is read before it is written, races in it
+where a barrier is missing, missing fences between blocks, deadlocks, accesses out of bounds, and scratch that is not
+left as promised (emulator.cpp says how); not else the weak order of a GPU's memory, and no time.
 """
 
 import ctypes
@@ -232,7 +232,7 @@ _OPTIONS = (
     "-ffp-contract=off",
 )
 # The text of a kernel is compiled with a call before every access to memory, which emulator.cpp takes.
-_WATCHED = ("-O1", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
+_WATCHED = ("-O1", "-fsanitize=thread")
 
 
 @functools.cache
