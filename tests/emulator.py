@@ -17,13 +17,18 @@ import re
 import shutil
 import subprocess
 import tempfile
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from parprims import _cuda, _matmul, _scan, _sort, _tridiagonal
+from parprims import _cuda, _signature
+from parprims._cuda import compiler as compiler_of_cuda
+from parprims._cuda import libraries, xla
+from parprims._cuda.plan import SCRATCH, observed
+from parprims._memo import Memo
 from tests import ways
 
 # What each PTX text does, as C++ with the same operands.
@@ -122,16 +127,16 @@ def compiler() -> str | None:
     return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
 
 
-def host_text(plan: _cuda.Plan) -> str:
-    """Return a plan's text as C++ for a CPU, with a function ``emulate`` that launches it."""
-    text = "".join(_without_asm(plan.text(static=False)))
+def host_text(plan: Any, at: int = 0) -> str:
+    """Return the text of one launch as C++ for a CPU, with a function ``emulate`` that launches it."""
+    text = "".join(_without_asm(plan.text(at)))
     text = re.sub(
         r"extern __shared__ (?:__align__\(\w+\) )?(\w+) (\w+)\[\];",
         r"\1* const \2 = reinterpret_cast<\1*>(emulated::dynamic_memory());",
         text,
     )
     text = text.replace('extern "C"', "static")
-    pointers = plan.inputs + len(plan.outputs) + len(_cuda._SCRATCH)
+    pointers = plan.inputs + len(plan.outputs) + len(SCRATCH)
     values = [f"(void*)v[{at}]" for at in range(pointers)]
     values += [f"v[{pointers + at}]" for at in range(len(plan.integers))]
     return f"""#include "emulator.hpp"
@@ -347,7 +352,7 @@ class Runner:
     seconds = 120.0
     races = True
 
-    def __init__(self, xp: Any, plan: _cuda.Plan, device: int) -> None:
+    def __init__(self, xp: Any, plan: Any, device: int) -> None:
         del xp, device
         self.plan = plan
         self._seed = 0
@@ -355,11 +360,12 @@ class Runner:
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Launch and return the outputs; RuntimeError tells why a kernel cannot go on."""
         plan = self.plan
+        observed(plan, arrays, None)
         before = [x.copy() for x in arrays]
         arrays = tuple(_between_pages(x) for x in arrays)
         outputs = [_Memory(int(np.prod(shape, dtype=np.int64)) * _dtype(name).itemsize) for shape, name in plan.outputs]
         sizes = {**plan.zeros(), **plan.unset()}
-        scratch = {kind: _scratch(kind, sizes[kind]) for kind in _cuda._SCRATCH}
+        scratch = {kind: _scratch(kind, sizes[kind]) for kind in SCRATCH}
         addresses = [x.ctypes.data for x in arrays] + [out.address for out in outputs]
         addresses += [memory.address if memory else 0 for memory in scratch.values()]
         given = [_Given(*_bounds(x), f"input {at}".encode()) for at, x in enumerate(arrays)]
@@ -369,8 +375,8 @@ class Runner:
             for kind, memory in sorted(scratch.items(), key=lambda one: one[0] in ("scratch", "temporary"))
         ]
         try:
-            for launch in plan.launches():
-                self._launch(launch, [*addresses, *plan.integers], given)
+            for at in range(len(plan.launches)):
+                self._launch(at, [*addresses, *plan.integers], given)
             for at, out in enumerate(outputs):
                 out.check(f"output {at}")
             for kind, memory in scratch.items():
@@ -391,18 +397,19 @@ class Runner:
     def one(self, x: np.ndarray) -> np.ndarray:
         return self(x)[0]
 
-    def _launch(self, plan: _cuda.Plan, values: Sequence[int], given: Sequence[_Given]) -> None:
-        assert 0 < plan.grid < 2**31, "an impossible grid"
-        assert 0 < plan.block <= 1024, "an impossible block"
-        assert plan.shared_bytes <= 227 << 10, "more shared memory than there is"
+    def _launch(self, at: int, values: Sequence[int], given: Sequence[_Given]) -> None:
+        plan, launch = self.plan, self.plan.launches[at]
+        assert 0 < launch.grid < 2**31, "an impossible grid"
+        assert 0 < launch.block <= 1024, "an impossible block"
+        assert launch.shared_bytes <= 227 << 10, "more shared memory than there is"
         self._seed += 1
-        ways.reached.update(ways.ways(plan))
+        ways.reached.update(ways.ways(launch))
         memory = (_Given * len(given))(*given)
-        sizes = plan.grid, plan.block, plan.shared_bytes, self.in_flight, self._seed, self.races, self.seconds
-        launch = _Launch(*sizes, ctypes.addressof(memory), len(given))
+        sizes = launch.grid, launch.block, launch.shared_bytes, self.in_flight, self._seed, self.races, self.seconds
+        packet = _Launch(*sizes, ctypes.addressof(memory), len(given))
         message = ctypes.create_string_buffer(1000)
         array = (ctypes.c_longlong * len(values))(*values)
-        if _compiled(host_text(plan))(ctypes.byref(launch), array, message, ctypes.c_size_t(len(message))):
+        if _compiled(host_text(plan, at))(ctypes.byref(packet), array, message, ctypes.c_size_t(len(message))):
             raise RuntimeError(f"the kernel failed: {message.value.decode()}")
 
 
@@ -414,8 +421,19 @@ def _dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
+def forget(patch: pytest.MonkeyPatch) -> None:
+    """Let the library remember no earlier call, and until the patch is undone what comes now."""
+    for memo in [*Memo._all]:
+        patch.setattr(memo, "_found", {})
+
+
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let kernels take NumPy arrays, until the patch is undone."""
+    # A call is remembered by all that its kernel depends on.
+    _signature.register(np.ndarray, "numpy")
+    patch.setitem(
+        _signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
+    )
     patch.setattr(_cuda, "refusal", lambda *_: None)
     patch.setattr(_cuda, "layout", lambda _, x: (tuple(step // x.itemsize for step in x.strides), x.ctypes.data & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x)
@@ -423,6 +441,15 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cuda, "device_index", lambda *_: 0)
     patch.setattr(_cuda, "capability", lambda *_: 90)
     patch.setattr(_cuda, "Runner", Runner)
+    patch.setitem(_signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15))
+
+
+def install_for_jax(patch: pytest.MonkeyPatch) -> None:
+    """Let JAX take its CPU for a GPU until it compiles, so that programs for both can be had."""
+    forget(patch)
+    patch.setattr(xla, "devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
+    patch.setattr(compiler_of_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
+    patch.setattr(_cuda, "refusal", lambda *_: None)
 
 
 def install_for_torch(patch: pytest.MonkeyPatch) -> None:
@@ -434,20 +461,12 @@ def install_for_torch(patch: pytest.MonkeyPatch) -> None:
             return tuple(torch.from_numpy(y) for y in super().__call__(*(x.detach().numpy() for x in xs)))
 
     def refusal(_: Any, xs: Sequence[Any]) -> str | None:
-        if _cuda._transformed():
+        if _cuda.transformed():
             return "a transformation or a forward derivative is under way"
         return "a gradient is asked for" if torch.is_grad_enabled() and any(x.requires_grad for x in xs) else None
 
-    # What is remembered would outlast the patch.
-    for module, names in (
-        (_matmul, "_runners _shortcuts"),
-        (_scan, "_programs _shortcuts"),
-        (_sort, "_runners _shortcuts"),
-        (_tridiagonal, "_runners _shortcuts"),
-    ):
-        for name in names.split():
-            patch.setattr(module, name, {})
-    patch.setitem(_cuda._KNOWN_TYPES, torch.Tensor, "torch")
+    forget(patch)
+    patch.setitem(libraries.KNOWN_TYPES, torch.Tensor, "torch")
     patch.setattr(_cuda, "refusal", refusal)
     patch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x.resolve_conj())

@@ -17,6 +17,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import math
 import re
@@ -30,11 +31,12 @@ from typing import Any
 import numpy as np
 
 import parprims
+from parprims._dispatch import primitives
 from tests import conftest
 from tests.contract import VIEWS
 
 ERRORS = (ValueError, TypeError, IndexError, parprims.MethodRefused)
-FUNCTIONS = (
+FUNCTIONS: tuple[str, ...] = (
     "all", "any", "argsort", "check_associative", "cumulative_prod", "cumulative_sum", "linear_recurrence",
     "map_reduce", "matmul", "max", "min", "prod", "reduce", "scan", "solve_tridiagonal", "sort", "sort_by_key", "sum",
     "vecdot",
@@ -1093,6 +1095,16 @@ DRAWS: dict[str, Callable[[Draw, str], Call]] = {
 }
 
 
+def discover() -> None:
+    """Take over what test files of other primitives, tests/test_<name>.py, say of hostile and valid calls."""
+    global FUNCTIONS
+    for name in sorted({*primitives} - {*FUNCTIONS}):
+        module = importlib.import_module(f"tests.test_{name}")
+        FUNCTIONS += (name,)
+        DRAWS[name] = module.draw
+        WRONG_OPTIONS.update(module.WRONG_OPTIONS)
+
+
 def draw_call(d: Draw, name: str) -> Call:
     """Return a valid call of a function, by some method."""
     if name in ("sort", "argsort", "sort_by_key"):
@@ -1232,6 +1244,9 @@ WRONG_FLAGS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+discover()
+
+
 def array_places(call: Call) -> list[tuple[int, str]]:
     """Return where a call has arrays among its arguments, and by which name errors call them."""
     names = {
@@ -1306,6 +1321,8 @@ def spoil(d: Draw, call: Call) -> None:
         call.wrong.add("dtype")
     call.wrong.add(name)
     call.hostile.append(f"{name} is {described(value)}")
+    if name == "op" and "initial" in call.options:  # whose dtype goes by the operator
+        call.wrong.add("initial")
 
 
 def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:

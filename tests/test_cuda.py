@@ -8,9 +8,9 @@ two steps between which what others do to its scratch shows.
 
 import collections
 import ctypes
-import dataclasses
 import gc
 import importlib.util
+import itertools
 import os
 import pathlib
 import re
@@ -24,8 +24,13 @@ import numpy as np
 import pytest
 
 from parprims import _cuda
+from parprims._cuda import compiler as compiler_module
+from parprims._cuda import driver as driver_module
+from parprims._cuda import libraries, memory
+from parprims._cuda import runner as runner_module
+from tests.texts import text_plan, with_body
 
-COMPILED = _cuda.compiled
+COMPILED = compiler_module.compiled
 
 # ---- A driver, and kernels for it -----------------------------------------------------------------------------------
 
@@ -79,7 +84,7 @@ KERNELS = {"double": double, "plain": plain, "first": first, "middle": middle, "
 
 
 class Driver:
-    """What libcuda is to `_cuda._Driver`."""
+    """What libcuda is to `parprims._cuda.driver.Driver`."""
 
     def __init__(self):
         self.memory = {}
@@ -93,6 +98,7 @@ class Driver:
         self.before = lambda name: None
         self.capability, self.release = (9, 0), 13000
         self.kinds = {}
+        self.numbers, self.unused = {}, itertools.count(1)  # of streams, by handle
 
     def __getattr__(self, name):
         if not name.startswith("cu"):
@@ -163,6 +169,12 @@ class Driver:
     def _cuStreamSynchronize(self, stream):
         self.run(stream.value)
 
+    def _cuStreamGetId(self, stream, place):
+        numbers = self.current.__dict__ if stream == 2 else self.numbers  # 2 means another one in every thread
+        if stream not in numbers:
+            numbers[stream] = next(self.unused)
+        ctypes.c_ulonglong.from_address(place).value = numbers[stream]
+
     def _cuMemsetD8Async(self, pointer, byte, size, stream):
         def zero():
             ctypes.memset(pointer.value, byte.value, size.value)
@@ -171,7 +183,7 @@ class Driver:
         self._enqueue(stream.value or 0, "zero", zero)
 
     def _cuLaunchKernelEx(self, config, function, _, extra):
-        fields = _cuda._Config.from_address(config)
+        fields = runner_module.Config.from_address(config)
         places = (ctypes.c_void_p * 5).from_address(extra)
         count = ctypes.c_size_t.from_address(places[3]).value // 8
         values = list((ctypes.c_longlong * count).from_address(places[1]))
@@ -220,6 +232,10 @@ class Driver:
                         next(queue[0])
                     except StopIteration:
                         queue.popleft()
+
+    def replace(self, stream):
+        """End a stream and begin another, to which the driver gives the same handle; work goes on where it waits."""
+        self.queues[stream, self.numbers.pop(stream)] = self.queues.pop(stream)
 
     def destroy(self, graph):
         """End a graph: destructors run on a thread of the driver."""
@@ -367,13 +383,12 @@ class Pooled:
 def plan(nbytes=64, *, several=False, scratch=True, temporary=0):
     sizes = (nbytes, nbytes, nbytes) if scratch else (0, 0, 0)
     common = dict(zip(("zeroed_bytes", "status_bytes", "scratch_bytes"), sizes, strict=True))
-    one = _cuda.Plan(
+    one = text_plan(
         "", "double" if scratch else "plain", 1, (((1,), "int64"),), (), 1, 32, temporary_bytes=temporary, **common
     )
     if not several:
         return one
-    later = tuple(dataclasses.replace(one, body=name) for name in ("middle", "middle", "last"))
-    return dataclasses.replace(one, body="first", then=later)
+    return with_body(one, "first", "middle", "middle", "last")
 
 
 @pytest.fixture(params=["cupy", "torch"])
@@ -381,21 +396,21 @@ def library(request, monkeypatch):
     """An array library on a driver that keeps books."""
     fake = Driver()
     monkeypatch.setattr(ctypes, "CDLL", lambda *_: fake)
-    driver = _cuda._Driver()
+    driver = driver_module.Driver()
     monkeypatch.undo()
     found = Library(fake, request.param)
     cupy, torch = found.cupy(), found.torch()
-    monkeypatch.setattr(_cuda, "_driver", lambda: driver)
-    monkeypatch.setattr(_cuda, "_library", lambda _: request.param)
-    monkeypatch.setattr(_cuda, "_cupy", lambda: cupy)
-    monkeypatch.setattr(_cuda, "_torch", lambda: torch)
-    monkeypatch.setattr(_cuda, "_KNOWN_TYPES", {})
-    monkeypatch.setattr(_cuda._End, "_idle", [])
+    monkeypatch.setattr(driver_module, "current", lambda: driver)
+    monkeypatch.setattr(runner_module, "library", lambda _: request.param)
+    monkeypatch.setattr(libraries, "cupy", lambda: cupy)
+    monkeypatch.setattr(libraries, "torch", lambda: torch)
+    monkeypatch.setattr(libraries, "KNOWN_TYPES", {})
+    monkeypatch.setattr(driver_module.End, "_idle", [])
 
     def loaded(device, code, shared_bytes):
         return driver.load(code, shared_bytes)
 
-    monkeypatch.setattr(_cuda, "_loaded", loaded)
+    monkeypatch.setattr(runner_module, "loaded", loaded)
 
     def compiled(text, arch):
         body = text.partition("{\n")[2].partition("\n}")[0]
@@ -405,7 +420,7 @@ def library(request, monkeypatch):
         fake.kinds[code] = {"names": [one.split()[-1].strip("*") for one in parameters], "at": max(nbytes - 8, 0)}
         return code.encode()
 
-    monkeypatch.setattr(_cuda, "compiled", compiled)
+    monkeypatch.setattr(compiler_module, "compiled", compiled)
 
     def runner(**options):
         found.nbytes = options.get("nbytes", 64)
@@ -419,7 +434,7 @@ def library(request, monkeypatch):
 
 
 def expected(runner, value):
-    return (8 if runner.plan.then and len(runner.plan.then) == 3 else 2) * value // (2 if runner.plan.then else 1)
+    return 4 * value if len(runner.plan.launches) > 1 else 2 * value
 
 
 # ---- Graphs ---------------------------------------------------------------------------------------------------------
@@ -772,6 +787,67 @@ class TestFailures:
         assert y.value == expected(several, 5)
 
 
+class TestStreams:
+    @pytest.mark.parametrize("several", [False, True])
+    def test_the_handle_of_one_that_is_gone(self, library, several):
+        """Work of a stream that is gone goes on beside that of a new one, which has its handle."""
+        driver, library.stream, found = library.driver, 7, []
+        runner = library.runner(several=several)
+        for value in range(1, 6):
+            x = library.of(value)
+            found.append((x, runner(x)[0], runner(x)[0], runner(x)[0] if several else runner.one(x)))
+            driver.replace(7)
+        driver.run()
+        for value, (_, *results) in enumerate(found, 1):
+            assert [y.value for y in results] == [expected(runner, value)] * 3
+
+    def test_what_they_had_is_freed(self, library):
+        """Streams that come and go, with calls that grow, leave a bounded number of pieces of memory."""
+        driver, library.stream = library.driver, 7
+        before, freed = len(driver.memory), len(driver.freed)
+        small, large = library.runner(), library.runner(nbytes=1 << 20)
+        for _ in range(100):
+            library.nbytes = 64
+            small(library.of(5))
+            library.nbytes = 1 << 20
+            large(library.of(5))
+            driver.run()
+            driver.replace(7)
+            assert len(driver.memory) - before <= 2 * 3 + 32 + 6
+        assert len(driver.freed) - freed > 500
+        assert len(small._packets) <= 256
+
+    def test_a_stream_of_every_thread(self, library):
+        """The handle 2 means another stream in every thread."""
+        driver, library.stream = library.driver, 2
+        runner, found = library.runner(), []
+
+        def work(number):
+            driver.current.value = 0xC0DE
+            x = library.of(number)
+            found.append((x, runner(x)[0]))
+
+        for number in (3, 4):
+            thread = threading.Thread(target=work, args=(number,))
+            thread.start()
+            thread.join()
+            driver.queues[number] = driver.queues.pop(2)
+        driver.run()
+        assert [y.value for _, y in found] == [6, 8]
+
+    def test_a_driver_that_does_not_number_streams(self, library, monkeypatch):
+        """Before CUDA 12 handles tell streams apart."""
+        driver, library.stream = library.driver, 7
+        library.own._numbering = None
+        runner = library.runner()
+        for stream in (7, 8):
+            library.stream = stream
+            y = runner(library.of(stream))[0]
+        driver.run()
+        assert y.value == 16
+        assert library.own.number(2) == -threading.get_ident()
+
+
 # ---- Compiling ------------------------------------------------------------------------------------------------------
 
 
@@ -784,8 +860,8 @@ def compiler(monkeypatch, tmp_path):
         texts.append((text, options[0].partition("=")[2], ptx))
         return f"code of {text}".encode() * 100, ""
 
-    found = _cuda._Compiler(compile, (13, 0), (75, 80, 90, 100, 120))
-    monkeypatch.setattr(_cuda, "_compiler", lambda: found)
+    found = compiler_module.Compiler(compile, (13, 0), (75, 80, 90, 100, 120))
+    monkeypatch.setattr(compiler_module, "found", lambda: found)
     monkeypatch.setenv("PARPRIMS_CACHE_DIR", str(tmp_path / "cache"))
     COMPILED.cache_clear()
     yield types.SimpleNamespace(texts=texts, folder=tmp_path / "cache")
@@ -845,7 +921,7 @@ class TestCache:
         def refuse(*_, **__):
             raise PermissionError("read-only file system")
 
-        monkeypatch.setattr(_cuda.tempfile, "mkstemp", refuse)
+        monkeypatch.setattr(compiler_module.tempfile, "mkstemp", refuse)
         assert again() == again()
         assert len(compiler.texts) == 2
         monkeypatch.setattr(pathlib.Path, "mkdir", refuse)
@@ -881,7 +957,7 @@ class TestCache:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(_cuda.os, "replace", replace)
+            patch.setattr(compiler_module.os, "replace", replace)
             again()
         assert [*compiler.folder.iterdir()] == []
 
@@ -911,8 +987,8 @@ class TestArchitectures:
             again(arch="sm_70")
 
     def test_the_real_compiler(self, monkeypatch, tmp_path):
-        if _cuda.compiler_refusal():
-            pytest.skip(_cuda.compiler_refusal())
+        if compiler_module.refusal():
+            pytest.skip(compiler_module.refusal())
         monkeypatch.setenv("PARPRIMS_CACHE_DIR", str(tmp_path))
         text = 'extern "C" __global__ void kernel(int* x) { *x = 1; }'
         assert again(text, "sm_999").startswith(b"//")  # PTX, which begins with a comment
@@ -924,9 +1000,9 @@ class TestArchitectures:
 class TestRefusals:
     @pytest.fixture(autouse=True)
     def _each_anew(self):
-        _cuda._device_refusal.cache_clear()
+        memory._device_refusal.cache_clear()
         yield
-        _cuda._device_refusal.cache_clear()
+        memory._device_refusal.cache_clear()
 
     @pytest.mark.parametrize(
         ("capability", "release", "reason"),
@@ -944,33 +1020,33 @@ class TestRefusals:
     def test_devices(self, library, compiler, capability, release, reason):
         library.driver.capability, library.driver.release = capability, release
         type(library.own).architecture.cache_clear()
-        found = _cuda._device_refusal(0)
+        found = memory._device_refusal(0)
         assert (found is None) == (reason is None)
         assert reason is None or re.match(reason, found)
 
     def test_machine_code_of_a_later_minor_release(self, library, monkeypatch):
         """Runs, as CUDA promises within a major release; its PTX does not."""
-        later = _cuda._Compiler(lambda *_, **__: (b"", ""), (13, 2), (75, 90))
-        monkeypatch.setattr(_cuda, "_compiler", lambda: later)
+        later = compiler_module.Compiler(lambda *_, **__: (b"", ""), (13, 2), (75, 90))
+        monkeypatch.setattr(compiler_module, "found", lambda: later)
         type(library.own).architecture.cache_clear()
-        assert _cuda._device_refusal(0) is None
+        assert memory._device_refusal(0) is None
         library.driver.capability = (10, 0)
         type(library.own).architecture.cache_clear()
-        assert "older than the compiler, NVRTC 13.2" in _cuda._device_refusal(1)
+        assert "older than the compiler, NVRTC 13.2" in memory._device_refusal(1)
 
     def test_no_driver(self, compiler, monkeypatch):
         def missing(*_):
             raise OSError("libcuda.so.1: cannot open shared object file: No such file or directory")
 
-        monkeypatch.setattr(_cuda, "_driver", missing)
-        assert _cuda._device_refusal(0).startswith("the CUDA driver does not work: libcuda.so.1: cannot open")
+        monkeypatch.setattr(driver_module, "current", missing)
+        assert memory._device_refusal(0).startswith("the CUDA driver does not work: libcuda.so.1: cannot open")
 
     def test_no_device(self, compiler, monkeypatch):
         fake = Driver()
         fake.fails = {"cuInit": (0, 100)}
-        monkeypatch.setattr(_cuda, "_driver", _cuda._Driver)
+        monkeypatch.setattr(driver_module, "current", driver_module.Driver)
         monkeypatch.setattr(ctypes, "CDLL", lambda *_: fake)
-        assert _cuda._device_refusal(0) == "the CUDA driver does not work: cuInit: an error (CUDA error 100)"
+        assert memory._device_refusal(0) == "the CUDA driver does not work: cuInit: an error (CUDA error 100)"
 
     def test_code_that_the_driver_does_not_load(self, library, compiler):
         for status in (200, 209, 218, 222):
@@ -1000,9 +1076,9 @@ class TestCompilers:
             return found.get(name)
 
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-        _cuda._compiler.cache_clear()
+        compiler_module.found.cache_clear()
         yield found, monkeypatch
-        _cuda._compiler.cache_clear()
+        compiler_module.found.cache_clear()
 
     def put(self, packages, name, module):
         found, patch = packages
@@ -1014,11 +1090,11 @@ class TestCompilers:
         patch.setattr(sys.modules[".".join(parts[:-1])], parts[-1], module, raising=False)
 
     def test_none(self, packages):
-        assert _cuda.compiler_refusal() == (
+        assert compiler_module.refusal() == (
             "no CUDA compiler is installed: install CuPy, or cuda-core with nvidia-cuda-nvrtc"
         )
         with pytest.raises(_cuda.CudaError, match="no CUDA compiler is installed"):
-            _cuda.compile_source("", "sm_90")
+            compiler_module.compile_source("", "sm_90")
 
     def test_cupy_without_its_library(self, packages):
         def missing():
@@ -1026,7 +1102,7 @@ class TestCompilers:
 
         module = types.SimpleNamespace(getVersion=missing, getSupportedArchs=missing)
         self.put(packages, "cupy_backends.cuda.libs.nvrtc", module)
-        assert _cuda.compiler_refusal() == (
+        assert compiler_module.refusal() == (
             "no CUDA compiler works here: that of cupy_backends fails: RuntimeError: CuPy failed to load "
             "libnvrtc.so.13: OSError: libnvrtc.so.13: cannot open"
         )
@@ -1038,9 +1114,9 @@ class TestCompilers:
         self.put(packages, "cuda.bindings.nvrtc", types.SimpleNamespace(nvrtcVersion=missing))
         module = types.SimpleNamespace(getVersion=lambda: (12, 9), getSupportedArchs=lambda: (90, 50, 120))
         self.put(packages, "cupy_backends.cuda.libs.nvrtc", module)
-        assert _cuda.compiler_refusal() is None
-        assert _cuda._compiler().version == (12, 9)
-        assert _cuda._compiler().architectures == (50, 90, 120)
+        assert compiler_module.refusal() is None
+        assert compiler_module.found().version == (12, 9)
+        assert compiler_module.found().architectures == (50, 90, 120)
 
 
 PROGRAM = """

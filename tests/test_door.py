@@ -1,5 +1,6 @@
 """What comes in at the door: which arrays, numbers, dtypes and options are taken, and the sentence where one is not."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._dispatch import primitives
 from tests import fuzz
 
 X = np.array([3.0, 1.0, 2.0])
@@ -38,6 +40,11 @@ CALLS = {
     "solve_tridiagonal": ("lower", lambda x, **options: parprims.solve_tridiagonal(x, x, x, x, **options)),
     "matmul": ("a", lambda x, **options: parprims.matmul(x, x, **options)),
 }
+CALLS |= {
+    name: (next(iter(inspect.signature(function).parameters)), function)
+    for name, function in primitives.items()
+    if name not in CALLS
+}
 MEANING = {
     "masked": (np.ma.masked_array(X, [0, 1, 0]), "must be a plain array, got MaskedArray: its mask would be lost"),
     "matrix": (X.view(np.matrix), "must be a plain array, got matrix: convert it by numpy.asarray"),
@@ -55,7 +62,7 @@ MEANING = {
 
 def test_every_primitive_is_here():
     assert {*CALLS, "check_associative"} == set(fuzz.FUNCTIONS)
-    others = {"explain", "jax_export_checks", "methods", "segmented"}
+    others = {"explain", "jax_export_checks", "launches", "methods", "segmented"}
     assert {name for name in parprims.__all__ if name.islower()} == {*fuzz.FUNCTIONS, *others}
 
 

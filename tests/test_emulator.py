@@ -1,13 +1,14 @@
 """The emulator itself: that it shows what is wrong with a kernel, and computes what a GPU does."""
 
-import dataclasses
 import re
 
 import numpy as np
 import pytest
 
 from parprims import _cuda
+from parprims._cuda.plan import Plan
 from tests import emulator, mutate
+from tests.texts import body_of, text_plan, with_body, with_integer
 
 pytestmark = [
     pytest.mark.emulator,
@@ -26,19 +27,19 @@ if (threadIdx.x == 0) ((float*)out0)[blockIdx.x] = shared[0] + shared[1];
 """
 
 
-def plan(body: str, **options) -> _cuda.Plan:
+def plan(body: str, **options) -> Plan:
     """Return a plan of 5 blocks of 64 threads with one input and five results."""
     given = {"outputs": (((5,), "float32"),), "inputs": 1, "integers": (), "grid": 5, "block": 64}
-    return _cuda.Plan(body=body, **({"source": _cuda.device_source("_common.cuh")} | given | options))
+    return text_plan(body=body, **({"source": _cuda.device_source("_common.cuh")} | given | options))
 
 
-def launch(one: _cuda.Plan, *arrays: np.ndarray, seconds: float = 5.0) -> np.ndarray:
+def launch(one: Plan, *arrays: np.ndarray, seconds: float = 5.0) -> np.ndarray:
     runner = emulator.Runner(np, one, 0)
     runner.seconds = seconds
     return runner(*arrays)[0]
 
 
-def warp(body: str, inputs: int, shape: tuple[int, ...], dtype: str, **options) -> _cuda.Plan:
+def warp(body: str, inputs: int, shape: tuple[int, ...], dtype: str, **options) -> Plan:
     """Return a plan of one warp with one output."""
     given = {"source": "", "inputs": inputs, "outputs": ((shape, dtype),), "grid": 1, "block": 32}
     return plan(body, **(given | options))
@@ -147,7 +148,7 @@ LAYOUTS = {
 WAIT = 'asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(0) : "memory");'
 
 
-def wgmma(types: str, a: str, b: str, columns: int, *, wait: str = WAIT, after: str = "") -> _cuda.Plan:
+def wgmma(types: str, a: str, b: str, columns: int, *, wait: str = WAIT, after: str = "") -> Plan:
     """Return a plan of two warpgroups, each of which multiplies 64 rows with all columns and adds in2 if n0.
 
     ``a`` and ``b`` are layouts, or ``a`` is "registers". The first half of the products is one group, the second
@@ -326,7 +327,7 @@ class TestFinds:
         fence = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
         one = wgmma("f16", "k", "k", 16)
         with pytest.raises(RuntimeError, match="no fence has shown"):
-            launch(dataclasses.replace(one, body=one.body.replace(fence, "")), *given)
+            launch(with_body(one, body_of(one).replace(fence, "")), *given)
 
         overwrite = "if (threadIdx.x == 0) for (int at = 0; at < 1024; ++at) shared[%d + at] = 0;"
         for at in (0, 16384):
@@ -338,13 +339,13 @@ class TestFinds:
     def test_matrix_outside_shared_memory(self, rng):
         a, b, c = factors(rng, "f16", 16)
         one = wgmma("f16", "k", "k", 16)
-        one = dataclasses.replace(one, body=one.body.replace("describe(16384, 0,", "describe(16384 + 128 * 16, 0,"))
+        one = with_body(one, body_of(one).replace("describe(16384, 0,", "describe(16384 + 128 * 16, 0,"))
         with pytest.raises(RuntimeError, match="lies outside shared memory"):
             launch(one, elements(a, "f16"), elements(b, "f16"), c)
 
     def test_impossible_launch(self, x):
         with pytest.raises(AssertionError, match="impossible block"):
-            launch(dataclasses.replace(plan(SUM), block=2048), x)
+            launch(plan(SUM, block=2048), x)
 
     def test_unknown_ptx(self, x):
         with pytest.raises(KeyError, match=r"bar\.warp\.sync"):
@@ -431,7 +432,7 @@ class TestSharedMemory:
         self.launch(x, name)
 
     def launch(self, x, name):
-        launch(dataclasses.replace(self.PLAN, integers=([*RACES, *ORDERED, *BEYOND].index(name),)), x)
+        launch(with_integer(self.PLAN, [*RACES, *ORDERED, *BEYOND].index(name)), x)
 
     # One kernel, which is told what to do.
     PLAN = plan(
@@ -460,11 +461,9 @@ class TestSharedMemory:
         a, b, c = factors(rng, "f16", 16)
         one = wgmma("f16", "k", "k", 16)
         fence = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
-        assert fence in one.body
+        assert fence in body_of(one)
         with pytest.raises(RuntimeError, match="not shown to it"):
-            launch(
-                dataclasses.replace(one, body=one.body.replace(fence, "")), elements(a, "f16"), elements(b, "f16"), c
-            )
+            launch(with_body(one, body_of(one).replace(fence, "")), elements(a, "f16"), elements(b, "f16"), c)
 
 
 class TestFences:
@@ -498,7 +497,7 @@ class TestFences:
     @pytest.mark.parametrize("missing", range(1, 5))
     def test_one_is_missing(self, x, missing):
         with pytest.raises(RuntimeError, match="race: "):
-            launch(dataclasses.replace(self.PLAN, integers=(missing,)), x)
+            launch(with_integer(self.PLAN, missing), x)
 
 
 RING = """
@@ -802,5 +801,5 @@ class TestComputes:
         one = wgmma(types, a, b, columns)
         left, right, c = factors(rng, types, columns)
         for add in (0, 1):
-            got = launch(dataclasses.replace(one, integers=(add,)), elements(left, types), elements(right, types), c)
+            got = launch(with_integer(one, add), elements(left, types), elements(right, types), c)
             np.testing.assert_array_equal(got, in_steps(c * np.float32(add), left, right, 4))

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda
+from parprims._cuda import compiler
 from tests import emulator
 from tests.compile_kernels import stencil_plan
 
@@ -265,9 +265,9 @@ def test_laplace_kernels_sweep_as_arrays_do(shape, load, rng):
 
 
 def test_texts_for_cupy_compile(load):
-    if _cuda.compiler_refusal() or not importlib.util.find_spec("cuda.core"):
+    if compiler.refusal() or not importlib.util.find_spec("cuda.core"):
         pytest.skip("no CUDA compiler is installed")
     forms = {(form.kind, form.name.partition("<")[0]): form for form in load("laplace3d_cuda").FORMS}
     assert len(forms) == 6
     for text in (load("device_facts").ADD, *(form.text() for form in forms.values())):
-        _cuda.compile_source(text, "sm_90")
+        compiler.compile_source(text, "sm_90")

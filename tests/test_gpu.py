@@ -24,7 +24,10 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _scan
+from parprims import _cuda, _scan_kernel
+from parprims._cuda import driver
+from tests import emulator
+from tests.texts import text_plan
 
 CALLS = max(6000, int(os.environ.get("PARPRIMS_STRESS", "300")))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
@@ -174,7 +177,7 @@ class Spin:
 
     def __init__(self, gpu, blocks=1, *, seconds=10.0, shared_bytes=0):
         self._host, address, self._memory = pinned(gpu, 2 + blocks)
-        plan = _cuda.Plan(
+        plan = text_plan(
             "", SPIN, 0, (((1,), "int32"),), (address, int(seconds * 1e9)), blocks, 1024, shared_bytes=shared_bytes
         )
         self._runner = _cuda.Runner(gpu.xp, plan, 0)
@@ -579,13 +582,13 @@ class TestGraphs:
     def test_memory_goes_with_the_graph(self, streams, rng):
         """What a graph has is given back some time after it: with the next capture or kernel that is made ready."""
         x = streams.asarray(rng.integers(-9, 9, 3_000_000).astype(np.int32))
-        stream, driver = new_stream(streams), _cuda._driver()
+        stream, own = new_stream(streams), driver.current()
 
         def work():
             return parprims.cumulative_sum(x, method="kernel"), parprims.sort(x, method="kernel")
 
         graphs = [capture(streams, stream, work) for _ in range(3)]
-        alive = {number: graph for number, graph in driver._graphs.items() if graph.scratch}
+        alive = {number: graph for number, graph in own._graphs.items() if graph.scratch}
         assert len(alive) >= 3
         for graph, _ in graphs:
             launch(streams, graph, stream)
@@ -598,12 +601,12 @@ class TestGraphs:
         finish(streams)
 
         def ended():
-            with driver.prepares(0), driver._lock:
-                driver._free_ended()
-            return len(alive.keys() & driver._graphs.keys()) <= len(alive) - 3
+            with own.prepares(0), own._lock:
+                own._free_ended()
+            return len(alive.keys() & own._graphs.keys()) <= len(alive) - 3
 
         assert until(ended), "the driver has not told that graphs are no more"
-        assert not driver._ended
+        assert not own._ended
 
 
 # ---- Streams and threads --------------------------------------------------------------------------------------------
@@ -890,7 +893,7 @@ class TestStress:
     def test_memory_stays_where_it_was(self, streams, rng):
         """10 000 mixed calls, eager and captured, leave as much memory as there was."""
         cases = [(case, arrays(streams, case.make(rng))) for case in CASES]
-        driver = _cuda._driver()
+        own = driver.current()
         x = streams.asarray(rng.integers(-9, 9, 200_000).astype(np.int32))
         stream = new_stream(streams)
 
@@ -911,10 +914,10 @@ class TestStress:
             release(streams)
 
         def held():
-            with driver.prepares(0), driver._lock:
-                driver._free_ended()
-            graphs = [size for graph in driver._graphs.values() for _, _, size in graph.memory]
-            return used(streams), sum(size for _, size in driver._scratch.values()), sum(graphs)
+            with own.prepares(0), own._lock:
+                own._free_ended()
+            graphs = [size for graph in own._graphs.values() for _, _, size in graph.memory]
+            return used(streams), sum(size for _, size in own._scratch.values()), sum(graphs)
 
         work(1250)
         until(lambda: held()[2] == 0, 5)
@@ -1443,21 +1446,20 @@ def test_every_rest_of_a_tile(streams, rng):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("way", ["NEIGHBOUR", "WALK"])
+@pytest.mark.parametrize("way", ["CHAINED", "SERIAL"])
 def test_ways_of_many_long_lines(streams, rng, monkeypatch, way):
-    """Tiles that wait for their neighbour alone, and blocks that go along a line each, here of few lines."""
+    """Tiles that wait for the one before alone, and blocks that go along a line each, here of few lines."""
     taken, begin = [], _cuda.Runner.__init__
 
     def noted(self, xp, plan, device):
-        taken.append(plan.body)
+        taken.append(plan.launches[0].name)
         begin(self, xp, plan, device)
 
-    changed = {"NEIGHBOUR": {"many_lines": 2}, "WALK": {"walkers": 2}}[way]
-    monkeypatch.setattr(_scan, "_TILE", dataclasses.replace(_scan._TILE, **changed))
-    monkeypatch.setattr(_scan, "_programs", {})
-    monkeypatch.setattr(_scan, "_shortcuts", {})
+    changed = {"CHAINED": {"chained_lines": 2}, "SERIAL": {"serial_lines": 2}}[way]
+    monkeypatch.setattr(_scan_kernel, "TUNING", {90: dataclasses.replace(_scan_kernel.TUNING[90], **changed)})
+    emulator.forget(monkeypatch)
     monkeypatch.setattr(_cuda.Runner, "__init__", noted)
-    for shape, axis in (((3, 100_001), 1), ((5001, 33), 0)) if way == "NEIGHBOUR" else (((3, 100_001), 1),):
+    for shape, axis in (((3, 100_001), 1), ((5001, 33), 0)) if way == "CHAINED" else (((3, 100_001), 1),):
         for dtype in ("int8", "int32"):
             a, b = (x.astype(dtype) for x in maps(*shape)(rng))
             first, second = arrays(streams, (a, b))

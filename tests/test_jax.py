@@ -6,13 +6,13 @@ import pathlib
 import subprocess
 import sys
 import textwrap
-import types
 
 import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _matmul, _reduce, _scan, _sort, _tridiagonal
+from parprims._cuda import xla
+from tests import emulator
 
 N = 4
 _RNG = np.random.default_rng(20)
@@ -59,7 +59,13 @@ METHODS = ("auto", "kernel", "native", "array")
 
 def test_every_function_is_called():
     others = {"Call", "MethodRefused", "Operator", "check_associative", "explain", "methods", "segmented"}
-    assert {name.split()[0] for name in CALLS} | others | {"jax_export_checks"} == set(parprims.__all__)
+    others |= {
+        "KernelLaunch",
+        "histogram",
+        "jax_export_checks",
+        "launches",
+    }  # with tests of their own, or nothing for JAX
+    assert {name.split()[0] for name in CALLS} | others == set(parprims.__all__)
 
 
 def serving(function, arrays):
@@ -91,14 +97,9 @@ def jax(backend):
 def as_if_cuda(monkeypatch):
     """JAX, which takes its CPU for a GPU until it compiles: programs for both can be had."""
     jax = pytest.importorskip("jax")
-    if _cuda._jax_cuda_devices():
+    if xla.devices():
         pytest.skip("there is a GPU")
-    monkeypatch.setattr(_cuda, "_jax_cuda_devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
-    monkeypatch.setattr(_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
-    monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
-    for module, name in ((_matmul, "_runners"), (_sort, "_runners"), (_tridiagonal, "_runners"), (_scan, "_programs"),
-                         (_reduce, "_programs")):  # fmt: skip
-        monkeypatch.setattr(module, name, {})
+    emulator.install_for_jax(monkeypatch)
     return jax
 
 
@@ -386,7 +387,7 @@ class TestLeaks:
         """What is remembered of a call for later ones holds none of its arrays."""
         import weakref
 
-        for name in ("linear_recurrence", "scan", "matmul", "sort_by_key"):
+        for name in ("linear_recurrence", "scan", "matmul", "sort_by_key", "sum", "map_reduce"):
             function, arrays = CALLS[name]
             xs = [as_if_cuda.numpy.asarray(x) for x in arrays]
             seen = [weakref.ref(x) for x in xs]
@@ -487,21 +488,21 @@ class TestSwitches:
 
 class TestReleases:
     def test_only_tested_ones_run_kernels(self, monkeypatch):
-        oldest, newest = _cuda._JAX_OLDEST, _cuda._JAX_NEWEST
+        oldest, newest = xla.OLDEST, xla.NEWEST
         for release in ((*oldest, 0), (*newest, 7), newest):
-            assert _cuda._jax_release_refusal(release) is None
+            assert xla.release_refusal(release) is None
         releases = f"JAX {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
         words = f"XLA's call of kernels is tested with {releases}, and this is "
         for release in ((oldest[0], oldest[1] - 1, 4), (newest[0], newest[1] + 1, 0), (1, 0, 0)):
             name = ".".join(map(str, release))
-            assert _cuda._jax_release_refusal(release) == words + f"JAX {name}"
+            assert xla.release_refusal(release) == words + f"JAX {name}"
         assert releases in " ".join(parprims.jax_export_checks.__doc__.split())
 
     def test_another_is_refused_before_anything_runs(self, jax, monkeypatch):
-        monkeypatch.setattr(_cuda, "_jax_cuda_devices", lambda: ["a device"])
-        monkeypatch.setattr(_cuda, "_embedded", None)
+        monkeypatch.setattr(xla, "devices", lambda: ["a device"])
+        monkeypatch.setattr(xla, "embedded", None)
         monkeypatch.setattr(jax, "__version_info__", (0, 99, 1))
-        assert _cuda._jax_platform_refusal.__wrapped__().endswith("and this is JAX 0.99.1")
+        assert xla.platform_refusal.__wrapped__().endswith("and this is JAX 0.99.1")
 
 
 class TestExport:
@@ -534,6 +535,7 @@ import jax, numpy as np, types
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import parprims
 from parprims import _cuda
+from parprims._cuda import compiler, xla
 from tests.test_jax import CALLS, total, same, floats
 
 jax.config.update("jax_enable_x64", True)
@@ -595,8 +597,8 @@ class TestMeshes:
                 refused(lambda: call(x.T, x), "a and b are sharded", "shard_map")
                 refused(lambda: parprims.matmul(x, x, method="array"), "sharded over several devices")
                 same(jax, call(x, put(np.ones((4, 4)), explicit)), np.asarray(x) @ np.ones((4, 4)))
-            _cuda._jax_cuda_devices = lambda: [types.SimpleNamespace(compute_capability="9.0")]
-            _cuda.compiled = lambda text, _: str(len(text)).encode()
+            xla.devices = lambda: [types.SimpleNamespace(compute_capability="9.0")]
+            compiler.compiled = lambda text, _: str(len(text)).encode()
             _cuda.refusal = lambda *_: None
             for name, (function, arrays) in CALLS.items():
                 wide = [np.stack([x] * 4) for x in arrays]

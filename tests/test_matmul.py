@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import parprims
+from parprims._dispatch import Methods
 from tests.contract import VIEWS, compare, eps, random
 
 KERNELS = "naive tiled packed conflict_free tensor".split()
@@ -770,3 +771,70 @@ class TestTiles:
                 factors = (jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
                 program = jax.make_jaxpr(lambda a, b: parprims.matmul(a, b, method="array"))(*factors)
                 assert str(program).count(" mul ") <= 256
+
+
+class TestRemembered:
+    """Calls like one before go straight to what computed it, by every method that takes arrays of NumPy or PyTorch."""
+
+    CALLS = (
+        {},
+        {"method": "array"},
+        {"method": "native"},
+        {"tile": 3},
+        {"add": "minimum", "multiply": "add"},
+        {"add": lambda x, y: x + y, "multiply": lambda x, y: x * y, "method": "array"},
+    )
+
+    @pytest.fixture
+    def choices(self, monkeypatch):
+        """Return a list that grows whenever a method is chosen anew."""
+        chosen = []
+        choose = Methods.__call__
+        monkeypatch.setattr(Methods, "__call__", lambda *args: chosen.append(args[1]) or choose(*args))
+        return chosen
+
+    def test_same_route_and_bits(self, backend, rng, choices, subtests):
+        if backend.name not in ("numpy", "torch", "jax"):
+            pytest.skip("what has no signature is chosen anew")
+        for options in self.CALLS:
+            for shapes in (((5, 4), (4, 3)), ((4,), (2, 4, 3)), ((4,), (4,))):
+                with subtests.test(options=options, shapes=shapes):
+                    arrays = [backend.asarray(x) for x in make(rng, shapes, "float32")]
+                    seen = []
+                    for _ in range(4):
+                        with parprims.explain() as calls:
+                            result = parprims.matmul(*arrays, **options)
+                        seen.append((backend.to_numpy(result).tobytes(), result.shape, result.dtype, calls))
+                    assert seen[1:] == seen[:1] * 3
+                    assert len(choices) <= 2  # the very first array of a type is not known yet
+                    choices.clear()
+
+    def test_options_are_told_apart(self, backend, rng, choices):
+        a, b = (backend.asarray(x) for x in make(rng, ((5, 4), (4, 3)), "float32"))
+        for options in self.CALLS:
+            parprims.matmul(a, b, **options)
+        for tile in (2.0, True, (2, 2), [2, 2, 2]):
+            parprims.matmul(a, b, tile=2)
+            with pytest.raises((TypeError, ValueError), match="tile"):
+                parprims.matmul(a, b, tile=tile)
+        with pytest.raises((TypeError, ValueError), match="method"):
+            parprims.matmul(a, b, method=["array"])
+
+    def test_precision_of_torch(self, backend, rng, choices):
+        """What PyTorch is told of products of float32 is a part of what a call is known by."""
+        if backend.name != "torch":
+            pytest.skip("PyTorch's switch")
+        import torch
+
+        a, b = make(rng, ((40, 50), (50, 30)), "float32")
+        x, y = (backend.asarray(one).requires_grad_(True) for one in (a, b))
+        told = torch.get_float32_matmul_precision()
+        try:
+            for precision in ("highest", "medium", "highest", "medium"):
+                torch.set_float32_matmul_precision(precision)
+                product = parprims.matmul(x, y, method="native")
+                compare(backend, product.detach(), loop(a, b), bound("native", a, b), "float32")
+                assert product.requires_grad
+        finally:
+            torch.set_float32_matmul_precision(told)
+        assert len(choices) <= 3

@@ -9,14 +9,15 @@ import dataclasses
 import itertools
 import math
 import os
-import types
 
 import array_api_compat
 import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _matmul
+from parprims import _cuda, _derivatives, _matmul
+from parprims._matmul_kernel import Problem, make_plan, semiring
+from parprims._matmul_tiles import TUNING, impossible, shared_bytes
 from tests import emulator
 from tests.conftest import _backend
 from tests.contract import compare, eps, few_on_jax, random, reversed_view, strided, unaligned
@@ -54,9 +55,8 @@ def sizes(monkeypatch):
     """Return a function that changes the sizes of the kernels' work."""
 
     def change(**sizes):
-        for name in ("_runners", "_shortcuts"):
-            monkeypatch.setattr(_matmul, name, {})
-        monkeypatch.setattr(_matmul, "_SIZES", dataclasses.replace(_matmul._SIZES, **sizes))
+        emulator.forget(monkeypatch)
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], **sizes))
 
     return change
 
@@ -143,20 +143,23 @@ def check(gpu, run, inputs, views=(plain, plain), *, expected=None, error=None, 
 
 def planned(a, b, dtype="float32", *, add="add", multiply="multiply", capability=90, strides=None, **options):
     """Return the kernel and the plan for factors of these shapes, in row-major order unless strides are given."""
-    kind = random(np.random.default_rng(1), (1,), dtype).dtype
-    factors = tuple(np.broadcast_to(np.zeros((), kind), shape) for shape in (a, b))
-    xp = array_api_compat.array_namespace(*factors)
-    p = _matmul._Product(
-        xp, *factors, _matmul._operators(add, multiply), (None, None), _matmul._tile(options.get("tile"))
-    )
-    p.choose(xp, options.get("precision", "float32"), options.get("kernel"))
-    numbers = _matmul._Numbers(p)
-    kernel, reason = _matmul._best(p, numbers, capability)
+    operators = _matmul.as_operators(add, multiply)
+    problem = make_problem(a, b, dtype, operators, **options)
+    kernel, reason = problem.choose_kernel(capability)
     assert reason is None, reason
     if strides is None:
         strides = [tuple(math.prod(shape[at + 1 :]) for at in range(len(shape))) for shape in (a, b)]
     layouts = [(one, 0) for one in strides]
-    return kernel, _matmul._plan(p, numbers, kernel, _matmul._text(p, numbers), layouts, capability)
+    return kernel, make_plan(problem, semiring(problem, immutable=False), layouts, capability)
+
+
+def make_problem(a, b, dtype, operators=None, **options):
+    """Return what the kernels see of a product of factors of these shapes."""
+    kind = random(np.random.default_rng(1), (1,), dtype).dtype
+    factors = tuple(np.broadcast_to(np.zeros((), kind), shape) for shape in (a, b))
+    xp = array_api_compat.array_namespace(*factors)
+    operators = operators or _matmul.as_operators("add", "multiply")
+    return Problem.of(_matmul.Product.of(xp, *factors, operators, **options))
 
 
 def lacking(gpu, dtype):
@@ -343,7 +346,7 @@ class TestBatches:
         a, b = make(rng, ((9,), (9, 5)), "float32")
         given = []
         launch = emulator.Runner.__call__
-        monkeypatch.setattr(_matmul, "_runners", {})
+        emulator.forget(monkeypatch)
         monkeypatch.setattr(
             emulator.Runner, "__call__", lambda self, *xs: given.append((self.plan, xs)) or launch(self, *xs)
         )
@@ -367,13 +370,13 @@ class TestBatches:
             _, plan = planned(a, (8, 70), kernel="tiled", tile=(8, 8, 8), strides=[strides, (70, 1)])
             rows = math.prod(a[:-1])
             assert plan.integers[0] == rows
-            assert plan.grid == -(-rows // 8) * 9
+            assert plan.launches[-1].grid == -(-rows // 8) * 9
         for a, strides in (((100, 5, 8), (48, 8, 1)), ((100, 5, 8), (1000, 1, 5))):
             _, plan = planned(a, (8, 70), kernel="tiled", tile=(8, 8, 8), strides=[strides, (70, 1)])
             assert plan.integers[0] == 5
-            assert plan.grid == 100 * 9
+            assert plan.launches[-1].grid == 100 * 9
         _, plan = planned((100, 5, 8), (100, 8, 70), kernel="tiled", tile=(8, 8, 8))
-        assert plan.grid == 100 * 9
+        assert plan.launches[-1].grid == 100 * 9
 
     def test_folded_results(self, gpu, run, rng, subtests):
         for kernel in KERNELS:
@@ -433,7 +436,7 @@ class TestSplit:
         _, plan = planned((32, 100), (100, 64), kernel="conflict_free", tile=(32, 64, 4))
         tiles, splits, part = plan.integers[7:10]
         assert tiles == 1
-        assert plan.grid == splits
+        assert plan.launches[-1].grid == splits
         assert part % 4 == 0
         assert (splits - 1) * part < 100 <= splits * part
         assert plan.temporary_bytes == splits * 32 * 64 * 4
@@ -457,7 +460,7 @@ class TestGroups:
     @pytest.fixture
     def groups(self, sizes):
         """Return a function that tells, with small tiles for groups, the tile of a dtype and whether it is theirs."""
-        sizes(groups=tuple((kind, (tile,)) for kind, tile in GROUPS.items()), at_once=0)
+        sizes(groups={kind: (tile,) for kind, tile in GROUPS.items()}, at_once=0)
 
         def tile(dtype, precision, views):
             kind = kind_of(dtype, precision)
@@ -482,10 +485,11 @@ class TestGroups:
                     for one, view in zip((a, b), views, strict=True)
                 ]
                 _, plan = planned(a, b, dtype, strides=strides, **options)
-                assert ("by_groups<" in plan.body) == fits
-                assert bool(plan.zeroed_bytes) == (a[-1] // (_matmul._SIZES.part * tile[2]) > 1)  # is cut
+                assert plan.launches[-1].template.endswith("by_groups") == fits
+                assert bool(plan.zeroed_bytes) == (a[-1] // (TUNING[90].part * tile[2]) > 1)  # is cut
                 check(gpu, run, make(rng, (a, b), dtype), views, **options)
-                assert "by_groups<" not in planned(a, b, dtype, strides=strides, capability=86, **options)[1].body
+                (launch,) = planned(a, b, dtype, strides=strides, capability=86, **options)[1].launches
+                assert launch.template == "multiply_tensor"
 
     @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -495,7 +499,7 @@ class TestGroups:
         sizes(at_once=2**40)
         for shapes in (((72, 136), (136, 88)), ((2, 64, 64), (64, 128)), ((40, 1200), (1200, 56))):
             with subtests.test(shapes=shapes):
-                assert "BY_THREADS" in planned(*shapes, dtype, **options)[1].body
+                assert "BY_THREADS" in planned(*shapes, dtype, **options)[1].launches[-1].arguments
                 check(gpu, run, make(rng, shapes, dtype), views, **options)
 
     def test_bulk_copies(self, groups):
@@ -518,13 +522,13 @@ class TestGroups:
             precision = "tf32" if dtype == "float32" else "float32"
             options = {"kernel": "tensor", "tile": GROUPS[kind_of(dtype, precision)], "precision": precision}
             plan = planned(*shapes, dtype, strides=strides, **options)[1]
-            assert f", {way}, " in plan.body, (shapes, strides)
+            assert way in plan.launches[-1].arguments, (shapes, strides)
             assert bool(plan.scratch_bytes) == (way != "BY_THREADS")
 
     @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
     def test_own_tiles(self, gpu, run, rng, subtests, dtype, precision):
         lacking(gpu, dtype)
-        for tile in dict(_matmul._SIZES.groups)[kind_of(dtype, precision)]:
+        for tile in TUNING[90].groups[kind_of(dtype, precision)]:
             with subtests.test(tile=tile):
                 options = {"kernel": "tensor", "tile": tile, "precision": precision}
                 shapes = (tile[0] + 8, 136), (136, tile[1] + 8)
@@ -543,8 +547,9 @@ class TestGroups:
             shapes = (3, 72, k), (k, 200)
             strides = (72 * k, k, 1), (1, k)
             _, plan = planned(*shapes, dtype, strides=strides, **options)
-            assert "by_groups<" in plan.body
-            assert plan.grid == 3
+            (launch,) = plan.launches
+            assert launch.template.endswith("by_groups")
+            assert launch.grid == 3
             check(gpu, run, make(rng, shapes, dtype), views, **options)
 
     @pytest.mark.sanitize
@@ -558,9 +563,9 @@ class TestGroups:
             with subtests.test(a=a, b=b):
                 options = {"kernel": "tensor", "tile": tile, "precision": precision}
                 strides = [(*(math.prod(one[at:]) * 3 for at in range(1, len(one))), 3) for one in (a, b)]
-                packing, multiply = planned(a, b, "float32", strides=strides, **options)[1].launches()
-                assert "pack_lines<" in packing.body
-                assert "by_groups<" in multiply.body
+                packing, multiply = planned(a, b, "float32", strides=strides, **options)[1].launches
+                assert packing.template == "pack_lines"
+                assert multiply.template.endswith("by_groups")
                 check(gpu, run, make(rng, (a, b), "float32"), views, **options)
 
     @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
@@ -709,7 +714,7 @@ class TestAccuracy:
     def test_no_worse_than_a_chain(self, gpu, run, rng, subtests):
         # The error relative to sum |a| |b|, in the mean of squares over 256 sums, against that of simulated chains.
         # Shorter sums than the first are left to chains.
-        for k in (_matmul._SIZES.chain, 2000 if gpu.name == "emulated" else 65536):
+        for k in (TUNING[90].chain, 2000 if gpu.name == "emulated" else 65536):
             for name, (a, b) in self.cases(rng, k).items():
                 with subtests.test(name, k=k):
                     expected, scale = loop(a, b), size(a, b)
@@ -936,15 +941,11 @@ class TestDerivatives:
     )
     def test_torch(self, rng, shapes, dtypes):
         torch = pytest.importorskip("torch")
-        from array_api_compat import torch as xp
-
         from parprims import _derivatives_torch
 
-        def product(a, b):
-            p = _matmul._Product(xp, a, b, _matmul._operators("add", "multiply"), ("add", "multiply"), None)
-            p.choose(xp, "float32", None)
-            return _derivatives_torch.product(_matmul._METHODS, "array", xp, p)
-
+        product = _derivatives_torch.product(
+            lambda a, b: parprims.matmul(a, b, method="array"), precision="float32", kernel=None, method="array"
+        )
         factors = [
             torch.from_numpy(np.asarray(random(rng, shape, dtype))).requires_grad_(True)
             for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -954,10 +955,6 @@ class TestDerivatives:
 
     def test_torch_options_are_kept(self, rng, monkeypatch):
         torch = pytest.importorskip("torch")
-        from array_api_compat import torch as xp
-
-        from parprims import _derivatives_torch
-
         asked = []
         matmul = _matmul.matmul
 
@@ -967,9 +964,12 @@ class TestDerivatives:
 
         monkeypatch.setattr(_matmul, "matmul", watched)
         a, b = (torch.from_numpy(x).requires_grad_(True) for x in make(rng, ((3, 4), (4, 2)), "float32"))
-        p = _matmul._Product(xp, a, b, _matmul._operators("add", "multiply"), ("add", "multiply"), None)
-        p.choose(xp, "tf32", "tensor")
-        _derivatives_torch.product(_matmul._METHODS, "array", xp, p).sum().backward()
+        from array_api_compat import torch as xp
+
+        operators = _matmul.as_operators("add", "multiply")
+        p = _matmul.Product.of(xp, a, b, operators, precision="tf32", kernel="tensor")
+        run = _derivatives.product(xp, p, lambda x, y: p.on(x, y).by_array(xp), "array")
+        run(a, b).sum().backward()
         assert asked == [{"precision": "tf32", "kernel": "tensor", "method": "array"}] * 2
 
     @pytest.fixture
@@ -977,10 +977,7 @@ class TestDerivatives:
         """Return JAX, which takes its CPU for a GPU until it compiles: programs for both can be had."""
         jax = pytest.importorskip("jax")
         _backend("jax")
-        monkeypatch.setattr(_cuda, "_jax_cuda_devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
-        monkeypatch.setattr(_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
-        monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
-        monkeypatch.setattr(_matmul, "_runners", {})
+        emulator.install_for_jax(monkeypatch)
         return jax
 
     @pytest.mark.parametrize("kernel", [None, "packed"])
@@ -1079,13 +1076,13 @@ class TestPlan:
                     short = (dtype, precision) == ("float32", "float32") and shapes[0][-1] < 128  # better by a chain
                     floats = dtype.startswith(("float", "bfloat"))
                     assert (kernel == "tensor") == (capability >= 80 and floats and not short)
-                    for launch in plan.launches():
+                    for launch in plan.launches:
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
                         assert launch.block % 32 == 0
                         assert launch.shared_bytes <= most
                     # Parts of sums are as many as blocks that are resident at once, and no more.
-                    assert plan.zeroed_bytes <= 4 * plan.grid
+                    assert plan.zeroed_bytes <= 4 * plan.launches[-1].grid
                     assert plan.temporary_bytes <= 132 * 8 * 128 * 256 * 8
                     assert bool(plan.zeroed_bytes) == bool(plan.temporary_bytes)
 
@@ -1097,8 +1094,8 @@ class TestPlan:
                 with subtests.test(kernel=kernel, dtype=dtype):
                     found, plan = planned((300, 400), (400, 500), dtype, kernel=kernel, capability=capability)
                     assert found == kernel
-                    assert len(plan.launches()) == (3 if kernel == "packed" else 1)
-                    assert all(launch.shared_bytes <= most and launch.block <= 1024 for launch in plan.launches())
+                    assert len(plan.launches) == (3 if kernel == "packed" else 1)
+                    assert all(launch.shared_bytes <= most and launch.block <= 1024 for launch in plan.launches)
                     if kernel == "packed":  # what is packed has the size of the factors, rounded up to tiles
                         rows, columns = (-(-one // 32) * 32 for one in (300, 500))
                         least = (rows + columns) * 416 * itemsize(dtype)
@@ -1107,10 +1104,9 @@ class TestPlan:
                         assert plan.temporary_bytes == 0
 
     def test_tensor_needs_80(self):
-        p = self.product("float32", kernel="tensor")
-        numbers = _matmul._Numbers(p)
-        assert "compute capability 8.0" in _matmul._best(p, numbers, 75)[1]
-        assert _matmul._best(p, numbers, 80) == ("tensor", None)
+        problem = make_problem((3, 3), (3, 3), "float32", kernel="tensor")
+        assert "compute capability 8.0" in problem.choose_kernel(75)[1]
+        assert problem.choose_kernel(80) == ("tensor", None)
 
     @pytest.mark.once
     def test_possible_tiles(self, rng, subtests):
@@ -1120,49 +1116,38 @@ class TestPlan:
             kernel, capability = str(rng.choice(KERNELS)), int(rng.choice(CAPABILITIES[1:]))
             dtype = str(rng.choice(FLOATS[:4] if kernel == "tensor" else [*INTEGERS, *FLOATS]))
             tile = tuple(int(2.0 ** rng.integers(0, 9)) * int(rng.choice([1, 1, 1, 3])) for _ in range(3))
-            p = self.product(dtype)
-            numbers = _matmul._Numbers(p)
-            reason = _matmul._impossible(kernel, tile, numbers, capability)
+            problem = dataclasses.replace(make_problem((3, 3), (3, 3), dtype), kernel=kernel, tile=tile)
+            reason = impossible(kernel, tile, problem.arithmetic, capability)
             with subtests.test(kernel=kernel, capability=capability, dtype=dtype, tile=tile, reason=reason):
-                p = self.product(dtype, tile=tile)
-                p.kernel = kernel
-                named = _matmul._best(p, numbers, capability)[1]
+                named = problem.choose_kernel(capability)[1]
                 if reason is not None:
                     assert named == f"tile {tile} fits no kernel: {reason}"
                     continue
                 assert named is None
                 possible += 1
                 _, plan = planned((70, 200), (200, 90), dtype, kernel=kernel, tile=tile, capability=capability)
-                for launch in plan.launches():
+                for launch in plan.launches:
                     assert launch.block <= 1024
-                    assert launch.shared_bytes <= _matmul._SHARED[capability] << 10
+                    assert launch.shared_bytes <= shared_bytes(capability)
         assert 100 < possible < 500
 
     def test_vectors(self, subtests):
         # How many numbers are read at once, by the address, the strides and the order in memory.
         for strides, expected in (
-            ((64, 1), "4, true"),
-            ((66, 1), "2, true"),
-            ((65, 1), "1, true"),
-            ((1, 48), "4, false"),
-            ((1, 50), "2, false"),
-            ((1, 49), "1, false"),
-            ((128, 2), "1, true"),
-            ((-64, 1), "4, true"),
-            ((64, -1), "1, true"),
+            ((64, 1), (4, True)),
+            ((66, 1), (2, True)),
+            ((65, 1), (1, True)),
+            ((1, 48), (4, False)),
+            ((1, 50), (2, False)),
+            ((1, 49), (1, False)),
+            ((128, 2), (1, True)),
+            ((-64, 1), (4, True)),
+            ((64, -1), (1, True)),
         ):
             with subtests.test(strides=strides):
                 _, plan = planned(
                     (48, 64), (64, 32), kernel="conflict_free", tile=(32, 64, 16), strides=[strides, (32, 1)]
                 )
-                assert f"multiply_conflict_free<32, 64, 16, {expected}, 4, false, true>" in plan.body
-
-    @staticmethod
-    def product(dtype, **options):
-        kind = random(np.random.default_rng(1), (1,), dtype).dtype
-        factors = np.zeros((3, 3), kind), np.zeros((3, 3), kind)
-        xp = array_api_compat.array_namespace(*factors)
-        operators = _matmul._operators("add", "multiply")
-        p = _matmul._Product(xp, *factors, operators, (None, None), options.get("tile"))
-        p.choose(xp, options.get("precision", "float32"), options.get("kernel"))
-        return p
+                (launch,) = plan.launches
+                assert launch.template == "multiply_conflict_free"
+                assert launch.arguments[-5:] == (*expected, 4, False, True)

@@ -11,7 +11,10 @@ import pytest
 from array_api_compat import device
 
 import parprims
-from parprims import _reduce
+from parprims import _reduce_array
+from parprims._reduce_kernel import TUNING, make_plan, specialise
+from parprims._reduction import Reduction
+from tests import emulator
 from tests.contract import Contract, compare, eps, few_on_jax, random
 
 METHODS = ("array", "native", "kernel")
@@ -697,15 +700,17 @@ class TestKernelShapes:
     def test_impossible_launch_raises(self, backend):
         if not backend.cuda or backend.name == "jax-cuda":
             pytest.skip("needs a CUDA device")
-        import dataclasses
-
         from parprims import _cuda
 
-        plan = _cuda.Plan("", "((int*)out0)[0] = 1;", 1, (((1,), "int32"),), (), 1, 1024)
+        def plan(block):
+            source = "__device__ void set_one(int* y) { *y = 1; }"
+            launch = _cuda.Launch(source, "set_one", (), (_cuda.Pointer("out0", "int"),), 1, block)
+            return _cuda.Plan((launch,), 1, (((1,), "int32"),), ())
+
         x = backend.asarray(np.zeros(4, np.int32))
-        runner = _cuda.Runner(backend.xp, dataclasses.replace(plan, block=1), 0)
+        runner = _cuda.Runner(backend.xp, plan(1), 0)
         runner(x)
-        runner.plan, runner._packets = dataclasses.replace(plan, block=4096), {}
+        runner.plan, runner._packets = plan(4096), {}
         with pytest.raises(_cuda.CudaError, match="cuLaunchKernel"):
             runner(x)
         assert int(parprims.sum(x, method="kernel")) == 0
@@ -738,17 +743,17 @@ assert calls[0].method == "kernel" and abs(float(total) / 9999900000.0 - 1) < 1e
             pytest.skip("needs CuPy")
         import time
 
-        from parprims import _cuda
+        from parprims._cuda import compiler
 
         monkeypatch.setenv("PARPRIMS_CACHE_DIR", str(tmp_path))
         x = backend.asarray(np.arange(10, dtype=np.float32))
-        _cuda.compiled.cache_clear()
+        compiler.compiled.cache_clear()
         start = time.perf_counter()
         parprims.map_reduce(lambda x: x * x - 0.125, x, method="kernel")
         assert time.perf_counter() - start < 0.5
         (file,) = tmp_path.iterdir()
         written = file.stat().st_mtime_ns
-        _cuda.compiled.cache_clear()
+        compiler.compiled.cache_clear()
         parprims.map_reduce(lambda x: x * x - 0.125, x, method="kernel")
         assert [one.stat().st_mtime_ns for one in tmp_path.iterdir()] == [written]
 
@@ -786,14 +791,32 @@ class TestSanitized:
         """Few columns that all threads of a block share, and so many that each of its threads has its own."""
         if not backend.cuda:
             pytest.skip("needs a CUDA device")
-        for name in ("_programs", "_shortcuts"):
-            monkeypatch.setattr(_reduce, name, {})
-        monkeypatch.setattr(_reduce, "_TILE", dataclasses.replace(_reduce._TILE, blocks=1))
+        emulator.forget(monkeypatch)
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1))
         a, b = (rng.integers(-9, 9, shape).astype(np.int32) for _ in range(2))
         compare(backend, run(parprims.sum, backend.asarray(a), axis=axis, method="kernel"), a.sum(axis=axis))
         arrays = (backend.asarray(a), backend.asarray(b))
         result = run(parprims.reduce, arrays, affine, axis=axis, method="kernel")
         compare(backend, result, _affine_by_halves(a, b, axis))
+
+    @pytest.mark.parametrize("shape", [(9, 2100), (7, 5, 200)])
+    def test_columns_without_vectors(self, backend, run, rng, monkeypatch, shape):
+        """Rows begin where no vector does; columns more and fewer than the threads of a block."""
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        emulator.forget(monkeypatch)
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(TUNING[90], blocks=1))
+        x = rng.integers(-9, 9, (*shape[:-1], shape[-1] + 1)).astype(np.int32)
+        y = run(parprims.sum, backend.asarray(x)[..., 1:], axis=-2, method="kernel")
+        compare(backend, y, x[..., 1:].sum(axis=-2))
+
+    @pytest.mark.parametrize("shape", [(300, 2), (40, 60)])
+    def test_elements_as_large_as_a_vector(self, backend, run, rng, shape):
+        if not backend.cuda:
+            pytest.skip("needs a CUDA device")
+        x = np.round(8 * random(rng, shape, "complex128"))
+        y = run(parprims.sum, backend.asarray(x), axis=1, method="kernel")
+        compare(backend, y, x.sum(axis=1), 0, "complex128")
 
     @pytest.mark.parametrize("shape", [(300, 2), (40, 60), (3, 5000), (5, 3003)])
     def test_large_elements(self, backend, run, rng, shape):
@@ -855,7 +878,8 @@ class TestPlan:
                 for axis in range(len(shape)):
                     with subtests.test(dtype=dtype, shape=shape, axis=axis):
                         plan = self.plan(dtype, shape, axis)
-                        assert 0 < plan.grid < 2**31
+                        (launch,) = plan.launches
+                        assert 0 < launch.grid < 2**31
                         assert plan.zeroed_bytes <= 1 << 18
                         assert plan.scratch_bytes <= 1 << 19
 
@@ -873,7 +897,6 @@ class TestPlan:
     def plan(self, dtype, shape, axis, x=None):
         from array_api_compat import numpy as xp
 
-        from parprims import _reduce
         from parprims._operators import BUILT_IN
 
         if x is None:
@@ -882,8 +905,8 @@ class TestPlan:
         else:
             strides = tuple(stride // x.itemsize for stride in x.strides)
         axes = tuple(range(len(shape))) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        r = _reduce._Reduction(None, (x,), True, BUILT_IN["add"], axes, False, None, None)
-        return _reduce._plan(_reduce._Program(xp, r), r, ((strides, 0),))
+        r = Reduction(arrays=(x,), shape=shape, single=True, op=BUILT_IN["add"], axes=axes)
+        return make_plan(specialise(xp, r, (dtype,)), TUNING[90], r, ((strides, 0),))
 
 
 def _affine_by_halves(a, b, axis):
@@ -911,8 +934,8 @@ class TestBlocks:
         """Blocks of a few elements, cut along whatever axis, by operators in order and not."""
         if backend.name.startswith("jax"):
             pytest.skip("JAX is given everything at once")
-        monkeypatch.setattr(parprims._reduce, "_SMALLEST_BLOCK", block)
-        monkeypatch.setattr(parprims._reduce, "_LARGEST_BLOCK", block)
+        monkeypatch.setattr(_reduce_array, "SMALLEST_BLOCK", block)
+        monkeypatch.setattr(_reduce_array, "LARGEST_BLOCK", block)
         a, b = (backend.asarray(rng.integers(-2, 3, (5, 3, 14))) for _ in range(2))
         for axis in (None, 0, 1, 2, (0, 1), (0, 2), (1, 2)):
             axes = range(3) if axis is None else axis if isinstance(axis, tuple) else (axis,)
@@ -941,7 +964,7 @@ class TestBlocks:
 
     def test_a_function_of_more_than_an_element_sees_everything(self, backend, method, monkeypatch):
         """One that reads an array of the whole shape beside its argument, which no kernel could."""
-        monkeypatch.setattr(parprims._reduce, "_SMALLEST_BLOCK", 64)
+        monkeypatch.setattr(_reduce_array, "SMALLEST_BLOCK", 64)
         weights = backend.asarray(np.arange(1000.0))
         x = backend.asarray(np.ones(1000))
         total = parprims.map_reduce(lambda one: one * weights, x, method=method)

@@ -12,13 +12,12 @@ import itertools
 import math
 import os
 import re
-import types
 
 import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _sort
+from parprims import _cuda, _sort_kernel
 from parprims._arrays import device
 from tests import emulator
 from tests.contract import few_on_jax, reversed_view, strided, transposed, unaligned
@@ -26,14 +25,11 @@ from tests.test_sort import REAL, extremes, order, raw
 
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
+SIZES = _sort_kernel.TUNING[90]
 EDGES = sorted(
     {32, 64, 128, 512, 2048, 4096}
-    | {edge for one in _sort._SIZES.rows for edge in (one.longest, one.uneven)}
-    | {
-        tile * threads * items
-        for _, threads, items, _ in (*_sort._SIZES.alone, *_sort._SIZES.together)
-        for tile in (1, 2)
-    }
+    | {edge for one in SIZES.rows for edge in (one.longest, one.uneven)}
+    | {tile * threads * items for _, threads, items, _ in (*SIZES.alone, *SIZES.together) for tile in (1, 2)}
 )
 VALUES = ("bool", "int16", "float32", "int64", "complex128")  # of every size that is moved
 
@@ -43,9 +39,8 @@ def sizes(monkeypatch):
     """Return a function that changes the sizes of the kernels' work."""
 
     def change(**sizes):
-        for name in ("_runners", "_shortcuts"):
-            monkeypatch.setattr(_sort, name, {})
-        monkeypatch.setattr(_sort, "_SIZES", dataclasses.replace(_sort._SIZES, **sizes))
+        emulator.forget(monkeypatch)
+        monkeypatch.setattr(_sort_kernel, "TUNING", {90: dataclasses.replace(SIZES, **sizes)})
 
     return change
 
@@ -329,7 +324,7 @@ class TestTiles:
                     keys = make(rng, (rows, 8303), dtype)
                     keys[1] = keys[1, 0]  # in order at once where its turn has no other row
                     check(gpu, keys, run, rows == 7)
-        assert len(TestPlan.plan("int32", (7, 8303), (4,), None, True).launches()) == 5 * 4
+        assert len(TestPlan.plan("int32", (7, 8303), (4,), None, True).launches) == 5 * 4
         sizes(besides=0, chunk=chunk, counts=100, segment=5000)
         check(gpu, make(rng, (5, 8303), "int32"), run)
 
@@ -577,7 +572,7 @@ class TestPlan:
                     keyed = bool(values) or index is None
                     plan = self.plan(dtype, shape, values, index, keyed)
                     n = math.prod(shape)
-                    for launch in plan.launches():
+                    for launch in plan.launches:
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
                         assert launch.shared_bytes <= 64 << 10  # on every architecture
@@ -589,7 +584,7 @@ class TestPlan:
                         copy += n * key_bytes
                     # Besides, many rows have what the sizes say; one has up to twice as many tiles as there are
                     # multiprocessors, with 1 KiB of words each, its counts, at most 16 KiB, and its last tile's words.
-                    assert own <= 1.05 * copy + 20_000 + (300_000 if n == shape[-1] else _sort._SIZES.besides)
+                    assert own <= 1.05 * copy + 20_000 + (300_000 if n == shape[-1] else SIZES.besides)
 
     def test_one_launch_for_short_rows(self):
         for key, n, values in (
@@ -598,20 +593,17 @@ class TestPlan:
             ("int64", 6912, ()),
             ("int64", 5632, (4,)),
         ):
-            assert not self.plan(key, (65536, n), values, None, True).then
-        assert len(self.plan("float32", (1 << 20,), (), None, True).then) == 4
-        assert len(self.plan("bool", (1 << 20,), (), None, True).then) == 1
+            assert len(self.plan(key, (65536, n), values, None, True).launches) == 1
+        assert len(self.plan("float32", (1 << 20,), (), None, True).launches) == 5
+        assert len(self.plan("bool", (1 << 20,), (), None, True).launches) == 2
 
     def test_launches_in_a_jax_program(self, monkeypatch):
         # Every launch updates what the one before gave it, in place.
         jax = pytest.importorskip("jax")
-        monkeypatch.setattr(_cuda, "_jax_cuda_devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
-        monkeypatch.setattr(_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
-        monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
+        emulator.install_for_jax(monkeypatch)
         monkeypatch.setattr(_cuda, "layout", lambda *_: ((), 0))
         monkeypatch.setattr(_cuda, "plain", lambda _, x: x)
         monkeypatch.setattr(_cuda, "contiguous", lambda _, x: x)
-        monkeypatch.setattr(_sort, "_runners", {})
         keys = np.random.default_rng(1).standard_normal(9000, np.float32)
         x = jax.ShapeDtypeStruct((9000,), np.float32)
 
@@ -641,6 +633,6 @@ class TestPlan:
 
     @staticmethod
     def plan(dtype, shape, values, index, keyed):
-        spec = _sort._Spec(dtype, False, keyed, values, index)
+        spec = _sort_kernel.Specialisation(dtype, False, keyed, values, index)
         outputs = [(shape, dtype)] * keyed + [(shape, "int8")] * len(values) + [(shape, index)] * bool(index)
-        return _sort._plan(spec, outputs, shape, 0)
+        return _sort_kernel.plan(spec, tuple(outputs), shape, 0)

@@ -497,8 +497,10 @@ def loop(function, dims, arrays):
 @pytest.mark.parametrize("descending", [False, True])
 def test_vmap_where_bits_cannot_be_viewed(backend, rng, monkeypatch, descending):
     """Not every release of PyTorch has a rule for views of bits."""
-    monkeypatch.setattr(parprims._sort, "_has_rule_for_views", lambda: False)
-    monkeypatch.setattr(parprims._sort, "_cannot_view", cannot := unittest.mock.Mock(wraps=parprims._sort._cannot_view))
+    monkeypatch.setattr(parprims._sorting, "_has_rule_for_views", lambda: False)
+    monkeypatch.setattr(
+        parprims._sorting, "_cannot_view", cannot := unittest.mock.Mock(wraps=parprims._sorting._cannot_view)
+    )
     x = random(rng, (3, 9), "float32")
     x[1, 3:6] = np.nan, -np.inf, np.copysign(np.nan, -1)
     for function in (parprims.sort, parprims.argsort):

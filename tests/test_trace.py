@@ -10,8 +10,9 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _reduce, _trace
+from parprims import _dispatch, _reduction, _trace
 from parprims._operators import BUILT_IN
+from tests import emulator
 from tests.contract import compare
 
 ELEMENT = (("float32", "x"),)
@@ -112,7 +113,7 @@ class TestLastingKey:
         assert _trace.lasting_key(function) not in (None, before)
         assert _trace.lasting_key(lambda x: (lambda: helper(x))()) is not None
         assert _trace.lasting_key(lambda x: np.maximum(x, 0)) is not None
-        assert _trace.lasting_key(_reduce._conjugate_product) is not None
+        assert _trace.lasting_key(_reduction.conjugate_product) is not None
 
     def test_what_cannot_be_told_has_none(self):
         nameless = types.SimpleNamespace(scale=1)
@@ -361,19 +362,16 @@ class TestCapturesChange:
         "name", [pytest.param(name, marks=pytest.mark.sanitize) if name == "object" else name for name in READERS]
     )
     def test_by_kernel_of_tensors(self, tensors, name, monkeypatch):
-        for remembered in ("_programs", "_shortcuts"):  # what the emulator made must not outlast this test
-            monkeypatch.setattr(_reduce, remembered, {})
+        emulator.forget(monkeypatch)  # what the emulator made must not outlast this test
         self.check(tensors, name, "kernel")
 
     def test_shortcuts_are_taken(self, tensors, monkeypatch):
-        monkeypatch.setattr(_reduce, "_programs", {})
-        shortcuts = {}
-        monkeypatch.setattr(_reduce, "_shortcuts", shortcuts)
+        emulator.forget(monkeypatch)
         array = tensors.asarray(np.arange(12).reshape(3, 4))
         for name, scale, count in (("attribute", 2, 1), ("attribute", 3, 2), ("attribute", 2, 2), ("helper", 2, 3)):
             set_everywhere(scale)
             parprims.reduce(array, parprims.Operator(READERS[name]), axis=1, method="kernel")
-            assert len(shortcuts) == count
+            assert len(_dispatch._prepared) == count
 
     def test_identity_that_reads(self, backend):
         for method in ("array", "kernel") if backend.name == "emulated" else ("array",):

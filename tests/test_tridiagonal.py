@@ -10,7 +10,7 @@ import pytest
 from array_api_compat import is_jax_array
 
 import parprims
-from parprims import _tridiagonal, solve_tridiagonal
+from parprims import _tridiagonal_native, solve_tridiagonal
 from tests.contract import Contract, compare, eps, random, within
 
 
@@ -521,7 +521,7 @@ class TestSolveTridiagonal(Systems):
         if backend.name in ("numpy", "emulated"):
             wide = x.astype(np.longdouble)
             assert "LAPACK" in parprims.methods(solve_tridiagonal, wide, 3 * wide, wide, wide)["native"]
-            monkeypatch.setattr(_tridiagonal, "_has_scipy", lambda: False)
+            monkeypatch.setattr(_tridiagonal_native, "_has_scipy", lambda: False)
             assert "SciPy" in parprims.methods(solve_tridiagonal, x, 3 * x, x, x)["native"]
 
 
@@ -892,11 +892,11 @@ def test_jax_transforms(jax, chosen, pivot, periodic, transpose):
 def test_jax_native_refuses_what_it_gets_wrong(jax, monkeypatch):
     """On a GPU, JAX exchanges no rows in a batch, and a traced system may become one."""
     arrays = (jax.numpy.ones((2, 4)),) * 4
-    monkeypatch.setattr(_tridiagonal, "_jax_platform", lambda _: ("gpu", False))
+    monkeypatch.setattr(_tridiagonal_native, "_jax_platform", lambda _: ("gpu", False))
     assert "exchanges rows" in parprims.methods(solve_tridiagonal, *arrays)["native"]
     one = tuple(x[0] for x in arrays)
     assert parprims.methods(solve_tridiagonal, *one)["native"] is None
-    monkeypatch.setattr(_tridiagonal, "_jax_platform", lambda _: ("gpu", True))
+    monkeypatch.setattr(_tridiagonal_native, "_jax_platform", lambda _: ("gpu", True))
     assert "exchanges rows" in parprims.methods(solve_tridiagonal, *one)["native"]
 
 

@@ -5,13 +5,16 @@ and ``pytest --backend emulated`` on a CPU.
 import dataclasses
 import functools
 import itertools
-import re
 
 import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _tridiagonal, solve_tridiagonal
+from parprims import _cuda, _tridiagonal, _tridiagonal_kernel, solve_tridiagonal
+from parprims._cuda import xla
+from parprims._layout import row_major
+from parprims._tridiagonal_batch import TUNING, Problem, fits_block
+from tests import emulator
 from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
 from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, stability_classes, thomas
 
@@ -21,12 +24,11 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how the kernel cuts its work, whatever it changed before."""
-    tile = _tridiagonal._TILE
+    tuning = TUNING[90]
 
     def cut(**fields):
-        for name in ("_runners", "_shortcuts"):
-            monkeypatch.setattr(_tridiagonal, name, {})
-        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(tile, **fields))
+        emulator.forget(monkeypatch)
+        monkeypatch.setitem(TUNING, 90, dataclasses.replace(tuning, **fields))
 
     return cut
 
@@ -64,7 +66,7 @@ def normal(rng, shape, dtype="float64"):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tile_edges(gpu, rng, dtype, subtests):
     """Lengths around a thread's rows, and around the rows of 1, 2, 4, ... threads, along and across."""
-    rows = dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]
+    rows = TUNING[90].rows[np.dtype(dtype).itemsize]
     most = 256 if gpu.name == "emulated" else 2048
     edges = [rows * units for units in itertools.takewhile(lambda k: k <= most // rows, (2**k for k in range(12)))]
     lengths = sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)} | {1, 2, 3})
@@ -86,8 +88,7 @@ def test_longest(gpu, rng, dtype):
 
 
 def fits(n, dtype):
-    _, units, _, shared = _tridiagonal._block(dtype, n, across=False)
-    return units <= 1024 and shared <= _tridiagonal._TILE.shared_bytes
+    return fits_block(TUNING[90], np.dtype(dtype).itemsize, n)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
@@ -106,8 +107,8 @@ def test_every_length_in_order(gpu, rng, dtype):
 def test_tile_edges_in_order(gpu, rng, dtype, subtests):
     """Lengths around the rows of 1, 2, 4, ... threads, and where a thread has twice as many."""
     size = np.dtype(dtype).itemsize
-    rows, units = dict(_tridiagonal._TILE.rows_in_order)[size], dict(_tridiagonal._TILE.units_in_order)[size]
-    edges = [rows * 2**k for k in range(units.bit_length() + 1)]
+    rows, threads = TUNING[90].rows_in_order[size], TUNING[90].threads_in_order[size]
+    edges = [rows * 2**k for k in range(threads.bit_length() + 1)]
     lengths = sorted({n for edge in edges for n in (edge - 1, edge, edge + 1) if fits(n, dtype)})
     for n in few_on_jax(gpu, rng, lengths, 8):
         with subtests.test(n=n):
@@ -147,7 +148,7 @@ SMALL = (
     ((7, 3), 0, {}),  # systems side by side
     ((20, 3), 0, {}),
     ((700, 3), 0, {}),
-    ((700, 2), 0, {"across": 1}),
+    ((700, 2), 0, {"interleaved_systems": 1}),
 )
 
 
@@ -202,12 +203,12 @@ def long_ones(gpu, cut):
     """Return the array library; all systems but the shortest are long, their chunks short, of 32 threads each."""
     cut(
         shared_bytes=2000,
-        chunk=32,
-        stretch=32,
-        units_short=2,
+        chunk_threads=32,
+        reducing_threads=32,
+        top_threads=2,
         long_blocks=3,
         few_blocks=2,
-        few=400,
+        few_unknowns=400,
     )
     return gpu
 
@@ -215,7 +216,7 @@ def long_ones(gpu, cut):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_levels_of_long_systems(long_ones, rng, dtype, subtests):
     """One stretch of rows and many, one level and several; what joins 32 chunks, and what joins those."""
-    rows = 4 * dict(_tridiagonal._TILE.rows_in_order)[np.dtype(dtype).itemsize]
+    rows = 4 * TUNING[90].rows_in_order[np.dtype(dtype).itemsize]
     lengths = {rows * groups + more for groups in (3, 8, 9, 64, 65) for more in (-1, 0, 1)}
     for n in few_on_jax(long_ones, rng, sorted(lengths), 3):
         with subtests.test(n=n):
@@ -223,7 +224,7 @@ def test_levels_of_long_systems(long_ones, rng, dtype, subtests):
             if dtype == "float32":
                 check_dominant(long_ones, dominant(rng, (n, 2), dtype), axis=0)
     with subtests.test(n="33 chunks"):
-        check(long_ones, normal(rng, (1, 33 * 32 * dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]), dtype))
+        check(long_ones, normal(rng, (1, 33 * 32 * TUNING[90].rows[np.dtype(dtype).itemsize]), dtype))
 
 
 def test_long_systems_dominant_or_not(long_ones, rng):
@@ -260,7 +261,7 @@ def test_small_chunks(long_ones, rng, subtests, periodic, pivot):
 @pytest.mark.sanitize
 def test_several_warps_solve_the_rest(gpu, rng, cut):
     """What remains of a long system has rows for more threads than a warp has; a block solves for several systems."""
-    cut(shared_bytes=2000, stretch=64, units_short=128, few=400, long_blocks=1, few_blocks=1)
+    cut(shared_bytes=2000, reducing_threads=64, top_threads=128, few_unknowns=400, long_blocks=1, few_blocks=1)
     kinds = [dominant, normal] * 2
     inputs = tuple(np.stack(x) for x in zip(*(make(rng, 66_000, "float32") for make in kinds), strict=True))
     check(gpu, inputs)
@@ -269,7 +270,7 @@ def test_several_warps_solve_the_rest(gpu, rng, cut):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunk_edges(long_ones, rng, dtype, subtests):
     """One chunk and many, whole ones and parts of one row, numbers of them around powers of two."""
-    rows = 32 * dict(_tridiagonal._TILE.rows)[np.dtype(dtype).itemsize]
+    rows = 32 * TUNING[90].rows[np.dtype(dtype).itemsize]
     lengths = {rows * chunks + more for chunks in (1, 2, 3, 4, 5, 8, 33) for more in (-1, 0, 1)}
     for n in few_on_jax(long_ones, rng, sorted(lengths), 3):
         with subtests.test(n=n):
@@ -398,7 +399,12 @@ def test_cut_changes_no_bits(gpu, rng, cut):
     inputs = normal(rng, (13, 70), "float32")
     expected = solved(gpu, inputs)
     columns = tuple(np.ascontiguousarray(x.T) for x in inputs)
-    for fields in ({"threads": 16}, {"threads": 256}, {"across": 2}, {"across": 8, "most": 64}):
+    for fields in (
+        {"threads": 16},
+        {"threads": 256},
+        {"interleaved_systems": 2},
+        {"interleaved_systems": 8, "interleaved_words": 64},
+    ):
         cut(**fields)
         assert solved(gpu, inputs).tobytes() == expected.tobytes()
         assert np.ascontiguousarray(solved(gpu, columns, axis=0).T).tobytes() == expected.tobytes()
@@ -407,17 +413,18 @@ def test_cut_changes_no_bits(gpu, rng, cut):
 @pytest.mark.parametrize("long", [False, True])
 def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
     """Systems that a launch solves in registers are not left to the stable way, which is taken away here."""
-    cut(**({"shared_bytes": 2000, "units_short": 2, "stretch": 64} if long else {}))
-    name = "_long_plan" if long else "_plan"
-    made = getattr(_tridiagonal, name)
+    cut(**({"shared_bytes": 2000, "top_threads": 2, "reducing_threads": 64} if long else {}))
+    name = "make_long_plan" if long else "make_short_plan"
+    made = getattr(_tridiagonal_kernel, name)
 
     def without_stable_way(*arguments):
-        first, *others = made(*arguments).launches()
-        kept = [one for one in others if not any(word in one.body for word in ("solve_systems", "_chunks", "join_"))]
-        assert len(kept) < len(others)
-        return dataclasses.replace(first, then=tuple(kept))
+        whole = made(*arguments)
+        stable = ("solve_stable", "reduce_chunks", "merge_segments", "solve_chunks")
+        kept = tuple(one for one in whole.launches if one.template not in stable)
+        assert len(kept) < len(whole.launches)
+        return dataclasses.replace(whole, launches=kept)
 
-    monkeypatch.setattr(_tridiagonal, name, without_stable_way)
+    monkeypatch.setattr(_tridiagonal_kernel, name, without_stable_way)
     for n, pivot in ((600, "auto"), (1000, "partial")) if long else ((20, "auto"), (700, "partial")):
         check(gpu, dominant(rng, (5, n), "float32"), pivot=pivot)
         if not long:  # one step of refinement serves these
@@ -429,16 +436,16 @@ def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
 @pytest.fixture
 def without_more(monkeypatch, cut):
     """Return a function that makes systems long ones, and takes away all launches from the first of a template on."""
-    made = _tridiagonal._long_plan
+    made = _tridiagonal_kernel.make_long_plan
 
     def than_before(template):
         def shortened(*arguments):
-            first, *others = made(*arguments).launches()
-            end = next(k for k, one in enumerate(others) if template in one.body)
-            return dataclasses.replace(first, then=tuple(others[:end]))
+            whole = made(*arguments)
+            end = next(at for at, one in enumerate(whole.launches) if one.template == template)
+            return dataclasses.replace(whole, launches=whole.launches[:end])
 
-        cut(shared_bytes=2000, units_short=2, stretch=64, few=0)
-        monkeypatch.setattr(_tridiagonal, "_long_plan", shortened)
+        cut(shared_bytes=2000, top_threads=2, reducing_threads=64, few_unknowns=0)
+        monkeypatch.setattr(_tridiagonal_kernel, "make_long_plan", shortened)
 
     return than_before
 
@@ -459,7 +466,7 @@ def test_rows_are_mended(gpu, rng, without_more, dtype):
     systems = tuple(random(rng, (3, n), dtype) for _ in range(4))
     systems[0][:, 0] = systems[2][:, -1] = 0
     found = []
-    for template in ("mend_long", "mend_stably"):
+    for template in ("refine_windows", "refine_windows_stably"):
         without_more(template)
         found.append([row_errors(*one) for one in zip(*systems, solved(gpu, systems), strict=True)])
     first, mended = found
@@ -472,7 +479,7 @@ def test_rows_are_mended(gpu, rng, without_more, dtype):
 def test_parts_that_are_nearly_singular(gpu, rng, cut, dtype):
     """Some rows of a long system are to rounding a matrix with a null vector, which makes x large there."""
     n = 16_000
-    cut(shared_bytes=2000, units_short=2, stretch=64, few=0)
+    cut(shared_bytes=2000, top_threads=2, reducing_threads=64, few_unknowns=0)
     lower, diag, upper, rhs = (random(rng, (1, n), dtype) for _ in range(4))
     for centre in (50, 3000, 5120, 9000, n - 50):
         places = np.arange(centre - 40, centre + 41)
@@ -560,13 +567,11 @@ def test_serves_every_dtype(gpu, rng, dtype):
 # ---- Plans, which need no GPU -----------------------------------------------------------------------------------
 
 
-def plan(shape, axis, dtype="float32", shapes=None, **options):
-    options = {"periodic": False, "pivot": "auto", "columns": 0, **options}
+def plan(shape, axis, dtype="float32", shapes=None, *, periodic=False, pivot="auto", columns=0):
     shapes = shapes or (shape,) * 4
-    layouts = tuple((_tridiagonal._row_major(one), 0) for one in shapes)
-    return _tridiagonal._plan(
-        shape, axis, options["periodic"], options["pivot"], dtype, options["columns"], shapes, layouts
-    )
+    layouts = tuple((row_major(one), 0) for one in shapes)
+    problem = Problem(shape, axis, periodic, pivot, dtype, columns, shapes, layouts)
+    return _tridiagonal_kernel.make_short_plan(problem, TUNING[90])
 
 
 def test_plans_fit(subtests):
@@ -576,30 +581,28 @@ def test_plans_fit(subtests):
             for axis in (-1, -2):
                 with subtests.test(dtype=dtype, n=n, axis=axis):
                     one = plan((1000, n) if axis == -1 else (n, 1000), axis, dtype)
-                    for launch in one.launches():  # which share what starts at zero and what is kept between them
-                        assert (launch.zeros(), launch.unset()) == (one.zeros(), one.unset())
-                    assert one.block % 32 == 0
-                    assert one.block <= 1024
-                    assert one.shared_bytes <= 227 << 10
-                    rows = int(one.body.split(", ")[1])
-                    assert one.grid * one.block * rows >= 1000 * n
+                    for launch in one.launches:
+                        assert launch.block % 32 == 0
+                        assert launch.block <= 1024
+                        assert launch.shared_bytes <= 227 << 10
+                    first = one.launches[0]
+                    assert first.grid * first.block * first.arguments[1] >= 1000 * n
 
 
-def test_small_systems_take_every_way(monkeypatch):
+def test_small_systems_take_every_way(cut):
     """A thread, a warp and more to a system, one and several systems to a block, along and across."""
     found = set()
     for shape, axis, fields in SMALL:
-        monkeypatch.setattr(_tridiagonal, "_TILE", dataclasses.replace(_tridiagonal._Tile(), **fields))
-        for launch in plan(shape, axis).launches():
-            name, _, units, together, across = re.match(
-                r" *(\w+)<\w+, (\d+), (\d+), (\d+), (\w+)", launch.body
-            ).groups()
-            found.add((name, ("1", "warp", "more")[(int(units) > 1) + (int(units) > 32)], together == "1", across))
-    for name in ("solve_in_order", "solve_exchanging", "solve_systems"):
-        for across in ("false", "true"):
-            for units, alone in (("1", False), ("warp", False), ("more", False), ("more", True)):
-                if (name, units, alone, across) != ("solve_exchanging", "more", False, "false"):  # has no such blocks
-                    assert (name, units, alone, across) in found
+        cut(**fields)
+        for launch in plan(shape, axis).launches:
+            _, _, threads, systems, interleaved = launch.arguments[:5]
+            size = ("1", "warp", "more")[(threads > 1) + (threads > 32)]
+            found.add((launch.template, size, systems == 1, interleaved))
+    for name in ("solve_in_order", "solve_exchanging", "solve_stable"):
+        for interleaved in (False, True):
+            for threads, alone in (("1", False), ("warp", False), ("more", False), ("more", True)):
+                if (name, threads, alone, interleaved) != ("solve_exchanging", "more", False, False):  # has none such
+                    assert (name, threads, alone, interleaved) in found
 
 
 def test_plans_of_too_many_axes():
@@ -620,12 +623,12 @@ def test_jax_plumbing(monkeypatch, axis):
 
 def _check_jax_plumbing(jax, monkeypatch, axis):
     monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
-    monkeypatch.setattr(_cuda, "layout", lambda _, x: (_tridiagonal._row_major(x.shape), 0))
+    monkeypatch.setattr(_cuda, "layout", lambda _, x: (row_major(x.shape), 0))
+    monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
     monkeypatch.setattr(
-        _cuda, "_embedded", lambda plan, _: tuple(jax.numpy.zeros(shape, name) for shape, name in plan.outputs)
+        xla, "embedded", lambda plan, _: tuple(jax.numpy.zeros(shape, name) for shape, name in plan.outputs)
     )
-    for name in ("_runners", "_shortcuts"):
-        monkeypatch.setattr(_tridiagonal, name, {})
+    emulator.forget(monkeypatch)
     rng = np.random.default_rng(1)
     lower, diag, upper, rhs = (np.moveaxis(x, -1, axis) for x in dominant(rng, (2, 3, 9), "float64"))
     expected = solve_tridiagonal(lower, diag, upper, rhs, axis=axis, method="array")

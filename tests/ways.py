@@ -10,32 +10,29 @@ is not in `UNREACHED`. Run by itself, ``python -m tests.ways``, this file lists 
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from parprims import _cuda
+from parprims._cuda.plan import expression
 
-_CALL = re.compile(
-    r"\b((?:reduce|scan|solve|shorten|lengthen|expand|mend|join|finish|multiply|pack)_\w+|count_digits|Sorted\w+)<"
-)
-_LIES = ("APART", "SAME", "VECTORS")
+_ACCESS = ("STRIDED", "CONSTANT", "ASCENDING")
 # The arguments of which it matters whether they are 1, at most a warp, or more. Of products those before a truth value
 # are lengths of vectors, of which it matters whether they are 1; others are sizes. Of other numbers: 0, 1, or more.
 _PARTS = {
     "reduce_short_rows": (1,),
-    "reduce_columns": (0, 1),
+    "reduce_columns": (1, 2),
     "scan_rows": (1,),
     "scan_columns": (0, 1),
     "solve_in_order": (2,),
     "solve_exchanging": (2,),
-    "solve_systems": (2,),
-    "solve_top": (2,),
-    "solve_short": (2,),
-    "SortedRows": (1,),
+    "sort_rows": (1,),
+    "solve_stable": (2,),
+    "solve_top_in_order": (2,),
+    "solve_top_exchanging": (2,),
 }
-_TEXT = re.compile(r"\b(COMMUTATIVE|EXCLUSIVE|STARTS|PEEKS|FALLING|SEGMENTS|KIND) = (\w+)")
+_TEXT = re.compile(r"\b(COMMUTATIVE|EXCLUSIVE|STARTS|PEEKS|DESCENDING|KIND) = (\w+)")
 
 UNREACHED: dict[str, str] = {}
 """Ways that no emulated test reaches, with the reason."""
@@ -43,47 +40,31 @@ UNREACHED: dict[str, str] = {}
 reached: set[str] = set()
 
 
-def ways(plan: _cuda.Plan) -> Iterator[str]:
+def ways(launch: Any) -> Iterator[str]:
     """Yield the ways of the templates that one launch takes; none for a kernel that is not the library's."""
-    found = _CALL.search(plan.body)
-    if not found:
+    name, arguments = launch.template, list(map(expression, launch.arguments))
+    if not name or name.startswith("sweep"):
         return
-    name, arguments = found[1], list(_arguments(plan.body[found.end() :]))
-    kinds = sorted({one for one in arguments if one in _LIES})
+    kinds = sorted({one for one in arguments if one in _ACCESS})
     words = []
     for at, (one, following) in enumerate(itertools.pairwise([*arguments, ""])):
         if not one.isdigit():
-            if one not in _LIES and not re.match(r"float|double|Complex<", one):
+            if one not in _ACCESS and not re.match(r"float|double|Complex<", one):
                 words.append(one)
         elif at in _PARTS.get(name, ()) and int(one) > 1:
             words.append("few" if int(one) <= 32 else "many")
         elif following in ("true", "false") or not name.startswith("multiply"):
             words.append(one if int(one) <= 1 else "more")
     yield f"{name}<{', '.join([*words, *(['/'.join(kinds)] if kinds else [])])}>"
-    for constant, value in _TEXT.findall(plan.source):
+    for constant, value in _TEXT.findall(launch.source):
         yield f"{name}, {constant} = {value}"
-
-
-def _arguments(text: str) -> Iterator[str]:
-    """Yield the template arguments with which a text begins."""
-    depth, begin = 1, 0
-    for at, letter in enumerate(text):
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if depth == 0 or (depth == 1 and letter == ","):
-            yield text[begin:at].strip()
-            begin = at + 1
-        if depth == 0:
-            return
 
 
 def wanted() -> set[str]:
     """Return the ways that the library can ask for."""
     from tests import compile_kernels as kernels
 
-    plans: Iterable[Any] = itertools.chain(
-        kernels.reductions(), kernels.scans(), kernels.solves(), kernels.sorts(), kernels.products()
-    )
-    return {way for _, plan in plans for way in ways(plan)}
+    return {way for _, plan in kernels.plans() for launch in plan.launches for way in ways(launch)}
 
 
 def lacking() -> list[str]:

@@ -2,15 +2,19 @@
 
 from parprims._cuda import jax_export_checks
 from parprims._dispatch import Call, MethodRefused, explain, methods
+from parprims._histogram import histogram
+from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
 from parprims._operators import Operator, check_associative, segmented
+from parprims._recurrence import linear_recurrence
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
-from parprims._scan import cumulative_prod, cumulative_sum, linear_recurrence, scan
+from parprims._scan import cumulative_prod, cumulative_sum, scan
 from parprims._sort import argsort, sort, sort_by_key
 from parprims._tridiagonal import solve_tridiagonal
 
 __all__ = [
     "Call",
+    "KernelLaunch",
     "MethodRefused",
     "Operator",
     "all",
@@ -20,7 +24,9 @@ __all__ = [
     "cumulative_prod",
     "cumulative_sum",
     "explain",
+    "histogram",
     "jax_export_checks",
+    "launches",
     "linear_recurrence",
     "map_reduce",
     "matmul",

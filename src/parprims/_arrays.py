@@ -14,6 +14,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from parprims._signature import register
+
 Array = Any
 """An array of any library that conforms to the array API standard."""
 
@@ -96,12 +98,12 @@ _known: dict[type, tuple[Namespace, Callable[[Array], str | None] | None]] = {}
 def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | None] | None]:
     """Find out about the type of an array; raise TypeError, naming the argument, if its arrays are not to be used."""
     kind = type(array)
-    library = kind.__module__.partition(".")[0]
-    if library == "dask":  # before anything of it is imported
+    home = kind.__module__.partition(".")[0]
+    if home == "dask":  # before anything of it is imported
         raise TypeError(
             f"{name} is a dask array: parprims has no drivers for chunked arrays yet; call compute() or map_blocks()"
         )
-    if library == "sparse":
+    if home == "sparse":
         raise TypeError(f"{name} must be a dense array, got {kind.__name__}: call todense()")
     if _is_jax_literal(kind):
         import jax
@@ -123,6 +125,7 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
     elif array_api_compat.is_jax_namespace(xp):
         flaw = _jax_flaw
     _known[kind] = xp, flaw
+    register(kind, library(xp))
     return xp, flaw
 
 
@@ -158,6 +161,33 @@ def _jax_flaw(x: Array) -> str | None:
         f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
         "inside jax.shard_map"
     )
+
+
+@functools.cache
+def library(xp: Namespace) -> str:
+    """Return the library of a namespace: numpy, cupy, torch, jax, or other."""
+    for name in ("numpy", "cupy", "torch", "jax"):
+        if getattr(array_api_compat, f"is_{name}_namespace")(xp):
+            return name
+    return "other"
+
+
+def is_jax(xp: Namespace) -> bool:
+    """Return whether arrays of this namespace are JAX's."""
+    return library(xp) == "jax"
+
+
+def mode(xp: Namespace) -> bool:
+    """Return whatever setting of the library decides its dtypes: whether JAX has 64-bit ones."""
+    return is_jax(xp) and wide_jax()
+
+
+def wide_jax() -> bool:
+    """Return whether JAX has 64-bit dtypes."""
+    import jax
+
+    wide: bool = jax.config.jax_enable_x64
+    return wide
 
 
 def is_sharded(x: Array) -> bool:
@@ -700,6 +730,11 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
             elif length not in (1, result[at]):
                 raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
     return tuple(result)
+
+
+def filled(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
+    """Return an array like another, but of length 1 along the axis, filled with a value."""
+    return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=device(like))
 
 
 def along(axis: int, *bounds: int | None) -> tuple[Any, ...]:

@@ -65,6 +65,10 @@ template <class T, class S>
 DEVICE T store(S x) {
     return Store<T>::from(x);
 }
+template <class T, class S>
+DEVICE void store_to(T& to, S x) {
+    to = store<T>(x);
+}
 
 // ---- Elementwise functions, by the array API standard's names -------------------------------------------------
 
@@ -481,38 +485,6 @@ struct Word<16> {
     using Type = uint4;
 };
 
-// An input array seen as (outer, n, inner), with its strides in elements. VECTOR promises that elements along the
-// loaded axis are adjacent and that every vector of them is aligned to its size.
-template <class T, bool VECTOR>
-struct Input {
-    const T* base;
-    long long outer, along, inner;
-
-    // Loads N elements along the axis n (or, ACROSS, along inner) that begin at (o, i, j).
-    template <bool ACROSS, int N>
-    DEVICE void load(T (&to)[N], long long o, long long i, long long j) const {
-        if constexpr (VECTOR) {
-            const T* from = base + o * outer + (ACROSS ? i * along + j : i + j * inner);
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-            memcpy(to, &vector, sizeof(Vector));
-        } else {
-            const T* from = base + o * outer + i * along + j * inner;
-#pragma unroll
-            for (int k = 0; k < N; ++k) to[k] = from[k * (ACROSS ? inner : along)];
-        }
-    }
-};
-
-template <class T>
-struct Unconst {
-    using Type = T;
-};
-template <class T>
-struct Unconst<const T> {
-    using Type = T;
-};
-
 // How a thread reaches N elements side by side along the axis it moves on: each by its stride, as one aligned vector
 // of ascending or of descending addresses, or as one element that stands for all.
 enum Access { STRIDED, ASCENDING, DESCENDING, CONSTANT };
@@ -554,113 +526,3 @@ DEVICE void wait_for_earlier_groups() {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
 #endif
 }
-
-// An array seen as (high, low, n, inner), with its strides in elements; the base is that of the first element.
-template <class T, Access ACCESS>
-struct View {
-    using Element = typename Unconst<T>::Type;
-    T* base;
-    long long high, low, along, inner;
-
-    DEVICE View at(long long h, long long l, long long j) const {
-        return {base + h * high + l * low + j * inner, high, low, along, inner};
-    }
-
-    // Where N elements wait in shared memory.
-    template <int N>
-    using Staged = typename Word<N * sizeof(T)>::Type;
-
-    // Loads elements i, i + 1, ..., and others of the line in place of those from `past` on.
-    template <class S, int N>
-    DEVICE void load_along(S (&to)[N], long long i, long long past) const {
-        if (i >= past && past >= N) i = 0;
-        if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {
-            fetch(to, __ldg(reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1))));
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : base[min(i + k, past - 1) * along];
-        }
-    }
-
-    // Stores elements i, i + 1, ..., but for those from `past` on.
-    template <int N>
-    DEVICE void store_along(const T (&from)[N], long long i, long long past) const {
-        Staged<N> vector;
-        put(from, vector);
-        flush<N>(vector, i, past);
-    }
-
-    // Begins to copy elements i, i + 1, ... to shared memory, in the order memory has them, and others of the line in
-    // place of those from `past` on; wait_for_staged ends it.
-    template <int N>
-    DEVICE void stage(Staged<N>& to, long long i, long long past) const {
-        if (i >= past && past >= N) i = 0;
-        if (ACCESS != STRIDED && i + N <= past) {
-            copy_async(to, *reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)));
-        } else {
-            Element loaded[N];
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];
-            memcpy(&to, loaded, sizeof(to));
-        }
-    }
-
-    template <class S, int N>
-    DEVICE void fetch(S (&to)[N], const Staged<N>& from) const {
-        S loaded[N];
-        if constexpr (ACCESS != CONSTANT) memcpy(loaded, &from, sizeof(from));
-#pragma unroll
-        for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : loaded[ACCESS == DESCENDING ? N - 1 - k : k];
-    }
-
-    // Loads element i of inner lines side by side.
-    template <class S, int N>
-    DEVICE void load_across(S (&to)[N], long long i) const {
-        const T* from = base + i * along;
-        if constexpr (ACCESS == ASCENDING) {
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
-            memcpy(to, &vector, sizeof(Vector));
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *from : from[k * inner];
-        }
-    }
-
-    // Puts N results into shared memory, in the order memory is to have them.
-    template <int N>
-    DEVICE void put(const T (&from)[N], Staged<N>& to) const {
-        T ordered[N];
-#pragma unroll
-        for (int k = 0; k < N; ++k) ordered[ACCESS == DESCENDING ? N - 1 - k : k] = from[k];
-        memcpy(&to, ordered, sizeof(to));
-    }
-
-    // Stores what `put` put as elements i, i + 1, ..., and leaves out those from `past` on.
-    template <int N>
-    DEVICE void flush(const Staged<N>& from, long long i, long long past) const {
-        if (ACCESS != STRIDED && i + N <= past) {
-            *reinterpret_cast<Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)) = from;
-        } else {
-            T ordered[N];
-            memcpy(ordered, &from, sizeof(from));
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                if (i + k < past) base[(i + k) * along] = ordered[ACCESS == DESCENDING ? N - 1 - k : k];
-        }
-    }
-
-    template <int N>
-    DEVICE void store_across(const T (&from)[N], long long i) const {
-        if constexpr (ACCESS == ASCENDING) {
-            using Vector = typename Word<N * sizeof(T)>::Type;
-            Vector vector;
-            memcpy(&vector, from, sizeof(Vector));
-            *reinterpret_cast<Vector*>(base + i * along) = vector;
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; ++k) base[i * along + k * inner] = from[k];
-        }
-    }
-};

@@ -7,16 +7,18 @@ method need not know of derivatives. PyTorch's rules are in `_derivatives_torch`
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import array_api_compat
 
-from parprims import _cuda
-from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind
+from parprims import _cuda, _reduction
+from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled
 from parprims._dispatch import Abstract, Methods
 from parprims._operators import BUILT_IN
+from parprims._sorting import Sorting, index_dtype
 from parprims._switches import autocast
 
 Solve = Callable[..., Array]
@@ -28,27 +30,32 @@ OPERATORS = tuple(BUILT_IN[name] for name in ("add", "multiply", "affine"))
 
 def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     """Return the solution by a method, with its derivative where one may be asked for."""
-    if isinstance(method, Abstract):
-        return xp.empty(r.shape, dtype=r.dtype, device=device(r.inputs[1]))
     rules = _rules(xp)
-    if rules is None or not rules.wanted((*r.inputs, r.initial)) or not _has_derivative(r.dtype):
+    if isinstance(method, Abstract) or rules is None or not rules.wanted(r.arrays) or not _has_derivative(r.dtype):
         return methods(method, xp, r)
     if any(x.dtype != r.dtype for x in r.inputs):
-        r = changed(r, inputs=tuple(cast(xp, x, r.dtype) for x in r.inputs), key=None)
+        arrays = (*(cast(xp, x, r.dtype) for x in r.inputs), *r.starts)
+        r = dataclasses.replace(r, arrays=arrays, key=None)
+    if array_api_compat.is_torch_namespace(xp):
+        return methods(method, xp, r)  # each of which carries the derivative, see `solution`
     return rules.recurrence(methods, method, xp, r)
+
+
+def solution(xp: Namespace, r: Any, run: Callable[..., Array], method: str) -> Callable[..., Array]:
+    """Return what solves a linear recurrence, with the derivative on PyTorch where one may be asked for."""
+    if array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(r.arrays) and _has_derivative(r.dtype):
+        differentiable: Callable[..., Array] = _rules(xp).solution(run, r.shape, xp, r.axis, r.reverse, method)
+        return differentiable
+    return run
 
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the scan by a method, with its derivative where one may be asked for."""
-    if isinstance(method, Abstract):
-        x = r.inputs[0]
-        shape = (*x.shape[: r.axis], r.n, *x.shape[r.axis + 1 :])
-        ys = tuple(xp.empty(shape, dtype=dtype, device=device(x)) for dtype in r.dtypes)
-        return ys[0] if r.single else ys
     rules = _rules(xp)
     if (
-        rules is None
-        or not rules.wanted((*r.inputs, *r.starts()))
+        isinstance(method, Abstract)
+        or rules is None
+        or not rules.wanted(r.arrays)
         or r.op not in OPERATORS
         or not all(_has_derivative(dtype) for dtype in r.dtypes)
         or (r.op is BUILT_IN["multiply"] and _by_library(xp, method, r.inputs[0]))
@@ -59,15 +66,13 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         x if x.dtype == dtype else cast(xp, x, working)
         for x, dtype, working in zip(r.inputs, r.dtypes, r.working, strict=True)
     )
-    return rules.scan(methods, method, xp, changed(r, inputs=xs))
+    return rules.scan(methods, method, xp, dataclasses.replace(r, arrays=(*xs, *r.starts), key=None))
 
 
 def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the reduction by a method; its derivative is that of the operations, of a largest or smallest ours."""
     if isinstance(method, Abstract):
-        from parprims import _reduce
-
-        return _reduce.empty(xp, r)
+        return _reduction.empty(xp, r)
     if methods.primitive == "vecdot" and autocast(xp) and _rules(xp).wanted(r.arrays):
         # Autocast would take the library's own derivative where the backward pass is under it too.
         return _rules(xp).vecdot(methods, method, xp, r)
@@ -83,43 +88,42 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     if isinstance(method, Abstract):
         return xp.empty(s.shape, dtype=s.rhs.dtype, device=device(s.rhs))
     rules = _rules(xp)
-    if rules is None or not rules.wanted((s.lower, s.diag, s.upper, s.rhs)):
+    if rules is None or not rules.wanted(s.arrays):
         return methods(method, xp, s)
     return rules.tridiagonal(methods, method, xp, s.for_rhs(xp.broadcast_to(s.rhs, s.shape)))
 
 
-def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[Array, ...]:
     """Return what a sort asks for by a method, with its derivative where one may be asked for."""
     if isinstance(method, Abstract):
-        if s.values is None:
-            index = xp.__array_namespace_info__().default_dtypes()["indexing"]
-            return (xp.empty(s.keys.shape, dtype=index, device=device(s.keys)),)
-        return tuple(xp.empty(one.shape, dtype=one.dtype, device=device(one)) for one in (s.keys, *s.values))
+        dtypes = [one.dtype for one in s.arrays] if s.keyed else [index_dtype(xp)]
+        return tuple(xp.empty(s.keys.shape, dtype=dtype, device=device(s.keys)) for dtype in dtypes)
     rules = _rules(xp)
-    if rules is not None and s.values is None:
-        s = changed(s, keys=rules.constant(s.keys))  # indices have no derivative
-    elif rules is not None and rules.wanted((s.keys, *s.values)) and not _by_library(xp, method, s.keys):
+    if rules is not None and not s.keyed:
+        s = s.on(rules.constant(s.keys))  # indices have no derivative
+    elif rules is not None and rules.wanted(s.arrays) and not _by_library(xp, method, s.keys):
         moved: tuple[Array, ...] = rules.sorting(methods, method, xp, s)
         return moved
     result: tuple[Array, ...] = methods(method, xp, s)
     return result
 
 
-def product(methods: Methods, method: str, xp: Namespace, p: Any) -> Array:
-    """Return a matrix product by a method, with its derivative on PyTorch where one may be asked for.
+def product(xp: Namespace, p: Any, run: Callable[..., Array], method: str) -> Callable[..., Array]:
+    """Return what multiplies two matrices, with the derivative on PyTorch where one may be asked for.
 
-    With JAX the kernel's function carries it.
+    With JAX what runs the kernel carries it. The derivative is computed by the method that was asked for.
     """
-    if isinstance(method, Abstract):
-        return xp.empty(p.shape, dtype=p.dtype, device=device(p.a))
-    if (
-        p.ring
-        and array_api_compat.is_torch_namespace(xp)
-        and _rules(xp).wanted((p.a, p.b))
-        and _has_derivative(p.dtype)
-    ):
-        return _rules(xp).product(methods, method, xp, p)
-    return methods(method, xp, p)
+    if p.ring and array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(p.arrays) and _has_derivative(p.dtype):
+        differentiable: Callable[..., Array] = _rules(xp).product(
+            run, precision=p.precision, kernel=p.kernel, method=method
+        )
+        return differentiable
+    return run
+
+
+def product_under_autocast(xp: Namespace, p: Any, run: Callable[..., Array], method: str) -> Callable[..., Array]:
+    """Return the same for a way whose own derivative would be taken by autocast where the backward pass is under it."""
+    return product(xp, p, run, method) if autocast(xp) else run
 
 
 def detached(x: Array) -> Array:
@@ -205,11 +209,6 @@ def following(xp: Namespace, x: Array, axis: int, reverse: bool) -> Array:
     return join(xp, first(x, axis, reverse), rest(x, axis, reverse), axis, not reverse)
 
 
-def filled(xp: Namespace, value: Any, like: Array, axis: int) -> Array:
-    """Return an array like another, but of length 1 along the axis, filled with a value."""
-    return xp.full((*like.shape[:axis], 1, *like.shape[axis + 1 :]), value, dtype=like.dtype, device=device(like))
-
-
 # ---- Adjoints: derivatives by what went in, given those by what came out ----------------------------------------
 
 
@@ -231,7 +230,7 @@ def adjoint(
     That by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1] from the other end, that by a is l[n] conj(x[n-1])
     and that by initial conj(a[0]) l[0]. Without x there is none by a, without initial none by initial. 16-bit floats
     are computed in float32 and rounded once, l[0] once more in what it is multiplied with where ``fused``, a function
-    like `_scan.adjoint`, finds the derivatives by b and a at once.
+    like `_recurrence.adjoint`, finds the derivatives by b and a at once.
     """
     if g.shape[axis] == 0:
         return a, g, None if initial is None else xp.zeros_like(initial)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from parprims import _derivatives, _scan, _tridiagonal
-from parprims._arrays import Array, Namespace, cast, compute_dtype, is_traced, quiet, varying_alike
-from parprims._derivatives import filled, first, join, previous, rest
+from parprims import _derivatives, _recurrence, _scan
+from parprims._arrays import Array, Namespace, cast, compute_dtype, filled, is_traced, quiet, varying_alike
+from parprims._derivatives import first, join, previous, rest
 from parprims._dispatch import Methods
+from parprims._sorting import Sorting
+from parprims._tridiagonal_system import product
 
 
 def wanted(arrays: tuple[Array | None, ...]) -> bool:
@@ -25,19 +28,19 @@ def wanted(arrays: tuple[Array | None, ...]) -> bool:
 
 def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     """Return the solution of a linear recurrence, with its derivative: dx[n] = a[n] dx[n-1] + da[n] x[n-1] + db[n]."""
-    given, r = (*r.inputs, r.initial), _derivatives.changed(r, inputs=(), initial=None)
+    given, r = r.arrays, r.on(*(None,) * len(r.arrays))
     axis, reverse = r.axis, r.reverse
     wide = compute_dtype(xp, r.dtype)
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
-    def compute(a: Array, b: Array, initial: Array | None) -> Array:
-        inputs, initial = (_on_device(a), _on_device(b)), _on_device(initial)
-        return methods(method, xp, _derivatives.changed(r, inputs=inputs, initial=initial))
+    def compute(*arrays: Array) -> Array:
+        found: Array = methods(method, xp, r.on(*map(_on_device, arrays)))
+        return found
 
     def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
         x = compute(*primals)
-        a, _, start = (_known(xp, one, wide) for one in primals)
-        da, db, dstart = (_known(xp, one, wide) for one in tangents)
+        a, _, start = (_known(xp, one, wide) for one in (*primals, None)[:3])
+        da, db, dstart = (_known(xp, one, wide) for one in (*tangents, None)[:3])
         a, da, db = (None if one is None else xp.broadcast_to(one, r.shape) for one in (a, da, db))
         by_a = None
         if da is not None:
@@ -56,14 +59,13 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     The derivatives of x[0] ... x[i] and of the second component of an affine map are those of recurrences with the
     coefficients x.
     """
-    given, r = (r.inputs, r.starts()), _derivatives.changed(r, inputs=(), initial=None)
+    given, r = (r.inputs, r.starts), r.on(*(None,) * len(r.arrays))
     axis, exclusive, reverse = r.axis, r.exclusive, r.reverse
     include_initial = r.n > r.shape[axis]
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def compute(xs: tuple[Array, ...], initial: tuple[Array, ...]) -> tuple[Array, ...]:
-        xs, initial = (tuple(_on_device(one) for one in ones) for ones in (xs, initial))
-        y = methods(method, xp, _derivatives.changed(r, inputs=xs, initial=initial or None))
+        y = methods(method, xp, r.on(*map(_on_device, (*xs, *initial))))
         return (y,) if r.single else y
 
     def elements_before(y: Array, initial: Array) -> Array:
@@ -109,11 +111,10 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
 
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems, whose transposed systems give the derivatives."""
-    lower, diag, upper, rhs = varying_alike((s.lower, s.diag, s.upper, s.rhs))
-    s = _derivatives.changed(s, lower=lower, diag=diag, upper=upper, rhs=rhs)
+    s = s.on(*varying_alike(s.arrays))
     with quiet(xp):
         x: Array = jax.lax.custom_linear_solve(
-            functools.partial(_tridiagonal.product, xp, s),
+            functools.partial(product, xp, s),
             s.rhs,
             lambda _, b: methods(method, xp, s.for_rhs(b)),
             lambda _, g: methods(method, xp, s.transposed(xp, g)),
@@ -126,16 +127,15 @@ def constant(x: Array) -> Array:
     return _on_device(jax.lax.stop_gradient(x)) if is_traced(x) else x
 
 
-def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[Array, ...]:
     """Return sorted keys and values, with their derivatives: tangents move as what they belong to."""
-    given, s = (s.keys, *s.values), _derivatives.changed(s, keys=None, values=())
+    given, s = s.arrays, dataclasses.replace(s, arrays=(), key=None)
 
     def rule(*, indices: bool) -> Any:
         @jax.custom_jvp  # type: ignore[untyped-decorator]
         def compute(*arrays: Array) -> tuple[Array, ...]:
-            keys, *values = map(_on_device, arrays)
-            changed = _derivatives.changed(s, keys=keys, values=tuple(values), indices=indices)
-            found: tuple[Array, ...] = methods(method, xp, changed)
+            call = dataclasses.replace(s, arrays=tuple(map(_on_device, arrays)), indices=indices)
+            found: tuple[Array, ...] = methods(method, xp, call)
             return found
 
         def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
@@ -224,12 +224,12 @@ def _solution(
     def solve(_: Any, b: Array) -> Array:
         if a is None:
             return _scan.scan(b, axis=axis, reverse=reverse, method=method)
-        return _scan.linear_recurrence(a, b, axis=axis, reverse=reverse, method=method)
+        return _recurrence.linear_recurrence(a, b, axis=axis, reverse=reverse, method=method)
 
     def solve_transposed(_: Any, g: Array) -> Array:
         if a is None:
             return _scan.scan(g, axis=axis, reverse=not reverse, method=method)
-        return _derivatives.transposed(xp, a, g, axis, reverse, method, _scan.linear_recurrence)
+        return _derivatives.transposed(xp, a, g, axis, reverse, method, _recurrence.linear_recurrence)
 
     x: Array = jax.lax.custom_linear_solve(equations, b, solve, solve_transposed)
     return x

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from parprims import _derivatives, _matmul, _scan, _tridiagonal
+from parprims import _derivatives, _matmul, _recurrence, _scan
 from parprims._arrays import Array, Namespace
 from parprims._dispatch import Methods
+from parprims._sorting import Sorting
+from parprims._tridiagonal_system import ends_cleared
 
 
 def wanted(arrays: tuple[Array | None, ...]) -> bool:
@@ -26,16 +29,17 @@ def wanted(arrays: tuple[Array | None, ...]) -> bool:
     )
 
 
-def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
-    """Return the solution of a linear recurrence, with its derivative."""
-    shape, options = r.shape, (xp, r.axis, r.reverse, method)
+def solution(solve: Callable[..., Array], shape: tuple[int, ...], *options: Any) -> Callable[..., Array]:
+    """Return what solves a linear recurrence of this shape, with its derivative.
 
-    def rule(solve: Callable[..., Array], a: Array, b: Array, initial: Array | None = None) -> Array:
+    ``options`` are the namespace, the axis, whether it starts at the end, and the method for the derivative.
+    """
+
+    def run(a: Array, b: Array, *initial: Array) -> Array:
         a, b = (x if x.shape == shape else x.expand(shape) for x in (a, b))
-        return _Recurrence.apply(solve, options, a, b, initial)
+        return _Recurrence.apply(solve, options, a, b, *initial)
 
-    (a, b), r.rule = r.inputs, rule
-    return rule(lambda *_: methods(method, xp, r), a, b, r.initial)
+    return run
 
 
 def extremum(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
@@ -69,7 +73,7 @@ class _Dot(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, *arrays: Array) -> Array:
         ctx.save_for_backward(*arrays)
         ctx.axis = r.axes[0]
-        return methods(method, xp, _derivatives.changed(r, arrays=arrays))
+        return methods(method, xp, r.on(*arrays))
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
@@ -80,7 +84,7 @@ class _Dot(torch.autograd.Function):  # type: ignore[misc]
 
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the scan by sum, product or affine map, with its derivative."""
-    ys = _Scan.apply(methods, method, xp, r, *r.inputs, *r.starts())
+    ys = _Scan.apply(methods, method, xp, r, *r.arrays)
     return ys[0] if r.single else ys
 
 
@@ -89,18 +93,18 @@ def constant(x: Array) -> Array:
     return x.detach()
 
 
-def sorting(methods: Methods, method: str, xp: Namespace, s: Any) -> tuple[Array, ...]:
+def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[Array, ...]:
     """Return sorted keys and values, with their derivatives."""
-    result: tuple[Array, ...] = _Sorting.apply(methods, method, xp, s, s.keys, *s.values)
+    result: tuple[Array, ...] = _Sorted.apply(methods, method, xp, s, *s.arrays)
     return result
 
 
-class _Sorting(torch.autograd.Function):  # type: ignore[misc]
+class _Sorted(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, methods: Methods, method: str, xp: Namespace, s: Any, keys: Array, *values: Array
+        ctx: Any, methods: Methods, method: str, xp: Namespace, s: Sorting, *arrays: Array
     ) -> tuple[Array, ...]:
-        *ys, order = methods(method, xp, _derivatives.changed(s, keys=keys, values=values, indices=True))
+        *ys, order = methods(method, xp, dataclasses.replace(s, arrays=arrays, key=None, indices=True))
         ctx.save_for_backward(order)
         ctx.set_materialize_grads(False)  # of keys and values some may go unused, and integers have none
         ctx.axis = s.axis
@@ -116,19 +120,20 @@ class _Sorting(torch.autograd.Function):  # type: ignore[misc]
 class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, solve: Callable[..., Array], options: tuple[Any, ...], a: Array, b: Array, initial: Array | None
+        ctx: Any, solve: Callable[..., Array], options: tuple[Any, ...], a: Array, b: Array, *initial: Array
     ) -> Array:
-        x = solve(a, b)
-        ctx.save_for_backward(a, x if ctx.needs_input_grad[2] else None, initial)
+        x = solve(a, b, *initial)
+        ctx.save_for_backward(a, x if ctx.needs_input_grad[2] else None, *initial)
         ctx.options = options
         return x
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
-        a, x, initial = ctx.saved_tensors
+        a, x, *initial = ctx.saved_tensors
         xp, *options = ctx.options
-        parts = _derivatives.adjoint(xp, a, x, g, initial, *options, solve=_solve, fused=_scan.adjoint)
-        return None, None, *parts
+        start = initial[0] if initial else None
+        parts = _derivatives.adjoint(xp, a, x, g, start, *options, solve=_solve, fused=_recurrence.adjoint)
+        return None, None, *parts[: 2 + len(initial)]
 
 
 class _Scan(torch.autograd.Function):  # type: ignore[misc]
@@ -136,7 +141,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, *arrays: Array) -> tuple[Array, ...]:
         ys = methods(method, xp, r)
         ys = (ys,) if r.single else ys
-        _save(ctx, r.op.name, r.inputs, ys, r.starts())
+        _save(ctx, r.op.name, r.inputs, ys, r.starts)
         ctx.set_materialize_grads(r.single)  # of several results some may go unused
         ctx.dtypes = [x.dtype for x in arrays]
         ctx.xp, ctx.options = xp, (r.axis, r.exclusive, r.reverse, r.n > r.shape[r.axis], method)
@@ -146,7 +151,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *gs: Array | None) -> tuple[Array | None, ...]:
         saved = _saved(ctx)
         by_xs, by_initial = _derivatives.scan_adjoint(
-            ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum, fused=_scan.adjoint
+            ctx.xp, *saved, gs, *ctx.options, solve=_solve, sums=_sum, fused=_recurrence.adjoint
         )
         parts = zip((*by_xs, *by_initial), ctx.dtypes, strict=True)
         return None, None, None, None, *(None if one is None else one.to(dtype) for one, dtype in parts)
@@ -154,7 +159,7 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
 
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems, with its derivative."""
-    return _Tridiagonal.apply(methods, method, xp, s, s.lower, s.diag, s.upper, s.rhs)
+    return _Tridiagonal.apply(methods, method, xp, s, *s.coefficients(xp), s.rhs)
 
 
 class _Tridiagonal(torch.autograd.Function):  # type: ignore[misc]
@@ -162,40 +167,40 @@ class _Tridiagonal(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, s: Any, *arrays: Array) -> Array:
         x = methods(method, xp, s)
         ctx.save_for_backward(*arrays[:3], x)
-        ctx.call = methods, method, xp, (s.shape, s.axis, s.periodic, s.pivot)
+        ctx.call = methods, method, xp, s.on()
         return x
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         lower, diag, upper, x = ctx.saved_tensors
-        methods, method, xp, (shape, axis, periodic, pivot) = ctx.call
+        methods, method, xp, bare = ctx.call
         lower, diag, upper = (one.conj() for one in (lower, diag, upper))
-        s = _tridiagonal._System(lower, diag, upper, g, shape, axis, periodic, pivot)
+        s, axis = bare.on(lower, diag, upper, g), bare.axis
         by_rhs = _derivatives.tridiagonal(methods, method, xp, s.transposed(xp, g))
         by_lower, by_upper = (-by_rhs * x.roll(step, axis).conj() for step in (1, -1))
-        if not periodic and g.shape[axis]:
-            by_lower, by_upper = _tridiagonal.ends_cleared(xp, by_lower, by_upper, axis)
+        if not s.periodic and g.shape[axis]:
+            by_lower, by_upper = ends_cleared(xp, by_lower, by_upper, axis)
         by_diag = -by_rhs * x.conj()
         return None, None, None, None, *(by.sum_to_size(diag.shape) for by in (by_lower, by_diag, by_upper)), by_rhs
 
 
-def product(methods: Methods, method: str, xp: Namespace, p: Any) -> Array:
-    """Return a matrix product, with its derivative."""
-    return _Product.apply(methods, method, xp, p, p.a, p.b)
+def product(run: Callable[..., Array], **options: Any) -> Callable[..., Array]:
+    """Return what multiplies two matrices, with the derivative by matmul with these options."""
+    return lambda a, b: _Product.apply(run, options, a, b)
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, p: Any, a: Array, b: Array) -> Array:
+    def forward(ctx: Any, run: Callable[..., Array], options: dict[str, Any], a: Array, b: Array) -> Array:
         ctx.save_for_backward(a, b)
-        ctx.options = {"precision": p.precision, "kernel": p.kernel, "method": method}
-        return methods(method, xp, p)
+        ctx.options = options
+        return run(a, b)
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
         a, b = ctx.saved_tensors
-        by_a, by_b = product_adjoint(g, a, b, ctx.needs_input_grad[4:], partial(_matmul.matmul, **ctx.options))
-        return None, None, None, None, by_a, by_b
+        by_a, by_b = product_adjoint(g, a, b, ctx.needs_input_grad[2:], partial(_matmul.matmul, **ctx.options))
+        return None, None, by_a, by_b
 
 
 def product_adjoint(
@@ -230,7 +235,7 @@ def _saved(ctx: Any) -> tuple[str, tuple[Array, ...], tuple[Array, ...], tuple[A
 
 
 def _solve(a: Array, b: Array, *, axis: int, reverse: bool, method: str) -> Array:
-    return _scan.linear_recurrence(a, b, axis=axis, reverse=reverse, method=_for_recurrences(method))
+    return _recurrence.linear_recurrence(a, b, axis=axis, reverse=reverse, method=_for_recurrences(method))
 
 
 def _sum(x: Array, *, axis: int, exclusive: bool, reverse: bool, method: str) -> Array:

@@ -6,9 +6,13 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
-from parprims._arrays import announced, check_choice, compiling, quiet, shown
+import numpy as np
+
+from parprims._arrays import announced, check_choice, compiling, library, quiet, shown
+from parprims._memo import Memo
+from parprims._signature import signature
 from parprims._switches import autocast, without_autocast
 
 Refusal = Callable[..., str | None]
@@ -50,6 +54,67 @@ class Method:
     slower: Refusal | None = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Checked:
+    """A call, checked: what every method is given. Each primitive adds fields of its own.
+
+    Parameters
+    ----------
+    arrays : tuple of array
+        All arrays of the call, in the order in which the public function has them.
+    key : optional
+        What the call can be found again by (see `call_key`), or None.
+    """
+
+    arrays: tuple[Any, ...]
+    key: Any = None
+
+    def on(self, *arrays: Any) -> Any:
+        """Return the same call on other arrays of the same shapes and dtypes."""
+        return dataclasses.replace(self, arrays=arrays)
+
+    def empty(self, xp: Any) -> Any:
+        """Return arrays like the result, of which nothing is computed."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """One way to compute a primitive.
+
+    Parameters
+    ----------
+    prepare : callable
+        Takes the namespace and a `Checked` call; returns a function of the call's arrays that computes the result. It
+        keeps no array of the call, for it serves all calls of the same key.
+    refusal : callable, optional
+        Takes the same; returns the sentence why this way cannot serve the call, or None. It looks at dtypes, shapes,
+        devices, operators, tracing and gradient flags, never at data, and leaves nothing behind.
+    slower : callable, optional
+        Takes the same; returns the sentence why ``auto`` passes this way by although it could serve, or None. It holds
+        the measured crossovers and does not keep a caller from asking for the method by name.
+    derivative : callable, optional
+        Takes the same, what ``prepare`` returned, and the method asked for; returns a function like it that carries
+        the derivative too, or the function itself where it does or none is asked for. A way that has this does not
+        refuse calls by which a derivative is asked for.
+    """
+
+    prepare: Callable[..., Callable[..., Any]]
+    refusal: Refusal | None = None
+    slower: Refusal | None = None
+    derivative: Callable[..., Callable[..., Any]] | None = None
+
+
+def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return the ``prepare`` of a way that has nothing to prepare: ``run`` takes the namespace and the call."""
+
+    def prepare(xp: Any, call: Checked) -> Callable[..., Any]:
+        bare = call.on(*(None,) * len(call.arrays))
+        return lambda *arrays: run(xp, bare.on(*arrays))
+
+    return prepare
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call as `explain` saw it.
@@ -78,12 +143,39 @@ class Call:
     refusals: dict[str, str]
 
 
+primitives: dict[str, Callable[..., Any]] = {}
+"""The public functions by name."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def primitive(function: Function) -> Function:
+    """Make a public function known by its name to all that goes over the primitives."""
+    primitives[function.__name__] = function
+    return function
+
+
 class _ListedError(Exception):
     """Carries what a call would do out of it, before anything is computed."""
 
 
 _calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar("calls", default=())
 _listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
+
+
+_launching: contextvars.ContextVar[bool] = contextvars.ContextVar("launching", default=False)
+
+
+@contextlib.contextmanager
+def launching() -> Iterator[None]:
+    """Let calls end without a result inside the block, unless they are computed by method kernel."""
+    token = _launching.set(True)
+    try:
+        yield
+    except _ListedError:
+        pass
+    finally:
+        _launching.reset(token)
 
 
 class Inside(str):
@@ -137,6 +229,53 @@ def computing() -> Iterator[None]:
         _listing.reset(token)
 
 
+# ---- What is remembered from call to call -----------------------------------------------------------------------
+
+
+class _Prepared:
+    """A call made ready: what computes it, and what `explain` is told."""
+
+    __slots__ = ("call", "run")
+
+    def __init__(self, run: Callable[..., Any], call: Call) -> None:
+        self.run, self.call = run, call
+
+
+_prepared: Memo[_Prepared] = Memo()
+
+
+def call_key(primitive: str, x: Any, *options: Any, gradient: bool = False) -> Any:
+    """Return what a call can be found again by, or None.
+
+    ``x`` is an array, or a tuple of all arrays of the call. Options of another type are others, though 1 and True are
+    equal. A function among them is to be given by its `lasting_key`.
+    """
+    found = signature(x, gradient)
+    if found is None:
+        return None
+    kinds: tuple[Any, ...] = tuple(map(type, options))
+    if tuple in kinds:
+        kinds = tuple([repr(one) if type(one) is tuple else type(one) for one in options])
+    return primitive, found, options, kinds
+
+
+def recalled(key: Any) -> Callable[..., Any] | None:
+    """Return what computed the call of this key before, a function of its arrays, or None."""
+    found = _prepared.get(key)
+    if found is None or _listing.get() or _launching.get():
+        return None
+    for calls in _calls.get():
+        calls.append(Call(found.call.primitive, found.call.method, {**found.call.refusals}))
+    return found.run
+
+
+def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy arrays that does not warn of infinities and NaN."""
+
+    quietly: Callable[..., Any] = np.errstate(all="ignore")(run)
+    return quietly
+
+
 class Methods:
     """The methods of one primitive, in the order ``auto`` tries them.
 
@@ -144,11 +283,11 @@ class Methods:
     ----------
     primitive : str
         Name of the public function.
-    **methods : Method
+    **methods : Way
         The methods by name, first choice first.
     """
 
-    def __init__(self, primitive: str, /, **methods: Method) -> None:
+    def __init__(self, primitive: str, /, **methods: Method | Way) -> None:
         self.primitive = primitive
         self._methods = methods
         self._choices = ("auto", *methods)
@@ -160,6 +299,8 @@ class Methods:
     def __call__(self, method: str, /, *args: Any) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
         self.check(method)
+        if isinstance(method, Abstract) and isinstance(args[-1], Checked):
+            return args[-1].empty(args[0])
         if _listing.get():
             raise _ListedError({name: _reason(one, args, auto=True) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
@@ -177,20 +318,36 @@ class Methods:
             reason = _reason(one, args, auto=False)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
+        if _launching.get() and name != "kernel":
+            raise _ListedError({})
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
         xp = args[0] if args else None
-        kinds = autocast(xp)
         with quiet(xp):
-            if kinds:
-                with without_autocast(kinds):
-                    result = one.run(*args)
-            else:
-                result = one.run(*args)
+            run, given, key = self._ready(one, args, method)
+            kinds = autocast(xp)
+            with without_autocast(kinds) if kinds else contextlib.nullcontext():
+                result = run(*given)
+            if key is not None:
+                own = _quietly(run) if library(xp) == "numpy" else run
+                _prepared.keep(key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
 
+    @staticmethod
+    def _ready(
+        one: Method | Way, args: tuple[Any, ...], method: str
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+        """Return what computes a call, what it takes, and what the call can be found again by, or None."""
+        if isinstance(one, Method):
+            return one.run, args, None
+        xp, call = args
+        run = one.prepare(xp, call)
+        if one.derivative is not None:
+            run = one.derivative(xp, call, run, method)
+        return run, call.arrays, call.key
 
-def _reason(method: Method, args: tuple[Any, ...], *, auto: bool) -> str | None:
+
+def _reason(method: Method | Way, args: tuple[Any, ...], *, auto: bool) -> str | None:
     reason = method.refusal(*args) if method.refusal else None
     if reason is None and auto and method.slower:
         reason = method.slower(*args)

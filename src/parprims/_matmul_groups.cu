@@ -1,8 +1,13 @@
 // Matrix product on tensor cores by the instructions of a group of four warps (wgmma, compute capability 9.0 alone).
 //
-// Stands after _matmul_tensor.cu, whose kinds and copies it takes, and after multiply_group, one wgmma, which Python
-// writes for the kind and the width at hand: c += a b, a of 64 x DEPTH from shared memory or registers, b of DEPTH x WIDTH
-// from shared memory, asynchronously. What an instruction reads from shared memory lies in rows of 128 bytes whose parts of
+// Stands after _matmul_tensor.cu, whose kinds and copies it takes. The instruction itself depends on the kind and the width:
+//   struct Wgmma {
+//       static constexpr int WIDTH;
+//       // c += a b, or without `more` c = a b, asynchronously: a of 64 x DEPTH from shared memory (by its descriptor) or
+//       // from registers, b of DEPTH x WIDTH from shared memory.
+//       static void multiply(float (&c)[WIDTH / 2], a, unsigned long long b, int more);
+//   };
+// What an instruction reads from shared memory lies in rows of 128 bytes whose parts of
 // 16 are exchanged within each 8 rows (the 128-byte swizzle), so that neither copies nor reads meet bank conflicts.
 //   multiply_by_groups        16-bit floats: both factors from shared memory, whichever way they lie.
 //   multiply_floats_by_groups TF32 and SPLIT: instructions on 32-bit numbers take factors whose lines lie along k only.
@@ -18,8 +23,7 @@
 // 16-bit floats win for small products.
 //
 // A block goes from one tile of the result, or part of its sum, to the next, so that copies for that are under way while a
-// result is written: work(unit, then) calls then(a, b, c, p) with the factors, the result and the place of a unit. The
-// first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
+// result is written. The first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
 // in shared memory for each of the STAGES tiles there: `full`, when all that a tile consists of has come; `empty`, when all
 // that multiply are done with it. What was written is shown to the tensor cores, which read shared memory past the
 // caches of ordinary reads, by those who have waited for it, or by those who have copied it and seen to it.
@@ -36,6 +40,7 @@ enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
 struct alignas(128) TensorMap {
     unsigned words[32];
 };
+static_assert(2 * sizeof(TensorMap) == 256, "a block has as much scratch, for the maps of both factors");
 
 // What bulk copies know besides: the length of lines along k; how many matrices there are, and how far those of a and of b are
 // apart, in elements: 0 if all products share one; memory for the tensor maps of all blocks.
@@ -45,8 +50,8 @@ struct Bulk {
 };
 
 // A tile of a factor in rows of 128 bytes: LENGTH lines of K numbers (ALONG), or for each 128 bytes of lines K rows.
-template <int LENGTH, int K, int THREADS, bool ALONG>
-struct Swizzled {
+template <class T, int LENGTH, int K, int THREADS, bool ALONG>
+struct SwizzledTile {
     static constexpr int VECTOR = 16 / (int)sizeof(T), ROW = 8 * VECTOR, PITCH = ROW, SIZE = LENGTH * K;
     static_assert(ALONG ? K == ROW : LENGTH % ROW == 0, "rows have 128 bytes");
 
@@ -55,7 +60,7 @@ struct Swizzled {
         return (part / 8 * K * !ALONG + row) * ROW + (part % 8 ^ row % 8) * VECTOR;
     }
 
-    using Tiles = Copies<Swizzled, LENGTH, K, THREADS, VECTOR, ALONG>;
+    using Copies = TileCopies<T, SwizzledTile, LENGTH, K, THREADS, VECTOR, ALONG>;
 
     // What tells an instruction where lines from `line` on and numbers from k on lie: the address; the distance of
     // blocks of 128 bytes of lines; that of 8 rows; the swizzle.
@@ -71,7 +76,7 @@ struct Swizzled {
     // Describes a factor, whose matrices are `step` apart, for bulk copies (a tensor map), as a warp: in shared memory, from
     // where it goes to `map`.
     template <Kind KIND>
-    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor& factor, const Bulk& bulk, Index step) {
+    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor<T>& factor, const Bulk& bulk, Index step) {
         shared.words[threadIdx.x % WARP] = 0;
         map->words[threadIdx.x % WARP] = 0;  // what goes there is exchanged with what lies there, atomically
         __syncwarp();
@@ -183,12 +188,12 @@ DEVICE void wait(unsigned barrier, int parity) {
 // where it has come, when the copies of LAG - 1 later ones are under way. LOADED: threads load from a tile, and each of them
 // leaves it; otherwise the tensor cores read it, and a warp leaves it as one.
 template <int GROUPS, int STAGES, bool PREPARED, bool LOADED, Copying HOW>
-struct Meeting {
+struct Pipeline {
     static constexpr int COPIERS = (HOW != AT_ONCE) * 128 + (HOW != BY_THREADS), READERS = GROUPS * (LOADED ? 128 : 4);
     static constexpr unsigned LAG = 2;
     unsigned barriers;
 
-    DEVICE Meeting() {
+    DEVICE Pipeline() {
         __shared__ unsigned long long memory[2 * STAGES];
         barriers = (unsigned)__cvta_generic_to_shared(memory);
         asm("" : "+r"(barriers));  // keeps the address from being found again, which takes long, wherever it is used
@@ -247,13 +252,15 @@ struct Meeting {
 };
 
 // Combines parts as all threads but those that copy; the barrier of all is not for them.
-template <int GROUPS, int COUNT>
-DEVICE bool combine_parts_of_groups(S (&sums)[COUNT], const Place& p, void* parts, void* tickets) {
-    return combine_parts(sums, p, parts, tickets, (int)threadIdx.x - 128, GROUPS * 128,
+template <class Op, int GROUPS, int COUNT>
+DEVICE bool combine_parts_of_groups(
+    typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
+    return combine_parts<Op>(sums, tile, parts, tickets, (int)threadIdx.x - 128, GROUPS * 128,
                          [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
 // Returns the first place in dynamic shared memory that is a multiple of 1024 bytes, as swizzled rows begin.
+template <class T>
 DEVICE T* swizzled_memory() {
     extern __shared__ uint4 memory[];
     const unsigned address = (unsigned)__cvta_generic_to_shared(memory);
@@ -277,8 +284,8 @@ DEVICE void exchange(unsigned& first, unsigned& second, int bit) {
 
 // Writes the sums of a group, as numbers of 16 bits, to c from (row, column) on, where c has rows of whole eights of them:
 // each thread those that its four neighbours have side by side.
-template <int COUNT>
-DEVICE void save_eights(const float (&sums)[COUNT], const Result& c, Index row, Index column) {
+template <class Op, int COUNT>
+DEVICE void save_eights(const float (&sums)[COUNT], const Result<typename Op::Element>& c, Index row, Index column) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const Index i = row + row_of(half * 2);
@@ -287,7 +294,7 @@ DEVICE void save_eights(const float (&sums)[COUNT], const Result& c, Index row, 
             unsigned pairs[4];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const T pair[2] = {save(sums[at + e * 4]), save(sums[at + e * 4 + 1])};
+                const typename Op::Element pair[2] = {Op::save(sums[at + e * 4]), Op::save(sums[at + e * 4 + 1])};
                 memcpy(&pairs[e], pair, sizeof(unsigned));
             }
             exchange(pairs[0], pairs[1], 1), exchange(pairs[2], pairs[3], 1);
@@ -299,14 +306,15 @@ DEVICE void save_eights(const float (&sums)[COUNT], const Result& c, Index row, 
     }
 }
 
-// Calls then(a, b, c, p, tiles) for all units of the block, with the number of tiles along k.
-template <int K, class Work, class Then>
-DEVICE void for_each_unit(const Work& work, unsigned units, const Then& then) {
+// Calls then(work, tiles) for all units of the block, with what a unit consists of, for a kernel whose tile has M lines of
+// its left factor and N of its right one, and with its number of tiles along k.
+template <int M, int N, int K, bool SWAPPED, class Products, class Then>
+DEVICE void for_each_unit(const Products& products, unsigned units, const Then& then) {
 #pragma unroll 1
-    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x)
-        work(unit, [&](const Factor& a, const Factor& b, const Result& c, const Place& p) {
-            then(a, b, c, p, (int)((p.end - p.begin + K - 1) / K));
-        });
+    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const auto work = products.template work<M, N, SWAPPED>(unit);
+        then(work, (int)((work.tile.end - work.tile.begin + K - 1) / K));
+    }
 }
 
 // For tiles that are shown as they come.
@@ -315,44 +323,44 @@ struct Nothing {
 };
 
 // Begins a block: returns false to the groups that are to multiply. The first group copies the tiles of all units, of the left
-// factor and the right one (for TURNED these are b and a), prepare(stage) as in `Meeting`, and is done. Where three groups
-// share the registers, it gives some of its own to the others.
-template <Kind KIND, int K, class Left, class Right, bool TURNED, int GROUPS, int STAGES, bool PREPARED, bool LOADED,
-          Copying HOW, class Work, class Prepare = Nothing>
-DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& meeting, const Work& work, unsigned units,
-                       T* left, T* right, const Bulk& bulk = {}, const Prepare& prepare = {}) {
+// factor and the right one (b and a if SWAPPED), prepare(stage) as in `Pipeline`, and is done. Where three groups share the
+// registers, it gives some of its own to the others.
+template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
+          bool LOADED, Copying HOW, class Products, class Prepare = Nothing, class T = typename Products::T>
+DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW>& pipeline, const Products& products,
+                       unsigned units, T* left, T* right, const Bulk& bulk = {}, const Prepare& prepare = {}) {
     if (threadIdx.x >= 128) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
         return false;
     }
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     TensorMap *const right_map = static_cast<TensorMap*>(bulk.maps) + blockIdx.x * 2, *const left_map = right_map + 1;
-    const Index left_step = TURNED ? bulk.step_b : bulk.step_a, right_step = TURNED ? bulk.step_a : bulk.step_b;
+    const Index left_step = SWAPPED ? bulk.step_b : bulk.step_a, right_step = SWAPPED ? bulk.step_a : bulk.step_b;
     if constexpr (HOW != BY_THREADS) {
         __shared__ TensorMap shared[2];
-        if (threadIdx.x < WARP)
-            work(0, [&](const Factor& a, const Factor& b, const Result&, const Place&) {
-                const auto &from_left = TURNED ? b : a, &from_right = TURNED ? a : b;
-                Right::template describe<KIND>(right_map, shared[0], from_right, bulk, right_step);
-                if constexpr (HOW == AT_ONCE)
-                    Left::template describe<KIND>(left_map, shared[1], from_left, bulk, left_step);
-            });
+        if (threadIdx.x < WARP) {
+            const auto work = products.template work<M, N, SWAPPED>(0);
+            const auto &from_left = SWAPPED ? work.b : work.a, &from_right = SWAPPED ? work.a : work.b;
+            Right::template describe<KIND>(right_map, shared[0], from_right, bulk, right_step);
+            if constexpr (HOW == AT_ONCE) Left::template describe<KIND>(left_map, shared[1], from_left, bulk, left_step);
+        }
         if (HOW == AT_ONCE && threadIdx.x > 0) return true;
     }
     unsigned at = 0;
-    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result&, const Place& p, int tiles) {
-        typename Left::Tiles from_left(TURNED ? b : a, p.row, p.begin, p.end);
-        typename Right::Tiles from_right(TURNED ? a : b, p.column, p.begin, p.end);
-        int k = (int)p.begin;
+    for_each_unit<M, N, K, SWAPPED>(products, units, [&](const auto& work, int tiles) {
+        const WorkTile& part = work.tile;
+        typename Left::Copies from_left(SWAPPED ? work.b : work.a, part.row, part.begin, part.end);
+        typename Right::Copies from_right(SWAPPED ? work.a : work.b, part.column, part.begin, part.end);
+        int k = (int)part.begin;
         const auto copy = [&](unsigned at) {
             T *const to_left = left + at % STAGES * Left::SIZE, *const to_right = right + at % STAGES * Right::SIZE;
             if constexpr (HOW != BY_THREADS) {
                 if (threadIdx.x == 0) {
-                    const unsigned full = meeting.full(at);
+                    const unsigned full = pipeline.full(at);
                     arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));
-                    Right::copy_at_once(right_map, to_right, full, (int)p.column, k, right_step ? p.matrix : 0);
+                    Right::copy_at_once(right_map, to_right, full, (int)part.column, k, right_step ? part.matrix : 0);
                     if constexpr (HOW == AT_ONCE)
-                        Left::copy_at_once(left_map, to_left, full, (int)p.row, k, left_step ? p.matrix : 0);
+                        Left::copy_at_once(left_map, to_left, full, (int)part.row, k, left_step ? part.matrix : 0);
                 }
                 k += K;
             } else {
@@ -361,23 +369,30 @@ DEVICE bool copy_units(const Meeting<GROUPS, STAGES, PREPARED, LOADED, HOW>& mee
             if constexpr (HOW != AT_ONCE) from_left.copy(to_left);
         };
 #pragma unroll 1
-        for (const unsigned end = at + tiles; at < end; ++at) meeting.copy_tile(at, copy, prepare);
+        for (const unsigned end = at + tiles; at < end; ++at) pipeline.copy_tile(at, copy, prepare);
     });
-    meeting.end_copies(at, prepare);
+    pipeline.end_copies(at, prepare);
     return true;
 }
 
-template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Work>
-DEVICE void multiply_by_groups(const Work& work, unsigned units, void* parts, void* tickets, const Bulk& bulk = {}) {
+template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, bool A_ALONG,
+          bool B_ALONG, bool C_VECTOR, class Products>
+DEVICE void multiply_by_groups(
+    const Products& products, unsigned units, void* parts, void* tickets, const Bulk& bulk = {}) {
+    using T = typename Op::Element;
     constexpr int GROUPS = M / 64;
-    using TileA = Swizzled<M, K, 128, A_ALONG>;
-    using TileB = Swizzled<N, K, 128, B_ALONG>;
-    T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    const Meeting<GROUPS, STAGES, false, false, HOW> meeting;
-    if (copy_units<KIND, K, TileA, TileB, false>(meeting, work, units, shared_a, shared_b, bulk)) return;
+    using TileA = SwizzledTile<T, M, K, 128, A_ALONG>;
+    using TileB = SwizzledTile<T, N, K, 128, B_ALONG>;
+    static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
+    static_assert(STAGES * (TileA::SIZE + TileB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit shared memory");
+    T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * TileA::SIZE;
+    const Pipeline<GROUPS, STAGES, false, false, HOW> pipeline;
+    if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
-    for_each_unit<K>(work, units, [&](const Factor&, const Factor&, const Result& c, const Place& p, int tiles) {
+    for_each_unit<M, N, K, false>(products, units, [&](const auto& work, int tiles) {
+        const auto& c = work.c;
+        const WorkTile& part = work.tile;
         float sums[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
@@ -385,47 +400,50 @@ DEVICE void multiply_by_groups(const Work& work, unsigned units, void* parts, vo
         for (int tile = 0; tile < tiles; ++tile, ++at) {
             const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
             const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
-            meeting.wait_for_tile(at);
+            pipeline.wait_for_tile(at);
             if (HOW == BY_THREADS) show_to_tensor_cores();
             begin_products();
 #pragma unroll
             for (int k = 0; k < K; k += Fragment<KIND>::DEPTH)
-                multiply_group(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
+                Wgmma::multiply(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
             end_products();
             wait_for_products<1>();
-            if (tile > 0) meeting.leave_tile(at - 1);
+            if (tile > 0) pipeline.leave_tile(at - 1);
         }
         wait_for_products<0>();
         keep_behind(sums);
-        meeting.leave_tile(at - 1);
+        pipeline.leave_tile(at - 1);
 
-        if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
+        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
         if constexpr (C_VECTOR) {
-            save_eights(sums, c, p.row + row, p.column);
+            save_eights<Op>(sums, c, part.row + row, part.column);
         } else {
-            save_pairs<false>(sums, c, [&](int at, Index& i, Index& j) {
-                i = p.row + row + row_of(at);
-                j = p.column + column_of(at);
+            save_pairs<Op, false>(sums, c, [&](int at, Index& i, Index& j) {
+                i = part.row + row + row_of(at);
+                j = part.column + column_of(at);
             });
         }
     });
 }
 
-// M lines of the left factor, N of the right one. TURNED: these are columns and rows of c. TF32 starts the products of a
+// M lines of the left factor, N of the right one, which are columns and rows of c if SWAPPED. TF32 starts the products of a
 // tile before those of the last one have ended. SPLIT sums the products of a tile apart, and adds them to sums in
 // registers while those with remainders, whose sums need no such care, are under way.
-template <Kind KIND, int M, int N, int K, int STAGES, Copying HOW, int LEFT_VECTOR, bool LEFT_ALONG, bool TURNED,
-          bool C_VECTOR, class Work>
+template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, int LEFT_VECTOR,
+          bool LEFT_ALONG, bool SWAPPED, bool C_VECTOR, class Products>
 DEVICE void multiply_floats_by_groups(
-    const Work& work, unsigned units, Index depth, void* parts, void* tickets, const Bulk& bulk = {}) {
+    const Products& products, unsigned units, void* parts, void* tickets, const Bulk& bulk = {}) {
+    using T = typename Op::Element;
     constexpr int GROUPS = M / 64, PARTS = Fragment<KIND>::PARTS;
-    using Left = Staged<M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
-    using Right = Swizzled<N, K, 128, true>;
+    using Left = PaddedTile<T, M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
+    using Right = SwizzledTile<T, N, K, 128, true>;
+    static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
+    static_assert(STAGES * (Left::SIZE + PARTS * Right::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit shared memory");
     static_assert(N % 16 == 0, "128 threads split 16 lines at once");
-    T* const shared_right = swizzled_memory();
+    T* const shared_right = swizzled_memory<T>();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
-    const Meeting<GROUPS, STAGES, KIND == SPLIT, true, HOW> meeting;
+    const Pipeline<GROUPS, STAGES, KIND == SPLIT, true, HOW> pipeline;
     // Splits the vectors that this thread has copied.
     const auto prepare = [&](int stage) {
         if constexpr (KIND == SPLIT) {
@@ -444,7 +462,9 @@ DEVICE void multiply_floats_by_groups(
             }
         }
     };
-    if (copy_units<KIND, K, Left, Right, TURNED>(meeting, work, units, shared_left, shared_right, bulk, prepare)) return;
+    if (copy_units<KIND, M, N, K, Left, Right, SWAPPED>(
+            pipeline, products, units, shared_left, shared_right, bulk, prepare))
+        return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // the number of a tile along k, of all units
 
@@ -464,13 +484,15 @@ DEVICE void multiply_floats_by_groups(
             for (int part = 0; part < PARTS; ++part) to[i / 4][part][i % 4] = both[part];
         }
     };
-    for_each_unit<K>(work, units, [&](const Factor& a, const Factor& b, const Result& c, const Place& p, int tiles) {
+    for_each_unit<M, N, K, SWAPPED>(products, units, [&](const auto& work, int tiles) {
+        const auto& c = work.c;
+        const WorkTile& part = work.tile;
         float sums[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
         T next[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
         const auto take = [&](unsigned tile) {
-            meeting.wait_for_tile(tile);
+            pipeline.wait_for_tile(tile);
             if (KIND != SPLIT && HOW == BY_THREADS) show_to_tensor_cores();
             load_left(next, tile);
         };
@@ -487,12 +509,12 @@ DEVICE void multiply_floats_by_groups(
                 begin_products();
 #pragma unroll
                 for (int k = 0; k < K; k += 8)
-                    multiply_group(tile, x[k / 8][0], Right::descriptor(shared_right + place, 0, k), k > 0);
+                    Wgmma::multiply(tile, x[k / 8][0], Right::descriptor(shared_right + place, 0, k), k > 0);
                 end_products();
 #pragma unroll
                 for (int k = 0; k < K; k += 8) {
-                    multiply_group(rest, x[k / 8][1], Right::descriptor(shared_right + place, 0, k), 1);
-                    multiply_group(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
+                    Wgmma::multiply(rest, x[k / 8][1], Right::descriptor(shared_right + place, 0, k), 1);
+                    Wgmma::multiply(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
                 }
                 end_products();
                 if (at + 1 < end) take(at + 1);
@@ -502,7 +524,7 @@ DEVICE void multiply_floats_by_groups(
                 for (int i = 0; i < N / 2; ++i) sums[i] += tile[i];
                 wait_for_products<0>();
                 keep_behind(rest);
-                meeting.leave_tile(at);
+                pipeline.leave_tile(at);
             }
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) sums[i] += rest[i] * (1 / UNITS);
@@ -514,12 +536,12 @@ DEVICE void multiply_floats_by_groups(
                 const T* const from = shared_right + at % STAGES * Right::SIZE;
                 begin_products();
 #pragma unroll
-                for (int k = 0; k < K; k += 8) multiply_group(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
+                for (int k = 0; k < K; k += 8) Wgmma::multiply(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
                 end_products();
                 const bool more = at + 1 < end;
                 if (more) take(at + 1);
                 wait_for_products<1>();
-                if (at > begin) meeting.leave_tile(at - 1);
+                if (at > begin) pipeline.leave_tile(at - 1);
                 if (more) split_left(later, next);
                 ++at;
             };
@@ -530,25 +552,25 @@ DEVICE void multiply_floats_by_groups(
             }
             wait_for_products<0>();
             keep_behind(sums);
-            meeting.leave_tile(at - 1);
+            pipeline.leave_tile(at - 1);
         }
 
-        if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
+        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
         const auto where = [&](int at, Index& i, Index& j) {
-            i = TURNED ? p.column + column_of(at) : p.row + row + row_of(at);
-            j = TURNED ? p.row + row + row_of(at) : p.column + column_of(at);
+            i = SWAPPED ? part.column + column_of(at) : part.row + row + row_of(at);
+            j = SWAPPED ? part.row + row + row_of(at) : part.column + column_of(at);
         };
-        if constexpr (!TURNED) {
-            save_pairs<C_VECTOR>(sums, c, where);
+        if constexpr (!SWAPPED) {
+            save_pairs<Op, C_VECTOR>(sums, c, where);
         } else {
 #pragma unroll
             for (int at = 0; at < N / 2; ++at) {
                 Index i, j;
                 where(at, i, j);
-                if (i < c.m && j < c.n) c.base[i * c.n + j] = save(sums[at]);
+                if (i < c.m && j < c.n) c.base[i * c.n + j] = Op::save(sums[at]);
             }
         }
-        multiply_again(sums, a, b, c, depth, where);
+        multiply_again<Op>(sums, work.a, work.b, c, products.k, where);
     });
 }
 
@@ -559,38 +581,43 @@ struct Flag {
 
 // Each warp has a tile of 64 x 32. While it multiplies 16 rows of that, it loads those that follow, and a part of what the
 // next step along k has of the right factor.
-template <Kind KIND, int M, int N, int K, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR,
-          class Work>
-DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, void* parts, void* tickets) {
+template <class Op, Kind KIND, int M, int N, int K, int STAGES, int BYTES, int A_VECTOR, bool A_ALONG, int B_VECTOR,
+          bool B_ALONG, bool C_VECTOR, class Products>
+DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units, void* parts, void* tickets) {
+    using T = typename Op::Element;
+    using S = typename Op::Sum;
     constexpr int TALL = 4, BROAD = 4, ACROSS = N / (BROAD * 8), GROUPS = M / (TALL * 16) * ACROSS / 4;
     constexpr int DEPTH = Fragment<KIND>::DEPTH, STEPS = K / DEPTH;
     static_assert(STEPS % 2 == 0 && TALL == BROAD, "two sets of registers take turns");
-    using StagedA = Staged<M, K, 128, A_VECTOR, A_ALONG>;
-    using StagedB = Staged<N, K, 128, B_VECTOR, B_ALONG>;
-    T *const shared_a = swizzled_memory(), *const shared_b = shared_a + STAGES * StagedA::SIZE;
-    const Meeting<GROUPS, STAGES, false, true, BY_THREADS> meeting;
-    if (copy_units<KIND, K, StagedA, StagedB, false>(meeting, work, units, shared_a, shared_b)) return;
+    using SharedA = PaddedTile<T, M, K, 128, A_VECTOR, A_ALONG>;
+    using SharedB = PaddedTile<T, N, K, 128, B_VECTOR, B_ALONG>;
+    static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit shared memory");
+    T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * SharedA::SIZE;
+    const Pipeline<GROUPS, STAGES, false, true, BY_THREADS> pipeline;
+    if (copy_units<KIND, M, N, K, SharedA, SharedB, false>(pipeline, products, units, shared_a, shared_b)) return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     const int lane = threadIdx.x % WARP;
-    Reader<StagedA, 8, 4> from_a(row + lane / 4, lane % 4);
-    Reader<StagedB, 8, 4> from_b(column + lane / 4, lane % 4);
+    TileReader<SharedA, 8, 4> from_a(row + lane / 4, lane % 4);
+    TileReader<SharedB, 8, 4> from_b(column + lane / 4, lane % 4);
     S x[2][4], y[2][BROAD][2];
     const auto load_x = [&](S (&to)[4], int i, int k) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) to[e] = load(from_a.at(i * 16 + e % 2 * 8, k + e / 2 * 4));
+        for (int e = 0; e < 4; ++e) to[e] = Op::load(from_a.at(i * 16 + e % 2 * 8, k + e / 2 * 4));
     };
     const auto load_y = [&](S (&to)[2], int j, int k) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) to[e] = load(from_b.at(j * 8, k + e * 4));
+        for (int e = 0; e < 2; ++e) to[e] = Op::load(from_b.at(j * 8, k + e * 4));
     };
-    const auto turn_a = [&](unsigned at) { from_a.turn_to(shared_a + at % STAGES * StagedA::SIZE); };
-    const auto turn_b = [&](unsigned at) { from_b.turn_to(shared_b + at % STAGES * StagedB::SIZE); };
+    const auto move_a = [&](unsigned at) { from_a.move_to(shared_a + at % STAGES * SharedA::SIZE); };
+    const auto move_b = [&](unsigned at) { from_b.move_to(shared_b + at % STAGES * SharedB::SIZE); };
     unsigned at = 0;  // the number of a tile along k, of all units
-    for_each_unit<K>(work, units, [&](const Factor&, const Factor&, const Result& c, const Place& p, int tiles) {
+    for_each_unit<M, N, K, false>(products, units, [&](const auto& work, int tiles) {
+        const auto& c = work.c;
+        const WorkTile& part = work.tile;
         S tile[TALL][BROAD][4] = {};
-        meeting.wait_for_tile(at);
-        turn_a(at), turn_b(at);
+        pipeline.wait_for_tile(at);
+        move_a(at), move_b(at);
 #pragma unroll
         for (int j = 0; j < BROAD; ++j) load_y(y[0][j], j, 0);
         load_x(x[0], 0, 0);
@@ -600,8 +627,8 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, void* p
                 const bool last = step == STEPS - 1, next = !last || more.value;
                 const int k = last ? 0 : (step + 1) * DEPTH;  // of the next step, in its tile
                 if (last && next) {
-                    meeting.wait_for_tile(at + 1);
-                    turn_b(at + 1);
+                    pipeline.wait_for_tile(at + 1);
+                    move_b(at + 1);
                 }
 #pragma unroll
                 for (int i = 0; i < TALL; ++i) {
@@ -609,11 +636,11 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, void* p
                     if (i + 1 < TALL) {
                         load_x(x[(i + 1) % 2], i + 1, step * DEPTH);
                     } else if (next) {
-                        if (last) turn_a(at + 1);
+                        if (last) move_a(at + 1);
                         load_x(x[0], 0, k);
                     }
                     if (next) load_y(y[(step + 1) % 2][i], i, k);
-                    if (last && i == TALL - 2) meeting.leave_tile(at);
+                    if (last && i == TALL - 2) pipeline.leave_tile(at);
 #pragma unroll
                     for (int j = 1; j < BROAD; ++j) multiply_add<KIND>(tile[i][j], x[i % 2], y[step % 2][j]);
                 }
@@ -626,10 +653,10 @@ DEVICE void multiply_doubles_by_groups(const Work& work, unsigned units, void* p
         S sums[TALL * BROAD * 4];
 #pragma unroll
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
-        if (!combine_parts_of_groups<GROUPS>(sums, p, parts, tickets)) return;
-        save_pairs<C_VECTOR>(sums, c, [&](int at, Index& i, Index& j) {
-            i = p.row + row + Step<KIND, TALL, BROAD>::row_of(at);
-            j = p.column + column + Step<KIND, TALL, BROAD>::column_of(at);
+        if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
+        save_pairs<Op, C_VECTOR>(sums, c, [&](int at, Index& i, Index& j) {
+            i = part.row + row + WarpStep<KIND, TALL, BROAD>::row_of(at);
+            j = part.column + column + WarpStep<KIND, TALL, BROAD>::column_of(at);
         });
     });
 }

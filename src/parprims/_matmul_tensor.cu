@@ -1,6 +1,6 @@
 // Matrix product on tensor cores, by the instructions of a warp (mma.sync, compute capability 8.0 and later).
 //
-// Stands after _matmul.cu, whose Factor, Place and Result it takes. KIND says what is multiplied:
+// Stands after _matmul.cu, whose view of a batch of products it takes. KIND says what is multiplied:
 //   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, fragments by ldmatrix, which also transposes
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
 //   SPLIT         float32 as the sum of two such numbers, the second in units of 1 / UNITS, so that it keeps its digits
@@ -26,11 +26,13 @@ enum Kind { HALF, BFLOAT, TF32, SPLIT, DOUBLE };
 template <Kind KIND>
 struct Fragment {
     using Register = unsigned;
+    using Sum = float;
     static constexpr int DEPTH = KIND == HALF || KIND == BFLOAT ? 16 : 8, PARTS = KIND == SPLIT ? 2 : 1;
 };
 template <>
 struct Fragment<DOUBLE> {
     using Register = double;
+    using Sum = double;
     static constexpr int DEPTH = 8, PARTS = 1;
 };
 
@@ -112,7 +114,7 @@ constexpr float UNITS = 2048;  // as many as a remainder is smaller than what it
 template <Kind KIND, class Register, int PARTS, class Number>
 DEVICE void split(Register (&to)[PARTS], Number x) {
     if constexpr (KIND == DOUBLE) {
-        to[0] = load(x);
+        to[0] = x;
     } else if constexpr (KIND == SPLIT) {
         to[0] = (__float_as_uint(x) + 0x1000) & ~0x1fffu;
         to[1] = __float_as_uint((x - __uint_as_float(to[0])) * UNITS);
@@ -122,7 +124,7 @@ DEVICE void split(Register (&to)[PARTS], Number x) {
 }
 
 // Copies `count` of N elements to shared memory, and zeros for the others, past the registers where they are wide enough.
-template <int N>
+template <int N, class T>
 DEVICE void copy_or_clear(T* to, const T* from, int count) {
     constexpr int BYTES = N * sizeof(T);
 #if __CUDA_ARCH__ >= 800
@@ -154,23 +156,23 @@ DEVICE void wait_for_copies() {
 // Copies tiles of a factor that follow each other along k to shared memory: rows, which are LENGTH lines of K numbers (ALONG)
 // or K rows with a number of every line, in vectors to Layout::place(row, column). That is Layout::PITCH times row and what
 // depends on row % 8 alone. From `end` on, and beyond the last line, there are zeros.
-template <class Layout, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
-struct Copies {
-    using Mine = Spread<ALONG ? LENGTH : K, (ALONG ? K : LENGTH) / VECTOR, THREADS>;
+template <class T, class Layout, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
+struct TileCopies {
+    using Map = ThreadMap<ALONG ? LENGTH : K, (ALONG ? K : LENGTH) / VECTOR, THREADS>;
     // After so many vectors of a thread its rows have the same remainder modulo 8.
-    static constexpr int PERIOD = Mine::DOWN % 8 == 0 ? 1 : Mine::DOWN % 4 == 0 ? 2 : Mine::DOWN % 2 == 0 ? 4 : 8;
-    const Factor& from;
+    static constexpr int PERIOD = Map::DOWN % 8 == 0 ? 1 : Map::DOWN % 4 == 0 ? 2 : Map::DOWN % 2 == 0 ? 4 : 8;
+    const Factor<T>& from;
     const Index first, end, down, right;  // down and right are strides
     Index begin;                          // of the next tile
     const T* next;                        // what the thread reads first of it
     int whole;                            // tiles from it on that lie inside
 
-    DEVICE Copies(const Factor& from, Index first, Index begin, Index end)
+    DEVICE TileCopies(const Factor<T>& from, Index first, Index begin, Index end)
         : from(from), first(first), end(end), down(ALONG ? from.outer : from.along),
           right(VECTOR > 1 ? 1 : ALONG ? from.along : from.outer), begin(begin),
           next(from.base + first * from.outer + begin * from.along),
           whole(first + LENGTH <= from.length ? (int)((end - begin) / K) : 0) {
-        next += Mine::row(0) * down + Mine::vector(0) * VECTOR * right;
+        next += Map::row(0) * down + Map::vector(0) * VECTOR * right;
     }
 
     // Begins to copy the next tile.
@@ -179,24 +181,24 @@ struct Copies {
             T* to[PERIOD];
             const T* at = next;
 #pragma unroll
-            for (int e = 0; e < Mine::EACH; ++e) {
-                const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
-                if (Mine::beyond(e)) break;
-                if (!Mine::EVEN) at = next + (row - Mine::row(0)) * down + (column - Mine::vector(0) * VECTOR) * right;
-                if (!Mine::EVEN || e < PERIOD) to[e % PERIOD] = shared + Layout::place(row, column);
-                const int later = Mine::EVEN ? e / PERIOD * PERIOD * Mine::DOWN * Layout::PITCH : 0;
+            for (int e = 0; e < Map::EACH; ++e) {
+                const int row = Map::row(e), column = Map::vector(e) * VECTOR;
+                if (Map::beyond(e)) break;
+                if (!Map::EVEN) at = next + (row - Map::row(0)) * down + (column - Map::vector(0) * VECTOR) * right;
+                if (!Map::EVEN || e < PERIOD) to[e % PERIOD] = shared + Layout::place(row, column);
+                const int later = Map::EVEN ? e / PERIOD * PERIOD * Map::DOWN * Layout::PITCH : 0;
                 using Vector = typename Word<VECTOR * sizeof(T)>::Type;
                 copy_async(*reinterpret_cast<Vector*>(to[e % PERIOD] + later), *reinterpret_cast<const Vector*>(at));
-                at += Mine::DOWN * down;
+                at += Map::DOWN * down;
                 asm("" : "+l"(at));  // keeps the sum from being written as products with e
             }
         } else {
             const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
             const T* const start = from.base + first * from.outer + begin * from.along;
 #pragma unroll 1
-            for (int e = 0; e < Mine::EACH; ++e) {
-                const int row = Mine::row(e), column = Mine::vector(e) * VECTOR;
-                if (Mine::beyond(e)) break;
+            for (int e = 0; e < Map::EACH; ++e) {
+                const int row = Map::row(e), column = Map::vector(e) * VECTOR;
+                if (Map::beyond(e)) break;
                 const Index count = row < rows ? max((Index)0, min((Index)VECTOR, columns - column)) : 0;
                 const T* const at = start + row * down + column * right;
                 copy_or_clear<VECTOR>(shared + Layout::place(row, column), count ? at : from.base, (int)count);
@@ -208,8 +210,9 @@ struct Copies {
 };
 
 // A tile of a factor in shared memory. A warp reads at once 16 bytes of 8 rows, or 32 of 4.
-template <int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
-struct Staged {
+template <class T, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
+struct PaddedTile {
+    using Element = T;
     static constexpr int ROW = ALONG ? K : LENGTH, ROWS = ALONG ? LENGTH : K, PART = 16 / (int)sizeof(T);
     static constexpr bool EXCHANGED = ROW % (8 * PART) == 0, EIGHT = sizeof(T) == 2 || (sizeof(T) == 4 && ALONG);
     static constexpr int PITCH = ROW + (EXCHANGED ? 0 : EIGHT ? PART : 2 * PART), SIZE = ROWS * PITCH;
@@ -219,7 +222,7 @@ struct Staged {
         return row * PITCH + (EXCHANGED ? column ^ (EIGHT ? row % 8 : row % 4 * 2) * PART : column);
     }
 
-    using Tiles = Copies<Staged, LENGTH, K, THREADS, VECTOR, ALONG>;
+    using Copies = TileCopies<T, PaddedTile, LENGTH, K, THREADS, VECTOR, ALONG>;
 
     static DEVICE const T* at(const T* shared, int line, int k) {
         return shared + (ALONG ? place(line, k) : place(k, line));
@@ -228,36 +231,38 @@ struct Staged {
 
 // What a thread reads of tiles that follow each other: numbers a constant way, of `line` lines and `k` along k, from where its
 // part begins, at places known before. LINE and DEPTH are what these ways are multiples of.
-template <class Staged, int LINE, int DEPTH>
-struct Reader {
-    static constexpr int GRAIN = Staged::LINES ? DEPTH : LINE;
-    static constexpr int CYCLE = Staged::EXCHANGED ? 8 * Staged::PART : GRAIN, COUNT = CYCLE / GRAIN;
-    static_assert((Staged::LINES ? LINE : DEPTH) % (Staged::EIGHT ? 8 : 4) == 0, "parts are exchanged alike");
+template <class Shared, int LINE, int DEPTH>
+struct TileReader {
+    using T = typename Shared::Element;
+    static constexpr int GRAIN = Shared::LINES ? DEPTH : LINE;
+    static constexpr int CYCLE = Shared::EXCHANGED ? 8 * Shared::PART : GRAIN, COUNT = CYCLE / GRAIN;
+    static_assert((Shared::LINES ? LINE : DEPTH) % (Shared::EIGHT ? 8 : 4) == 0, "parts are exchanged alike");
     int places[COUNT];
     const T* from[COUNT];
 
-    DEVICE Reader(int line, int k) {
+    DEVICE TileReader(int line, int k) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            places[i] = Staged::LINES ? Staged::place(line, k + i * GRAIN) : Staged::place(k, line + i * GRAIN);
+            places[i] = Shared::LINES ? Shared::place(line, k + i * GRAIN) : Shared::place(k, line + i * GRAIN);
     }
 
-    DEVICE void turn_to(const T* tile) {
+    DEVICE void move_to(const T* tile) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) from[i] = tile + places[i];
     }
 
     DEVICE T at(int line, int k) const {
-        const int row = Staged::LINES ? line : k, column = Staged::LINES ? k : line;
-        return from[column % CYCLE / GRAIN][row * Staged::PITCH + column / CYCLE * CYCLE];
+        const int row = Shared::LINES ? line : k, column = Shared::LINES ? k : line;
+        return from[column % CYCLE / GRAIN][row * Shared::PITCH + column / CYCLE * CYCLE];
     }
 };
 
-// Computes again, in S from the first to the last product, the sums of a thread that are not finite: some may only be that
+// Computes again, in float32 from the first to the last product, the sums of a thread that are not finite: some may only be that
 // because of how numbers were split or rounded. where(at, i, j) says which elements of c they are.
-template <int COUNT, class Where>
-DEVICE void multiply_again(
-    const S (&sums)[COUNT], const Factor& a, const Factor& b, const Result& c, Index depth, const Where& where) {
+template <class Op, int COUNT, class Where>
+DEVICE void multiply_again(const typename Op::Sum (&sums)[COUNT], const Factor<typename Op::Element>& a,
+                           const Factor<typename Op::Element>& b, const Result<typename Op::Element>& c, Index depth,
+                           const Where& where) {
     unsigned wanted[(COUNT + 31) / 32] = {};
 #pragma unroll
     for (int at = 0; at < COUNT; ++at)
@@ -269,23 +274,25 @@ DEVICE void multiply_again(
             Index i, j;
             where(word * 32 + __ffs((int)left) - 1, i, j);
             if (i >= c.m || j >= c.n) continue;
-            S sum = 0;
+            typename Op::Sum sum = 0;
 #pragma unroll 1
-            for (Index k = 0; k < depth; ++k) sum = step(sum, a.at(i, k), b.at(j, k));
-            c.base[i * c.n + j] = save(sum);
+            for (Index k = 0; k < depth; ++k) sum = Op::step(sum, Op::load(a.at(i, k)), Op::load(b.at(j, k)));
+            c.base[i * c.n + j] = Op::save(sum);
         }
     }
 }
 
 // Writes the sums of a thread to c: two by two side by side in rows, those at `at` and behind it where where(at, i, j) says.
-template <bool C_VECTOR, int COUNT, class Where>
-DEVICE void save_pairs(const S (&sums)[COUNT], const Result& c, const Where& where) {
+template <class Op, bool C_VECTOR, int COUNT, class Where>
+DEVICE void save_pairs(
+    const typename Op::Sum (&sums)[COUNT], const Result<typename Op::Element>& c, const Where& where) {
+    using T = typename Op::Element;
 #pragma unroll
     for (int at = 0; at < COUNT; at += 2) {
         Index i, j;
         where(at, i, j);
         if (i >= c.m) continue;
-        const T saved[2] = {save(sums[at]), save(sums[at + 1])};
+        const T saved[2] = {Op::save(sums[at]), Op::save(sums[at + 1])};
         T* const to = c.base + i * c.n + j;
         if (C_VECTOR && j + 1 < c.n) {
             using Vector = typename Word<2 * sizeof(T)>::Type;
@@ -301,27 +308,28 @@ DEVICE void save_pairs(const S (&sums)[COUNT], const Result& c, const Where& whe
 }
 
 // Calls take(register, number) for what a thread has of 8 numbers along k of 16 lines of the left factor, of 8 of the right.
-template <class Staged, class Take>
-DEVICE void take_rows(const T* from, int line, int k, const Take& take) {
+template <class Shared, class Take>
+DEVICE void take_rows(const typename Shared::Element* from, int line, int k, const Take& take) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) take(i, *Staged::at(from, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
+    for (int i = 0; i < 4; ++i) take(i, *Shared::at(from, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
 }
-template <class Staged, class Take>
-DEVICE void take_columns(const T* from, int line, int k, const Take& take) {
+template <class Shared, class Take>
+DEVICE void take_columns(const typename Shared::Element* from, int line, int k, const Take& take) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) take(i, *Staged::at(from, line + lane / 4, k + lane % 4 + i * 4));
+    for (int i = 0; i < 2; ++i) take(i, *Shared::at(from, line + lane / 4, k + lane % 4 + i * 4));
 }
 
 // What a warp multiplies in a step of DEPTH along k: TALL x BROAD tiles of an instruction.
 template <Kind KIND, int TALL, int BROAD>
-struct Step {
+struct WarpStep {
+    using S = typename Fragment<KIND>::Sum;
     static constexpr int DEPTH = Fragment<KIND>::DEPTH, PARTS = Fragment<KIND>::PARTS;
     using Register = typename Fragment<KIND>::Register;
     Register x[PARTS][TALL][4], y[PARTS][BROAD][2];
 
-    template <int COUNT, int EACH>
+    template <int COUNT, int EACH, class T>
     static DEVICE void keep(Register (&to)[PARTS][COUNT][EACH], int tile, int at, T number) {
         Register both[PARTS];
         split<KIND>(both, number);
@@ -330,7 +338,7 @@ struct Step {
     }
 
     // Loads the warp's part of tiles in shared memory, which begins at (row, column), from k on.
-    template <class StagedA, class StagedB>
+    template <class SharedA, class SharedB, class T>
     DEVICE void load(const T* from_a, const T* from_b, int row, int column, int k) {
         if constexpr (KIND == HALF || KIND == BFLOAT) {
             const int lane = threadIdx.x % WARP;
@@ -339,24 +347,24 @@ struct Step {
 #pragma unroll
             for (int i = 0; i < TALL; ++i) {
                 const int line = row + i * 16 + second;
-                const T* const at = StagedA::LINES ? StagedA::at(from_a, line + near, k + later)
-                                                   : StagedA::at(from_a, line, k + later + near);
-                load_matrices<!StagedA::LINES>(x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3], at);
+                const T* const at = SharedA::LINES ? SharedA::at(from_a, line + near, k + later)
+                                                   : SharedA::at(from_a, line, k + later + near);
+                load_matrices<!SharedA::LINES>(x[0][i][0], x[0][i][1], x[0][i][2], x[0][i][3], at);
             }
 #pragma unroll
             for (int j = 0; j < BROAD; j += 2) {
                 const int line = column + j * 8 + later;
-                const T* const at = StagedB::LINES ? StagedB::at(from_b, line + near, k + second)
-                                                   : StagedB::at(from_b, line, k + second + near);
-                load_matrices<!StagedB::LINES>(y[0][j][0], y[0][j][1], y[0][j + 1][0], y[0][j + 1][1], at);
+                const T* const at = SharedB::LINES ? SharedB::at(from_b, line + near, k + second)
+                                                   : SharedB::at(from_b, line, k + second + near);
+                load_matrices<!SharedB::LINES>(y[0][j][0], y[0][j][1], y[0][j + 1][0], y[0][j + 1][1], at);
             }
         } else {
 #pragma unroll
             for (int i = 0; i < TALL; ++i)
-                take_rows<StagedA>(from_a, row + i * 16, k, [&](int at, T number) { keep(x, i, at, number); });
+                take_rows<SharedA>(from_a, row + i * 16, k, [&](int at, T number) { keep(x, i, at, number); });
 #pragma unroll
             for (int j = 0; j < BROAD; ++j)
-                take_columns<StagedB>(from_b, column + j * 8, k, [&](int at, T number) { keep(y, j, at, number); });
+                take_columns<SharedB>(from_b, column + j * 8, k, [&](int at, T number) { keep(y, j, at, number); });
         }
     }
 
@@ -379,19 +387,25 @@ struct Step {
     }
 };
 
-// A block of DOWN x ACROSS warps, each with a tile of M / DOWN x N / ACROSS.
-template <Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int A_VECTOR, bool A_ALONG, int B_VECTOR,
-          bool B_ALONG, bool C_VECTOR>
-DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, const Place& p, Index depth, void* parts,
-                            void* tickets) {
+// A block of DOWN x ACROSS warps, each with a tile of M / DOWN x N / ACROSS, and BYTES of dynamic shared memory.
+template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR, bool A_ALONG,
+          int B_VECTOR, bool B_ALONG, bool C_VECTOR, class Products>
+DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets) {
+    using T = typename Op::Element;
+    using S = typename Op::Sum;
     constexpr int THREADS = DOWN * ACROSS * WARP, HIGH = M / DOWN, WIDE = N / ACROSS;
     constexpr int TALL = HIGH / 16, BROAD = WIDE / 8;  // tiles of an instruction
     constexpr int DEPTH = Fragment<KIND>::DEPTH;
-    using StagedA = Staged<M, K, THREADS, A_VECTOR, A_ALONG>;
-    using StagedB = Staged<N, K, THREADS, B_VECTOR, B_ALONG>;
+    using SharedA = PaddedTile<T, M, K, THREADS, A_VECTOR, A_ALONG>;
+    using SharedB = PaddedTile<T, N, K, THREADS, B_VECTOR, B_ALONG>;
     static_assert(HIGH % 16 == 0 && WIDE % 16 == 0 && K % DEPTH == 0, "a warp's tile is made of whole fragments");
+    static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 128 <= BYTES, "the stages fit shared memory");
+    const auto work = products.template work<M, N>(blockIdx.x);
+    const auto &a = work.a, &b = work.b;
+    const auto& c = work.c;
+    const WorkTile& part = work.tile;
     extern __shared__ __align__(128) uint4 memory[];  // so that copies of rows of 128 bytes are
-    T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * StagedA::SIZE;
+    T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * SharedA::SIZE;
     const int warp = threadIdx.x / WARP;
     const int row = warp / ACROSS * HIGH, column = warp % ACROSS * WIDE;
 
@@ -401,13 +415,13 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
     // The sums of the instructions, for SPLIT those since the last promotion; those with remainders.
     S tile[TALL][BROAD][4] = {}, rest[TALL][BROAD][4] = {};
 
-    const int tiles = (int)((p.end - p.begin + K - 1) / K);
-    typename StagedA::Tiles tiles_a(a, p.row, p.begin, p.end);
-    typename StagedB::Tiles tiles_b(b, p.column, p.begin, p.end);
+    const int tiles = (int)((part.end - part.begin + K - 1) / K);
+    typename SharedA::Copies copies_a(a, part.row, part.begin, part.end);
+    typename SharedB::Copies copies_b(b, part.column, part.begin, part.end);
     const auto copy = [&](int at) {
         if (at < tiles) {
-            tiles_a.copy(shared_a + at % STAGES * StagedA::SIZE);
-            tiles_b.copy(shared_b + at % STAGES * StagedB::SIZE);
+            copies_a.copy(shared_a + at % STAGES * SharedA::SIZE);
+            copies_b.copy(shared_b + at % STAGES * SharedB::SIZE);
         }
         end_group_of_staged();
     };
@@ -416,10 +430,10 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
 
     // Two in turn: one is loaded before the products of the other. DOUBLE has no registers for that.
     constexpr int STEPS = K / DEPTH, TURNS = STEPS > 1 && KIND != DOUBLE ? 2 : 1;
-    Step<KIND, TALL, BROAD> steps[TURNS];
+    WarpStep<KIND, TALL, BROAD> steps[TURNS];
     const auto load = [&](int turn, int at, int k) {
-        steps[turn].template load<StagedA, StagedB>(
-            shared_a + at % STAGES * StagedA::SIZE, shared_b + at % STAGES * StagedB::SIZE, row, column, k);
+        steps[turn].template load<SharedA, SharedB>(
+            shared_a + at % STAGES * SharedA::SIZE, shared_b + at % STAGES * SharedB::SIZE, row, column, k);
     };
     // Separates all threads' copies of a tile from its reads, and reads of the one before from copies to where that was.
     const auto next_tile = [] {
@@ -458,11 +472,11 @@ DEVICE void multiply_tensor(const Factor& a, const Factor& b, const Result& c, c
         for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = tile[i / 4 / BROAD][i / 4 % BROAD][i % 4];
     }
 
-    if (!combine_parts(sums, p, parts, tickets)) return;
+    if (!combine_parts<Op>(sums, part, parts, tickets)) return;
     const auto where = [&](int at, Index& i, Index& j) {
-        i = p.row + row + Step<KIND, TALL, BROAD>::row_of(at);
-        j = p.column + column + Step<KIND, TALL, BROAD>::column_of(at);
+        i = part.row + row + WarpStep<KIND, TALL, BROAD>::row_of(at);
+        j = part.column + column + WarpStep<KIND, TALL, BROAD>::column_of(at);
     };
-    save_pairs<C_VECTOR>(sums, c, where);
-    if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again(sums, a, b, c, depth, where);
+    save_pairs<Op, C_VECTOR>(sums, c, where);
+    if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again<Op>(sums, a, b, c, products.k, where);
 }

@@ -33,8 +33,15 @@ def without_autocast(kinds: tuple[str, ...]) -> contextlib.ExitStack:
     return stack
 
 
+def float32_products(x: Array) -> str | None:
+    """Return what PyTorch has been told of products of float32 where x is, None for arrays of other libraries."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return None
+    told: str = torch._C._get_fp32_precision_getter("cuda" if x.is_cuda else "mkldnn", "matmul")
+    return told
+
+
 def narrowed(x: Array, precision: str = "float32") -> bool:
     """Return whether PyTorch may form products of float32 where x is with fewer bits than a precision asks for."""
-    torch: Any = sys.modules["torch"]
-    backend = torch.backends.cuda if x.is_cuda else torch.backends.mkldnn
-    return precision in _ENOUGH and backend.matmul.fp32_precision not in _ENOUGH[precision]
+    return precision in _ENOUGH and float32_products(x) not in _ENOUGH[precision]

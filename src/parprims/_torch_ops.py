@@ -12,6 +12,7 @@ derivative, is read by torch.compile itself: the call becomes the operations of 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import marshal
 import math
@@ -21,14 +22,26 @@ from typing import Any
 import array_api_compat.torch
 import torch
 
-from parprims import _arrays, _derivatives, _matmul, _reduce, _scan, _sort, _tridiagonal
-from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_name, sum_dtype
+from parprims import (
+    _arrays,
+    _derivatives,
+    _matmul,
+    _recurrence,
+    _reduce,
+    _reduce_array,
+    _scan,
+    _scan_array,
+    _sort,
+    _tridiagonal,
+)
+from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_name, filled, sum_dtype
 from parprims._derivatives_torch import as_given, product_adjoint
-from parprims._dispatch import Abstract, Inside, MethodRefused, unwatched
+from parprims._dispatch import Abstract, Inside, MethodRefused, primitives, unwatched
 from parprims._elements import is_structured
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted, segmented
 from parprims._operators import _with as changed_operator
 from parprims._trace import lasting_key
+from parprims._tridiagonal_system import ends_cleared
 
 xp: Namespace = array_api_compat.torch
 
@@ -93,7 +106,7 @@ def scan(
 
 
 def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, method: Any) -> Array:
-    """Return what `_scan.linear_recurrence` returns."""
+    """Return what `_recurrence.linear_recurrence` returns."""
     options = (axis, reverse, method)
     return _node("linear_recurrence", *_either(a), *_either(b), *_either(initial), *options)
 
@@ -101,7 +114,7 @@ def linear_recurrence(a: Any, b: Any, axis: Any, initial: Any, reverse: Any, met
 def sort(
     primitive: str, keys: Any, values: tuple[Any, ...] | None, axis: Any, descending: Any, stable: Any, method: Any
 ) -> tuple[Array, ...]:
-    """Return what `_sort._sort` returns."""
+    """Return what `_sort.run_sort` returns."""
     if values is None:
         return (_node("argsort", keys, axis, descending, stable, method),)
     arrays = (keys, *values)
@@ -139,6 +152,21 @@ def matmul(a: Any, b: Any, add: Any, multiply: Any, precision: Any, kernel: Any,
             raise ValueError("precision and kernel are for sums of products, not for operators of your own")
         return _multiplied(a, b, as_operator(add, "add"), as_operator(multiply, "multiply"), lengths, method)
     return _node("matmul", a, b, sums, products, precision, kernel, lengths, method)
+
+
+def call(primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any) -> tuple[Array, ...]:
+    """Return what a primitive without a rule for derivatives returns, a tuple of arrays, given arguments by name.
+
+    The first of the arrays is positional; one that is None is left out. Options are numbers, texts and tuples of these.
+    """
+    given = [name for name, x in arrays.items() if x is not None]
+    inputs = [arrays[name] for name in given]
+    return tuple(torch.ops.parprims.call(inputs, primitive, _literal(given, options), method))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _literal(given: list[str], options: dict[str, Any]) -> str:
+    return repr((given, options))
 
 
 def _parted(initial: Any, xs: Sequence[Any], dtype: Any) -> tuple[Any, Any]:
@@ -364,7 +392,7 @@ def _scanned(
     dtype: Any,
     method: Any,
 ) -> Any:
-    """Return a scan, as `_scan._array` does."""
+    """Return a scan, as `_scan_array.array` does."""
     op = _own(primitive, method, op)
     xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
     _check_equal_shapes(xs)
@@ -383,12 +411,12 @@ def _scanned(
     if again and starts is not None:
         starts = (*[torch.zeros_like(one) for one in starts[: op.flags]], *starts[op.flags :])
     n = xs[0].shape[at]
-    call = _scan._Scan(xs, single, op, None, at, exclusive, reverse, starts, identity, n, working, dtypes)
-    ys = _scan._result(xp, call, _scan.inclusive)
+    options = (op, at, exclusive, reverse, identity, n, working, dtypes, _scan_array.inclusive)
+    ys = _scan_array.scanned(xp, xs, starts or (), *options)
     if not again:
-        return ys
+        return ys[0] if single else ys
     if identity is not None:
-        first = tuple([_scan._full(xp, one, y, at) for one, y in zip(identity, ys, strict=True)])
+        first = tuple([_arrays.filled(xp, one, y, at) for one, y in zip(identity, ys, strict=True)])
     return restarted(xp, op, xs[: op.flags], first, starts is not None, ys)
 
 
@@ -403,7 +431,7 @@ def _reduced(
     initial: Any,
     method: Any,
 ) -> Any:
-    """Return a reduction, as `_reduce._array` does."""
+    """Return a reduction, as `_reduce_array.array` does."""
     op = _own(primitive, method, op)
     xs = flags_broadcast(xp, op, xs) if _differ(xs) else xs
     _check_equal_shapes(xs)
@@ -418,8 +446,8 @@ def _reduced(
     if n > 0:
         if n == 1:
             ys = tuple(one.clone() for one in ys)
-        merged, at = _reduce._one_axis(xp, ys, axes)
-        totals = tuple(torch.reshape(one, shape) for one in _reduce.tree(merged, op, at))
+        merged, at = _reduce_array.as_one_axis(xp, ys, axes)
+        totals = tuple(torch.reshape(one, shape) for one in _reduce_array.tree(merged, op, at))
     if initial is not None:
         given = zip(_entries("initial", initial, count), dtypes, ys, strict=True)
         start = tuple(_filled("initial", value, to, shape, y).to(y.dtype) for value, to, y in given)
@@ -432,7 +460,7 @@ def _reduced(
 
 
 class _Factors:
-    """What `_matmul._array` asks of a product."""
+    """What `_matmul.tiled_product` asks of a product."""
 
     def __init__(self, a: Array, b: Array, add: Operator, multiply: Operator, tile: Any) -> None:
         self.a, self.b, self.add, self.multiply, self.tile, self.ring = a, b, add, multiply, tile, False
@@ -447,14 +475,14 @@ class _Factors:
 
 
 def _multiplied(a: Array, b: Array, add: Operator, multiply: Operator, tile: Any, method: Any) -> Array:
-    """Return a product by two operators, as `_matmul._array` does."""
+    """Return a product by two operators, as `_matmul.tiled_product` does."""
     add, multiply = _own("matmul", method, add), _own("matmul", method, multiply)
     if a.ndim == 0 or b.ndim == 0:
         raise ValueError(f"{'b' if a.ndim else 'a'} must have at least one dimension")
     if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
         raise ValueError("a and b must agree in the length summed over, a's last and b's last but one")
     factors: Any = _Factors(a, b, add, multiply, tile)
-    return _matmul._array(xp, factors)
+    return _matmul.tiled_product(xp, factors)
 
 
 # ---- Nodes: what they compute -----------------------------------------------------------------------------------
@@ -478,7 +506,7 @@ def _run_reduce(
         return _whole(function(x[0], axis=axes, keepdims=keepdims, method=_inside(method)))
     given = x[0] if len(x) == 1 else tuple(x)
     to = _dtypes(dtype)
-    return _whole(_reduce._reduce(primitive, None, given, _found(op), axes, keepdims, to, start, _inside(method)))
+    return _whole(_reduce.call(primitive, None, given, _found(op), axes, keepdims, to, start, _inside(method)))
 
 
 def _run_vecdot(x1: Array, x2: Array, axis: int, method: str) -> Array:
@@ -502,7 +530,7 @@ def _run_scan(
     start = (*initial_arrays, *map(_number, initial or ())) or None
     to = _dtypes(dtype)
     options = (axis, exclusive, reverse, start, to, include_initial, _inside(method))
-    return _whole(_scan._scan(primitive, given, _found(op), *options))
+    return _whole(_scan.call(primitive, given, _found(op), *options))
 
 
 def _run_recurrence(
@@ -518,7 +546,7 @@ def _run_recurrence(
 ) -> Array:
     one, other = _given(a_array, a), _given(b_array, b)
     options = {"axis": axis, "initial": _given(initial_array, initial), "reverse": reverse, "method": _inside(method)}
-    return _whole(_scan.linear_recurrence(one, other, **options))[0]
+    return _whole(_recurrence.linear_recurrence(one, other, **options))[0]
 
 
 def _run_sort(
@@ -530,7 +558,7 @@ def _run_sort(
         at = _arrays.normalize_axis(axis, keys.ndim)
         shape[at] = keys.shape[at]
         values.append(torch.arange(shape[at], device=keys.device).view(shape).expand(keys.shape))
-    return _whole(_sort._sort(primitive, keys, tuple(values), axis, descending, stable, _inside(method)))
+    return _whole(_sort.run_sort(primitive, keys, tuple(values), axis, descending, stable, _inside(method)))
 
 
 def _run_argsort(x: Array, axis: int, descending: bool, stable: bool, method: str) -> Array:
@@ -581,6 +609,12 @@ def _run_matmul(
     lengths = None if tile is None else tuple(tile)
     options: dict[str, Any] = {"precision": precision, "kernel": kernel, "tile": lengths, "method": _inside(method)}
     return _whole(_matmul.matmul(a, b, add=_found(add), multiply=_found(multiply), **options))[0]
+
+
+def _run_call(arrays: Sequence[Array], primitive: str, arguments: str, method: str) -> list[Array]:
+    given, options = ast.literal_eval(arguments)
+    named = dict(zip(given, arrays, strict=True))
+    return _whole(primitives[primitive](named.pop(given[0]), **named, **options, method=_inside(method)))
 
 
 def _inside(method: str) -> str:
@@ -861,7 +895,7 @@ def _pull_tridiagonal(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
     y = x.conj().to(wide)
     by_lower, by_diag, by_upper = (-by_rhs * (y.roll(step, at) if step else y) for step in (1, 0, -1))
     if not periodic and y.shape[at] > 0:
-        by_lower, by_upper = _tridiagonal.ends_cleared(xp, by_lower, by_upper, at)
+        by_lower, by_upper = ends_cleared(xp, by_lower, by_upper, at)
     if transpose:
         by_lower, by_upper = by_upper.roll(1, at), by_lower.roll(-1, at)
     found: list[Array | None] = []
@@ -885,7 +919,7 @@ def _start(initial: Array | None, number: Any, like: Array, axis: int) -> Array 
     """Return the initial element of a result, of length 1 along the axis, or None if there is none."""
     if initial is not None:
         return initial.expand((*like.shape[:axis], *like.shape[axis + 1 :])).unsqueeze(axis)
-    return None if number is None else _derivatives.filled(xp, number, like, axis)
+    return None if number is None else filled(xp, number, like, axis)
 
 
 def _solve(a: Array, b: Array, *, axis: int, reverse: bool, method: str) -> Array:
@@ -993,6 +1027,12 @@ def _batch_tridiagonal(info: Any, in_dims: Any, *inputs: Any) -> Any:
     return _listed_results(torch.ops.parprims.solve_tridiagonal(*coefficients, rhs, trailing, *options))
 
 
+def _batch_call(info: Any, in_dims: Any, arrays: Sequence[Array], *options: Any) -> Any:
+    arrays = [_front(one, dim, info.batch_size) for one, dim in zip(arrays, in_dims[0], strict=True)]
+    rows = [torch.ops.parprims.call([one[at] for one in arrays], *options) for at in range(info.batch_size)]
+    return _listed_results([torch.stack(ones) for ones in zip(*rows, strict=True)])
+
+
 def _batch_matmul(info: Any, in_dims: Any, a: Array, b: Array, *options: Any) -> Any:
     vectors = [_rank(x, dim) == 1 for x, dim in zip((a, b), in_dims, strict=False)]
     a, b = (_front(x, dim, info.batch_size) for x, dim in zip((a, b), in_dims, strict=False))
@@ -1067,6 +1107,14 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
         _keep_tridiagonal,
         _pull_tridiagonal,
         _batch_tridiagonal,
+    ),
+    (
+        "call",
+        "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
+        _run_call,
+        None,
+        None,
+        _batch_call,
     ),
     (
         "matmul",

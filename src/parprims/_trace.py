@@ -577,6 +577,25 @@ def state_size(states: tuple[str, ...]) -> int:
     return -(-size // widest) * widest
 
 
+def operator_struct(name: str, states: tuple[str, ...], combined: Trace, *, commutative: bool) -> str:
+    """Return the CUDA text of an operator type: State, COMMUTATIVE and combine(earlier, later)."""
+    return "\n".join(
+        (
+            f"struct {name} {{",
+            "    struct State {",
+            *(f"        {register_type(name)} v{index};" for index, name in enumerate(states)),
+            "    };",
+            f'    static_assert(sizeof(State) == {state_size(states)}, "state_size of _trace.py");',
+            f"    static constexpr bool COMMUTATIVE = {'true' if commutative else 'false'};",
+            "    static DEVICE State combine(const State& earlier, const State& later) {",
+            *(f"        {line}" for line in combined.lines),
+            f"        return {{{', '.join(combined.outputs)}}};",
+            "    }",
+            "};",
+        )
+    )
+
+
 def structures(
     inputs: tuple[str, ...], states: tuple[str, ...], lines: list[str], values: list[str], combined: Trace
 ) -> str:

@@ -1,0 +1,73 @@
+"""Histogram: bytes of the elements per second; the ceiling is the rate at which they are read."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+import parprims
+from benches.harness import PIECE, Case, Problem, Scale, cores, drawn, library
+
+
+def counted(x, bins, weights=None):
+    """Return the counts, or the sums of weights, of bins of [0, 1], by all cores: one for each part of the elements."""
+
+    def part(at):
+        own = None if weights is None else weights[at : at + PIECE].astype(np.float64)
+        return np.histogram(x[at : at + PIECE], bins, (0, 1), weights=own)[0]
+
+    return sum(cores().map(part, range(0, x.size, PIECE)))
+
+
+def problem(rng, n, bins, equal=False):
+    """Return random numbers of [0, 1), or equal ones; edges are exact for powers of two."""
+    x = drawn(rng, n, np.dtype("float32"), lambda own, length: own.random(length, np.float32))
+    if equal:
+        x[:] = x[0]
+    return Problem((x,), counted(x, bins).astype(np.int64))
+
+
+def weighted_problem(rng, n, bins):
+    (x,) = problem(rng, n, 1).inputs
+    weights = drawn(rng, n, np.dtype("float32"), lambda own, length: own.random(length, np.float32))
+    sums = counted(x, bins, weights)
+    return Problem((x, weights), sums.astype(np.float32), 2.0**-23 * (n / 2112 + 300) * sums)
+
+
+def count(x, *weights, bins, method):
+    options = {"weights": weights[0]} if weights else {}
+    return parprims.histogram(x, bins, range=(0.0, 1.0), method=method, **options)[0]
+
+
+def peers(bins):
+    """Return the libraries' own, of which JAX counts in floats and PyTorch has no weights on a GPU."""
+
+    def by_library(xp, x, *weights):
+        return xp.histogram(x, bins, (0.0, 1.0), **({"weights": weights[0]} if weights else {}))[0]
+
+    def by_torch(torch, x, *weights):
+        if weights:
+            return torch.bincount((x * bins).to(torch.int32), weights[0], bins).to(x.dtype)
+        return torch.histc(x, bins, 0.0, 1.0).to(torch.int64)
+
+    return library(by_library, torch=by_torch, jax=lambda jnp, *xs: by_library(jnp, *xs).astype(xs[-1].dtype))
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Return the cases of this module."""
+    found = []
+
+    def add(name, make, bins, n, **options):
+        make = functools.partial(make, n=n, bins=bins, **options)
+        run = functools.partial(count, bins=bins)
+        skip = {"array": "it is timed at smaller sizes"} if n >= 2**22 else {}
+        found.append(Case("histogram", name, make, run, peers(bins), skip=skip))
+
+    for k in scale.pick((12,), (14, 20), (16, 20, 26)):
+        add(f"256 bins, 2^{k}", problem, 256, 2**k)
+    k = scale.pick(12, 20, 26)
+    add(f"65536 bins, 2^{k}", problem, 65536, 2**k)
+    add(f"256 bins all equal, 2^{k}", problem, 256, 2**k, equal=True)
+    add(f"256 bins with weights, 2^{k}", weighted_problem, 256, 2**k)
+    return found

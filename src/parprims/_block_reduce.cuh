@@ -1,0 +1,86 @@
+// Reduction by one thread, by the lanes of a warp and by the warps of a block, all in the order of the elements.
+//
+// Every template takes an operator type `Op` with
+//     Op::State                      a partial result, a plain structure
+//     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
+// A thread without elements has no partial result: it is not valid, and left out. The in-order shuffle tree follows
+// Ladner and Fischer, J. ACM 27(4), 1980.
+
+constexpr int WARP_SIZE = 32;
+
+// A state, or none.
+template <class State>
+struct Optional {
+    State state;
+    bool valid;
+};
+
+template <class Op>
+DEVICE void append(Optional<typename Op::State>& total, const typename Op::State& later) {
+    total.state = total.valid ? Op::combine(total.state, later) : later;
+    total.valid = true;
+}
+
+// Returns s[0] op s[1] op ... op s[N - 1] by a tree, and overwrites s.
+template <class Op, int N>
+DEVICE typename Op::State reduce_items(typename Op::State (&s)[N]) {
+#pragma unroll
+    for (int stride = 1; stride < N; stride *= 2)
+#pragma unroll
+        for (int at = 0; at + stride < N; at += 2 * stride) s[at] = Op::combine(s[at], s[at + stride]);
+    return s[0];
+}
+
+// Lane 0 of every WIDTH lanes returns the combination of them all, in order; what the others return is of no use.
+template <class Op, int WIDTH>
+DEVICE Optional<typename Op::State> reduce_lanes(Optional<typename Op::State> mine) {
+#pragma unroll
+    for (int distance = 1; distance < WIDTH; distance *= 2) {
+        const Optional<typename Op::State> theirs = shuffle_down(mine, distance);
+        if (theirs.valid) append<Op>(mine, theirs.state);
+    }
+    return mine;
+}
+
+// Thread 0 returns the combination of what lane 0 of every warp has, in order.
+template <class Op, int THREADS>
+DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mine) {
+    constexpr int WARPS = THREADS / WARP_SIZE;
+    __shared__ typename Op::State states[WARPS];
+    __shared__ bool valid[WARPS];
+    const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    __syncthreads();  // separates the reads below, in an earlier call, from the writes here
+    if (lane == 0) {
+        states[warp] = mine.state;
+        valid[warp] = mine.valid;
+    }
+    __syncthreads();  // separates the writes above from the reads below
+    Optional<typename Op::State> all = mine;
+    if (warp == 0) {
+        all.valid = lane < WARPS && valid[lane < WARPS ? lane : 0];
+        if (all.valid) all.state = states[lane];
+        all = reduce_lanes<Op, WARPS>(all);
+    }
+    return all;
+}
+
+// Combines N neighbouring columns over the row groups of a block, in order; group 0 ends with the whole. Thread t is in
+// column t % COLUMNS of group t / COLUMNS % GROUPS.
+template <class Op, int THREADS, int COLUMNS, int GROUPS, int N>
+DEVICE void reduce_groups(typename Op::State (&total)[N], int group, bool valid) {
+    __shared__ typename Op::State states[THREADS][N];
+    __shared__ bool is_valid[THREADS];
+#pragma unroll
+    for (int distance = 1; distance < GROUPS; distance *= 2) {
+        __syncthreads();  // separates the reads of the round before from the writes here
+#pragma unroll
+        for (int k = 0; k < N; ++k) states[threadIdx.x][k] = total[k];
+        is_valid[threadIdx.x] = valid;
+        __syncthreads();  // separates the writes above from the reads below
+        const int other = threadIdx.x + distance * COLUMNS;
+        if (group % (2 * distance) == 0 && group + distance < GROUPS && is_valid[other]) {
+#pragma unroll
+            for (int k = 0; k < N; ++k) total[k] = Op::combine(total[k], states[other][k]);
+        }
+    }
+}

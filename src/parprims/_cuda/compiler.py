@@ -1,0 +1,208 @@
+"""Compile CUDA text by NVRTC, and keep what comes of it on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class CudaError(RuntimeError):
+    """CUDA refused a request; the message has its name and meaning."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+    """An NVRTC that works: how it is called, its version, and the architectures it makes code for, in order."""
+
+    compile: Callable[..., tuple[bytes, str]]
+    version: tuple[int, int]
+    architectures: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+
+@functools.cache
+def found() -> Compiler | str:
+    """Return the compiler of the CUDA bindings, else CuPy's, else the sentence why none works."""
+    reasons = []
+    for package, make in (("cuda.bindings", _compiler_of_bindings), ("cupy_backends", _compiler_of_cupy)):
+        if not importlib.util.find_spec(package.partition(".")[0]) or not importlib.util.find_spec(package):
+            continue
+        try:
+            return make()
+        except Exception as error:  # whatever a package raises that cannot load its library
+            first_line = str(error).strip().partition("\n")[0]
+            reasons.append(f"that of {package} fails: {type(error).__name__}: {first_line}")
+    if reasons:
+        return f"no CUDA compiler works here: {'; '.join(reasons)}"
+    return "no CUDA compiler is installed: install CuPy, or cuda-core with nvidia-cuda-nvrtc"
+
+
+def refusal() -> str | None:
+    """Return the sentence why CUDA text cannot be compiled here, or None."""
+    compiler = found()
+    return compiler if isinstance(compiler, str) else None
+
+
+def working() -> Compiler:
+    compiler = found()
+    if isinstance(compiler, str):
+        raise CudaError(compiler)
+    return compiler
+
+
+def _options(arch: str) -> tuple[str, ...]:
+    # Subnormal numbers stay what they are: no -ftz. -default-device keeps the text free of host code.
+    return (f"--gpu-architecture={arch}", "-std=c++17", "-default-device")
+
+
+def compile_source(text: str, arch: str, *, report: bool = False) -> tuple[bytes, str]:
+    """Return machine code for sm_NN, or PTX for compute_NN, and the compiler's log.
+
+    ``report`` asks the log for registers, spills and shared memory.
+    """
+    options = _options(arch) + (("--ptxas-options=-v",) if report else ())
+    return working().compile(text, options, ptx=arch.startswith("compute"))
+
+
+def _compiler_of_bindings() -> Compiler:
+    from cuda.bindings import nvrtc
+
+    version, architectures = nvrtc.nvrtcVersion(), nvrtc.nvrtcGetSupportedArchs()
+    if version[0] or architectures[0]:
+        raise CudaError("it does not tell its version")
+    return Compiler(_compile_with_bindings, version[1:], tuple(sorted(architectures[1])))
+
+
+def _compiler_of_cupy() -> Compiler:
+    from cupy_backends.cuda.libs import nvrtc
+
+    return Compiler(_compile_with_cupy, tuple(nvrtc.getVersion()), tuple(sorted(nvrtc.getSupportedArchs())))
+
+
+def _compile_with_bindings(text: str, options: Sequence[str], *, ptx: bool) -> tuple[bytes, str]:
+    from cuda.bindings import nvrtc
+
+    def checked(result: Any) -> Any:
+        status, *values = result
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CudaError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+        return values[0] if values else None
+
+    program = checked(nvrtc.nvrtcCreateProgram(text.encode(), b"parprims.cu", 0, None, None))
+    try:
+        status = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]
+        log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        message = bytes(log).rstrip(b"\0").decode(errors="replace")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CudaError(f"a kernel does not compile:\n{message}")
+        size, get = (
+            (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX) if ptx else (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        )
+        code = bytearray(checked(size(program)))
+        checked(get(program, code))
+        return bytes(code), message
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _compile_with_cupy(text: str, options: Sequence[str], *, ptx: bool) -> tuple[bytes, str]:
+    from cupy_backends.cuda.libs import nvrtc
+
+    program = nvrtc.createProgram(text, "parprims.cu", (), ())
+    try:
+        try:
+            nvrtc.compileProgram(program, tuple(options))
+        except nvrtc.NVRTCError:
+            raise CudaError(f"a kernel does not compile:\n{nvrtc.getProgramLog(program)}") from None
+        code = nvrtc.getPTX(program) if ptx else nvrtc.getCUBIN(program)
+        return code, nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _made_for(arch: str) -> str:
+    """Return what is compiled for sm_NN or compute_NN.
+
+    For a GPU that is newer than the compiler it is the newest PTX before it, of which the driver makes machine code.
+    """
+    compiler, number = working(), arch.partition("_")[2]
+    if not number.isdecimal() or int(number) in compiler.architectures:
+        return arch
+    older = [known for known in compiler.architectures if known < int(number)]
+    if not older:
+        raise CudaError(too_old(int(number), compiler))
+    return f"compute_{older[-1]}"
+
+
+def too_old(number: int, compiler: Compiler) -> str:
+    ours, least = (f"{one // 10}.{one % 10}" for one in (number, compiler.architectures[0]))
+    return f"the GPU has compute capability {ours}, and {compiler} makes code for {least} and later"
+
+
+def _cache_folder() -> pathlib.Path | None:
+    root = os.environ.get("PARPRIMS_CACHE_DIR")
+    if root:
+        return pathlib.Path(root)
+    try:
+        return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "parprims"
+    except RuntimeError:  # there is no home directory
+        return None
+
+
+@functools.cache
+def compiled(text: str, arch: str) -> bytes:
+    """Return the machine code or PTX of a source, from memory, from disk, or compiled now and kept on disk."""
+    arch, folder = _made_for(arch), _cache_folder()
+    key = "\0".join(("checked", text, *_options(arch), str(working())))
+    name = f"{hashlib.sha256(key.encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
+    code = _from_disk(folder / name) if folder else None
+    if code is None:
+        code, _ = compile_source(text, arch)
+        if folder:
+            _to_disk(folder / name, code)
+    return code
+
+
+def _from_disk(path: pathlib.Path) -> bytes | None:
+    """Return what is kept in a file, behind its digest, or None if there is no such file or it is not what was kept."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    code = content[_DIGEST:]
+    return code if hashlib.sha256(code).digest() == content[:_DIGEST] else None
+
+
+def _to_disk(path: pathlib.Path, code: bytes) -> None:
+    """Keep code in a file: whole or not at all, also for processes that compile the same."""
+    # A folder that cannot be written costs the next process a compilation, nothing else.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in path.parent.glob(f"*{_UNFINISHED}"):  # of a process that was ended while it wrote
+            with contextlib.suppress(OSError):
+                if time.time() - leftover.stat().st_mtime > 3600:
+                    leftover.unlink()
+        handle, name = tempfile.mkstemp(_UNFINISHED, dir=path.parent)
+        try:
+            with open(handle, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+_DIGEST, _UNFINISHED = 32, ".tmp"

@@ -1,0 +1,401 @@
+"""The CUDA driver, called directly: memory that launches share, and what belongs to graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+from parprims._arrays import Array
+from parprims._cuda import compiler, libraries
+from parprims._cuda.compiler import CudaError
+
+
+class Driver:
+    """The few functions of the CUDA driver that launching takes, called directly: each costs a microsecond."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        self.launch = self._library.cuLaunchKernelEx
+        self.launch.argtypes = (ctypes.c_void_p,) * 4
+        self._current = self._library.cuCtxGetCurrent
+        self._capturing = self._library.cuStreamIsCapturing
+        self._capturing.argtypes = (ctypes.c_void_p,) * 2
+        self._numbering = getattr(self._library, "cuStreamGetId", None)  # since CUDA 12
+        if self._numbering is not None:
+            self._numbering.argtypes = (ctypes.c_void_p,) * 2
+        self._contexts: dict[int, int] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._scratch: dict[tuple[int, int, str], tuple[int, int]] = {}
+        self._outgrown: dict[tuple[int, int], list[int]] = {}
+        self._unused: list[tuple[int, int]] = []
+        self._turns: dict[tuple[int, int], threading.Lock] = {}
+        self._graphs: dict[int, Graph] = {}
+        self._ended: list[Graph] = []
+        self._lock = threading.Lock()
+        self.call("cuInit", 0)
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a driver function; CudaError if it fails."""
+        status = getattr(self._library, name)(*args)
+        if status:
+            raise self.error(name, status)
+
+    def error(self, name: str, status: int) -> Exception:
+        text = ctypes.c_char_p()
+        self._library.cuGetErrorString(status, ctypes.byref(text))
+        meaning = text.value.decode() if text.value else "unknown error"
+        message = f"{name}: {meaning} (CUDA error {status})"
+        if status in _UNREADABLE_CODE:
+            message += f"; code of {compiler.found()} may need a newer driver than this one, of {self}"
+        return MemoryError(message) if status == _OUT_OF_MEMORY else CudaError(message)
+
+    def __str__(self) -> str:
+        return "CUDA {}.{}".format(*self.version())
+
+    def version(self) -> tuple[int, int]:
+        """Return the release of CUDA that the driver came with."""
+        number = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(number))
+        return number.value // 1000, number.value % 1000 // 10
+
+    def context(self, device: int) -> int:
+        """Return the context that the libraries share on a device."""
+        if device not in self._contexts:
+            handle, context = ctypes.c_int(), ctypes.c_void_p()
+            self.call("cuDeviceGet", ctypes.byref(handle), device)
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+            self._contexts[device] = context.value or 0
+        return self._contexts[device]
+
+    def enter(self, device: int) -> bool:
+        """Make a device's context current; return whether it was not, so that `leave` is due."""
+        context, current = self.context(device), ctypes.c_void_p()
+        self._current(ctypes.byref(current))
+        if current.value == context:
+            return False
+        self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
+        return True
+
+    def leave(self) -> None:
+        """Undo an `enter` that returned True."""
+        self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    @contextlib.contextmanager
+    def prepares(self, device: int) -> Iterator[None]:
+        """Make a device's context current, and let code and memory be had while a stream is being captured."""
+        entered = self.enter(device)
+        mode = ctypes.c_int(2)  # relaxed
+        try:
+            self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            try:
+                yield
+            finally:
+                self.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        finally:
+            if entered:
+                self.leave()
+
+    @functools.cache  # noqa: B019  the driver lives as long as the process
+    def architecture(self, device: int) -> str:
+        """Return the device's compute capability as NVRTC's sm_NN."""
+        handle = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(handle), device)
+        digits = ""
+        for attribute in (75, 76):  # compute capability, major and minor
+            number = ctypes.c_int()
+            self.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, handle)
+            digits += str(number.value)
+        return f"sm_{digits}"
+
+    def load(self, code: bytes, shared_bytes: int) -> int:
+        """Return the handle of the function ``kernel`` in a module of the current context."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), code)
+        try:
+            self.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
+            if shared_bytes:
+                # The most dynamic shared memory a block may have, and the share of the on-chip memory that is to be
+                # shared.
+                self.call("cuFuncSetAttribute", function, 8, shared_bytes)
+                self.call("cuFuncSetAttribute", function, 9, 100)
+        except CudaError:
+            self._library.cuModuleUnload(module)
+            raise
+        return function.value or 0
+
+    # ---- Scratch, which a thread that `prepares` may ask for.
+
+    def scratch(self, device: int, stream: int, kind: str, nbytes: int) -> int:
+        """Return memory of one kind for kernels on one stream of the current context.
+
+        They follow each other and can share it; each kind is kept apart. What is too small is kept, since kernels in
+        flight may use it, and what replaces it is at least twice as large: all of one kind and stream is at most four
+        times what its largest launch needs. What streams that are gone had is kept for the same reason, until it is 32
+        pieces: they are freed together, for which CUDA waits for all work on the device.
+        """
+        if not nbytes:
+            return 0
+        with self._lock:
+            self._free_ended()
+            number = self._number_now(device, stream)
+            key = device, number, kind
+            address, size = self._scratch.get(key, (0, 0))
+            if size < nbytes:
+                outgrown = [address] if address else []
+                address, size = self._allocate(nbytes, max(2 * size, _LEAST_SCRATCH))
+                if _starts_at_zero(kind):
+                    try:
+                        self._clear(address, size)
+                    except BaseException:
+                        self._library.cuMemFree_v2(ctypes.c_void_p(address))
+                        raise
+                self._scratch[key] = address, size
+                self._outgrown.setdefault((device, number), []).extend(outgrown)
+            return address
+
+    def number(self, stream: int) -> int:
+        """Return a number that no other stream has: the driver gives the handle of one that is gone to a new one.
+
+        Drivers before CUDA 12 do not number streams; there it is the handle, but for 2, which means another stream in
+        every thread.
+        """
+        found = ctypes.c_ulonglong()
+        if stream < 2 or self._numbering is None or self._numbering(stream, ctypes.addressof(found)):
+            return stream if stream != 2 else -threading.get_ident()
+        return found.value + 2  # 0 and 1 are the default one's handles
+
+    def _number_now(self, device: int, stream: int) -> int:
+        """Return the number of a stream; if its handle had another, what that one's kernels used is of no use now."""
+        number, place = self.number(stream), _place(device, stream)
+        gone = self._numbers.get(place, number)
+        self._numbers[place] = number
+        if gone != number:
+            for key in [key for key in self._scratch if key[:2] == (device, gone)]:
+                self._unused.append((device, self._scratch.pop(key)[0]))
+            self._unused += [(device, address) for address in self._outgrown.pop((device, gone), [])]
+            self._turns.pop((device, gone), None)
+        if len(self._unused) >= 32:
+            unused, self._unused = self._unused, []
+            self._free(unused)
+        return number
+
+    def _free(self, memory: Iterable[tuple[int, int]]) -> None:
+        """Free memory, given devices and addresses."""
+        for device, address in memory:
+            entered = self.enter(device)
+            self._library.cuMemFree_v2(ctypes.c_void_p(address))
+            if entered:
+                self.leave()
+
+    def _allocate(self, nbytes: int, wanted: int) -> tuple[int, int]:
+        """Return new memory and its size: as much as is wanted, or else as is needed."""
+        pointer = ctypes.c_void_p()
+        size = max(nbytes, wanted)
+        if self._library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)):
+            size = nbytes
+            self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+        return pointer.value or 0, size
+
+    def _clear(self, address: int, size: int) -> None:
+        """Zero memory, on a stream of its own that no capture can see, and wait for it."""
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        try:
+            self.zero(address, size, stream.value or 0)
+            self.call("cuStreamSynchronize", stream)
+        finally:
+            self._library.cuStreamDestroy_v2(stream)
+
+    def zero(self, address: int, size: int, stream: int) -> None:
+        """Zero memory before what comes later on a stream; on one that is being captured, whenever the graph runs."""
+        given = ctypes.c_void_p(address), ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+        self.call("cuMemsetD8Async", *given)
+
+    def turn(self, device: int, stream: int) -> threading.Lock:
+        """Return the lock of the thread whose launches, one after another, have the scratch of a stream."""
+        return self._turns.setdefault((device, self.number(stream)), threading.Lock())
+
+    # ---- Graphs.
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether a stream is being captured into a graph. The default one, 0 or 1, never is."""
+        status = ctypes.c_int()
+        self._capturing(stream, ctypes.addressof(status))
+        return status.value == 1
+
+    def graph(self, stream: int) -> Graph:
+        """Return what belongs to the graph into which a stream is being captured."""
+        status, number, graph = ctypes.c_int(), ctypes.c_ulonglong(), ctypes.c_void_p()
+        places = (ctypes.byref(one) for one in (status, number, graph))
+        self.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *places, None, None)
+        with self._lock:
+            if number.value not in self._graphs:
+                self._find_ended()
+                end = End.of(self, graph)
+                begun = self._ended.pop() if self._ended else Graph()
+                begun.end = end
+                self._graphs[number.value] = begun
+            return self._graphs[number.value]
+
+    def graph_scratch(self, graph: Graph, device: int, stream: int, kind: str, nbytes: int) -> int:
+        """Return memory of one kind for kernels that are captured into a graph on one stream.
+
+        They follow each other in the graph too. What must start at zero is zeroed by the graph, before the first of
+        them. All of one kind and stream is at most four times what the largest launch needs.
+        """
+        if not nbytes:
+            return 0
+        key = (*_place(device, stream), kind)
+        with self._lock:
+            address, size = graph.scratch.get(key, (0, 0))
+            if size < nbytes:
+                found = [one for one in graph.spare if one[0] == device and one[2] >= nbytes]
+                if found:
+                    least = min(found, key=lambda one: one[2])
+                    graph.spare.remove(least)
+                    _, address, size = least
+                else:
+                    address, size = self._allocate(nbytes, 2 * size)
+                    graph.memory.append((device, address, size))
+                if _starts_at_zero(kind):
+                    self.zero(address, size, stream)
+                graph.scratch[key] = address, size
+            return address
+
+    def _find_ended(self) -> None:
+        """Find the graphs that are no more; what they had is for the next one: a capture had better free nothing."""
+        for number, graph in [*self._graphs.items()]:
+            if graph.end is not None and graph.end.has_come():
+                del self._graphs[number]
+                graph.rest()
+                self._ended.append(graph)
+
+    def _free_ended(self) -> None:
+        """Free what belonged to graphs that are no more."""
+        self._find_ended()
+        while self._ended:
+            self._free([(device, address) for device, address, _ in self._ended.pop().memory])
+
+
+def _place(device: int, stream: int) -> tuple[int, int, int]:
+    """Return what tells streams apart that there are: the handle 2 means another one in every thread."""
+    return device, stream, threading.get_ident() if stream == 2 else 0
+
+
+def _starts_at_zero(kind: str) -> bool:
+    return not kind.startswith("scratch")
+
+
+class Graph:
+    """What belongs to a graph as long as it lives.
+
+    That is the scratch of its launches and, with CuPy, which does not know of graphs, the memory of all arrays that its
+    launches read and write: from a pool of its own what they write. PyTorch has such pools itself.
+    """
+
+    def __init__(self) -> None:
+        self.end: End | None = None
+        self.scratch: dict[tuple[Any, ...], tuple[int, int]] = {}  # addresses and sizes
+        self.memory: list[tuple[int, int, int]] = []  # devices, addresses and sizes
+        self.spare: list[tuple[int, int, int]] = []  # of these, what an earlier graph had
+        self._pool: Any = None
+        self._blocks: list[Any] = []
+        self._written: set[int] = set()
+        self._read: dict[int, Any] = {}
+
+    def allocator(self) -> Callable[[int], Any]:
+        """Return CuPy's allocator for arrays that launches write.
+
+        What is dropped is for later launches on the same stream of the graph, and for nobody else.
+        """
+        cupy = libraries.cupy()
+        blocks, written = self._blocks, self._written
+        if self._pool is None:
+
+            def block(nbytes: int) -> Any:
+                memory = cupy.cuda.Memory(nbytes)
+                blocks.append(memory)  # a pool that is short of memory gives back what is free, which the graph uses
+                return cupy.cuda.MemoryPointer(memory, 0)
+
+            self._pool = cupy.cuda.MemoryPool(block)
+        pool = self._pool
+
+        def allocate(nbytes: int) -> Any:
+            pointer = pool.malloc(nbytes)
+            written.add(pointer.mem.ptr)
+            return pointer
+
+        return allocate
+
+    def keep(self, array: Array) -> None:
+        """Keep the memory of an array of CuPy that a launch reads, unless it is of the pool."""
+        memory = array.data.mem
+        if memory.ptr not in self._written:
+            self._read[id(memory)] = memory
+
+    def rest(self) -> None:
+        """Give back the memory of arrays that nobody else has; keep scratch for another graph."""
+        self.scratch.clear()
+        self.spare = [*self.memory]
+        if self._pool is not None:
+            self._pool.free_all_blocks()
+            self._pool = None
+        self._blocks, self._written, self._read = [], set(), {}
+
+
+class End:
+    """Tells that a graph is no more.
+
+    When the driver is done with a graph and all that was made of it, it calls a destructor on a thread of its own,
+    maybe after the end of Python. This one opens a lock of Python's C library, which needs neither the interpreter nor
+    CUDA.
+    """
+
+    _idle: ClassVar[list[int]] = []
+
+    def __init__(self, lock: int) -> None:
+        self._lock = lock
+
+    @classmethod
+    def of(cls, driver: Driver, graph: ctypes.c_void_p) -> End:
+        """Return the end of a graph that is being captured."""
+        python, pointer = ctypes.pythonapi, ctypes.c_void_p
+        opens = ctypes.cast(python.PyThread_release_lock, pointer)
+        if cls._idle:
+            lock = cls._idle.pop()
+        else:
+            lock = ctypes.PYFUNCTYPE(pointer)(("PyThread_allocate_lock", python))()
+            cls._try(lock)
+        tie = pointer()
+        one = ctypes.c_uint(1)  # reference, and the flags of the calls: nobody waits, and the graph takes the reference
+        driver.call("cuUserObjectCreate", ctypes.byref(tie), pointer(lock), opens, one, one)
+        driver.call("cuGraphRetainUserObject", graph, tie, one, one)
+        return cls(lock)
+
+    def has_come(self) -> bool:
+        """Return whether the graph is no more, once: its lock is for another graph then."""
+        if not self._try(self._lock):
+            return False
+        self._idle.append(self._lock)
+        return True
+
+    @staticmethod
+    def _try(lock: int) -> bool:
+        take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+        return bool(take(("PyThread_acquire_lock", ctypes.pythonapi))(lock, 0))
+
+
+_LEAST_SCRATCH = 1 << 19
+_OUT_OF_MEMORY = 2
+# Invalid image, no binary for the GPU, invalid PTX, and PTX of another version than the driver knows.
+_UNREADABLE_CODE = (200, 209, 218, 222)
+
+
+@functools.cache
+def current() -> Driver:
+    return Driver()

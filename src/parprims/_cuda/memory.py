@@ -1,0 +1,141 @@
+"""What kernels ask of arrays before they take them: whether they can, and how the elements lie in memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from parprims._arrays import Array, Namespace, is_jax, library, wide_jax
+from parprims._cuda import compiler, driver, libraries, xla
+from parprims._cuda.compiler import CudaError
+
+
+def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
+    """Return the sentence why no kernel can take these arrays, or None."""
+    kind = library(xp)
+    if kind == "torch":
+        torch = libraries.torch()
+        if arrays[0].device.type != "cuda":
+            return "the arrays are not on a CUDA device"
+        for x in arrays:
+            if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+                return f"the arrays are of type {type(x).__name__}, whose memory the kernel cannot read"
+        if libraries.transformed():
+            return (
+                "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
+            )
+        if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
+            return "a gradient is asked for, which the kernel does not carry"
+        if torch.compiler.is_compiling():
+            return "the call is being compiled"
+    elif kind == "jax":
+        reason = xla.refusal(arrays)
+        if reason:
+            return reason
+    elif kind != "cupy":
+        return "the arrays are not on a CUDA device"
+    return compiler.refusal() or (None if kind == "jax" else _device_refusal(device_index(xp, arrays[0])))
+
+
+@functools.cache
+def _device_refusal(device: int) -> str | None:
+    """Return the sentence why what the compiler makes does not run on a device, or None."""
+    made_by = compiler.working()
+    try:
+        own = driver.current()
+        number = int(own.architecture(device).removeprefix("sm_"))
+        version = own.version()
+    except (OSError, CudaError) as error:
+        return f"the CUDA driver does not work: {error}"
+    if number < made_by.architectures[0]:
+        return compiler.too_old(number, made_by)
+    # Of one major release the driver runs all machine code, but of PTX only what its own release can.
+    if version[0] < made_by.version[0] or (number not in made_by.architectures and version < made_by.version):
+        return f"the driver, of {own}, is older than the compiler, {made_by}: update the one or install the other's"
+    return None
+
+
+def layout(xp: Namespace, x: Array) -> tuple[Any, ...]:
+    """Return (strides in elements, address modulo 16) of an array, by which kernels are chosen."""
+    kind = library(xp)
+    if kind == "torch":
+        return x.stride(), x.data_ptr() & 15
+    if kind == "cupy":
+        itemsize = x.dtype.itemsize
+        return tuple(stride // itemsize for stride in x.strides), x.data.ptr & 15
+    strides = []
+    step = 1
+    for length in reversed(x.shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides)), 0
+
+
+def device_index(xp: Namespace, x: Array) -> int:
+    """Return the number of the CUDA device a CuPy or PyTorch array is on."""
+    index: int = x.device.index if library(xp) == "torch" else x.data.device_id
+    return index
+
+
+def capability(xp: Namespace, x: Array) -> int:
+    """Return the compute capability of the device an array is on, 90 for 9.0; with JAX that of its first device."""
+    if is_jax(xp):
+        return int(xla.devices()[0].compute_capability.replace(".", ""))
+    return int(driver.current().architecture(device_index(xp, x)).removeprefix("sm_"))
+
+
+def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> tuple[Any, ...] | None:
+    """Return all that the choice of a method and a kernel can depend on, or None if that is not known cheaply.
+
+    Calls of equal signatures and equal options take the same way, so that the second can go straight to it. Where
+    PyTorch is asked for a derivative there is one only for a caller whose ways carry it, ``gradient``.
+    """
+    kind = libraries.KNOWN_TYPES.get(type(x))
+    if kind == "cupy":
+        memory = x.data  # type: ignore[union-attr]
+        return x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id  # type: ignore[union-attr]
+    if kind == "torch":
+        return _torch_signature(x, gradient)
+    if kind == "jax":
+        sharding = x.sharding  # type: ignore[union-attr]
+        if type(sharding) is not xla.one_device():  # what has a mesh in its type takes the longer way
+            return None
+        return x.dtype, x.shape, sharding, wide_jax()  # type: ignore[union-attr]
+    if type(x) is tuple:
+        parts = tuple([signature(one, gradient) for one in x])
+        return None if None in parts else parts
+    return None
+
+
+def _torch_signature(x: Array, gradient: bool) -> tuple[Any, ...] | None:
+    torch = libraries.torch()
+    asked_for = x.requires_grad and torch.is_grad_enabled()
+    if (
+        (asked_for and not gradient)
+        or x.is_conj()
+        or x.is_neg()
+        or torch.compiler.is_compiling()
+        or libraries.transformed()
+    ):
+        return None
+    return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device, asked_for
+
+
+def plain(xp: Namespace, x: Array) -> Array:
+    """Return the array if a kernel can read its memory as it is, else a copy: resolved and whole-element strides."""
+    kind = library(xp)
+    if kind == "torch":
+        return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
+    if kind == "cupy":
+        itemsize = x.dtype.itemsize
+        if x.data.ptr % itemsize or any(stride % itemsize for stride in x.strides):
+            return x.copy()
+    return x
+
+
+def contiguous(xp: Namespace, x: Array) -> Array:
+    """Return the array in row-major order, copied if it is not."""
+    kind = library(xp)
+    if kind == "torch":
+        return x.contiguous()
+    return xp.ascontiguousarray(x) if kind == "cupy" else x

@@ -1,0 +1,299 @@
+"""What a kernel does to its arrays, as data: launches, what they are given, and the CUDA text made from these.
+
+A kernel is a function template of a .cu file. A `Launch` names it, its template arguments and its parameters; a `Plan`
+is launches in order with the arrays and the scratch that they share. The text of the kernel itself, which is
+``extern "C" void kernel(...)`` and calls the template, is made in one place: `Plan.text`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import importlib.resources
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+Entry = TypeVar("Entry")
+
+# ---- Parameters -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """An integer that launches are given when they run: a kernel is compiled once for all its values."""
+
+    name: str
+    value: int
+
+
+class Numbers:
+    """The integers of a plan: collects them, in order, under names of their own."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Number] = {}
+
+    def __call__(self, name: str, value: int) -> Number:
+        """Return one more integer, of this name, or of this name and a count where the name is taken."""
+        taken, count = name, 1
+        while taken in self._found:
+            count += 1
+            taken = f"{name}_{count}"
+        self._found[taken] = found = Number(taken, int(value))
+        return found
+
+    def all(self) -> tuple[Number, ...]:
+        """Return the integers so far."""
+        return tuple(self._found.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointer:
+    """An address in the memory of an array or of scratch.
+
+    Parameters
+    ----------
+    memory : str
+        What the memory is of: in0, in1, ... (inputs), out0, out1, ... (outputs), or a kind of scratch.
+    type : str
+        The C++ type of an element; void leaves it open.
+    elements, bytes : Number or int, optional
+        How far behind the beginning the address is, in elements or in bytes.
+    """
+
+    memory: str
+    type: str = "void"
+    elements: Number | int | None = None
+    bytes: Number | int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Struct:
+    """Parameters that stand together: a C++ aggregate, of a type that can be left out where the function names it."""
+
+    fields: tuple[Parameter, ...]
+    type: str = ""
+
+    def __init__(self, *fields: Parameter, type: str = "") -> None:
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "type", type)
+
+
+Parameter: TypeAlias = "Number | Pointer | Struct | bool | int | None"
+"""What a function is called with. A bool or an int is compiled in, None is a null pointer."""
+
+Argument = bool | int | str
+"""What a template is made for; a text is the name of a type or of a constant."""
+
+
+def expression(one: Any) -> str:
+    """Return the C++ expression of a parameter, or of an argument of a template."""
+    if isinstance(one, bool):
+        return "true" if one else "false"
+    if one is None:
+        return "nullptr"
+    if isinstance(one, Number):
+        return one.name
+    if isinstance(one, Struct):
+        return f"{one.type}{{{', '.join(map(expression, one.fields))}}}"
+    if isinstance(one, Pointer):
+        text = one.memory
+        if one.bytes is not None:
+            text = f"((char*){text} + {expression(one.bytes)})"
+        if one.type != "void":
+            text = f"({one.type}*){text}"
+        return text if one.elements is None else f"{text} + {expression(one.elements)}"
+    return str(one)
+
+
+# ---- Launches ---------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    Parameters
+    ----------
+    source : str
+        The CUDA text that defines the template.
+    template : str
+        The name of the function template.
+    arguments : tuple
+        Its template arguments.
+    parameters : tuple
+        What it is called with.
+    grid, block : int
+        The number of blocks, and of threads in each.
+    shared_bytes : int
+        The dynamic shared memory of a block.
+    unbound_registers : bool
+        Whether a thread may have all the registers it can use; otherwise the compiler weighs them against the
+        number of blocks that fit a multiprocessor.
+    resident_blocks : int
+        The number of blocks that are to fit a multiprocessor, where the device has the threads; 0 leaves it open.
+    own_instructions : bool
+        Whether the kernel has instructions of the device's very architecture, which no later one has: sm_90a.
+    """
+
+    source: str
+    template: str
+    arguments: tuple[Argument, ...]
+    parameters: tuple[Parameter, ...]
+    grid: int
+    block: int
+    shared_bytes: int = 0
+    unbound_registers: bool = False
+    resident_blocks: int = 0
+    own_instructions: bool = False
+
+    @property
+    def name(self) -> str:
+        """The template with its arguments, as C++ writes it."""
+        return f"{self.template}<{', '.join(map(expression, self.arguments))}>" if self.arguments else self.template
+
+    @property
+    def statements(self) -> str:
+        """What the kernel consists of: the call of the template."""
+        return f"  {self.name}({', '.join(map(expression, self.parameters))});"
+
+    def architecture(self, arch: str) -> str:
+        """Return what to compile for, given the device's architecture as sm_NN or compute_NN."""
+        return arch + "a" * self.own_instructions
+
+
+SCRATCH = ("temporary", "zeroed", "status", "scratch")
+"""The kinds of scratch, in the order in which kernels are given them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Launches, one after another, with the arrays, the integers and the scratch that they share.
+
+    Parameters
+    ----------
+    launches : tuple of Launch
+        The launches in order; each finds in the memory what those before it left.
+    inputs : int
+        The number of inputs.
+    outputs : tuple of (shape, dtype)
+        What is to be allocated, dtypes by the standard's names.
+    numbers : tuple of Number
+        The integers that the launches are given.
+    zeroed_bytes, status_bytes, scratch_bytes : int
+        How much scratch of each kind the kernels need. Zeroed scratch is zero and the last launch leaves it so. Status
+        scratch holds what kernels that use it left there, or zeros at first: they tell by a count of launches in its
+        first word what is theirs. The rest may hold anything. Launches on one stream share it; those captured into a
+        graph have the graph's, which every replay begins with zeros.
+    temporary_bytes : int
+        How much memory, ``temporary`` in the kernel, the call has for itself, from the allocator of its library.
+    """
+
+    launches: tuple[Launch, ...]
+    inputs: int
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+    numbers: tuple[Number, ...]
+    zeroed_bytes: int = 0
+    status_bytes: int = 0
+    scratch_bytes: int = 0
+    temporary_bytes: int = 0
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """The values of the integers."""
+        return tuple([number.value for number in self.numbers])
+
+    def zeros(self) -> dict[str, int]:
+        """Return the bytes of each kind of scratch that starts at zero."""
+        return {"zeroed": self.zeroed_bytes, "status": self.status_bytes}
+
+    def unset(self) -> dict[str, int]:
+        """Return the bytes of each kind of scratch that may hold anything."""
+        return {"temporary": self.temporary_bytes, "scratch": self.scratch_bytes}
+
+    def text(self, at: int = 0, *, static: bool = False) -> str:
+        """Return the whole CUDA source of one launch.
+
+        ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them: inputs,
+        scratch that starts at zero, outputs, other scratch, and once more what starts at zero. Before the outputs a
+        later launch has outputs and other scratch once more, as what it is given. Otherwise the integers are
+        parameters.
+        """
+        launch = self.launches[at]
+        ins = [f"const void* in{index}" for index in range(self.inputs)]
+        outs = [f"void* out{index}" for index in range(len(self.outputs))]
+        if static:
+            zeros = [f"void* {name}" for name, nbytes in self.zeros().items() if nbytes]
+            results = [*outs, *(f"void* {name}" for name, nbytes in self.unset().items() if nbytes)]
+            given = ["void*" for _ in results] if at else []
+            parameters = [*ins, *zeros, *given, *results, *("void*" for _ in zeros)]
+            missing = [name for name in SCRATCH if f"void* {name}" not in parameters]
+            locals_ = [f"constexpr long long {one.name} = {one.value}LL;" for one in self.numbers]
+            locals_ += [f"void* const {name} = nullptr;" for name in missing]
+        else:
+            scratch = (f"void* {name}" for name in SCRATCH)
+            parameters = [*ins, *outs, *scratch, *(f"long long {one.name}" for one in self.numbers)]
+            locals_ = []
+        resident = 1 if launch.unbound_registers else launch.resident_blocks
+        bounds = f"{launch.block}, {resident}" if resident else launch.block
+        return "\n".join(
+            (
+                launch.source,
+                f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(parameters)}) {{',
+                *locals_,
+                launch.statements,
+                "}\n",
+            )
+        )
+
+
+# ---- Plans that are looked at, not carried out ------------------------------------------------------------------
+
+
+class Observed(Exception):
+    """Carries a plan, what it was to be carried out on, and the number of the device (None with JAX) out of a call."""
+
+    def __init__(self, plan: Any, arrays: tuple[Any, ...], device: int | None) -> None:
+        self.plan, self.arrays, self.device = plan, arrays, device
+
+
+_observing: contextvars.ContextVar[bool] = contextvars.ContextVar("observing", default=False)
+
+
+@contextlib.contextmanager
+def observing() -> Iterator[None]:
+    """Let no plan be carried out inside the block: whoever is to do so raises `Observed`."""
+    token = _observing.set(True)
+    try:
+        yield
+    finally:
+        _observing.reset(token)
+
+
+def observed(plan: Any, arrays: tuple[Any, ...], device: int | None) -> None:
+    """Raise `Observed` where plans are looked at only."""
+    if _observing.get():
+        raise Observed(plan, arrays, device)
+
+
+@functools.cache
+def device_source(*files: str) -> str:
+    """Return the CUDA text of package files, joined: NVRTC sees one text, so that a cached result cannot be stale."""
+    folder = importlib.resources.files("parprims")
+    return "\n".join((folder / file).read_text(encoding="utf-8") for file in files)
+
+
+def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
+    """Return the largest power of two that is at most n (or, up, the smallest at least n), from 1 to most."""
+    if n <= 1:
+        return 1
+    return min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
+
+
+def tuned(table: Mapping[int, Entry], capability: int) -> Entry:
+    """Return the entry of a table of tunings for a device of this compute capability, 90 for 9.0.
+
+    A device without an entry has that of the newest device before it, or of the oldest after it if there is none.
+    """
+    return table[max((one for one in table if one <= capability), default=min(table))]

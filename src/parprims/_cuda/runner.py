@@ -1,0 +1,263 @@
+"""Launch the kernels of a plan on the caller's stream, on arrays of CuPy and PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims._arrays import Array, Namespace, library
+from parprims._cuda import compiler, driver, libraries
+from parprims._cuda.compiler import CudaError
+from parprims._cuda.plan import Plan, observed
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig: the grid, the block, dynamic shared memory, the stream, and attributes."""
+
+    _fields_ = (
+        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+class Packet:
+    """What the driver is handed at a launch: made once, filled in at every call. All parameters are 8 bytes wide."""
+
+    def __init__(self, plan: Plan, stream: int, values: Sequence[int]) -> None:
+        launches = plan.launches
+        self._fields = [Config(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream) for one in launches]
+        self.stream = stream
+        self.zeroed = 0  # where the address of zeroed scratch is among the values
+        self.turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self.values = (ctypes.c_longlong * len(values))(*values)
+        self._size = ctypes.c_size_t(8 * len(values))
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
+        self._extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(self.values), 2, ctypes.addressof(self._size), None)
+        self.config, *self.later = (ctypes.addressof(fields) for fields in self._fields)
+        self.extra = ctypes.addressof(self._extra)
+
+
+class Runner:
+    """A plan made ready for repeated launches: what does not depend on the arrays' addresses is done once."""
+
+    def __init__(self, xp: Namespace, plan: Plan, device: int) -> None:
+        self.plan = plan
+        self._device = device
+        self._function = 0
+        self._later: tuple[int, ...] = ()
+        self._packets: dict[int, list[Packet]] = {}
+        self._driver = driver.current()
+        self._launch = self._driver.launch
+        torch = libraries.torch() if library(xp) == "torch" else None
+        if torch is not None:
+            place = torch.device("cuda", device)
+            self._outputs = tuple(
+                functools.partial(torch.empty, shape, dtype=getattr(torch, name), device=place)
+                for shape, name in plan.outputs
+            )
+            self._stream = _torch_stream(device)
+            self._address = torch.Tensor.data_ptr
+            libraries.KNOWN_TYPES[torch.Tensor] = libraries.KNOWN_TYPES[torch.nn.Parameter] = "torch"
+        else:
+            cupy = libraries.cupy()
+            self._outputs = tuple(
+                functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in plan.outputs
+            )
+            current_stream = cupy.cuda.get_current_stream
+            self._stream = lambda: current_stream().ptr
+            self._address = operator.attrgetter("data.ptr")
+            libraries.KNOWN_TYPES[cupy.ndarray] = "cupy"
+        self._current_device = None if torch is not None else libraries.cupy().cuda.runtime.getDevice
+        # What is the call's own is allocated as one output more, and dropped when all is launched: the libraries give
+        # memory only to what comes later on the stream.
+        if plan.temporary_bytes:
+            shape = (plan.temporary_bytes,)
+            own = (
+                functools.partial(torch.empty, shape, dtype=torch.uint8, device=place)
+                if torch is not None
+                else functools.partial(libraries.cupy().ndarray, shape, np.dtype("uint8"))
+            )
+            self._outputs += (own,)
+        # Scratch is shared along a stream. Several launches of a plan leave it to each other, so it is not that of
+        # others, and one thread has it at a time.
+        several = len(plan.launches) > 1
+        shared = {**plan.zeros(), "scratch": plan.scratch_bytes}
+        self._scratch = {f"{kind} of several" if several else kind: nbytes for kind, nbytes in shared.items()}
+        self._in_turns = several and any(shared.values())
+        # A graph has scratch of its own, and memory of CuPy's, which PyTorch gives it itself.
+        self._asks_for_graphs = torch is None or any(shared.values())
+        self._is_capturing, self._number = self._driver.is_capturing, self._driver.number
+
+    def __call__(self, *arrays: Array) -> tuple[Array, ...]:
+        """Launch on the caller's current stream and return the outputs; nothing waits."""
+        observed(self.plan, arrays, self._device)
+        if self._current_device is not None and self._current_device() != self._device:
+            with libraries.cupy().cuda.Device(self._device):
+                return self(*arrays)
+        stream = self._stream()
+        if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
+            return self._captured(stream, arrays)
+        outputs = tuple([output() for output in self._outputs])
+        number = stream if stream < 2 else self._number(stream)
+        packets = self._packets.get(number)
+        try:
+            packet = packets.pop()  # type: ignore[union-attr]  # one thread has it until it is put back
+        except (AttributeError, IndexError):
+            packet = self._packet(stream)
+            if len(self._packets) >= 256:  # most are of streams that are gone
+                self._packets.clear()
+            packets = self._packets.setdefault(number, [])
+        try:
+            values, address = packet.values, self._address
+            for at, array in enumerate((*arrays, *outputs)):
+                values[at] = address(array)
+            if self._later:
+                status = self._launch_all(packet)
+            else:
+                status = self._launch(packet.config, self._function, None, packet.extra)
+                if status:
+                    status = self._launch_again(packet, packet.config, self._function, status)
+        finally:
+            packets.append(packet)  # type: ignore[union-attr]
+        if status:
+            raise self._driver.error("cuLaunchKernelEx", status)
+        return outputs[:-1] if self.plan.temporary_bytes else outputs
+
+    def one(self, x: Array) -> Array:
+        """Return what a call returns for one input, output and launch, sooner: small arrays wait for little else."""
+        observed(self.plan, (x,), self._device)
+        stream = self._stream()
+        packets = self._packets.get(stream if stream < 2 else self._number(stream))
+        if (
+            packets
+            and (self._current_device is None or self._current_device() == self._device)
+            and not (self._asks_for_graphs and stream > 1 and self._is_capturing(stream))
+        ):
+            output = self._outputs[0]()
+            try:
+                packet = packets.pop()
+            except IndexError:  # another thread was quicker
+                return self(x)[0]
+            try:
+                packet.values[0] = self._address(x)
+                packet.values[1] = self._address(output)
+                status = self._launch(packet.config, self._function, None, packet.extra)
+            finally:
+                packets.append(packet)
+            if not status:
+                return output
+        return self(x)[0]  # the first call on this stream, or one that needs another device to be current
+
+    def _launch_again(self, packet: Packet, config: int, function: int, status: int) -> int:
+        """Launch where it failed because this thread has not used the device, or uses another; return the status."""
+        if status not in (_INVALID_CONTEXT, _INVALID_HANDLE) or not self._driver.enter(self._device):
+            return status
+        try:
+            again: int = self._launch(config, function, None, packet.extra)
+            return again
+        finally:
+            self._driver.leave()
+
+    def _launch_all(self, packet: Packet) -> int:
+        """Launch one after another, with no other thread's between that have this scratch; return the status."""
+        with packet.turn:
+            status, done = 0, False
+            try:
+                functions = self._function, *self._later
+                for config, function in zip((packet.config, *packet.later), functions, strict=True):
+                    status = self._launch(config, function, None, packet.extra)
+                    if status:
+                        status = self._launch_again(packet, config, function, status)
+                    if status:
+                        return status
+                done = True
+            finally:
+                # Where a launch failed, or the user stopped between two, those before have left it as it must not be.
+                if not done and self.plan.zeroed_bytes:
+                    with contextlib.suppress(CudaError, MemoryError), self._driver.prepares(self._device):
+                        self._driver.zero(packet.values[packet.zeroed], self.plan.zeroed_bytes, packet.stream)
+        return status
+
+    def _captured(self, stream: int, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Launch into the graph that the stream is being captured into; return the outputs.
+
+        It need not be fast, and so is the same for all: scratch is the graph's, and a packet is for one call.
+        """
+        with self._driver.prepares(self._device):
+            self._load()
+            graph = self._driver.graph(stream)
+            if self._current_device is None:
+                outputs = tuple([output() for output in self._outputs])
+            else:
+                with libraries.cupy().cuda.using_allocator(graph.allocator()):
+                    outputs = tuple([output() for output in self._outputs])
+                for array in arrays:
+                    graph.keep(array)
+            scratch = [
+                self._driver.graph_scratch(graph, self._device, stream, kind, nbytes)
+                for kind, nbytes in self._scratch.items()
+            ]
+            packet = self._filled(stream, scratch)
+            for at, array in enumerate((*arrays, *outputs)):
+                packet.values[at] = self._address(array)
+            status = self._launch_all(packet)
+        if status:
+            raise self._driver.error("cuLaunchKernelEx", status)
+        return outputs[:-1] if self.plan.temporary_bytes else outputs
+
+    def _packet(self, stream: int) -> Packet:
+        """Return a packet for a stream with all but the arrays' addresses filled in."""
+        with self._driver.prepares(self._device):
+            self._load()
+            scratch = [
+                self._driver.scratch(self._device, stream, kind, nbytes) for kind, nbytes in self._scratch.items()
+            ]
+        return self._filled(stream, scratch)
+
+    def _filled(self, stream: int, scratch: Sequence[int]) -> Packet:
+        plan = self.plan
+        addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last is what is temporary
+        packet = Packet(plan, stream, (*addresses, *scratch, *plan.integers))
+        packet.zeroed = len(addresses)
+        if self._in_turns:
+            packet.turn = self._driver.turn(self._device, stream)
+        return packet
+
+    def _load(self) -> None:
+        """Load the kernels, if they are not."""
+        if self._function:
+            return
+        arch = self._driver.architecture(self._device)
+        plan = self.plan
+        functions = [
+            loaded(self._device, compiler.compiled(plan.text(at), one.architecture(arch)), one.shared_bytes)
+            for at, one in enumerate(plan.launches)
+        ]
+        self._later, self._function = tuple(functions[1:]), functions[0]
+
+
+@functools.cache
+def loaded(device: int, code: bytes, shared_bytes: int) -> int:
+    del device  # it is the current one; modules of two devices are two
+    return driver.current().load(code, shared_bytes)
+
+
+def _torch_stream(device: int) -> Callable[[], int]:
+    """Return a function that gives the handle of the device's current stream, without an object around it if it can."""
+    torch = libraries.torch()
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return functools.partial(raw, device)
+    return lambda: torch.cuda.current_stream(device).cuda_stream
+
+
+_INVALID_CONTEXT, _INVALID_HANDLE = 201, 400

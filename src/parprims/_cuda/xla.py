@@ -1,0 +1,201 @@
+"""Kernels inside the programs of JAX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims._arrays import Array, is_sharded, varying_alike
+from parprims._cuda import compiler, libraries
+from parprims._cuda.plan import Launch, Plan, Pointer, observed
+
+TARGET = "__gpu$xla.gpu.ptx"
+"""What XLA calls a kernel by that a program brings along: undocumented, and its own to change."""
+OLDEST, NEWEST = (0, 10), (0, 12)
+"""The releases of JAX that this target is tested with."""
+
+
+def jax_export_checks() -> list[Any]:
+    """Return the safety checks to disable so that ``jax.export`` takes programs that hold kernels.
+
+    JAX promises nothing for a target of a call that it does not know. The one by which XLA runs the kernels is tested
+    with JAX 0.10 to 0.12: what is exported for a GPU is to be run by these releases.
+
+    Returns
+    -------
+    list of jax.export.DisabledSafetyCheck
+        What ``jax.export.export`` takes as ``disabled_checks``. Programs exported for a CPU need none.
+
+    Examples
+    --------
+    >>> import parprims
+    >>> def exported(function, *arrays):
+    ...     import jax
+    ...
+    ...     checks = parprims.jax_export_checks()
+    ...     return jax.export.export(jax.jit(function), disabled_checks=checks)(*arrays).serialize()
+    """
+    import jax.export
+
+    return [jax.export.DisabledSafetyCheck.custom_call(TARGET)]
+
+
+def refusal(arrays: tuple[Array, ...]) -> str | None:
+    import jax
+
+    for x in arrays:
+        if isinstance(x, jax.core.Tracer):
+            continue
+        devices = x.devices() if isinstance(x, jax.Array) else set()  # rules are handed NumPy's too
+        if {device.platform for device in devices} != {"gpu"}:
+            return "the arrays are not on a CUDA device"
+        if len(devices) > 1:
+            return "the arrays are spread over several devices"
+    return platform_refusal()
+
+
+def release_refusal(release: tuple[int, ...]) -> str | None:
+    if OLDEST <= release[:2] <= NEWEST:
+        return None
+    oldest, newest, this = (".".join(map(str, one)) for one in (OLDEST, NEWEST, release))
+    return f"XLA's call of kernels is tested with JAX {oldest} to {newest}, and this is JAX {this}"
+
+
+@functools.cache
+def platform_refusal() -> str | None:
+    """Return why JAX programs cannot hold our kernels, found by running a small one; or None."""
+    import jax
+
+    if not devices():
+        return "JAX has no CUDA device"
+    reason = release_refusal(jax.__version_info__) or compiler.refusal()
+    if reason:
+        return reason
+    source = "template <int MORE> __device__ void add(const int* x, int* y) { y[threadIdx.x] = x[threadIdx.x] + MORE; }"
+    parameters = Pointer("in0", "const int"), Pointer("out0", "int")
+    plan = Plan((Launch(source, "add", (3,), parameters, 1, 4),), 1, (((4,), "int32"),), ())
+    try:
+        # What is found is remembered, so it must not depend on the switches of this call.
+        with jax.ensure_compile_time_eval(), jax.disable_jit(False), jax.transfer_guard("allow"):
+            given = jax.device_put(np.arange(4, dtype=np.int32), devices()[0])
+            libraries.KNOWN_TYPES[type(given)] = "jax"  # that of arrays with values; tracers are of other types
+            (result,) = jax.jit(lambda x: embedded(plan, (x,)))(given)
+            works = bool((np.asarray(result) == np.arange(3, 7)).all())
+    except Exception as error:  # whatever an XLA without this undocumented call target raises
+        return f"this JAX cannot hold a CUDA kernel: {type(error).__name__}: {str(error).splitlines()[0]}"
+    return None if works else "this JAX holds a CUDA kernel but does not run it right"
+
+
+@functools.cache
+def one_device() -> Any:
+    import jax
+
+    return jax.sharding.SingleDeviceSharding
+
+
+@functools.cache
+def devices() -> list[Any]:
+    import jax
+
+    try:
+        return list(jax.devices("cuda"))
+    except RuntimeError:  # JAX's answer where the platform is missing
+        return []
+
+
+def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the outputs of the plan as a call inside the traced program.
+
+    XLA loads the PTX itself. Scratch that must start at zero is an input that the kernel updates in place.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    capability = devices()[0].compute_capability.replace(".", "")
+    # Inside shard_map what the call returns varies over the axes of the mesh that its arrays do.
+    kind = jax.typeof(arrays[0])
+    mesh = kind.sharding.mesh
+    place = None if mesh.empty else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    result = functools.partial(jax.ShapeDtypeStruct, sharding=place, manual_axis_type=kind.manual_axis_type)
+    results = [result(shape, getattr(jnp, name)) for shape, name in plan.outputs]
+    updated = [jnp.zeros((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.zeros().values() if nbytes]
+    arrays_and_updated = varying_alike((*arrays, *updated))
+    arrays, updated = arrays_and_updated[: len(arrays)], list(arrays_and_updated[len(arrays) :])
+    results += [result((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.unset().values() if nbytes]
+    kept = len(results)
+    places = [*range(kept, kept + len(updated))]  # among the results, of what a launch updates
+    results += [result(zero.shape, zero.dtype) for zero in updated]
+    for at, launch in enumerate(plan.launches):
+        text = plan.text(at, static=True)
+        aliases = {plan.inputs + given: place for given, place in enumerate(places)}
+        call = jax.ffi.ffi_call(TARGET, results, input_output_aliases=aliases)
+        outputs = call(
+            *arrays,
+            *updated,
+            name="kernel",
+            kernel_type="ptx",
+            kernel_data=compiler.compiled(text, launch.architecture(f"compute_{capability}")).rstrip(b"\0").decode(),
+            grid_x=np.int32(launch.grid),
+            grid_y=np.int32(1),
+            grid_z=np.int32(1),
+            block_x=np.int32(launch.block),
+            block_y=np.int32(1),
+            block_z=np.int32(1),
+            shared_mem_bytes=np.int32(launch.shared_bytes),
+        )
+        # A later launch has what starts at zero, outputs and other scratch as those before it left them.
+        places = [*range(kept, len(results)), *range(kept)]
+        updated = [outputs[place] for place in places]
+    return tuple(outputs[: len(plan.outputs)])
+
+
+def traced(
+    plan: Plan,
+    otherwise: Callable[..., tuple[Array, ...]],
+    batched: Callable[..., tuple[Array, ...]],
+) -> Callable[..., tuple[Array, ...]]:
+    """Return the plan as a jitted JAX function of its inputs.
+
+    On a CUDA device it is the kernel, elsewhere ``otherwise``, which computes the same from the same arrays and also
+    carries derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 where an input is the same
+    for the whole batch, and vmap becomes a call of it.
+    """
+    import jax
+
+    @jax.custom_batching.custom_vmap  # type: ignore[untyped-decorator]
+    def compute(*arrays: Array) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = jax.lax.platform_dependent(
+            *arrays, cuda=lambda *xs: embedded(plan, xs), default=otherwise
+        )
+        return found
+
+    @compute.def_vmap  # type: ignore[untyped-decorator]
+    def _(_size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
+        arrays = tuple(jax.numpy.asarray(x) for x in arrays)
+        if any(is_sharded(x) for x in arrays):  # the batch is, which the other methods leave where it is
+            outputs = jax.vmap(otherwise, tuple(0 if own else None for own in in_batched))(*arrays)
+        else:
+            outputs = batched(*(x if own else x[None] for x, own in zip(arrays, in_batched, strict=True)))
+        return outputs, (True,) * len(outputs)
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def differentiable(*arrays: Array) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = compute(*arrays)
+        return found
+
+    @differentiable.defjvp  # type: ignore[untyped-decorator]
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> Any:
+        _, derivative = jax.jvp(otherwise, primals, tangents)
+        return differentiable(*primals), derivative
+
+    compiled = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
+
+    def function(*arrays: Array) -> tuple[Array, ...]:
+        observed(plan, arrays, None)
+        found: tuple[Array, ...] = compiled(*arrays)
+        return found
+
+    return function

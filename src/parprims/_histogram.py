@@ -1,0 +1,552 @@
+"""Histogram: how many elements, or how much weight, lies between each edge and the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from parprims import _cuda
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    as_scalar,
+    cast,
+    check_flag,
+    check_kind,
+    compute_dtype,
+    device,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    lacks_arithmetic,
+    library,
+    mode,
+    shown,
+    sum_dtype,
+)
+from parprims._dispatch import Checked, Methods, Way, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._memo import Memo
+from parprims._operators import BUILT_IN, segmented
+from parprims._scan_array import inclusive
+from parprims._sort import sort, sort_by_key
+from parprims._trace import C_TYPES, register_type
+
+
+@primitive
+def histogram(
+    x: Array,
+    /,
+    bins: int | Array = 10,
+    *,
+    range: tuple[float, float] | None = None,
+    weights: Array | None = None,
+    density: bool = False,
+    method: str = "auto",
+) -> tuple[Array, Array]:
+    """Count the elements between each edge and the next: counts[b] of edges[b] <= x < edges[b + 1].
+
+    The last bin holds its right edge too. Elements outside of the edges, and NaN, count nowhere.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and of an integer or real floating dtype.
+    bins : int or array
+        The number of bins of equal width, or their edges: one dimension, at least two elements, ascending.
+    range : pair of float, optional
+        The first and the last edge, where bins is a number. By default the least and the largest element, and half
+        less and more where these are equal, or 0 and 1 where there are none.
+    weights : array, optional
+        What an element counts, of the shape of x and of an integer or real floating dtype; by default 1.
+    density : bool
+        Whether counts are divided by their sum and the width of their bin, so that the histogram has area 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    counts : array
+        Of length bins: of the default integer dtype, of that of a sum of the weights, or with density of the edges'.
+    edges : array
+        Of length bins + 1. Computed edges are of the dtype of x, float32 if that has 16 bits, and the widest floating
+        dtype the library has if x is of integers.
+
+    Raises
+    ------
+    TypeError
+        If x, weights or an array of bins is no array of numbers, or bins or range is not what is described above.
+    ValueError
+        If bins is less than 1 or has fewer than two edges, range is not finite or descends or stands beside edges, the
+        shapes of x and weights differ, or an argument has an unknown value.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: one search of the edges for each element, log2 of bins steps; then a sort of the bins' numbers, of 8
+    bits where these suffice, and two searches for each bin (array). Kernel: one pass, a division or a search for each.
+    Traffic and launches: kernel is one launch that reads every element once; with more bins than a block's shared
+    memory holds (8192; 1024 of weights, half for those of 8 bytes), weights are read again for each so many.
+    Memory besides input and result: kernel 8 bytes for each bin; for weights at most 4 MiB, or one sum for each bin.
+    Array as ``sort``, with an index for each element.
+    Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
+    most n additions by kernel (n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
+    Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
+    Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array; by native too, but for
+    weights on a GPU.
+    Methods: kernel (CUDA arrays), native (NumPy, CuPy, PyTorch and JAX), array.
+    Derivatives: none; counts are constant almost everywhere.
+    Reference: Nugteren, van den Braak, Corporaal and Mesman, High Performance Predictable Histogramming on GPUs,
+    GPGPU-4, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> counts, edges = parprims.histogram(np.array([1.0, 2.0, 2.5, 4.0]), 3)
+    >>> counts
+    array([1, 2, 1])
+    >>> edges
+    array([1., 2., 3., 4.])
+    >>> parprims.histogram(np.array([1, 2, 2, 9]), np.array([0, 2, 4]), weights=np.array([0.5, 1.0, 2.0, 4.0]))[0]
+    array([0.5, 3. ])
+    """
+    if in_graph((x, weights, bins), method):
+        from parprims import _torch_ops
+
+        given = {"x": x, "weights": weights, **({"bins": bins} if hasattr(bins, "shape") else {})}
+        options = {"range": range, "density": density, **({} if "bins" in given else {"bins": bins})}
+        counts, edges = _torch_ops.call("histogram", given, options, method)
+        return counts, edges
+    key = None
+    if type(bins) is int:
+        key_of = x if weights is None else (x, weights)
+        key = call_key("histogram", key_of, bins, range, weights is None, density, method)
+        run = recalled(key)
+        if run is not None:
+            found: tuple[Array, Array] = run(x) if weights is None else run(x, weights)
+            return found
+    named = {"x": x} if weights is None else {"x": x, "weights": weights}
+    counted = _bin_count(bins)
+    if counted is None:
+        named["bins"] = bins
+    xp, arrays = admit(named)
+    for name, one in zip(named, arrays, strict=True):
+        check_kind(name, one, ("int", "uint", "float"))
+    if weights is not None and arrays[1].shape != arrays[0].shape:
+        shapes = f"{tuple(arrays[0].shape)}, got {tuple(arrays[1].shape)}"
+        raise ValueError(f"weights must have the shape of x, {shapes}")
+    density = check_flag("density", density)
+    _METHODS.check(method)
+    ends = None
+    if counted is None:
+        if range is not None:
+            raise ValueError("range must be None where bins are edges")
+        if arrays[-1].ndim != 1 or arrays[-1].shape[0] < 2:
+            raise ValueError(f"bins must have one dimension and two edges at least, got shape {arrays[-1].shape}")
+        counted = arrays[-1].shape[0] - 1
+        edges = _promoted(xp, arrays[0], arrays[-1])
+    else:
+        edges = _edge_dtype(xp, arrays[0].dtype)
+        ends = None if range is None else _range(range, edges)
+    if any(one is not given for one, given in zip(arrays, named.values(), strict=True)):
+        key = None
+    return _METHODS(  # type: ignore[no-any-return]
+        method,
+        xp,
+        _Histogram(
+            arrays=tuple(arrays),
+            key=key,
+            bins=counted,
+            even=bins is not named.get("bins"),
+            ends=ends,
+            edges=edges,
+            weighted=weights is not None,
+            density=density,
+            result=_result_dtype(xp, arrays[1].dtype if weights is not None else None),
+        ),
+    )
+
+
+def _bin_count(bins: Any) -> int | None:
+    """Return a number of bins, or None for edges."""
+    if hasattr(bins, "shape"):
+        return None
+    try:
+        count = operator.index(bins) if type(bins) is not bool else 0
+    except TypeError:
+        count = 0
+    if count == 0 and (type(bins) is bool or not isinstance(bins, int)):
+        raise TypeError(f"bins must be an integer or an array of edges, got {shown(bins)}")
+    if not 0 < count < 2**31:
+        raise ValueError(f"bins must be at least 1 and less than 2^31, got {count}")
+    return count
+
+
+def _range(range: Any, dtype: Any) -> tuple[float, float]:
+    if not isinstance(range, (tuple, list)) or len(range) != 2:
+        raise TypeError(f"range must be a pair of numbers, got {shown(range)}")
+    first, last = (float(as_scalar("range", one, dtype)) for one in range)
+    if not (math.isfinite(first) and math.isfinite(last) and first <= last):
+        raise ValueError(f"range must be finite and ascend, got {shown(range)}")
+    return (first - 0.5, last + 0.5) if first == last else (first, last)
+
+
+def _edge_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype of computed edges, for elements of a dtype."""
+    if dtype_kind(dtype) == "float":
+        return compute_dtype(xp, dtype)
+    return xp.float32 if is_jax(xp) and not mode(xp) else xp.float64
+
+
+def _promoted(xp: Namespace, x: Array, edges: Array) -> Any:
+    """Return the dtype that elements and given edges are compared in."""
+    if dtype_kind(x.dtype) != "float" and dtype_kind(edges.dtype) == "float":
+        return compute_dtype(xp, edges.dtype)
+    if dtype_kind(x.dtype) == "float" and dtype_kind(edges.dtype) != "float":
+        return compute_dtype(xp, x.dtype)
+    try:
+        dtype = xp.result_type(x, edges)
+    except (TypeError, ValueError, RuntimeError):
+        dtype = None
+    if dtype is None or dtype_kind(dtype) not in (dtype_kind(x.dtype), dtype_kind(edges.dtype)):
+        names = f"{dtype_name(x.dtype)} and {dtype_name(edges.dtype)}"
+        raise TypeError(f"x and bins must have dtypes that promote together, got {names}")
+    return compute_dtype(xp, dtype)
+
+
+def _result_dtype(xp: Namespace, weights: Any) -> Any:
+    if weights is None:
+        return xp.__array_namespace_info__().default_dtypes()["integral"]
+    return sum_dtype(xp, weights)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Histogram(Checked):
+    """A checked call. ``arrays`` are x, the weights if ``weighted``, and the edges unless they are ``even``.
+
+    ``ends`` are the first and the last of even edges, None where x has them. ``edges`` is the dtype that elements and
+    edges are compared in, ``result`` that of the counts.
+    """
+
+    bins: int
+    even: bool
+    ends: tuple[float, float] | None
+    edges: Any
+    weighted: bool
+    density: bool
+    result: Any
+
+    def parts(self, xp: Namespace) -> tuple[Array, Array | None, Array]:
+        """Return the elements, the weights, both of one dimension, and the edges."""
+        x = xp.reshape(self.arrays[0], (-1,))
+        weights = xp.reshape(self.arrays[1], (-1,)) if self.weighted else None
+        edges = _even_edges(xp, x, self) if self.even else cast(xp, self.arrays[-1], self.edges)
+        return x, weights, edges
+
+    def empty(self, xp: Namespace) -> tuple[Array, Array]:
+        """Return arrays like the result."""
+        on = device(self.arrays[0])
+        counts = xp.empty((self.bins,), dtype=self.edges if self.density else self.result, device=on)
+        return counts, xp.empty((self.bins + 1,), dtype=self.edges, device=on)
+
+
+def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
+    """Return edges at equal distances."""
+    place = {"dtype": h.edges, "device": device(x)}
+    if h.ends is not None or x.shape[0] == 0:
+        first, last = (xp.full((), one, **place) for one in (h.ends or (0.0, 1.0)))
+    else:
+        first, last = (cast(xp, one, h.edges) for one in (xp.min(x), xp.max(x)))
+        half = xp.where(first == last, xp.full((), 0.5, **place), xp.zeros((), **place))
+        first, last = first - half, last + half
+        if dtype_kind(x.dtype) == "float":  # NaN has no place between others
+            known = xp.isfinite(first) & xp.isfinite(last)
+            first = xp.where(known, first, xp.full((), math.nan, **place))
+    steps = xp.arange(h.bins, **place) * ((last - first) / h.bins) + first
+    return xp.concat([steps, xp.reshape(last, (1,))])
+
+
+def _finish(xp: Namespace, h: _Histogram, counts: Array, edges: Array) -> tuple[Array, Array]:
+    """Return the result, given the counts or sums in every bin; given edges are copied."""
+    edges = edges if h.even else xp.astype(edges, edges.dtype, copy=True)
+    counts = cast(xp, counts, h.result)
+    if not h.density:
+        return counts, edges
+    wide = edges if dtype_kind(edges.dtype) == "float" else xp.astype(edges, xp.float64)
+    counts = xp.astype(counts, wide.dtype)
+    return counts / xp.sum(counts) / (wide[1:] - wide[:-1]), edges
+
+
+# ---- The array form ---------------------------------------------------------------------------------------------
+
+
+def _above(xp: Namespace, ascending: Array, wanted: Array) -> Array:
+    """Return how many of the ascending numbers are at most each of those wanted."""
+    index = xp.__array_namespace_info__().default_dtypes()["indexing"]
+    found = xp.zeros(wanted.shape, dtype=index, device=device(wanted))
+    n = ascending.shape[0]
+    step = 1 << n.bit_length() >> 1
+    while step and n:
+        at = found + (step - 1)
+        inside = at < n
+        value = xp.take(ascending, xp.where(inside, at, xp.zeros_like(at)), axis=0)
+        found = xp.where(inside & (value <= wanted), found + step, found)
+        step //= 2
+    return found
+
+
+def _bin_of(xp: Namespace, h: _Histogram, x: Array, edges: Array) -> Array:
+    """Return the bin of every element, and the number of bins for those that have none."""
+    x = cast(xp, x, h.edges)
+    found = _above(xp, edges, x) - 1
+    found = xp.where(x == edges[-1], xp.full_like(found, h.bins - 1), found)
+    outside = ~((x >= edges[0]) & (x <= edges[-1]))
+    return xp.where(outside, xp.full_like(found, h.bins), found)
+
+
+def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
+    """Return the counts by sorting the bins of elements: those of a bin lie side by side."""
+    x, weights, edges = h.parts(xp)
+    bin_of = _bin_of(xp, h, x, edges)
+    narrow = next(one for one in ("uint8", "int16", "int32", "int64") if h.bins <= np.iinfo(one).max)
+    bin_of = xp.astype(bin_of, getattr(xp, narrow))
+    every = xp.arange(h.bins, dtype=bin_of.dtype, device=device(x))
+    if weights is None:
+        with unwatched():
+            bin_of = sort(bin_of, method="array")
+        ends = _above(xp, bin_of, every)
+        starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
+        return _finish(xp, h, ends - starts, edges)
+    with unwatched():
+        bin_of, weights = sort_by_key(bin_of, cast(xp, weights, compute_dtype(xp, h.result)), method="array")
+    zero = xp.zeros((h.bins,), dtype=weights.dtype, device=device(x))
+    if x.shape[0] == 0:
+        return _finish(xp, h, zero, edges)
+    begins = xp.concat([xp.ones_like(bin_of[:1], dtype=xp.bool), bin_of[1:] != bin_of[:-1]])
+    _, sums = inclusive(xp, (begins, weights), segmented(BUILT_IN["add"]), 0)
+    ends = _above(xp, bin_of, every)
+    starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
+    last = xp.take(sums, xp.where(ends > 0, ends - 1, ends), axis=0)
+    return _finish(xp, h, xp.where(ends > starts, last, zero), edges)
+
+
+# ---- The libraries' own -----------------------------------------------------------------------------------------
+
+
+def _native(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
+    """Return the counts by the library's own search, and its own counting or scattered addition."""
+    x, weights, edges = h.parts(xp)
+    name = library(xp)
+    wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
+    x = cast(xp, x, h.edges)
+    if name == "torch":
+        import torch
+
+        found = torch.bucketize(x.contiguous(), edges.contiguous(), right=True) - 1
+    else:
+        found = xp.searchsorted(edges, x, side="right") - 1
+    found = xp.where(x == edges[-1], xp.full_like(found, h.bins - 1), found)
+    found = xp.where((x >= edges[0]) & (x <= edges[-1]), found, xp.full_like(found, h.bins))
+    if name == "jax":
+        start = xp.zeros((h.bins + 1,), dtype=h.result if wide is None else wide.dtype)
+        counts = start.at[found].add(1 if wide is None else wide)
+    elif wide is None:
+        counts = xp.bincount(found, minlength=h.bins + 1)
+    elif dtype_kind(wide.dtype) != "float":
+        counts = xp.zeros((h.bins + 1,), dtype=wide.dtype, device=device(x))
+        if name == "torch":
+            counts.index_add_(0, found, wide)
+        else:
+            xp.add.at(counts, found, wide)
+    else:
+        counts = xp.bincount(found, weights=wide, minlength=h.bins + 1)
+    return _finish(xp, h, counts[: h.bins], edges)
+
+
+def _native_refusal(xp: Namespace, h: _Histogram) -> str | None:
+    if library(xp) == "other":
+        return f"{xp.__name__} has no histogram"
+    return _array_refusal(xp, h)
+
+
+def _array_refusal(xp: Namespace, h: _Histogram) -> str | None:
+    return lacks_arithmetic(xp, [x.dtype for x in h.arrays])
+
+
+# ---- The kernel -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tuning:
+    """How the kernels cut their work. What bits of sums depend on is the same for every device: all but ``blocks``."""
+
+    threads: int = 256
+    blocks: int = 1056
+    """The most blocks that count: eight for each multiprocessor of a large GPU."""
+    each: int = 16
+    """The fewest elements of a thread that counts, while there are more blocks to be had."""
+    counters: int = 8192
+    """The most counters of a block in shared memory, 4 bytes each."""
+    sums_bytes: int = 32 << 10
+    """The most shared memory of a block for sums."""
+    runs: int = 264
+    """The most blocks that share the elements of one range of bins."""
+    partial_bytes: int = 4 << 20
+    """The most scratch for the sums of all blocks, where there is more than one for each bin."""
+
+
+_TUNING = _Tuning()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What a kernel is made for: dtypes of elements, edges and result; of weights and their sums, or None."""
+
+    x: str
+    edges: str
+    even: bool
+    result: str = "int64"
+    weights: tuple[str, str] | None = None
+
+
+def _plan(kind: _Kind, n: int, bins: int) -> _cuda.Plan:
+    """Return the launch for so many elements and bins."""
+    numbers, threads = _cuda.Numbers(), _TUNING.threads
+    source = _cuda.device_source("_common.cuh", "_ticket.cuh", "_histogram.cu")
+    x, edges = _cuda.Pointer("in0", f"const {C_TYPES[kind.x]}"), _cuda.Pointer("in1", f"const {C_TYPES[kind.edges]}")
+    given = C_TYPES[kind.x], C_TYPES[kind.edges]
+    sizes = numbers("n", n), numbers("bins", bins)
+    if kind.weights is None:
+        shared = bins <= _TUNING.counters
+        grid = min(_TUNING.blocks, -(-n // (threads * _TUNING.each)))
+        totals = _cuda.Pointer("zeroed", "unsigned long long", bytes=16)
+        counting = x, edges, _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("zeroed", "unsigned"), totals
+        launch = _cuda.Launch(
+            source,
+            "histogram::count_bins",
+            (*given, C_TYPES[kind.result], kind.even, shared),
+            (*counting, *sizes),
+            grid,
+            threads,
+            shared_bytes=4 * bins * shared,
+        )
+        return _cuda.Plan((launch,), 2, (((bins,), kind.result),), numbers.all(), zeroed_bytes=16 + 8 * bins)
+    (weights, working), result = kind.weights, kind.result
+    warps, nbytes = threads // 32, dtype_bits(working) // 8
+    width = min(bins, _TUNING.sums_bytes // (warps * nbytes))
+    groups = -(-bins // width)
+    runs = min(_TUNING.runs, -(-n // (threads * _TUNING.each)), _TUNING.partial_bytes // (bins * nbytes))
+    runs = max(1, runs)
+    pointers = (
+        x,
+        edges,
+        _cuda.Pointer("in2", f"const {C_TYPES[weights]}"),
+        _cuda.Pointer("out0", C_TYPES[result]),
+        _cuda.Pointer("zeroed", "unsigned"),
+        _cuda.Pointer("scratch", register_type(working)),
+    )
+    launch = _cuda.Launch(
+        source,
+        "histogram::sum_bins",
+        (*given, C_TYPES[weights], register_type(working), C_TYPES[result], kind.even, warps),
+        (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
+        groups * runs,
+        threads,
+        shared_bytes=width * warps * nbytes,
+    )
+    return _cuda.Plan(
+        (launch,),
+        3,
+        (((bins,), result),),
+        numbers.all(),
+        zeroed_bytes=4 * groups,
+        scratch_bytes=runs * bins * nbytes,
+    )
+
+
+def _kernel_refusal(xp: Namespace, h: _Histogram) -> str | None:
+    for x in h.arrays:
+        if dtype_name(x.dtype) not in C_TYPES:
+            return f"the kernel has no dtype {dtype_name(x.dtype)}"
+    return _cuda.refusal(xp, h.arrays)
+
+
+_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
+
+
+def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
+    """Return what computes the counts by one launch of a CUDA kernel."""
+    bare = h.on(*(None,) * len(h.arrays))
+
+    def run(*arrays: Array) -> tuple[Array, Array]:
+        call = bare.on(*arrays)
+        if 0 in arrays[0].shape:
+            result: tuple[Array, Array] = _array(xp, call)
+            return result
+        x, weights, edges = call.parts(xp)
+        given = [
+            _cuda.contiguous(xp, _cuda.plain(xp, one)) for one in (x, edges) + (() if weights is None else (weights,))
+        ]
+        (counts,) = _runner(xp, call, given)(*given)
+        return _finish(xp, call, counts, edges)
+
+    return run
+
+
+def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function that launches the kernel on elements, edges and weights of one dimension."""
+    x, edges, *weights = given
+    summed = None
+    if weights:
+        summed = dtype_name(weights[0].dtype), dtype_name(compute_dtype(xp, h.result))
+    kind = _Kind(dtype_name(x.dtype), dtype_name(edges.dtype), h.even, dtype_name(h.result), summed)
+    on = None if is_jax(xp) else _cuda.device_index(xp, x)
+    key = (xp, mode(xp), kind, x.shape[0], h.bins, on)
+    found = _runners.get(key)
+    if found is not None:
+        return found
+    bare = dataclasses.replace(h, arrays=(), even=False, density=False)
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        x, edges, *weights = arrays
+        return (xp.astype(_native(xp, bare.on(x, *weights, edges))[0], h.result),)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        import jax
+
+        size = max(one.shape[0] for one in arrays)
+        arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
+        return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
+
+    return _runners.keep(key, _cuda.ready(xp, _plan(kind, x.shape[0], h.bins), x, otherwise, batched))
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield what each is for, and the plan, of every kind of kernel here."""
+    sums = ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), ("int32", "int64")
+    for n, bins in ((1000, 10), (1 << 28, 256), (1 << 28, 100_000)):
+        for even in (True, False):
+            for dtype in ("float32", "float64", "float16", "bfloat16", "uint8", "int32", "int64", "uint64"):
+                edges = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}.get(dtype, "float64")
+                yield f"histogram {dtype}", _plan(_Kind(dtype, edges, even), n, bins)
+            for weights, working in sums:
+                result = weights if weights == "float16" else working
+                kind = _Kind("float32", "float32", even, result, (weights, working))
+                yield f"histogram float32 weights {weights}", _plan(kind, n, bins)
+
+
+_METHODS = Methods(
+    "histogram",
+    kernel=Way(_prepare, _kernel_refusal),
+    native=Way(directly(_native), _native_refusal),
+    array=Way(directly(_array), _array_refusal),
+)

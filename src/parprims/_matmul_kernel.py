@@ -1,0 +1,656 @@
+"""The matrix product by CUDA kernels: the text that is made for two operators, the plan, and who carries it out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from parprims import _cuda, _derivatives
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
+from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._dispatch import directly
+from parprims._layout import Layout, broadcast_strides, fold
+from parprims._matmul_tiles import Arithmetic, Tile, choose_block, choose_kernel, tuning
+from parprims._memo import Memo
+from parprims._operators import BUILT_IN, Operator
+from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What is multiplied, without the arrays: all that a kernel is made for but their layouts.
+
+    Parameters
+    ----------
+    a, b : tuple of int
+        The shapes of the factors, each of at least two dimensions.
+    batch, shape : tuple of int
+        The shapes of the batch and of the result.
+    arithmetic : Arithmetic
+        The dtypes computed with.
+    add, multiply : Operator
+        The operators.
+    kernel : str, optional
+        The kernel asked for.
+    tile : Tile, optional
+        The tile asked for.
+    """
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    batch: tuple[int, ...]
+    shape: tuple[int, ...]
+    arithmetic: Arithmetic
+    add: Operator
+    multiply: Operator
+    kernel: str | None
+    tile: Tile | None
+
+    @staticmethod
+    def of(p: Any) -> Problem:
+        """Return the problem of a checked call."""
+        a, b = p.arrays
+        return Problem(
+            tuple(a.shape) if a.ndim > 1 else (1, *a.shape),
+            tuple(b.shape) if b.ndim > 1 else (*b.shape, 1),
+            p.batch,
+            p.shape,
+            Arithmetic.of(dtype_name(p.dtype), dtype_name(p.working), p.ring, p.precision),
+            p.add,
+            p.multiply,
+            p.kernel,
+            p.tile,
+        )
+
+    def choose_kernel(self, capability: int) -> tuple[str, str | None]:
+        """Return the kernel for a device, and why it cannot serve, or None."""
+        what = self.arithmetic.memory if self.arithmetic.ring else f"{self.add.name} of {self.multiply.name}"
+        return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what, capability)
+
+
+# ---- The text that is made for two operators --------------------------------------------------------------------
+
+
+def semiring(problem: Problem, *, immutable: bool) -> str:
+    """Return the definition of the struct ``Semiring``, which is `Op` of _matmul.cu.
+
+    ``immutable`` says that the library's arrays cannot be written to (see `trace`).
+    """
+    arithmetic = problem.arithmetic
+    dtype, memory = arithmetic.registers, arithmetic.memory
+    narrow = dtype_bits(dtype) < 32  # such numbers stay in registers of 32 bits between operations
+    word = register_type(dtype)
+
+    def traced(op: Operator, earlier: str, later: str) -> Trace:
+        elements = ((dtype, earlier),), ((dtype, later),)
+        found = trace(f"op {op.name}", op.combine, *elements, packed=op.components is not None, immutable=immutable)
+        if found.dtypes != (dtype,):
+            raise Untraceable(f"op {op.name} turns {dtype} into {', '.join(found.dtypes)}")
+        return found
+
+    def function(name: str, earlier: str, later: str, of: Trace) -> list[str]:
+        head = f"    static DEVICE {word} {name}({word} {earlier}, {word} {later}) {{"
+        return [head, *(f"        {line}" for line in of.lines), f"        return {of.outputs[0]};", "    }"]
+
+    product, total = traced(problem.multiply, "x", "y"), traced(problem.add, "earlier", "later")
+    identity = literal(0 if arithmetic.ring else sum_identity(problem), dtype)
+    return "\n".join(
+        (
+            "struct Semiring {",
+            f"    using Element = {C_TYPES[memory]};",
+            f"    using Sum = {'int' if narrow else word};",
+            "    static DEVICE Sum load(Element x) { return ops::cast<Sum>(value(x)); }",
+            "    static DEVICE Element save(Sum x) {",
+            f"        return store<Element>(ops::cast<{register_type(memory)}>(x));",
+            "    }",
+            f"    static DEVICE Sum identity() {{ return {identity}; }}",
+            *function("add", "earlier", "later", total),
+            *function("multiply", "x", "y", product),
+            f"    static DEVICE Sum combine(Sum earlier, Sum later) {{ return add(({word})earlier, ({word})later); }}",
+            "    static DEVICE Sum step(Sum sum, Sum x, Sum y) {",
+            f"        return add(({word})sum, multiply(({word})x, ({word})y));",
+            "    }",
+            "};",
+        )
+    )
+
+
+def sum_identity(problem: Problem) -> Any:
+    """Return the identity of the sum, or None if it has none."""
+    found = problem.add.identity(problem.arithmetic.registers)
+    return None if found is None else found[0]
+
+
+def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool) -> str:
+    """Return the definition of the struct ``Wgmma`` of _matmul_groups.cu.
+
+    The number of an instruction's operands depends on its width, so that no template can write it. ``columns`` is the
+    width. The flags say how 16-bit factors lie.
+    """
+    half = columns // 2
+    sums = ", ".join(f"%{i}" for i in range(half))
+    outputs = ", ".join(f'"+f"(c[{i}])' for i in range(half))
+    if arithmetic.memory_bytes == 2:
+        kind = "f16" if arithmetic.kind == "HALF" else "bf16"
+        left, operand, inputs, at = "unsigned long long a", f"%{half}", '"l"(a)', half + 1
+        name, flags = f"k16.f32.{kind}.{kind}", f", {int(not a_along_k)}, {int(not b_along_k)}"
+    else:
+        registers = ", ".join(f"%{half + i}" for i in range(4))
+        left, operand, at = "const unsigned (&a)[4]", f"{{{registers}}}", half + 4
+        inputs, name, flags = ", ".join(f'"r"(a[{i}])' for i in range(4)), "k8.f32.tf32.tf32", ""
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, %{at + 1}, 0; wgmma.mma_async.sync.aligned.m64n{columns}{name} "
+        f"{{{sums}}}, {operand}, %{at}, p, 1, 1{flags}; }}"
+    )
+    return "\n".join(
+        (
+            "",
+            "#if __CUDA_ARCH__ == 900",
+            "struct Wgmma {",
+            f"    static constexpr int WIDTH = {columns};",
+            f"    static DEVICE void multiply(float (&c)[{half}], {left}, unsigned long long b, int more) {{",
+            f'        asm volatile("{text}" : {outputs} : {inputs}, "l"(b), "r"(more) : "memory");',
+            "    }",
+            "};",
+            "#endif",
+        )
+    )
+
+
+# ---- The plan ---------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """How a factor of a product lies in memory: as lines along k, with strides in elements.
+
+    Parameters
+    ----------
+    outer, along : int
+        The strides from line to line, and along k.
+    vector : int
+        How many elements can be read at once, along k if ``along_k``, otherwise along the lines.
+    along_k : bool
+        Whether neighbours along k are nearer to each other than neighbouring lines.
+    step : int, optional
+        How far the matrices of a batch are apart; None if by several strides.
+    """
+
+    outer: int
+    along: int
+    vector: int
+    along_k: bool
+    step: int | None
+
+    @staticmethod
+    def of(
+        strides: tuple[int, int], batch: tuple[int, ...], lengths: tuple[int, int], address: int, itemsize: int
+    ) -> Factor:
+        """Return the factor given strides and lengths of lines and of k, those of the batch, the address modulo 16."""
+        outer, along = (0 if length == 1 else stride for stride, length in zip(strides, lengths, strict=True))
+        along_k = along == 1 or (outer != 1 and abs(along) <= abs(outer))
+        unit, other = (along, outer) if along_k else (outer, along)
+        vector = 1
+        if unit == 1:
+            steps = [16, address, *(itemsize * step for step in (other, *batch))]
+            vector = max(1, math.gcd(*steps) // itemsize)
+        return Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
+
+    def fits_map(self, itemsize: int) -> bool:
+        """Return whether a tensor map can tell bulk copies where the factor lies."""
+        pitch = self.outer if self.along_k else self.along
+        if self.vector * itemsize < 16 or self.step is None:
+            return False
+        return 0 < pitch * itemsize < 2**40 and 0 <= self.step * itemsize < 2**40
+
+
+@dataclasses.dataclass(frozen=True)
+class _Folded:
+    """A batch of products as kernels see it: its axes (length, steps of a and of b), lengths and factors."""
+
+    axes: list[tuple[int, tuple[int, ...]]]
+    lengths: Tile
+    a: Factor
+    b: Factor
+
+    @property
+    def matrices(self) -> int:
+        return math.prod(length for length, _ in self.axes)
+
+
+def _folded(problem: Problem, layouts: Sequence[Layout]) -> _Folded:
+    """Return the batch with as few axes as the layouts allow."""
+    (strides_a, address_a), (strides_b, address_b) = layouts
+    m, k, n = problem.a[-2], problem.a[-1], problem.b[-1]
+    size, rank = problem.arithmetic.memory_bytes, len(problem.batch)
+
+    steps = [
+        broadcast_strides(strides[:-2], shape[:-2], rank)
+        for strides, shape in ((strides_a, problem.a), (strides_b, problem.b))
+    ]
+    axes, _ = fold(problem.batch, (), steps)
+    # Matrices that follow each other as their rows do, and meet one b, are one matrix.
+    while axes and axes[-1][1][1] == 0 and (axes[-1][1][0] == m * strides_a[-2] or m == 1):
+        length, (step, _) = axes.pop()
+        strides_a = (step, strides_a[-1]) if m == 1 else strides_a[-2:]
+        m *= length
+    a = Factor.of((strides_a[-2], strides_a[-1]), tuple(one[0] for _, one in axes), (m, k), address_a, size)
+    b = Factor.of((strides_b[-1], strides_b[-2]), tuple(one[1] for _, one in axes), (n, k), address_b, size)
+    return _Folded(axes, (m, n, k), a, b)
+
+
+class _Builder:
+    """Makes the launches of one plan: the integers that they share, and the batch of products as they are given it."""
+
+    def __init__(self, problem: Problem, text: str, batch: _Folded, tiles: int, splits: int, part: int) -> None:
+        self.problem, self.text, self.batch = problem, text, batch
+        self.number = Numbers()
+        self.element = C_TYPES[problem.arithmetic.memory]
+        a, b = batch.a, batch.b
+        m, n, k = batch.lengths
+        named = {
+            "m": m, "n": n, "k": k, "a_outer": a.outer, "a_along": a.along, "b_outer": b.outer, "b_along": b.along,
+            "tiles": tiles, "splits": splits, "part": part,
+        }  # fmt: skip
+        self.own = {name: self.number(name, value) for name, value in named.items()}
+        self.axes = [
+            Struct(*(self.number(name, one) for name, one in zip(("length", "step_a", "step_b"), values, strict=True)))
+            for values in ((length, *steps) for length, steps in reversed(batch.axes))
+        ]
+        self.factors = {
+            name: Struct(
+                Pointer(f"in{at}", f"const {self.element}"), self.own[f"{name}_outer"], self.own[f"{name}_along"]
+            )
+            for at, name in enumerate("ab")
+        }
+        self.kinds = dict.fromkeys("ab", f"StridedFactor<{self.element}>")
+
+    def products(self) -> Struct:
+        """Return the `ProductBatch` of _matmul.cu."""
+        own = [self.own[name] for name in ("m", "n", "k", "tiles", "splits", "part")]
+        axes = Struct(Struct(*self.axes)) if self.axes else Struct()
+        return Struct(
+            *self.factors.values(),
+            Pointer("out0", self.element),
+            *own,
+            axes,
+            type=f"ProductBatch<{', '.join(self.kinds.values())}, {len(self.axes)}>",
+        )
+
+    def launch(
+        self,
+        name: str,
+        arguments: tuple[Argument, ...],
+        parameters: tuple[Parameter, ...] = (),
+        *,
+        files: tuple[str, ...] = (),
+        **sizes: Any,
+    ) -> Launch:
+        """Return the launch of a template that is called with the products and other parameters.
+
+        ``files`` are those that it needs besides _matmul.cu.
+        """
+        shared = _cuda.device_source("_common.cuh", "_ticket.cuh", "_matmul.cu", *files)
+        source = "\n".join(("#define EXTREMA_BY_INSTRUCTION", shared, self.text))
+        return Launch(source, name, arguments, (self.products(), *parameters), **sizes)
+
+    def plan(self, *launches: Launch, **scratch: int) -> Plan:
+        """Return the plan of these launches."""
+        outputs = ((self.problem.shape, self.problem.arithmetic.memory),)
+        return Plan(launches, 2, outputs, self.number.all(), **scratch)
+
+
+def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability: int) -> Plan:
+    """Return the launches for factors of these layouts; ``text`` is what `semiring` returns for the problem."""
+    arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
+    kernel, tuned = problem.choose_kernel(capability)[0], tuning(capability)
+    a, b, (m, n, k), matrices = batch.a, batch.b, batch.lengths, batch.matrices
+    swapped = _swapped(kernel, arithmetic, a, b, capability)
+    to_pack = None
+    if swapped is None and kernel == "tensor" and capability == 90 and arithmetic.kind in ("TF32", "SPLIT"):
+        # Groups can multiply once the smaller factor has been laid along k, which is worth it for enough products.
+        to_pack, other = ("b", m) if n <= m else ("a", n)
+        swapped = to_pack == "a" if other >= tuned.packed else None
+    block, splits, by_groups = choose_block(
+        arithmetic, kernel, problem.tile, batch.lengths, matrices, capability, swapped
+    )
+    to_pack, swapped = (to_pack, bool(swapped)) if by_groups else (None, False)
+    rows, columns, depth = block.tile
+    tiles = -(-n // rows) * -(-m // columns) if swapped else -(-m // rows) * -(-n // columns)
+    part = -(-k // (splits * depth)) * depth
+    splits = -(-k // part)
+    units = tiles * splits * matrices
+    if units >= 2**31:
+        raise ValueError(f"a and b must make fewer than 2^31 tiles of {rows} x {columns}, got {units}")
+
+    make = _Builder(problem, text, batch, tiles, splits, part)
+    sizes: dict[str, Any] = {"grid": units, "block": block.threads, "shared_bytes": block.shared_bytes}
+    if kernel == "naive":
+        return make.plan(make.launch("multiply_naive", ("Semiring", rows, columns), **sizes))
+    tile = (*block.tile, block.shared_bytes)
+    if kernel == "tiled":
+        return make.plan(make.launch("multiply_tiled", ("Semiring", *tile), **sizes))
+    if kernel == "packed":
+        return _packed(make, tile, sizes)
+    cut = splits > 1
+    scratch = {
+        "zeroed_bytes": 4 * tiles * matrices * cut,
+        "temporary_bytes": units * rows * columns * arithmetic.registers_bytes * cut,
+    }
+    parts = Pointer("temporary"), Pointer("zeroed")
+    lies: list[bool | int] = []
+    for one, length in ((a, rows), (b, columns)):
+        lies += [math.gcd(one.vector, depth if one.along_k else length), one.along_k]
+    if kernel == "conflict_free":
+        whole = n % (16 // arithmetic.registers_bytes) == 0
+        if block.threads <= 256 and arithmetic.registers_bytes == 4:
+            sizes["resident_blocks"] = 2
+        own: tuple[Argument, ...] = ("Semiring", *tile, *lies, whole)
+        return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
+    sizes["unbound_registers"] = True
+    if by_groups:
+        return _by_groups(make, block.stages, tile, lies, swapped, to_pack, sizes, scratch)
+    kind = arithmetic.kind or ""
+    stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
+    arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *lies, n % 2 == 0)
+    launch = make.launch("multiply_tensor", arguments, parts, files=("_matmul_tensor.cu",), **sizes)
+    return make.plan(launch, **scratch)
+
+
+def _by_groups(
+    make: _Builder,
+    stages: int,
+    tile: tuple[int, ...],
+    lies: list[bool | int],
+    swapped: bool,
+    to_pack: str | None,
+    sizes: dict[str, Any],
+    scratch: dict[str, int],
+) -> Plan:
+    """Return the launches for groups of four warps; the last is of blocks that go from one unit of work to the next."""
+    arithmetic, batch = make.problem.arithmetic, make.batch
+    (m, n, k), matrices, a, b = batch.lengths, batch.matrices, batch.a, batch.b
+    units, tuned = sizes["grid"], tuning(90)
+    packing: tuple[Launch, ...] = ()
+    if to_pack:
+        packing, packed, scratch = _pack_lines(make, to_pack, scratch)
+        a, b = (packed, b) if to_pack == "a" else (a, packed)
+    if arithmetic.kind != "DOUBLE":
+        make.text += wgmma(arithmetic, tile[1], a.along_k, b.along_k)
+    files = "_matmul_tensor.cu", "_matmul_groups.cu"
+    sizes = {**sizes, "grid": min(units, tuned.multiprocessors), "own_instructions": True}
+    left, right = (b, a) if swapped else (a, b)
+    size, copying = arithmetic.memory_bytes, "BY_THREADS"
+    if max(m, n, k) < 2**31 and right.fits_map(size):
+        if arithmetic.kind == "TF32":
+            copying = "RIGHT_AT_ONCE"  # which rounds it, too
+        elif size == 2 and left.fits_map(size) and m * n * k * matrices >= tuned.at_once:
+            copying = "AT_ONCE"
+    kind, (*lengths, nbytes) = arithmetic.kind or "", tile
+    start = ("Semiring", "Wgmma", kind, *lengths, stages, nbytes, copying)
+    if arithmetic.kind == "DOUBLE":
+        name = "multiply_doubles_by_groups"
+        arguments: tuple[Any, ...] = ("Semiring", kind, *lengths, stages, nbytes, *lies, n % 2 == 0)
+    elif size == 2:
+        name, arguments = "multiply_by_groups", (*start, a.along_k, b.along_k, n % 8 == 0)
+    else:
+        name, arguments = "multiply_floats_by_groups", (*start, left.vector, left.along_k, swapped, n % 2 == 0)
+    parameters: tuple[Parameter, ...] = make.number("units", units), Pointer("temporary"), Pointer("zeroed")
+    if copying != "BY_THREADS":
+        count = make.number("matrices", matrices)
+        steps = make.number("matrix_step_a", a.step or 0), make.number("matrix_step_b", b.step or 0)
+        parameters += (Struct(make.own["k"], count, *steps, Pointer("scratch"), type="Bulk"),)
+        scratch = {**scratch, "scratch_bytes": 256 * sizes["grid"]}
+    return make.plan(*packing, make.launch(name, arguments, parameters, files=files, **sizes), **scratch)
+
+
+def _swapped(kernel: str, arithmetic: Arithmetic, a: Factor, b: Factor, capability: int) -> bool | None:
+    """Return whether groups of four warps are to multiply b and a and transpose the result; None if they cannot.
+
+    They read 16 bytes at once: of both factors where numbers have 2 bytes; of the right one, and along k, where they
+    have 4. In float64 factors may lie in any way.
+    """
+    if kernel != "tensor" or capability != 90:
+        return None
+    if arithmetic.kind == "DOUBLE":
+        return False
+    if arithmetic.memory_bytes == 2:
+        return False if a.vector == b.vector == 8 else None
+    fits = [one.along_k and one.vector == 4 for one in (b, a)]
+    return not fits[0] if any(fits) else None
+
+
+def _pack_lines(
+    make: _Builder, name: str, scratch: dict[str, int]
+) -> tuple[tuple[Launch, ...], Factor, dict[str, int]]:
+    """Return the launch that lays a factor along k, how it lies then, and the scratch with room for it.
+
+    From then on the builder's products have the factor as it lies then.
+    """
+    m, n, k = make.batch.lengths
+    length, side, threads = m if name == "a" else n, 64, 256
+    lanes = -(-k // 4) * 4
+    count = -(-length // side) * -(-k // side)
+    begin = -(-scratch["temporary_bytes"] // 256) * 256
+    pitch, tiles = make.number("packed_pitch", lanes), make.number("packed_tiles", count)
+    place, step = make.number("packed_at", begin), make.number("packed_step", length * lanes)
+    to = Pointer("temporary", make.element, bytes=place)
+    launch = make.launch(
+        "pack_lines",
+        (f"FACTOR_{name.upper()}", side, threads),
+        (tiles, pitch, step, to),
+        grid=count * make.batch.matrices,
+        block=threads,
+    )
+    make.factors[name] = Struct(dataclasses.replace(to, type=f"const {make.element}"), pitch, step)
+    make.kinds[name] = f"PackedFactor<{make.element}>"
+    more = begin + make.batch.matrices * length * lanes * make.problem.arithmetic.memory_bytes
+    return (launch,), Factor(lanes, 1, 4, True, length * lanes), {**scratch, "temporary_bytes": more}
+
+
+def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Plan:
+    """Return the launches that pack a and b and multiply what is packed."""
+    rows, columns, depth, _ = tile
+    m, n, k = make.batch.lengths
+    matrices, threads, deep = make.batch.matrices, 256, -(-k // depth)
+    counts = -(-m // rows) * deep, -(-n // columns) * deep
+    nbytes = [
+        count * matrices * side * depth * make.problem.arithmetic.memory_bytes
+        for count, side in zip(counts, (rows, columns), strict=True)
+    ]
+    begin = -(-nbytes[0] // 256) * 256
+    tiles = make.number("packed_tiles_a", counts[0]), make.number("packed_tiles_b", counts[1])
+    second = make.number("packed_at_b", begin)
+    places = Pointer("temporary", make.element), Pointer("temporary", make.element, bytes=second)
+    packing = [
+        make.launch(
+            "pack_tiles", (f"FACTOR_{name}", side, depth, threads), (number, place),
+            grid=count * matrices, block=threads,
+        )
+        for name, side, number, place, count in zip("AB", (rows, columns), tiles, places, counts, strict=True)
+    ]  # fmt: skip
+    multiply = make.launch("multiply_packed", ("Semiring", *tile), (*places, *tiles), **sizes)
+    return make.plan(*packing, multiply, temporary_bytes=begin + nbytes[1])
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, p: Any) -> str | None:
+    """Return the sentence why no kernel can serve a checked call, or None."""
+    # A derivative of sums of products is carried by what the dispatch makes of the kernel (see `Way`).
+    reason = _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in p.arrays]) if p.ring else p.arrays)
+    if reason is not None:
+        return reason
+    if dtype_name(p.dtype) not in C_TYPES:
+        return f"the kernel has no dtype {dtype_name(p.dtype)}"
+    problem = Problem.of(p)
+    if not p.ring and sum_identity(problem) is None:
+        return f"op {p.add.name} has no identity, from which the kernel's sums begin"
+    reason = problem.choose_kernel(_cuda.capability(xp, p.arrays[0]))[1]
+    if reason is not None:
+        return reason
+    try:
+        _text(problem, p.operation, is_jax(xp))
+    except Untraceable as untraceable:
+        return str(untraceable)
+    return None
+
+
+_texts: Memo[str] = Memo()
+
+
+def _text(problem: Problem, operation: tuple[Any, Any], immutable: bool) -> str:
+    """Return the struct ``Semiring``, remembered where the operators last."""
+    if None in operation:
+        return semiring(problem, immutable=immutable)
+    key = operation, problem.arithmetic, immutable
+    return _texts.get(key) or _texts.keep(key, semiring(problem, immutable=immutable))
+
+
+_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
+
+
+def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
+    """Return a function of both factors that multiplies them by a kernel."""
+    if 0 in p.shape or p.arrays[0].shape[-1] == 0:
+        return directly(lambda xp, p: p.by_array(xp))(xp, p)
+    bare = p.on(None, None)
+    matrices = _matrices(*p.arrays)
+    readable = _readable(xp, p.dtype, *matrices)
+    runner = _runner(xp, bare, *readable)
+    if any(one is not other for one, other in zip(readable, matrices, strict=True)):
+        return lambda a, b: _multiplied(xp, bare, *_readable(xp, p.dtype, *_matrices(a, b)))
+    if any(one is not other for one, other in zip(matrices, p.arrays, strict=True)):
+        return lambda a, b: runner(*_matrices(a, b))[0]
+    return lambda a, b: runner(a, b)[0]
+
+
+def _multiplied(xp: Namespace, p: Any, a: Array, b: Array) -> Array:
+    return _runner(xp, p, a, b)(a, b)[0]
+
+
+def _matrices(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the factors with a row or a column for a vector."""
+    return a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
+
+
+def _readable(xp: Namespace, dtype: Any, a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the factors in the result's dtype, copied where a kernel cannot read their memory."""
+    return _cuda.plain(xp, cast(xp, a, dtype)), _cuda.plain(xp, cast(xp, b, dtype))
+
+
+def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> Callable[..., tuple[Array, ...]]:
+    """Return a function that carries out the plan on factors like these, remembered; ``p`` holds no arrays."""
+    layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
+    gpu = None if is_jax(xp) else _cuda.device_index(xp, a)
+    problem = Problem.of(p.on(a, b))
+    operation = p.operation
+    if None in operation:
+        # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
+        # them itself later on, by themselves too, whom the runner keeps.
+        own = (id(p.add.combine), id(p.multiply.combine)) if gpu is None else ()
+        operation = (semiring(problem, immutable=is_jax(xp)), own)
+    key = (
+        operation, xp, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
+        layouts, gpu,
+    )  # fmt: skip
+    found = _runners.get(key)
+    if found is not None:
+        return found
+    text = _text(problem, p.operation, is_jax(xp))
+    plan = make_plan(problem, text, layouts, _cuda.capability(xp, a))
+    if gpu is not None:
+        return _runners.keep(key, _cuda.Runner(xp, plan, gpu))
+
+    def otherwise(*factors: Array) -> tuple[Array, ...]:
+        other = p.of_factors(xp, *factors)
+        return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
+
+    def batched(*factors: Array) -> tuple[Array, ...]:
+        rank = max(x.ndim for x in factors)
+        a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
+        return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
+
+    return _runners.keep(key, _cuda.traced(plan, otherwise, batched))
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plan of matrix products that reach every way of the ladder's templates."""
+    for dtype in ("float32", "int8", "complex128"):
+        yield _case("naive", dtype)
+    for dtype in ("float32", "bfloat16", "uint64"):
+        yield _case("tiled", dtype)
+    for dtype in ("float64", "float16"):
+        yield _case("packed", dtype)
+    for dtype in ("float32", "int8", "float64", "complex128"):
+        yield _case("conflict_free", dtype)
+    yield _case("conflict_free", "float32", transposed=(True, True))
+    yield _case("conflict_free", "float32", (300, 301, 303))
+    yield _case("conflict_free", "float32", unaligned=True)
+    yield _case("conflict_free", "float32", operators=("minimum", "add"))
+    yield _case("conflict_free", "float32", operators=("logaddexp", "add"))
+    yield _case("conflict_free", "bool", operators=("logical_or", "logical_and"))
+    # Tensor cores by single warps: every kind of instruction and every way that factors lie with few rows, which
+    # compile the fastest; then the large tiles.
+    few = (16, 8192, 8192)
+    for dtype, precision in (
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("float32", "float32"),
+        ("float32", "tf32"),
+        ("float32", "highest"),
+        ("float64", "float32"),
+    ):
+        yield _case("tensor", dtype, few, precision=precision, capability=80)
+        if precision == "float32":
+            yield _case("tensor", dtype, few, transposed=(True, True), capability=80)
+    yield _case("tensor", "bfloat16", few, transposed=(False, True), capability=80)
+    yield _case("tensor", "bfloat16", few, unaligned=True, capability=80)
+    yield _case("tensor", "float32", (16, 301, 303), capability=80)
+    for dtype in ("float16", "float32", "float64"):
+        yield _case("tensor", dtype, capability=80)
+    yield _case("tensor", "float32", precision="tf32", capability=80)
+    yield _case("tensor", "float32", (512, 512, 512), capability=80)
+    # And by groups of four warps: 16-bit floats; float32 swapped or not, with the left factor along k or not; float64.
+    some = (1024, 1024, 1024)
+    yield _case("tensor", "float16")
+    yield _case("tensor", "bfloat16", some, transposed=(True, True))
+    yield _case("tensor", "float32", precision="tf32")
+    yield _case("tensor", "float32", some, precision="tf32", transposed=(False, True))
+    for transposed in ((False, False), (False, True), (True, True), (True, False)):
+        yield _case("tensor", "float32", transposed=transposed)
+    yield _case("tensor", "float64")
+    yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
+    yield _case("tensor", "float32", precision="highest")
+
+
+def _case(
+    kernel: str,
+    dtype: str,
+    lengths: Tile = (8192, 8192, 8192),
+    *,
+    precision: str = "float32",
+    operators: tuple[str, str] = ("add", "multiply"),
+    transposed: tuple[bool, bool] = (False, False),
+    unaligned: bool = False,
+    capability: int = 90,
+) -> tuple[str, Plan]:
+    m, k, n = lengths
+    ring = operators == ("add", "multiply")
+    working = "float32" if dtype in SIXTEEN_BIT_FLOATS else "float64" if precision == "highest" else dtype
+    arithmetic = Arithmetic.of(dtype, working, ring, precision)
+    add, multiply = (BUILT_IN[name] for name in operators)
+    problem = Problem((m, k), (k, n), (), (m, n), arithmetic, add, multiply, kernel, None)
+    layouts = [
+        ((1, rows) if across else (columns, 1), arithmetic.memory_bytes if unaligned else 0)
+        for across, (rows, columns) in zip(transposed, ((m, k), (k, n)), strict=True)
+    ]
+    plan = make_plan(problem, semiring(problem, immutable=False), layouts, capability)
+    words = {"_".join(operators): not ring, precision: precision != "float32", "unaligned": unaligned}
+    return " ".join(("matmul", dtype, *(word for word, set_ in words.items() if set_))), plan

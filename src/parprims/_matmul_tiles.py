@@ -1,0 +1,360 @@
+"""Which kernel multiplies matrices, and with what tile: the tuning of the matrix product."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from parprims._arrays import dtype_bits, dtype_kind
+
+Tile = tuple[int, int, int]
+"""Lengths of m, n and k."""
+
+KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
+"""The kernels that a caller can name, from the simplest to the fastest."""
+
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What was measured on devices of one compute capability.
+
+    Lists of tiles begin with the largest. A tile that would multiply twice as much beyond the edges as another is out;
+    of the others the one is taken that `choose_block` finds to be the quickest. Where the sum is cut, bits depend on
+    the tile and on the number of parts: so they depend on every field here but ``preferred`` and
+    ``preferred_products``, and the multiprocessors are those of the entry and not those of the device at hand.
+
+    Parameters
+    ----------
+    multiprocessors : int
+        How many blocks can be at work, for each that fits a multiprocessor.
+    naive, tiled : Tile
+        The tiles of the kernels naive, and tiled and packed.
+    conflict_free : dict of int to tuple of Tile
+        Those of the kernel conflict_free, by the bytes of a number in registers.
+    tensor : dict of str to tuple of Tile
+        Those of the kernel tensor by single warps, by the kind of its instructions.
+    groups : dict of str to tuple of Tile
+        Those of the kernel tensor by groups of four warps, lengths of the left factor, the right one, and k.
+    stages : int
+        The most tiles in shared memory for single warps.
+    stages_of_groups : tuple of int
+        The same for groups: the first number that there is room for. One divides quickly by these.
+    part : int
+        The least number of tiles along k in a part of a sum.
+    packed : int
+        The least number of lines of one factor for which the other one is laid along k, for groups.
+    at_once : int
+        The number of products from which on 16-bit floats are copied by bulk copies.
+    chain : int
+        The least length of a sum of float32 that is left to the tensor cores. They truncate, so that shorter sums have
+        smaller errors in ordinary registers.
+    preferred, preferred_products : int
+        The least rows, columns and length summed over, and the least number of products, from which on the kernel is
+        faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
+    """
+
+    multiprocessors: int
+    naive: Tile
+    tiled: Tile
+    conflict_free: dict[int, tuple[Tile, ...]]
+    tensor: dict[str, tuple[Tile, ...]]
+    groups: dict[str, tuple[Tile, ...]]
+    stages: int
+    stages_of_groups: tuple[int, ...]
+    part: int
+    packed: int
+    at_once: int
+    chain: int
+    preferred: int
+    preferred_products: int
+
+
+TUNING = {
+    90: Tuning(
+        multiprocessors=132,
+        naive=(8, 32, 1),
+        tiled=(32, 32, 32),
+        conflict_free={
+            4: ((128, 128, 8), (64, 64, 16), (32, 64, 16)),
+            8: ((128, 64, 16), (64, 64, 16), (32, 32, 16)),
+            16: ((64, 64, 8), (16, 32, 8)),
+        },
+        tensor={
+            "HALF": ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64), (16, 128, 64), (128, 16, 64)),
+            "TF32": ((128, 256, 32), (128, 128, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32)),
+            "SPLIT": ((128, 64, 32), (64, 64, 32), (16, 128, 32), (128, 16, 32)),
+            "DOUBLE": ((128, 128, 16), (64, 64, 16), (16, 64, 16), (64, 16, 16)),
+        },
+        groups={
+            "HALF": ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64)),
+            "TF32": ((128, 256, 32), (128, 128, 32), (64, 128, 32), (64, 64, 32)),
+            "SPLIT": ((128, 96, 32), (64, 96, 32)),
+            "DOUBLE": ((128, 128, 16), (64, 128, 16)),
+        },
+        stages=4,
+        stages_of_groups=(8, 4),
+        part=4,
+        packed=512,
+        at_once=2**35,
+        chain=128,
+        preferred=256,
+        preferred_products=2**30,
+    ),
+}
+"""Entries by compute capability. The measurements are those of benches/results/nvidia-h200.json."""
+
+SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99, 121: 99}
+"""The shared memory that a block can have, in KiB, by compute capability (CUDA C++ Programming Guide, appendix K)."""
+
+
+def tuning(capability: int) -> Tuning:
+    """Return the entry of a compute capability, or that of 9.0 where there is none of its own."""
+    return TUNING.get(capability, TUNING[90])
+
+
+def shared_bytes(capability: int) -> int:
+    """Return how many bytes of shared memory a block can have; those of 9.0 on devices that are not listed."""
+    return SHARED_KIB.get(capability, SHARED_KIB[90]) << 10
+
+
+# ---- What a kernel computes with --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """The dtypes of a product, by name, and the kind of the tensor cores' instructions.
+
+    Parameters
+    ----------
+    memory : str
+        The dtype of the arrays.
+    registers : str
+        That of sums. Integers narrower than 32 bits wrap in the end, so that sums of products have 32.
+    ring : bool
+        Whether the operators are sum and product.
+    kind : str, optional
+        A name of `Kind` in _matmul_tensor.cu, None where tensor cores cannot multiply.
+    """
+
+    memory: str
+    registers: str
+    ring: bool
+    kind: str | None
+
+    @staticmethod
+    def of(memory: str, working: str, ring: bool, precision: str) -> Arithmetic:
+        """Return the arithmetic of a product of a dtype that is to be computed in another one."""
+        registers, kind = working, None
+        if ring and dtype_kind(working) in ("int", "uint"):
+            registers = "uint64" if dtype_bits(memory) == 64 else "uint32"
+        if ring and dtype_kind(memory) == "float":
+            by_precision = {"float32": "SPLIT", "tf32": "TF32", "highest": "DOUBLE"}
+            own = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
+            kind = own.get(memory) or by_precision[precision]
+        return Arithmetic(memory, registers, ring, kind)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of a number in memory."""
+        return dtype_bits(self.memory) // 8
+
+    @property
+    def registers_bytes(self) -> int:
+        """The bytes of a number in registers."""
+        return max(4, dtype_bits(self.registers) // 8)
+
+    @property
+    def tuned_as(self) -> str:
+        """The kind under which `Tuning` has the tiles of the kernel tensor."""
+        return (self.kind or "").replace("BFLOAT", "HALF")
+
+    def warp(self) -> tuple[int, int]:
+        """Return m and n of a warp's tile in the kernel conflict_free, as in `OuterProduct` of _matmul.cu."""
+        return {4: (32, 64), 8: (32, 32), 16: (16, 32)}[self.registers_bytes]
+
+    def warp_of_tensor(self) -> tuple[int, int]:
+        """Return the most that m and n of a warp's tile can be in the kernel tensor."""
+        return {"SPLIT": (32, 32), "DOUBLE": (64, 32)}.get(self.kind or "", (64, 64))
+
+    def warps(self, tile: Tile) -> tuple[int, int]:
+        """Return how many warps stand along m and n of a tile of the kernel tensor."""
+        high, wide = self.warp_of_tensor()
+        return max(1, tile[0] // high), max(1, tile[1] // wide)
+
+
+# ---- Blocks -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What a block of a kernel has: its tile, its threads, and the tiles and bytes that it keeps in shared memory."""
+
+    tile: Tile
+    threads: int
+    stages: int
+    shared_bytes: int
+
+
+def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tuning) -> Block:
+    """Return the block for a tile, with as many stages as a pipeline has and ``most`` bytes of shared memory hold.
+
+    A kernel "groups" is the kernel tensor by groups of four warps. The kernels assert that the bytes suffice.
+    """
+    m, n, k = tile
+    size = arithmetic.memory_bytes
+    if kernel == "naive":
+        return Block(tile, m * n, 0, 0)
+    if kernel in ("tiled", "packed"):
+        return Block(tile, m * n, 1, (m + n) * k * arithmetic.registers_bytes)
+    if kernel == "conflict_free":
+        rows, columns = arithmetic.warp()
+        return Block(tile, 32 * (m // rows) * (n // columns), 2, 2 * (m + n) * k * arithmetic.registers_bytes)
+
+    def padded(length: int) -> int:
+        """Return the bytes of a `PaddedTile`, the most of both ways in which a factor can lie: some rows are padded."""
+        ways = ((length, k * size, 32 if size > 4 else 16), (k, length * size, 32 if size > 2 else 16))
+        return max(rows * (row + pad * (row % 128 != 0)) for rows, row, pad in ways)
+
+    if kernel == "tensor":
+        threads, more, stage = 32 * math.prod(arithmetic.warps(tile)), 128, padded(m) + padded(n)
+        stages = max(2, min(tuned.stages, (most - more) // stage))
+    else:
+        threads, more = m // 64 * 128 + 128, 1024
+        left = m * k * size if size == 2 else padded(m)
+        right = padded(n) if arithmetic.kind == "DOUBLE" else n * k * size
+        stage = left + right * (2 if arithmetic.kind == "SPLIT" else 1)
+        fits = (most - more) // stage
+        stages = next((count for count in tuned.stages_of_groups if count <= fits), 3)
+    return Block(tile, threads, stages, more + stages * stage)
+
+
+def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int = 90) -> str | None:
+    """Return why no block of a kernel can have a tile, or None."""
+    m, n, k = tile
+    if kernel in ("naive", "tiled", "packed"):
+        if m * n > 1024:
+            return f"it asks for {m * n} threads of a block, which has at most 1024"
+        if kernel == "naive":
+            return None
+    elif kernel == "conflict_free":
+        rows, columns = arithmetic.warp()
+        if m % rows or n % columns:
+            return f"m and n must be multiples of {rows} and {columns}, the tile of a warp"
+        if m // rows * (n // columns) > 16:
+            return f"it asks for {m // rows * (n // columns)} warps of a block, whose registers suffice for 16"
+        if k & (k - 1):
+            return "k must be a power of two"
+    elif arithmetic.kind is not None:
+        depth = 16 if arithmetic.kind in ("HALF", "BFLOAT") else 8
+        if k < depth or k & (k - 1):
+            return f"k must be a power of two, at least {depth}"
+        for name, length, longest in zip("mn", tile[:2], arithmetic.warp_of_tensor(), strict=True):
+            if length % 16 or (length > longest and length % longest):
+                return f"{name} must be a multiple of 16, and of {longest} if it is more"
+        down, across = arithmetic.warps(tile)
+        most = 16 if arithmetic.kind == "SPLIT" else 8  # whose warps have smaller tiles
+        if down * across > most:
+            return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
+    need = block(kernel, tile, arithmetic, 0, tuning(capability)).shared_bytes
+    there = shared_bytes(capability)
+    if need > there:
+        return f"it asks for {need} bytes of shared memory, a block has {there}"
+    return None
+
+
+# ---- Choices ----------------------------------------------------------------------------------------------------
+
+
+def choose_kernel(
+    arithmetic: Arithmetic, k: int, kernel: str | None, tile: Tile | None, what: str, capability: int
+) -> tuple[str, str | None]:
+    """Return the kernel for a product of length k, and why it cannot serve, or None.
+
+    ``kernel`` and ``tile`` are those that the caller asks for, if any, and ``what`` says what is multiplied.
+    """
+    if kernel is not None:
+        wanted: tuple[str, ...] = (kernel,)
+    else:
+        exact = arithmetic.kind != "SPLIT" or k >= tuning(capability).chain
+        tensor = arithmetic.kind is not None and exact and capability >= 80
+        wanted = ("tensor",) * tensor + ("conflict_free", "tiled")
+    reason = None
+    for one in wanted:
+        if one == "tensor" and arithmetic.kind is None:
+            return one, f"the kernel 'tensor' multiplies real floats by sum and product, got {what}"
+        if one == "tensor" and capability < 80:
+            return one, "the kernel 'tensor' needs a device of compute capability 8.0 or later"
+        reason = impossible(one, tile, arithmetic, capability) if tile is not None else None
+        if reason is None:
+            return one, None
+    return wanted[-1], f"tile {tile} fits no kernel: {reason}"
+
+
+def choose_block(
+    arithmetic: Arithmetic,
+    kernel: str,
+    tile: Tile | None,
+    lengths: Tile,
+    matrices: int,
+    capability: int,
+    swapped: bool | None,
+) -> tuple[Block, int, bool]:
+    """Return the block, in how many parts the sum is cut, and whether groups of four warps multiply.
+
+    ``tile`` is the one that the caller asks for, if any, and ``lengths`` are those of each of the ``matrices``.
+    ``swapped`` says whether groups multiply b and a and transpose the result, None that they cannot multiply.
+    """
+    m, n, k = lengths
+    most, tuned = shared_bytes(capability), tuning(capability)
+    if kernel in ("naive", "tiled", "packed"):
+        own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
+        return block(kernel, own_tile, arithmetic, most, tuned), 1, False
+    kind = arithmetic.tuned_as if kernel == "tensor" else ""
+    choices = [("groups", one) for one in (() if swapped is None else tuned.groups[kind])]
+    if tile is None:
+        own = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
+        choices += [(kernel, one) for one in own if impossible(kernel, one, arithmetic, capability) is None]
+    else:
+        asked = (tile[1], tile[0], tile[2]) if swapped else tile
+        choices = [one for one in choices if one[1] == asked] or [(kernel, tile)]
+
+    def tiles_of(name: str, tile: Tile) -> int:
+        rows, columns = (tile[1], tile[0]) if swapped and name == "groups" else tile[:2]
+        return -(-m // rows) * -(-n // columns)
+
+    processors = tuned.multiprocessors
+    least = min(tiles_of(name, one) * one[0] * one[1] for name, one in choices)
+    found: tuple[float, Block, int, bool] | None = None
+    for name, one in choices:
+        if tiles_of(name, one) * one[0] * one[1] > 2 * least:
+            continue
+        candidate = block(name, one, arithmetic, most, tuned)
+        tiles, deep = tiles_of(name, one) * matrices, -(-k // one[2])
+        threads = 512 if kernel == "conflict_free" else 256
+        resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
+        for splits in range(1, max(1, min(resident * processors // tiles, deep // tuned.part)) + 1):
+            units = tiles * splits
+            time = -(-units // (resident * processors)) * _time(
+                one, min(resident, -(-units // processors)), deep / splits, splits, kind, name == "groups"
+            )
+            if found is None or time < found[0]:
+                found = time, candidate, splits, name == "groups"
+    assert found is not None
+    return found[1:]
+
+
+def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str, by_groups: bool) -> float:
+    """Return about how long blocks take that share a multiprocessor, in what one sum takes of a step of 16-bit floats.
+
+    A step is a tile along k, of which there are ``deep``. As measured on an H200, a step costs a block as much as 2048
+    more sums, and waits as long as 8192 sums take unless other blocks fill the time. A block takes as long as 9 more
+    steps of 16-bit floats, and where the sum is cut as 4 more, and 2 for every part. Single warps take twice as long as
+    groups.
+    """
+    slowness = {"HALF": 1.0, "TF32": 1.0, "SPLIT": 2.5, "DOUBLE": 2.5}.get(kind, tile[2] / 4)
+    besides = 9 + (4 + 2 * splits) * (splits > 1)
+    sums = tile[0] * tile[1] + 2048
+    return max(sums + 8192, sums * resident) * (deep * slowness + besides) * (1 if by_groups else 2)

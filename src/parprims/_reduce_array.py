@@ -1,0 +1,317 @@
+"""Reductions by array operations: by a tree, on every library, and by the library's own routine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    along,
+    as_result,
+    cast,
+    compiling,
+    dtype_bits,
+    dtype_kind,
+    is_jax,
+    is_tensor,
+    lacks_arithmetic,
+    lacks_products,
+    library,
+    move_axis,
+    ring_dtype,
+)
+from parprims._dispatch import directly
+from parprims._operators import BUILT_IN, Operator, harmless, restructured
+from parprims._reduction import (
+    OWN_MAPS,
+    SUMS,
+    Reduction,
+    Values,
+    conjugate_product,
+    dtype_names,
+    evaluate,
+    finish,
+    of_nothing,
+    result_dtypes,
+    traced,
+    working_dtype,
+)
+from parprims._switches import narrowed
+from parprims._trace import Untraceable
+
+# ---- By a tree --------------------------------------------------------------------------------------------------
+
+
+def array(xp: Namespace, r: Reduction) -> Any:
+    """Return the combinations by a tree."""
+    if r.n == 0:
+        return of_nothing(xp, r)
+    return finish(xp, r, *_by_blocks(xp, r, _by_tree))
+
+
+def array_refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the library cannot compute with the arrays, or None."""
+    if r.fn not in OWN_MAPS:
+        return lacks_arithmetic(xp, [one.dtype for one in r.arrays])
+    if BUILT_IN.get(r.op.name) is r.op and r.op.name in _ON_UNSIGNED:
+        return None
+    return lacks_arithmetic(xp, result_dtypes(xp, r, tuple([one.dtype for one in r.arrays])))
+
+
+_ON_UNSIGNED = ("add", "multiply", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+def _by_tree(xp: Namespace, r: Reduction) -> Combined:
+    values = evaluate(xp, r)
+    xs, axis = as_one_axis(xp, values.arrays, r.axes)
+    op = harmless(xp, values.op, r.operation, xs)
+    return dataclasses.replace(values, op=op), tree(xs, op, axis)
+
+
+def tree(xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the combination of all elements along an axis counted from the front, which keeps length 1.
+
+    Neighbours are combined, then neighbours of those, ceil(log2 n) times. There must be at least one element.
+    """
+    n = xs[0].shape[axis]
+    rest = None
+    while n > 1:
+        half = n // 2
+        if n % 2:
+            last = tuple([x[along(axis, n - 1, n)] for x in xs])
+            rest = last if rest is None else op(last, rest)
+        # Adjacent pairs keep the order; where that is immaterial the two halves are read in longer runs.
+        if op.commutative:
+            earlier, later = along(axis, 0, half), along(axis, half, 2 * half)
+        else:
+            earlier, later = along(axis, 0, 2 * half, 2), along(axis, 1, 2 * half, 2)
+        xs = op(tuple([x[earlier] for x in xs]), tuple([x[later] for x in xs]))
+        n = half
+    return xs if rest is None else op(xs, rest)
+
+
+def as_one_axis(xp: Namespace, xs: tuple[Array, ...], axes: tuple[int, ...]) -> tuple[tuple[Array, ...], int]:
+    """Return the arrays with the axes made one, in row-major order, and its position.
+
+    Axes that are neighbours merge where they are; others are moved to the end first.
+    """
+    shape = xs[0].shape
+    if not axes:
+        return tuple([xp.expand_dims(x, axis=0) for x in xs]), 0
+    first, last = axes[0], axes[-1]
+    if last - first + 1 != len(axes):
+        kept = tuple([axis for axis in range(len(shape)) if axis not in axes])
+        xs = tuple([xp.permute_dims(x, kept + axes) for x in xs])
+        shape, first, last = xs[0].shape, len(kept), len(shape) - 1
+    if first != last:
+        merged = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+        xs = tuple([xp.reshape(x, merged) for x in xs])
+    return xs, first
+
+
+# ---- Block by block, in bounded memory --------------------------------------------------------------------------
+
+SMALLEST_BLOCK, LARGEST_BLOCK, BLOCKS = 2**22, 2**28, 2**7
+"""A block has a 2^7th of the bytes of all elements, but no fewer and no more bytes than these. Bits depend on them."""
+
+Combined = tuple[Values, tuple[Array, ...]]
+"""What was combined, and the combinations in the dtypes computed in."""
+
+
+def _by_blocks(xp: Namespace, r: Reduction, combine: Callable[[Namespace, Reduction], Combined]) -> Combined:
+    """Return what ``combine`` does, with no more memory than for a block of the elements and for results.
+
+    How elements are grouped depends on the shape and dtypes alone: the totals of blocks are combined as by a tree.
+    """
+    lengths = _block_lengths(xp, r)
+    if lengths is None:
+        return combine(xp, r)
+    slices = [
+        [slice(start, min(start + length, n)) for start in range(0, n, length)]
+        for n, length in zip(r.shape, lengths, strict=True)
+    ]
+    kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+
+    def total(where: tuple[slice, ...]) -> Combined:
+        """Return the combinations for some of the kept positions, with the combined axes of length 1."""
+        nonlocal r
+        waiting: list[tuple[int, tuple[Array, ...]]] = []  # (level, totals of 2^level blocks), later ones behind
+        for cut in itertools.product(*(slices[axis] for axis in r.axes)):
+            place = {**dict(zip(kept, where, strict=True)), **dict(zip(r.axes, cut, strict=True))}
+            at = tuple([place[axis] for axis in range(len(r.shape))])
+            part = r.of(*(x[at] for x in r.arrays), keepdims=True, initial=None)
+            values, totals = combine(xp, part)
+            r = dataclasses.replace(r, op=restructured(r.op, values.structure))
+            totals = tuple([xp.reshape(one, part.result_shape) for one in totals])
+            level = 0
+            while waiting and waiting[-1][0] == level:
+                totals, level = values.op(waiting.pop()[1], totals), level + 1
+            waiting.append((level, totals))
+        totals = waiting.pop()[1]
+        while waiting:
+            totals = values.op(waiting.pop()[1], totals)
+        return values, totals
+
+    def joined(where: tuple[slice, ...]) -> Combined:
+        """Return the combinations for all kept positions that begin with these."""
+        if len(where) == len(kept):
+            return total(where)
+        axis = kept[len(where)]
+        parts = [joined((*where, part)) for part in slices[axis]]
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(totals for _, totals in parts), strict=True)
+        return parts[0][0], tuple([xp.concat(list(column), axis=axis) for column in columns])
+
+    return joined(())
+
+
+def _block_lengths(xp: Namespace, r: Reduction) -> tuple[int, ...] | None:
+    """Return how much of each axis is combined at once, or None for everything.
+
+    The longest axis is halved until a block is small enough; where order counts the first axis of those combined, as
+    long as it is longer than 1. A compiler is given everything, and so are functions that may see more than an element.
+    """
+    if is_jax(xp) or compiling(r.arrays):
+        return None
+    itemsize = sum(max(8, dtype_bits(x.dtype) // 8) for x in r.arrays)
+    elements = math.prod(r.shape)
+    least = LARGEST_BLOCK if _on_gpu(xp, r.arrays[0]) else SMALLEST_BLOCK
+    size = max(least, min(elements * itemsize // BLOCKS, LARGEST_BLOCK))
+    block = max(1, size // itemsize)
+    if elements <= block or not _is_elementwise(xp, r):
+        return None
+    found = list(r.shape)
+    while math.prod(found) > block:
+        free = list(range(len(found)))
+        if not r.op.commutative:
+            longer = [axis for axis in r.axes if found[axis] > 1]
+            free = [axis for axis in free if axis not in r.axes or axis in longer[:1]]
+        longest = max(free, key=lambda axis: found[axis])
+        found[longest] = -(-found[longest] // 2)
+    return tuple(found)
+
+
+def _on_gpu(xp: Namespace, x: Array) -> bool:
+    return array_api_compat.is_cupy_namespace(xp) or bool(getattr(x, "is_cuda", False))
+
+
+def _is_elementwise(xp: Namespace, r: Reduction) -> bool:
+    """Return whether map and operator make of each element what they make of it alone: whether they can be traced."""
+    if r.fn in OWN_MAPS and BUILT_IN.get(r.op.name) is r.op:
+        return True
+    try:
+        traced(xp, r, dtype_names(r))
+    except Untraceable:
+        return False
+    return True
+
+
+# ---- By the library's own routine -------------------------------------------------------------------------------
+
+_ROUTINES = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_and": "all",
+    "logical_or": "any",
+}
+
+
+def native_refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the library has no routine for the call, or None."""
+    if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
+        return f"{xp.__name__} has no reduction with the operator {r.op.name}"
+    return array_refusal(xp, r)
+
+
+def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
+    run: Callable[..., Any] | None = None
+    if r.initial is None and r.n > 1 and library(xp) in ("numpy", "cupy", "torch", "jax"):
+        run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_routine(xp, r)
+    return run or directly(_native)(xp, r)
+
+
+def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
+    dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
+    as_they_are = r.arrays[0].dtype == working_dtype(r.op)(xp, dtype) == dtype
+    if r.fn is not None or not (as_they_are or _widens(xp, r, dtype)):
+        return None
+    keepdims = r.keepdims
+    if library(xp) == "numpy":
+        reduce = getattr(np, r.op.name).reduce  # what the function itself calls
+        along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
+        return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
+    function = getattr(xp, _ROUTINES[r.op.name])
+    options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
+    return lambda x: function(x, **options)
+
+
+def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the same for dot products."""
+    x = r.arrays[0]
+    if (
+        (x.dtype,) != r.dtypes
+        or ring_dtype(xp, x.dtype) != x.dtype
+        or lacks_products(xp, x, x.dtype)
+        or _block_lengths(xp, r)
+    ):
+        return None
+    axis = r.axes[0] - len(r.shape)
+    return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
+
+
+def _native(xp: Namespace, r: Reduction) -> Any:
+    """Return the combinations by the library's own reduction."""
+    if r.n == 0:
+        return of_nothing(xp, r)
+    dtype = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))[0]
+    if r.fn is None and working_dtype(r.op)(xp, dtype) == r.arrays[0].dtype:
+        return finish(xp, r, *_by_routine(xp, r))  # which takes the elements as they are
+    if r.fn is None and _widens(xp, r, dtype):
+        totals = (getattr(xp, _ROUTINES[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtype),)
+        return finish(xp, r, Values(r.arrays, (dtype,), True, r.op), totals)
+    return finish(xp, r, *_by_blocks(xp, r, _by_routine))
+
+
+def _widens(xp: Namespace, r: Reduction, dtype: Any) -> bool:
+    """Return whether the library widens elements of a sum or product as it goes, in whatever order: NumPy and CuPy."""
+    kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
+    widens = library(xp) in ("numpy", "cupy") and r.op in SUMS
+    return widens and kinds[0] in ("bool", "int", "uint") and kinds[1] in ("int", "uint")
+
+
+def _by_routine(xp: Namespace, r: Reduction) -> Combined:
+    if r.fn is conjugate_product and not lacks_products(xp, r.arrays[0], r.arrays[0].dtype):
+        assert r.dtypes is not None
+        dtype = ring_dtype(xp, r.arrays[0].dtype)
+        x1, x2 = (cast(xp, x, dtype) for x in r.arrays)
+        return Values(r.arrays, r.dtypes, True, r.op), (_dot(xp, x1, x2, r.axes[0] - len(r.shape)),)
+    values = evaluate(xp, r)
+    (x,) = values.arrays
+    typed = {"dtype": x.dtype} if r.op in SUMS else {}
+    return values, (getattr(xp, _ROUTINES[r.op.name])(x, axis=r.axes, **typed),)
+
+
+def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
+    """Return dot products by the library's own routine, along an axis counted from the end."""
+    if not is_tensor(x1):
+        # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
+        precise = {"precision": "highest"} if is_jax(xp) else {}
+        return xp.vecdot(x1, x2, axis=axis, **precise)
+    if narrowed(x1):
+        return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
+    # What array_api_compat does, in operations for which torch.func.vmap has rules.
+    x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
+    return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]

@@ -1,0 +1,500 @@
+"""Reductions by a CUDA kernel: what is generated for an operator, how work is cut, and the launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._arrays import Array, Namespace, dtype_bits, is_jax, mode
+from parprims._dispatch import directly
+from parprims._elements import flattened
+from parprims._layout import Layout, fold, is_aligned, row_major
+from parprims._memo import Memo
+from parprims._operators import BUILT_IN, Operator, as_operator, segmented
+from parprims._reduce_array import array, native_refusal
+from parprims._reduction import (
+    Map,
+    Reduction,
+    Traced,
+    Values,
+    assembled,
+    conjugate_product,
+    dtype_names,
+    finish,
+    is_nonzero,
+    traced,
+)
+from parprims._trace import C_TYPES, Untraceable, lasting_key, operator_struct, register_type, state_size
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the kernels cut their work on devices of one compute capability.
+
+    All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
+    capability alone: one device gives the bits of another of its kind, however many multiprocessors it has.
+    """
+
+    threads: int
+    """Threads of a block."""
+    long_threads: int
+    """Threads of a block that makes several rounds of loads over a long row."""
+    bytes_in_flight: int
+    """What a thread loads before it uses the first of it, over all inputs."""
+    blocks: int
+    """A long reduction is cut finer until it has so many blocks, so that each multiprocessor has several."""
+    rounds: int
+    """The most rounds of loads that a block makes, as long as the partial results fit their scratch."""
+    column_bytes: int
+    """The most bytes of totals that a thread keeps when it reduces columns."""
+    scratch_bytes: int
+    """The most scratch for partial results."""
+
+
+TUNING = {
+    # Chosen by the runs recorded in benches/results/nvidia-h200.json. 528 blocks are four for each of 132.
+    90: Tuning(
+        threads=256,
+        long_threads=512,
+        bytes_in_flight=64,
+        blocks=528,
+        rounds=16,
+        column_bytes=32,
+        scratch_bytes=1 << 19,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Specialisation:
+    """What the kernels are made for: an operator and a map on inputs of given dtypes.
+
+    Parameters
+    ----------
+    code : Traced
+        The map and the operator as device code.
+    outputs : tuple of str
+        The dtypes of the arrays that the kernel writes.
+    functions : tuple
+        The functions that it is known by, where these can be told apart by identity only.
+    """
+
+    code: Traced
+    outputs: tuple[str, ...]
+    functions: tuple[Any, ...] = ()
+
+    @property
+    def itemsizes(self) -> tuple[int, ...]:
+        """The bytes of an element of each input."""
+        return tuple([dtype_bits(name) // 8 for name in self.code.inputs])
+
+    @property
+    def register_bytes(self) -> int:
+        """The bytes of the registers that a State takes."""
+        return sum(-(-dtype_bits(name) // 32) * 4 for name in self.code.states)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of scratch for a State, which is stored as whole words."""
+        return max(self.register_bytes, -(-state_size(self.code.states) // 4) * 4)
+
+    def definitions(self) -> str:
+        """Return the CUDA text of what kernels for any layout of the inputs have in common: Op, Map and Outputs."""
+        code = self.code
+        members = ((register_type(state), one) for state, one in zip(code.states, code.codes, strict=True))
+        return "\n".join(
+            (
+                operator_struct("Op", code.states, code.combined, commutative=code.op.commutative),
+                "struct Map {",
+                "    struct Raw {",
+                *(f"        {C_TYPES[name]} x{at};" for at, name in enumerate(code.inputs)),
+                "    };",
+                "    static DEVICE Op::State element(const Raw& raw) {",
+                *(
+                    f"        const {register_type(name)} x{at} = value(raw.x{at});"
+                    for at, name in enumerate(code.inputs)
+                ),
+                *(f"        {line}" for line in code.lines),
+                f"        return {{{', '.join(f'ops::cast<{kind}>({one})' for kind, one in members)}}};",
+                "    }",
+                "};",
+                "struct Outputs {",
+                *(f"    {C_TYPES[name]}* y{at};" for at, name in enumerate(self.outputs)),
+                "    template <class Visit>",
+                "    DEVICE void each(const Visit& visit) const {",
+                *(f"        visit(y{at}, &Op::State::v{at});" for at in range(len(self.outputs))),
+                "    }",
+                "};",
+            )
+        )
+
+    def source(self, vectorized: tuple[bool, ...]) -> str:
+        """Return the CUDA text of the kernels, for inputs that are or are not read as vectors."""
+        kinds = (
+            f"StridedInput<{C_TYPES[name]}, {'true' if whole else 'false'}>"
+            for name, whole in zip(self.code.inputs, vectorized, strict=True)
+        )
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh", "_strided.cuh", "_block_reduce.cuh", "_ticket.cuh", "_reduce.cu"),
+                self.definitions(),
+                "struct Inputs {",
+                "    using Raw = Map::Raw;",
+                "    static DEVICE Op::State element(const Raw& raw) { return Map::element(raw); }",
+                *(f"    {kind} x{at};" for at, kind in enumerate(kinds)),
+                "    template <class Visit>",
+                "    DEVICE void each(const Visit& visit) const {",
+                *(f"        visit(x{at}, &Raw::x{at});" for at in range(len(vectorized))),
+                "    }",
+                "};",
+            )
+        )
+
+
+def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
+    """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
+    code = traced(xp, r, inputs)
+    # With an initial element to come, results keep the dtype they are computed in.
+    return Specialisation(code, code.results if r.initial is None else code.states)
+
+
+_specialisations: Memo[Specialisation] = Memo()
+
+
+def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
+    """Return the specialisation for a call, found again where it was made before; raise Untraceable."""
+    fn, names = lasting_key(r.fn), dtype_names(r)
+    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None)
+    if r.operation is not None and fn is not None:
+        key: Any = (r.operation, fn, *rest)
+        found = _specialisations.get(key)
+        return found or _specialisations.keep(key, specialise(xp, r, names))
+    # What the functions read may have changed: they are known by what they were translated into, and on JAX, which may
+    # call them itself later on, by the functions too, which the specialisation keeps.
+    made = specialise(xp, r, names)
+    if is_jax(xp):
+        made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
+    key = (made.definitions(), made.code.structure, made.code.single, *map(id, made.functions), *rest)
+    return _specialisations.get(key) or _specialisations.keep(key, made)
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tuple[Layout, ...]) -> _cuda.Plan | None:
+    """Return the launch for inputs of these layouts.
+
+    None if they cannot be seen as (outer, n, inner) with one stride each.
+    """
+    commutative = special.code.op.commutative
+    kept, combined = fold(r.shape, r.axes, [strides for strides, _ in layouts], reorder=commutative)
+    if len(kept) > 2 or len(combined) > 1:
+        return None
+    inputs = len(layouts)
+    nothing = (1, (0,) * inputs)
+    n, along = combined[0] if combined else nothing
+    if len(kept) == 2:
+        (outer, outward), (inner, across) = kept
+    elif kept and kept[0][1] != (0,) * inputs and abs(kept[0][1][0]) < abs(along[0]):
+        (outer, outward), (inner, across) = nothing, kept[0]
+    else:
+        (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
+    columns = inner > 1
+    vector = max(1, 16 // max(special.itemsizes))
+    if columns:
+        # A thread keeps one total per column: no more of them than fit its registers.
+        vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
+
+    def is_vectorized(at: int) -> bool:
+        step, other = (across[at], along[at]) if columns else (along[at], 0)
+        strides = other if n > 1 else 0, outward[at] if outer > 1 else 0
+        return step == 1 and is_aligned(layouts[at][1], strides, vector, special.itemsizes[at])
+
+    vectorized = tuple([is_vectorized(at) for at in range(inputs)])
+    if columns and not all(vectorized):
+        # Threads side by side read side by side: without vectors, one element each.
+        vector, vectorized = 1, (False,) * inputs
+    unroll = _cuda.power_of_two(tuning.bytes_in_flight // (vector * sum(special.itemsizes)), most=8)
+
+    numbers = _cuda.Numbers()
+    arrays: list[_cuda.Parameter] = [
+        _cuda.Struct(
+            _cuda.Pointer(f"in{at}", f"const {C_TYPES[name]}"),
+            numbers("outer_stride", outward[at]),
+            numbers("stride", along[at]),
+            numbers("inner_stride", across[at]),
+        )
+        for at, name in enumerate(special.code.inputs)
+    ]
+    results = [_cuda.Pointer(f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
+    data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
+    tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
+
+    def plan(
+        template: str,
+        *arguments: _cuda.Argument,
+        parameters: tuple[_cuda.Parameter, ...],
+        grid: int,
+        chunks: int = 1,
+        totals: int = 0,
+    ) -> _cuda.Plan:
+        """Return the plan of one launch, ``totals`` being those of a chunk that go to scratch if there are several."""
+        launch = _cuda.Launch(
+            special.source(vectorized),
+            template,
+            (*arguments, "Op"),
+            (*data, *parameters),
+            grid,
+            arguments[0],  # type: ignore[arg-type]
+            unbound_registers=columns,
+        )
+        return _cuda.Plan(
+            (launch,),
+            inputs,
+            tuple([(r.result_shape, name) for name in special.outputs]),
+            numbers.all(),
+            zeroed_bytes=4 * (grid // chunks) if chunks > 1 else 0,
+            scratch_bytes=grid * totals * special.scratch_bytes if chunks > 1 else 0,
+        )
+
+    if columns:
+        across_threads = _cuda.power_of_two(-(-inner // vector), up=True)
+        if outer * -(-inner // vector) >= 2 * tuning.blocks * tuning.threads:
+            across_threads = min(tuning.threads, across_threads)  # columns enough to occupy every thread
+        else:
+            across_threads = min(32, across_threads)
+        groups = _cuda.power_of_two(n // unroll, most=tuning.threads // across_threads)
+        interleaved = commutative and inner <= across_threads * vector
+        outers = tuning.threads // (across_threads * groups)
+        tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
+        totals = outers * across_threads * vector
+        most = tuning.scratch_bytes // (totals * special.scratch_bytes) // tiles
+        least_rows = 4 * groups * unroll
+        chunks = max(1, min(-(-n // least_rows), -(-2 * tuning.blocks // tiles), most))
+        chunk = -(-n // chunks)
+        chunks = -(-n // chunk)
+        lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
+        return plan(
+            "reduce_columns",
+            tuning.threads,
+            across_threads,
+            groups,
+            unroll,
+            vector,
+            interleaved,
+            parameters=(*tickets, *lengths, numbers("chunk", chunk), numbers("chunks", chunks)),
+            grid=tiles * chunks,
+            chunks=chunks,
+            totals=totals,
+        )
+    rows = outer
+    items = vector * unroll
+    if n <= 32 * items or (n <= 256 * items and rows >= 16 * tuning.blocks):
+        lanes = min(32, _cuda.power_of_two(-(-n // items), up=True))
+        return plan(
+            "reduce_short_rows",
+            tuning.threads,
+            lanes,
+            unroll,
+            vector,
+            parameters=(numbers("rows", rows), numbers("n", n)),
+            grid=-(-rows * lanes // tuning.threads),
+        )
+    threads = tuning.threads
+    if rows * -(-n // (threads * items)) > tuning.blocks:
+        threads = tuning.long_threads
+    piece = threads * items
+    pieces = -(-n // piece)
+    rounds = min(tuning.rounds, -(-rows * pieces // tuning.blocks))
+    most = max(1, tuning.scratch_bytes // special.scratch_bytes // rows)
+    rounds = max(rounds, -(-pieces // most))
+    chunks = -(-pieces // rounds)
+    return plan(
+        "reduce_rows",
+        threads,
+        unroll,
+        vector,
+        parameters=(*tickets, numbers("n", n), numbers("chunk", rounds * piece), numbers("chunks", chunks)),
+        grid=rows * chunks,
+        chunks=chunks,
+        totals=1,
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cuda.refusal(xp, r.arrays)
+    if reason is not None:
+        return reason
+    try:
+        _specialised(xp, r)
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
+def slower(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    if is_jax(xp) and native_refusal(xp, r) is None:
+        return "XLA's own reduction is as fast, and fuses with what produces the arrays"
+    return None
+
+
+def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result by one launch."""
+    if r.n == 0 or 0 in r.result_shape:
+        nothing: Callable[..., Any] = directly(array)(xp, r)
+        return nothing
+    special = _specialised(xp, r)
+    code = special.code
+    run = _prepare_totals(xp, special, r)
+    if r.initial is not None:
+        dtypes = tuple([getattr(xp, name) for name in code.results])
+        bare = r.on(*(None,) * len(r.arrays))
+
+        def with_initial(*arrays: Array) -> Any:
+            totals = run(*arrays)
+            return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
+
+        return with_initial
+    if code.structure is not None:
+        return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
+    if not code.single:
+        return run
+    if len(r.arrays) == 1 and isinstance(run, _cuda.Runner):
+        return run.one
+    return lambda *arrays: run(*arrays)[0]
+
+
+_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
+
+
+def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    arrays = tuple([_cuda.plain(xp, x) for x in r.arrays])
+    run = _runner(xp, special, r.on(*arrays))
+    if run is None:
+        return _on_copies(xp, special, r)
+    if all(one is given for one, given in zip(arrays, r.arrays, strict=True)):
+        return run
+    return lambda *given: run(*(_cuda.plain(xp, x) for x in given))
+
+
+def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
+    layouts = tuple([_cuda.layout(xp, x) for x in r.arrays])
+    gpu = None if is_jax(xp) else _cuda.device_index(xp, r.arrays[0])
+    key = (special, r.shape, r.axes, r.keepdims, layouts, gpu)
+    found = _runners.get(key)
+    if found is None:
+        plan = make_plan(special, _cuda.tuned(TUNING, _cuda.capability(xp, r.arrays[0])), r, layouts)
+        if plan is None:
+            return None
+        found = _cuda.Runner(xp, plan, gpu) if gpu is not None else _in_program(xp, special, r, plan)
+        _runners.keep(key, found)
+    return found
+
+
+def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> Callable[..., tuple[Array, ...]]:
+    """Return the same where no (outer, n, inner) with one stride each fits the arrays: copies have the axes last."""
+    kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+    axes, shape = tuple(range(len(kept), len(r.shape))), r.result_shape
+    bare = r.on(*(None,) * len(r.arrays))
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        moved = [_cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), kept + bare.axes)) for x in arrays]
+        launch = _runner(xp, special, bare.of(*moved, axes=axes, keepdims=False))
+        assert launch is not None
+        return tuple([xp.reshape(one, shape) for one in launch(*moved)])
+
+    return run
+
+
+def _in_program(
+    xp: Namespace, special: Specialisation, r: Reduction, plan: _cuda.Plan
+) -> Callable[..., tuple[Array, ...]]:
+    """Return the plan as a function of JAX arrays."""
+    bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        ones, _ = flattened(array(xp, bare.on(*arrays)))
+        return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, special.outputs, strict=True)])
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        arrays = tuple(xp.broadcast_arrays(*arrays))
+        more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
+        return _prepare_totals(xp, special, more)(*arrays)
+
+    return _cuda.traced(plan, otherwise, batched)
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Shapes and axes that between them reach every kernel: short rows of every width, long rows in one chunk and in
+# many, columns from narrow to wide, with the axis short, long, and shared by several blocks.
+_LAYOUTS = (
+    *(((1 << 16, n), 1) for n in (3, 40, 100, 200, 400, 500)),
+    ((1 << 16, 4000), 1),
+    ((64, 1 << 16), 1),
+    ((1 << 24,), 0),
+    *(((4096, n, inner), 1) for n in (2, 9, 100) for inner in (2, 7, 30, 130)),
+    ((1 << 20, 3), 0),
+    ((1 << 14, 1 << 14), 0),
+)
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    for shape, axis in _LAYOUTS:
+        for dtype in ("int8", "float32", "complex128"):
+            yield _case("add", (dtype,), shape, axis)
+        yield _case(as_operator(lambda earlier, later: earlier + later), ("float32",), shape, axis)
+    for shape, axis in (_LAYOUTS[0], _LAYOUTS[7], _LAYOUTS[8], _LAYOUTS[-1]):
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), shape, axis)
+            kind = dtype.rstrip("0123456789")
+            if kind not in ("bool", "complex"):
+                yield _case("maximum", (dtype,), shape, axis)
+                yield _case("argmin", (dtype, "int64"), shape, axis)
+            if kind in ("float", "bfloat"):
+                yield _case("logaddexp", (dtype,), shape, axis)
+                yield _case("welford", (dtype,) * 3, shape, axis)
+            if kind in ("bool", "int", "uint"):
+                yield _case("bitwise_xor", (dtype,), shape, axis)
+            if kind != "bool":
+                yield _case("multiply", (dtype,), shape, axis)
+                yield _case("affine", (dtype,) * 2, shape, axis)
+                yield _case("add", (dtype,) * 2, shape, axis, conjugate_product)
+            yield _case("logical_or", (dtype,), shape, axis, None if kind == "bool" else is_nonzero)
+        yield _case(segmented("add"), ("bool", "float32"), shape, axis)
+        yield _case("add", ("float32",), shape, axis, unaligned=True)
+
+
+def _case(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    shape: tuple[int, ...],
+    axis: int,
+    fn: Map | None = None,
+    *,
+    unaligned: bool = False,
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    operator = BUILT_IN[op] if isinstance(op, str) else op
+    r = Reduction(arrays=(), shape=shape, fn=fn, single=len(dtypes) == 1, op=operator, axes=(axis,))
+    layouts = ((row_major(shape), 4 if unaligned else 0),) * len(dtypes)
+    plan = make_plan(specialise(xp, r, dtypes), TUNING[90], r, layouts)
+    assert plan is not None
+    return f"{operator.name} {','.join(dtypes)}{' mapped' if fn else ''}{' unaligned' if unaligned else ''}", plan

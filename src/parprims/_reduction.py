@@ -1,0 +1,361 @@
+"""A checked reduction, and what all methods of it share: the map, the dtypes, and the making of the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    as_array,
+    as_result,
+    cast,
+    compute_dtype,
+    device,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    namespace,
+    ring_dtype,
+    sum_dtype,
+)
+from parprims._dispatch import Checked, computing
+from parprims._elements import Structure, flattened, is_structured, rebuilt
+from parprims._operators import (
+    BUILT_IN,
+    Operator,
+    check_components,
+    check_result,
+    explain_failure,
+    harmless_map,
+    restructured,
+)
+from parprims._trace import C_TYPES, Dtype, Trace, Untraceable, lasting_key, trace, trace_combine
+
+Map = Callable[..., Any]
+
+SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
+"""The operators that widen integers as the standard's ``sum`` does."""
+
+
+def conjugate_product(x: Array, y: Array) -> Array:
+    """Return conj(x) y, the map of vecdot."""
+    return (namespace(x=x).conj(x) if dtype_kind(x.dtype) == "complex" else x) * y
+
+
+def is_nonzero(x: Array) -> Array:
+    """Return whether elements are not zero, the map of any and all."""
+    return x != 0
+
+
+OWN_MAPS = (None, conjugate_product, is_nonzero)
+"""No map, and those of the library, of which it is known what they do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Reduction(Checked):
+    """One call, checked.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of every array.
+    fn : callable or None
+        The map, whose values are combined; None combines the elements themselves.
+    single : bool
+        Whether the call was given one array and no tuple.
+    op : Operator
+        What combines, on plain tuples of arrays as soon as the structure of elements is known.
+    axes : tuple of int
+        The axes to combine along, counted from the front, in ascending order.
+    keepdims : bool
+        Whether they stay.
+    dtypes : tuple of dtype or None
+        What the caller asked for, one for each component.
+    initial : tuple or None
+        The element to stand before all others, one entry for each component.
+    operation : optional
+        What the operator can be remembered by (see `lasting_key`), or None.
+    """
+
+    shape: tuple[int, ...]
+    fn: Map | None = None
+    single: bool
+    op: Operator
+    axes: tuple[int, ...]
+    keepdims: bool = False
+    dtypes: tuple[Any, ...] | None = None
+    initial: tuple[Any, ...] | None = None
+    operation: Any = None
+
+    @property
+    def n(self) -> int:
+        """The number of elements combined into one."""
+        return math.prod([self.shape[axis] for axis in self.axes])
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        if self.keepdims:
+            return tuple([1 if axis in self.axes else length for axis, length in enumerate(self.shape)])
+        return tuple([length for axis, length in enumerate(self.shape) if axis not in self.axes])
+
+    def of(self, *arrays: Array, **fields: Any) -> Reduction:
+        """Return the same reduction of arrays of another shape."""
+        return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What a reduction combines, once the map has been applied.
+
+    Parameters
+    ----------
+    arrays : tuple of array
+        The components, in the dtypes that they are combined in.
+    dtypes : tuple of dtype
+        The dtypes of the result.
+    single : bool
+        Whether the result is one array and no tuple.
+    op : Operator
+        What combines these components.
+    structure : optional
+        How the result is made of arrays (see `_elements`); None for an array or a plain tuple.
+    """
+
+    arrays: tuple[Array, ...]
+    dtypes: tuple[Any, ...]
+    single: bool
+    op: Operator
+    structure: Structure = None
+
+    def result(self, totals: tuple[Array, ...]) -> Any:
+        """Return the components of a result as an element."""
+        return assembled(totals, self.single, self.structure)
+
+
+def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> Any:
+    """Return components as an element: an array, a tuple, or as the structure has it."""
+    if structure is not None:
+        return rebuilt(structure, totals)
+    return totals[0] if single else totals
+
+
+# ---- Dtypes -----------------------------------------------------------------------------------------------------
+
+
+def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
+    """Raise unless elements of these dtypes suit the operator, and what was asked for suits the elements."""
+    if r.initial is not None and len(r.initial) != len(dtypes):
+        raise ValueError(f"initial must have {len(dtypes)} entries, one per component, got {len(r.initial)}")
+    if r.dtypes is not None:
+        if len(r.dtypes) != len(dtypes):
+            raise ValueError(f"dtype must have {len(dtypes)} entries, one per component, got {len(r.dtypes)}")
+        check_components(r.op, r.dtypes)
+    elif not (r.op in SUMS and len(dtypes) == 1 and dtype_kind(dtypes[0]) == "bool"):
+        check_components(r.op, dtypes)
+
+
+def result_dtypes(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the dtype of each component of the result, for elements of the given dtypes."""
+    if r.dtypes is not None:
+        return r.dtypes
+    if r.op in SUMS:
+        return tuple([sum_dtype(xp, dtype) for dtype in dtypes])
+    return dtypes
+
+
+def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
+    """Return the function that finds the dtype elements are combined in outside of the kernel."""
+    return ring_dtype if op in SUMS else compute_dtype
+
+
+# ---- Elements ---------------------------------------------------------------------------------------------------
+
+
+def evaluate(xp: Namespace, r: Reduction) -> Values:
+    """Return what is combined: the values of the map, in the dtypes they are combined in."""
+    arrays, single, op, structure = r.arrays, r.single, r.op, None
+    if r.fn is not None:
+        arrays, single, structure = _mapped(xp, r)
+        op = restructured(op, structure)
+        r = dataclasses.replace(r, op=op)
+        check_elements(r, tuple([one.dtype for one in arrays]))
+    dtypes = result_dtypes(xp, r, tuple([one.dtype for one in arrays]))
+    working = working_dtype(op)
+    arrays = tuple([cast(xp, one, working(xp, dtype)) for one, dtype in zip(arrays, dtypes, strict=True)])
+    return Values(arrays, dtypes, single, op, structure)
+
+
+def _mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Structure]:
+    """Return the values of the map, of the shape of the arrays, whether it returned no tuple, and their structure."""
+    assert r.fn is not None
+    fn = r.fn if r.fn in OWN_MAPS else harmless_map(xp, r.fn, lasting_key(r.fn), r.arrays)
+    try:
+        result = fn(*r.arrays)
+    except Exception as error:
+        explain_failure("fn", error)
+        raise
+    single, structure = not isinstance(result, tuple), None
+    values = (result,) if single else result
+    if is_structured(result):
+        values, structure = flattened(result, "fn")
+    if not values:
+        raise TypeError("fn returned no array")
+    broadcast = []
+    for index, one in enumerate(values):
+        if type(one) is not type(r.arrays[0]):
+            check_result("fn", one, r.arrays[0], index if len(values) > 1 else None)
+        if one.shape != r.shape:
+            try:
+                one = xp.broadcast_to(one, r.shape)
+            except (ValueError, RuntimeError, TypeError):  # the libraries differ
+                raise ValueError(
+                    f"fn returned shape {tuple(one.shape)}, which does not broadcast to that of arrays, {r.shape}"
+                ) from None
+        broadcast.append(one)
+    return tuple(broadcast), single, structure
+
+
+def with_start(xp: Namespace, r: Reduction) -> Reduction:
+    """Return the call with its initial element as arrays; raise unless it, or an identity, can begin the result."""
+    if r.initial is None and r.n:
+        return r
+    dtypes = result_dtypes(xp, r, tuple([one.dtype for one in r.arrays]))
+    if r.initial is None:
+        if r.op.identity(*(dtype_name(working_dtype(r.op)(xp, dtype)) for dtype in dtypes)) is None:
+            raise ValueError(_no_identity(r, r.op))
+        return r
+    shape, on = r.result_shape, device(r.arrays[0])
+    pairs = zip(r.initial, dtypes, strict=True)
+    return dataclasses.replace(
+        r, initial=tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
+    )
+
+
+def check_mapped(xp: Namespace, r: Reduction) -> None:
+    """Raise what a call would on the values of its map, which are found from arrays without elements."""
+    none = tuple([xp.reshape(one, (-1,))[:0] for one in r.arrays])
+    with computing():
+        values = evaluate(xp, r.of(*none, axes=(0,), keepdims=False))
+    with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
+
+
+def _no_identity(r: Reduction, op: Operator) -> str:
+    return f"x is empty along axis {r.axes} and op {op.name} has no identity: give initial"
+
+
+# ---- The result -------------------------------------------------------------------------------------------------
+
+
+def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...] | None) -> Any:
+    """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
+
+    It shares no memory with an input, though an element alone may be one, and what an operator returns.
+    """
+    shape, op = r.result_shape, values.op
+    like = values.arrays if totals is None else totals
+    copied = r.n > 1 and BUILT_IN.get(op.name) is op
+    if totals is not None:
+        totals = tuple([total if total.shape == shape else xp.reshape(total, shape) for total in totals])
+    if totals is None and r.initial is None:
+        identity = op.identity(*(dtype_name(one.dtype) for one in like))
+        if identity is None:
+            raise ValueError(_no_identity(r, op))
+        totals = tuple(
+            xp.full(shape, value, dtype=one.dtype, device=device(one))
+            for value, one in zip(identity, like, strict=True)
+        )
+    if r.initial is not None:
+        start = tuple(
+            cast(xp, as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
+            for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
+        )
+        totals = start if totals is None else op(start, totals)
+    assert totals is not None
+    result = tuple(
+        as_result(cast(xp, total, dtype) if copied else xp.astype(total, dtype, copy=True))
+        for total, dtype in zip(totals, values.dtypes, strict=True)
+    )
+    return values.result(result)
+
+
+def of_nothing(xp: Namespace, r: Reduction) -> Any:
+    """Return the result where there is nothing to combine: initial, or the identity."""
+    return finish(xp, r, evaluate(xp, r), None)
+
+
+def empty(xp: Namespace, r: Reduction) -> Any:
+    """Return arrays like the result, having checked what every method checks."""
+    values = evaluate(xp, r)
+    if r.n == 0:
+        return finish(xp, r, values, None)
+    totals = tuple([xp.empty(r.result_shape, dtype=x.dtype, device=device(x)) for x in values.arrays])
+    return finish(xp, r, values, totals)
+
+
+# ---- The same as device code ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A reduction as device code: the traces of map and operator, and the dtypes of all that there is.
+
+    Parameters
+    ----------
+    inputs, values, states, results : tuple of str
+        The dtypes of the arrays, of the values of the map, of those in the registers of the kernel, and of the result.
+    lines : list of str
+        Statements that compute the map from variables x0, x1, ..., one element of each input.
+    codes : tuple of str
+        The expressions of its values after these.
+    combined : Trace
+        The operator.
+    op : Operator
+        What was traced, on plain tuples.
+    single, structure
+        As of `Values`.
+    """
+
+    inputs: tuple[str, ...]
+    values: tuple[str, ...]
+    states: tuple[str, ...]
+    results: tuple[str, ...]
+    lines: list[str]
+    codes: tuple[str, ...]
+    combined: Trace
+    op: Operator
+    single: bool
+    structure: Structure
+
+
+def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Traced:
+    """Return a reduction of inputs of these dtypes, whatever arrays it has, as device code; or raise Untraceable."""
+    for name in inputs:
+        if name not in C_TYPES:
+            raise Untraceable(f"the kernel has no dtype {name}")
+    loaded = tuple([(name, f"x{index}") for index, name in enumerate(inputs)])
+    immutable = is_jax(xp)
+    if r.fn is None:
+        lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
+    else:
+        mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable)
+        lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
+        single, structure = mapped.single, mapped.structure
+        r = dataclasses.replace(r, op=restructured(r.op, structure))
+    elements = tuple([Dtype(name) for name in values])
+    check_elements(r, elements)
+    dtypes = result_dtypes(xp, r, elements)
+    states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
+    check_components(r.op, tuple([Dtype(name) for name in states]))
+    results = tuple([dtype_name(dtype) for dtype in dtypes])
+    combined = trace_combine(r.op, states, immutable=immutable)
+    return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure)
+
+
+def dtype_names(r: Reduction) -> tuple[str, ...]:
+    """Return the names of the dtypes of the arrays."""
+    return tuple([dtype_name(x.dtype) for x in r.arrays])

@@ -1,0 +1,303 @@
+"""Scans by array operations: by pairs and step doubling, on every library, and by the library's own routine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    along,
+    as_array,
+    cast,
+    compute_dtype,
+    device,
+    dtype_kind,
+    filled,
+    is_jax,
+    lacks_arithmetic,
+    library,
+    offers,
+    ring_dtype,
+    sum_dtype,
+)
+from parprims._dispatch import Checked, directly
+from parprims._operators import BUILT_IN, Operator, check_components, harmless
+from parprims._reduction import SUMS
+
+Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
+"""Scans two elements or more along an axis counted from the front, as `inclusive` does."""
+
+_FEW = 8192
+"""Elements up to which step doubling beats pairing on NumPy, where calls and not elements take the time.
+
+Measured on shapes from (8192,) to (10000, 2) along either axis: what counts is the size of the whole array.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Checked):
+    """One call of a scan, checked. Its arrays are the inputs, then the initial element if there is one.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of every input.
+    single : bool
+        Whether the call was given one array and no tuple.
+    op : Operator
+        What combines.
+    operation : optional
+        What the operator can be remembered by (see `lasting_key`), or None.
+    axis : int
+        The axis to scan along, counted from the front.
+    exclusive, reverse : bool
+        Whether results leave their own element out, and whether the scan starts at the end.
+    identity : tuple of scalar, optional
+        What results begin with where they need something to begin with and there is no initial element, whose arrays
+        have length 1 along the axis.
+    n : int
+        The length of the result along the axis.
+    working, dtypes : tuple of dtype
+        What components are combined in, and the dtypes of the result.
+    """
+
+    shape: tuple[int, ...]
+    single: bool
+    op: Operator
+    operation: Any = None
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
+    identity: tuple[Any, ...] | None = None
+    n: int
+    working: tuple[Any, ...]
+    dtypes: tuple[Any, ...]
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """The arrays that are scanned."""
+        return self.arrays[: len(self.dtypes)]
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """The arrays that hold what stands before the first elements."""
+        return self.arrays[len(self.dtypes) :]
+
+    def empty(self, xp: Namespace) -> Any:
+        """Return arrays like the result, of which nothing is computed."""
+        shape = (*self.shape[: self.axis], self.n, *self.shape[self.axis + 1 :])
+        ys = tuple([xp.empty(shape, dtype=dtype, device=device(self.arrays[0])) for dtype in self.dtypes])
+        return ys[0] if self.single else ys
+
+
+# ---- Dtypes and initial elements --------------------------------------------------------------------------------
+
+
+def check_entries(name: str, given: tuple[Any, ...], xs: tuple[Any, ...]) -> None:
+    """Raise unless an argument has one entry for each component."""
+    if len(given) != len(xs):
+        raise ValueError(f"{name} must have {len(xs)} entries, one per component, got {len(given)}")
+
+
+def result_dtypes(
+    xp: Namespace, op: Operator, dtypes: tuple[Any, ...], given: tuple[Any, ...] | None = None
+) -> tuple[Any, ...]:
+    """Return the dtype of each component of the result, for elements of these dtypes and those asked for, ``given``.
+
+    Raises, naming the argument, where the operator has none.
+    """
+    if given is not None:
+        check_entries("dtype", given, dtypes)
+        dtypes = given
+    elif op in SUMS:
+        dtypes = tuple(sum_dtype(xp, one) for one in dtypes)
+    check_components(op, dtypes)
+    return dtypes
+
+
+def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what components are combined in, for results of these dtypes."""
+    return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
+
+
+def start_element(xp: Namespace, initial: Any, like: Array, shape: tuple[int, ...], dtype: Any, axis: int) -> Array:
+    """Return the initial element as an array of the dtype, of a shape but for length 1 along the axis."""
+    start = as_array("initial", initial, xp, dtype, device(like), (*shape[:axis], *shape[axis + 1 :]))
+    return xp.expand_dims(start, axis=axis)
+
+
+# ---- The array form ---------------------------------------------------------------------------------------------
+
+
+def array(xp: Namespace, r: Scan) -> Any:
+    """Return the scan by pairs and step doubling."""
+    return _result(xp, dataclasses.replace(r, op=harmless(xp, r.op, r.operation, r.inputs)), inclusive)
+
+
+def array_refusal(xp: Namespace, r: Scan) -> str | None:
+    """Return the sentence why the library cannot compute with the elements, or None."""
+    return lacks_arithmetic(xp, r.working)
+
+
+def _result(xp: Namespace, r: Scan, inclusive: Inclusive) -> Any:
+    """Return the result of a call, given what scans inclusively from the front."""
+    ys = scanned(
+        xp, r.inputs, r.starts, r.op, r.axis, r.exclusive, r.reverse, r.identity, r.n, r.working, r.dtypes, inclusive
+    )
+    return ys[0] if r.single else ys
+
+
+def scanned(
+    xp: Namespace,
+    xs: tuple[Array, ...],
+    starts: tuple[Array, ...],
+    op: Operator,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    identity: tuple[Any, ...] | None,
+    n: int,
+    working: tuple[Any, ...],
+    dtypes: tuple[Any, ...],
+    inclusive: Inclusive,
+) -> tuple[Array, ...]:
+    """Return the scan of components that the fields of `Scan` describe, given what scans inclusively from the front.
+
+    No record is asked for, so that torch.compile can read it.
+    """
+    xs = tuple([cast(xp, x, dtype) for x, dtype in zip(xs, working, strict=True)])
+    if reverse:
+        xs = tuple([xp.flip(x, axis=axis) for x in xs])
+    if exclusive:
+        xs = tuple([x[along(axis, 0, max(x.shape[axis] - 1, 0))] for x in xs])
+    if starts:
+        heads = [cast(xp, start, x.dtype) for start, x in zip(starts, xs, strict=True)]
+        xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
+    # An element alone is copied, for a result never shares memory with an input.
+    ys = inclusive(xp, xs, op, axis) if xs[0].shape[axis] > 1 else tuple([xp.concat([x], axis=axis) for x in xs])
+    if identity is not None:
+        heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]
+        ys = tuple([xp.concat([head, y], axis=axis) for head, y in zip(heads, ys, strict=True)])
+    # What is too much stands in front: the initial element itself, or all of an exclusive scan of nothing.
+    extra = ys[0].shape[axis] - n
+    if extra:
+        ys = tuple([y[along(axis, extra, None)] for y in ys])
+    if reverse:
+        ys = tuple([xp.flip(y, axis=axis) for y in ys])
+    return tuple([cast(xp, y, dtype) for y, dtype in zip(ys, dtypes, strict=True)])
+
+
+def inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan along an axis counted from the front, in order, by pairs.
+
+    Neighbours are combined and the pairs scanned; that gives every second result, and the others are one
+    combination more: for w x y z the pairs wx and yz scan to wx and wxyz, and wxy is wx combined with y.
+    """
+    n = xs[0].shape[axis]
+    if n <= 2 or math.prod(xs[0].shape) <= _FEW:
+        return _by_doubling(xp, xs, op, axis)
+    firsts, seconds = along(axis, 0, n - 1, 2), along(axis, 1, n, 2)
+    odd = inclusive(xp, op(tuple(x[firsts] for x in xs), tuple(x[seconds] for x in xs)), op, axis)
+    before, rest = along(axis, 0, (n - 1) // 2), along(axis, 2, n, 2)
+    even = op(tuple(y[before] for y in odd), tuple(x[rest] for x in xs))
+    return tuple(interleave(xp, x, e, o, axis) for x, e, o in zip(xs, even, odd, strict=True))
+
+
+def interleave(xp: Namespace, x: Array, even: Array, odd: Array, axis: int) -> Array:
+    """Return x[0], odd[0], even[0], odd[1], even[1], ... along the axis, of the shape of x."""
+    half = odd.shape[axis]
+    even = xp.concat([x[along(axis, 0, 1)], even], axis=axis)
+    pairs = xp.stack([even[along(axis, 0, half)], odd], axis=axis + 1)
+    joined = xp.reshape(pairs, (*x.shape[:axis], 2 * half, *x.shape[axis + 1 :]))
+    return xp.concat([joined, even[along(axis, half, None)]], axis=axis) if x.shape[axis] % 2 else joined
+
+
+def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan by step doubling: after step s, element i combines the 2s that end with it."""
+    n = xs[0].shape[axis]
+    step = 1
+    while step < n:
+        combined = op(
+            tuple(x[along(axis, 0, n - step)] for x in xs),
+            tuple(x[along(axis, step, n)] for x in xs),
+        )
+        xs = tuple(xp.concat([x[along(axis, 0, step)], y], axis=axis) for x, y in zip(xs, combined, strict=True))
+        step *= 2
+    return xs
+
+
+# ---- By the library's own routine -------------------------------------------------------------------------------
+
+_TORCH = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin", "logaddexp": "logcumsumexp"}
+_JAX = {"maximum": "cummax", "minimum": "cummin", "logaddexp": "cumlogsumexp"}
+_STANDARD = {"add": "cumulative_sum", "multiply": "cumulative_prod"}
+
+
+def _routine(xp: Namespace, op: Operator) -> Callable[[Array, int], Array] | None:
+    """Return the library's own scan of one array along an axis with the operator, or None."""
+    name = op.name if BUILT_IN.get(op.name) is op and op.components is None else None
+    if name is None:
+        return None
+    if array_api_compat.is_numpy_namespace(xp):
+        ufunc = getattr(np, name)
+        return lambda x, axis: ufunc.accumulate(x, axis=axis, dtype=x.dtype)
+    if array_api_compat.is_torch_namespace(xp) and name in _TORCH:
+        function = getattr(xp, _TORCH[name])
+        if name in ("maximum", "minimum"):
+            return lambda x, axis: function(x, dim=axis).values
+        return lambda x, axis: function(x, dim=axis, **({} if name == "logaddexp" else {"dtype": x.dtype}))
+    if array_api_compat.is_jax_namespace(xp) and name in _JAX:
+        from jax import lax
+
+        cumulative: Callable[[Array, int], Array] = getattr(lax, _JAX[name])
+        return cumulative
+    if name in _STANDARD and offers(xp, _STANDARD[name]):
+        function = getattr(xp, _STANDARD[name])
+        return lambda x, axis: function(x, axis=axis, dtype=x.dtype)
+    return None
+
+
+def library_inclusive(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> tuple[Array, ...]:
+    """Return the inclusive scan by the library's own routine: one for the operator, or JAX's for any."""
+    routine = _routine(xp, op)
+    if routine is not None:
+        return (routine(xs[0], axis),)
+    import jax
+
+    scanned: tuple[Array, ...] = jax.lax.associative_scan(op, xs, axis=axis)
+    return scanned
+
+
+def native_refusal(xp: Namespace, r: Scan) -> str | None:
+    """Return the sentence why the library has no routine for the call, or None."""
+    if is_jax(xp) or _routine(xp, r.op) is not None:
+        return array_refusal(xp, r)
+    return f"{xp.__name__} has no scan with the operator {r.op.name}"
+
+
+def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
+    """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
+    routine, axis = _routine(xp, r.op), r.axis
+    plain = not (r.exclusive or r.reverse or r.starts) and 1 < r.n == r.shape[axis]
+    if routine is not None and plain and r.working == r.dtypes:
+        given, dtype = r.inputs[0].dtype, r.dtypes[0]
+        if given == dtype:
+            own = routine  # which need not be found again
+            return lambda x: own(x, axis)
+        kinds = {dtype_kind(one) for one in (given, dtype)}
+        if library(xp) == "numpy" and r.op in SUMS and kinds <= {"bool", "int", "uint"}:
+            accumulate = getattr(np, r.op.name).accumulate  # which widens integers as it goes
+            return lambda x: accumulate(x, axis, dtype)
+    return directly(_native)(xp, r)
+
+
+def _native(xp: Namespace, r: Scan) -> Any:
+    """Return the scan by the library's own routine."""
+    return _result(xp, r, library_inclusive)

@@ -1,0 +1,521 @@
+"""Scans, linear recurrences and their derivatives by a CUDA kernel: how work is cut, and the launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from parprims import _cuda, _derivatives, _recurrence_array, _scan_array
+from parprims._arrays import Array, Namespace, dtype_name, is_jax
+from parprims._block import look_back_bytes
+from parprims._dispatch import directly
+from parprims._layout import Layout, access, around, broadcast_strides, row_major
+from parprims._memo import Memo
+from parprims._operators import BUILT_IN, Operator, segmented
+from parprims._recurrence_array import Recurrence
+from parprims._scan_array import Scan, result_dtypes, working_dtypes
+from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised
+from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the kernels cut their work on devices of one compute capability.
+
+    All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
+    capability alone: one device gives the bits of another of its kind, however many multiprocessors it has.
+    """
+
+    threads: int
+    """Threads of a block; a block that holds a whole line in registers may have twice as many."""
+    line_bytes: int
+    """What a thread keeps in registers, of its elements and what stands before them, where a tile is a whole line."""
+    tile_bytes: int
+    """The same where a line has several tiles."""
+    shared_bytes: int
+    """What a thread keeps in shared memory."""
+    column_bytes: int
+    """What a thread keeps in registers of its elements, for lines that lie side by side."""
+    columns: int
+    """Threads side by side across lines that lie side by side: with vectors of 16 bytes, 128 bytes."""
+    column_state_bytes: int
+    """The most bytes of states a thread keeps for the lines it serves side by side."""
+    tiles: int
+    """A single line is cut finer until it has this many tiles, so that every multiprocessor has one."""
+    chained_lines: int
+    """Lines from which on a tile waits for the tile before it alone: tiles are then drawn across the lines."""
+    serial_lines: int
+    """Lines from which on a block goes along each, and loads a tile while it works on the one before."""
+    serial_threads: int
+    """Threads of such a block."""
+    serial_bytes: int
+    """What each of them keeps in shared memory of each tile."""
+    serial_resident: int
+    """Such blocks that are to fit a multiprocessor."""
+
+
+TUNING = {
+    # Chosen by the runs recorded in benches/results/nvidia-h200.json, which has 132 multiprocessors.
+    90: Tuning(
+        threads=256,
+        line_bytes=320,
+        tile_bytes=160,
+        shared_bytes=160,
+        column_bytes=256,
+        columns=8,
+        column_state_bytes=32,
+        tiles=132,
+        chained_lines=128,
+        serial_lines=1056,
+        serial_threads=128,
+        serial_bytes=160,
+        serial_resident=4,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """How the work of a launch is cut.
+
+    Parameters
+    ----------
+    template, arguments :
+        The function template, and its arguments before the types.
+    lengths : tuple of (str, int)
+        The numbers it is given behind the arrays.
+    grid, block, shared_bytes, resident_blocks : int
+        As in `Launch`.
+    tiles : int
+        The tiles of a line that wait for each other.
+    slots : int
+        The lines that have such tiles.
+    """
+
+    template: str
+    arguments: tuple[_cuda.Argument, ...]
+    lengths: tuple[tuple[str, int], ...]
+    grid: int
+    block: int
+    slots: int
+    tiles: int
+    shared_bytes: int = 0
+    resident_blocks: int = 0
+
+
+def make_plan(
+    special: Specialisation,
+    tuning: Tuning,
+    shape: tuple[int, ...],
+    axis: int,
+    reverse: bool,
+    n: int,
+    shapes: Sequence[tuple[int, ...]],
+    layouts: Sequence[Layout],
+) -> _cuda.Plan | None:
+    """Return the launch for inputs, then starts, of these shapes and layouts.
+
+    ``shape`` is that of the inputs, broadcast; the outputs have length ``n`` along the axis. None if the arrays cannot
+    be seen as (high, low, n, inner) with one stride each.
+    """
+    inputs, read = len(special.inputs), shape[axis]
+    result = (*shape[:axis], n, *shape[axis + 1 :])
+    arrays = inputs + len(special.outputs)
+    addresses = [address for _, address in layouts[:inputs]] + [0] * len(special.outputs)
+    strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
+    strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
+    before, behind = around(shape, axis, strides)
+    nothing = (1, (0,) * len(strides))
+    inner, across = behind.pop() if behind else nothing
+    kept = before + behind
+    if len(kept) > 2:
+        return None
+    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
+    along = tuple([steps[axis] for steps in strides])
+    columns = inner > 1
+    lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        return tuple([_access(at, vector) for at in range(arrays)])
+
+    def _access(at: int, vector: int) -> str:
+        itemsize, others = special.itemsizes[at], [upward[at], downward[at]]
+        if columns:
+            return access(across[at], addresses[at], [*others, along[at]], vector, itemsize, backward=False)
+        step, begin = (-along[at], lasts[at]) if reverse else (along[at], 0)
+        first = addresses[at] + (begin - (vector - 1 if step == -1 else 0)) * itemsize
+        return access(step, first, others, vector, itemsize)
+
+    vector = max(1, 16 // max(special.itemsizes))
+    if columns:
+        vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
+    accesses = accesses_of(vector)
+    # Stores that are not vectors, or columns that are not, are best where neighbouring threads take neighbours.
+    if "STRIDED" in (accesses if columns else accesses[inputs:]):
+        vector = 1
+        accesses = accesses_of(vector)
+    if columns:
+        work = _cut_columns(special, tuning, vector, high * low, low, read, n, inner)
+    else:
+        work = _cut_rows(special, tuning, vector, accesses, high * low, low, read, n)
+
+    numbers = _cuda.Numbers()
+
+    def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
+        backward = reverse and at < arrays
+        return _cuda.Struct(
+            _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[at] if backward else 0)),
+            numbers("high_stride", upward[at]),
+            numbers("low_stride", downward[at]),
+            numbers("stride", -along[at] if reverse else along[at]),
+            numbers("inner_stride", across[at]),
+        )
+
+    reads = [view(at, f"in{at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.inputs)]
+    writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
+    starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
+    launch = _cuda.Launch(
+        special.source(accesses),
+        work.template,
+        (*work.arguments, "Scan"),
+        (
+            _cuda.Struct(*reads, type="Inputs"),
+            _cuda.Struct(*writes, type="Outputs"),
+            _cuda.Struct(*starts, type="Starts"),
+            _cuda.Pointer("status", "ulonglong2"),
+            *(numbers(name, value) for name, value in work.lengths),
+        ),
+        work.grid,
+        work.block,
+        shared_bytes=work.shared_bytes,
+        resident_blocks=work.resident_blocks,
+    )
+    waits = work.arguments[4] in ("CHAINED", "LOOK_BACK")
+    return _cuda.Plan(
+        (launch,),
+        inputs + len(special.starts),
+        tuple([(result, name) for name in special.outputs]),
+        numbers.all(),
+        status_bytes=look_back_bytes(work.slots, work.tiles, state_size(special.states)) if waits else 0,
+    )
+
+
+def _cut_columns(
+    special: Specialisation, tuning: Tuning, vector: int, lines: int, low: int, read: int, n: int, inner: int
+) -> _Work:
+    """Return how lines that lie side by side are cut, ``lines`` times ``inner`` of them."""
+    block = 256
+    most = max(1, min(16, tuning.column_bytes // (vector * special.raw_bytes)))
+    groups = _cuda.power_of_two(-(-n // most), up=True)
+    width = max(tuning.columns, block // min(groups, 32))
+    width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
+    groups = min(groups, block // width)
+    if n > groups * most:
+        groups = block // width
+    tiles = -(-n // (groups * most))
+    rounds = -(-n // (tiles * groups))
+    blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
+    return _Work(
+        "scan_columns",
+        (width, groups, rounds, vector, _carry(tuning, tiles, blocks)),
+        (("lines", lines), ("low", low), ("read", read), ("n", n), ("inner", inner), ("tiles", tiles)),
+        grid=blocks * tiles,
+        block=block,
+        slots=blocks * width * vector,
+        tiles=tiles,
+    )
+
+
+def _cut_rows(
+    special: Specialisation,
+    tuning: Tuning,
+    vector: int,
+    accesses: tuple[str, ...],
+    lines: int,
+    low: int,
+    read: int,
+    n: int,
+) -> _Work:
+    """Return how lines along which threads lie side by side are cut."""
+    _, sizes = special.places(accesses)
+    vectors = -(-n // vector)
+    # Narrow elements would be unpacked in registers, and those of strided arrays come one by one.
+    direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
+    kept_bytes = vector * special.raw_bytes + special.state_bytes
+    waiting = _rounds(tuning.shared_bytes, vector * sum(sizes))
+    by_tile = max(1, tuning.tile_bytes // kept_bytes) if direct else waiting
+    by_line = max(1, tuning.line_bytes // kept_bytes) if direct else waiting
+    tiles, block, serial = 1, tuning.threads, False
+    if vectors <= 32 * by_tile:
+        enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * by_tile)
+        lanes = min(enough, key=lambda one: one * -(-vectors // one))
+        rounds = -(-vectors // lanes)
+        grid = -(-lines * lanes // block)
+    else:
+        widest = (2 if direct else 1) * block
+        if vectors <= widest * by_line:
+            each = by_tile if vectors <= widest * by_tile else by_line
+            block = _cuda.power_of_two(-(-vectors // each), up=True)
+        elif lines >= tuning.serial_lines:
+            direct, serial, block = False, True, tuning.serial_threads
+            tiles = -(-vectors // (block * _rounds(tuning.serial_bytes, vector * sum(sizes))))
+        elif lines >= tuning.chained_lines:
+            tiles = -(-vectors // (block * by_tile))
+        else:
+            direct = False
+            rounds = max(1, min(waiting, vectors * lines // (tuning.tiles * block)))
+            tiles = -(-vectors // (block * rounds))
+        rounds = -(-vectors // (block * tiles))
+        tiles = -(-vectors // (block * rounds))
+        lanes, grid = block, lines if serial else lines * tiles
+        if lanes <= 32:
+            lanes, block, grid = 32, tuning.threads, -(-lines * 32 // tuning.threads)
+            rounds = -(-vectors // 32)
+    shared = 0
+    if not direct:
+        places = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
+        for size in sizes:  # each begins where its vectors are aligned
+            shared = -(-shared // (vector * size)) * vector * size + places * vector * size
+        if serial:
+            shared = 2 * -(-shared // 16) * 16
+    shared = -(-shared // 16) * 16
+    carry = "SERIAL" if serial else _carry(tuning, tiles, lines)
+    return _Work(
+        "scan_rows",
+        (block, lanes, rounds, vector, carry, direct, shared),
+        (("lines", lines), ("low", low), ("read", read), ("n", n), ("tiles", tiles)),
+        grid=grid,
+        block=block,
+        slots=lines,
+        tiles=tiles,
+        shared_bytes=shared,
+        resident_blocks=tuning.serial_resident if serial else 0,
+    )
+
+
+def _rounds(nbytes: int, vector_bytes: int) -> int:
+    """Return how many vectors a thread may have in shared memory: if even, an eighth of the memory is left empty."""
+    most = max(1, nbytes // vector_bytes)
+    return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
+
+
+def _carry(tuning: Tuning, tiles: int, lines: int) -> str:
+    """Return how a tile learns what stands before it, by the names of `Carry` in _scan.cu."""
+    return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, call: Call) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    arrays = call.arrays
+    if isinstance(call, Recurrence):  # whose way carries the derivative
+        arrays = tuple([_derivatives.detached(x) for x in arrays])
+    reason = _cuda.refusal(xp, arrays)
+    if reason is not None:
+        return reason
+    try:
+        specialised(xp, call)
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
+def prepare(xp: Namespace, call: Call) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result by one launch."""
+    if 0 in call.shape:
+        return directly(_array_form(call))(xp, call)
+    special = specialised(xp, call)
+    run = _prepare_outputs(xp, special, call)
+    if not (call.single if isinstance(call, Scan) else len(special.outputs) == 1):
+        return run
+    if len(call.arrays) == 1 and isinstance(run, _cuda.Runner):
+        return run.one
+    return lambda *arrays: run(*arrays)[0]
+
+
+def _array_form(call: Call) -> Callable[..., Any]:
+    assert not isinstance(call, Adjoint), "JAX derives adjoints itself"
+    return _scan_array.array if isinstance(call, Scan) else _recurrence_array.array
+
+
+_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
+
+
+def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    arrays = tuple([_cuda.plain(xp, x) for x in call.arrays])
+    run = _runner(xp, special, call.on(*arrays))
+    if run is None:
+        return _on_copies(xp, special, call)
+    if all(one is given for one, given in zip(arrays, call.arrays, strict=True)):
+        return run
+    return lambda *given: run(*(_cuda.plain(xp, x) for x in given))
+
+
+def _runner(xp: Namespace, special: Specialisation, call: Call) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
+    layouts = tuple([_cuda.layout(xp, x) for x in call.arrays])
+    shapes = tuple([tuple(x.shape) for x in call.arrays])
+    gpu = None if is_jax(xp) else _cuda.device_index(xp, call.arrays[0])
+    key = (special, call.shape, call.axis, call.reverse, call.n, shapes, layouts, gpu)
+    found = _runners.get(key)
+    if found is None:
+        tuning = _cuda.tuned(TUNING, _cuda.capability(xp, call.arrays[0]))
+        plan = make_plan(special, tuning, call.shape, call.axis, call.reverse, call.n, shapes, layouts)
+        if plan is None:
+            return None
+        found = _cuda.Runner(xp, plan, gpu) if gpu is not None else _in_program(xp, special, call, plan)
+        _runners.keep(key, found)
+    return found
+
+
+def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> Callable[..., tuple[Array, ...]]:
+    """Return the same where no (high, low, n, inner) with one stride each fits the arrays: it does for copies."""
+    count, bare = len(call.inputs), call.on(*(None,) * len(call.arrays))
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        arrays = tuple([_cuda.plain(xp, x) for x in arrays])
+        whole = [xp.broadcast_to(x, call_shape) for x in arrays[:count]]
+        copies = tuple([_cuda.contiguous(xp, x) for x in (*whole, *arrays[count:])])
+        launch = _runner(xp, special, bare.on(*copies))
+        assert launch is not None
+        return launch(*copies)
+
+    call_shape = call.shape
+    return run
+
+
+def _in_program(
+    xp: Namespace, special: Specialisation, call: Call, plan: _cuda.Plan
+) -> Callable[..., tuple[Array, ...]]:
+    """Return the plan as a function of JAX arrays."""
+    form, ndim, axis = _array_form(call), len(call.shape), call.axis
+    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        # What is one for the whole batch has length 1 along its axis; along that of the scan starts have.
+        lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
+        shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
+        whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
+        found = form(xp, bare.on(*whole))
+        return found if isinstance(found, tuple) else (found,)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        size = max(x.shape[0] for x in arrays)
+        arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+        more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
+        return _prepare_outputs(xp, special, more)(*arrays)
+
+    return _cuda.traced(plan, otherwise, batched)
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Shapes and axes that between them reach every kernel: threads that have a row each, a few to a row, a warp or a block;
+# rows in tiles that are chained or look back; columns alone, narrow and wide, and in tiles.
+_LAYOUTS = (
+    ((1 << 16, 3), 1),
+    ((1 << 16, 40), 1),
+    ((1 << 16, 500), 1),
+    ((64, 4000), 1),
+    ((512, 20_000), 1),
+    ((1 << 24,), 0),
+    ((4096, 9, 7), 1),
+    ((4096, 2, 64), 1),
+    ((4096, 100, 30), 1),
+    ((1 << 14, 1 << 14), 0),
+    ((1 << 14, 128), 0),
+    ((2048, 40_000), 1),
+)
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of scans, recurrences and adjoints that reach every way of the two templates."""
+    for shape, axis in _LAYOUTS:
+        for dtype in ("int8", "float32"):
+            yield _case("add", (dtype,), shape, axis)
+        for dtype in ("float32", "bfloat16", "complex128"):
+            yield _case("recurrence", (dtype,) * 2, shape, axis)
+        yield _case("adjoint", ("float32",) * 3, shape, axis)
+    for shape, axis in (_LAYOUTS[5], _LAYOUTS[9]):
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), shape, axis)
+        for dtype in ("float16", "float64", "complex64", "int32"):
+            yield _case("recurrence", (dtype,) * 2, shape, axis)
+        for dtype in ("bfloat16", "float64", "complex64", "complex128"):
+            yield _case("adjoint", (dtype,) * 3, shape, axis)
+        yield _case("adjoint", ("float32",) * 2, shape, axis)
+        for op, dtypes in (
+            ("maximum", ("float16",)),
+            ("multiply", ("complex64",)),
+            ("affine", ("float32",) * 2),
+            ("argmax", ("float32", "int64")),
+            ("welford", ("float64",) * 3),
+            (segmented("add"), ("bool", "float32")),
+        ):
+            yield _case(op, dtypes, shape, axis)
+    for shape, axis in (_LAYOUTS[2], _LAYOUTS[4], _LAYOUTS[5], _LAYOUTS[9]):
+        yield _case("add", ("float32",), shape, axis, exclusive=True)
+        yield _case("add", ("float32",), shape, axis, reverse=True)
+        yield _case("add", ("float32",), shape, axis, unaligned=True)
+        yield _case("affine", ("int32",) * 2, shape, axis, exclusive=True, reverse=True, start=True)
+        yield _case("recurrence", ("float32",) * 2, shape, axis, constant=True)
+        yield _case("recurrence", ("float32",) * 2, shape, axis, reverse=True, start=True)
+
+
+def _case(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    shape: tuple[int, ...],
+    axis: int,
+    *,
+    exclusive: bool = False,
+    reverse: bool = False,
+    start: bool = False,
+    constant: bool = False,
+    unaligned: bool = False,
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    shapes = [shape] * len(dtypes)
+    starts: tuple[str, ...] = ()
+    call: Call
+    if op == "adjoint":
+        name, call = op, Adjoint(arrays=(), shape=shape, axis=axis, reverse=True)
+    elif op == "recurrence":
+        name, starts = op, dtypes[1:] * start
+        call = Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
+        shapes[0] = (1,) * len(shape) if constant else shape
+    else:
+        operator = BUILT_IN[op] if isinstance(op, str) else op
+        name, starts = operator.name, dtypes * start
+        results = result_dtypes(xp, operator, tuple([Dtype(one) for one in dtypes]))
+        working = working_dtypes(xp, operator, results)
+        call = Scan(
+            arrays=(),
+            shape=shape,
+            single=len(dtypes) == 1,
+            op=operator,
+            axis=axis,
+            exclusive=exclusive,
+            reverse=reverse,
+            identity=operator.identity(*map(dtype_name, working)) if exclusive and not start else None,
+            n=shape[axis],
+            working=working,
+            dtypes=results,
+        )
+    shapes += [(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts)
+    layouts = [(row_major(one), 4 if unaligned else 0) for one in shapes]
+    special = specialisation(xp, call, dtypes, starts)
+    plan = make_plan(special, TUNING[90], shape, axis, call.reverse, call.n, shapes, layouts)
+    assert plan is not None
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "constant": constant, "unaligned": unaligned}
+    return " ".join((name, ",".join(dtypes), *(option for option, is_set in options.items() if is_set))), plan

@@ -1,0 +1,409 @@
+"""What CUDA kernels for scans, linear recurrences and their derivatives are made for: the text that is generated.
+
+`specialised` finds it for a call. `_scan_kernel` cuts the work and launches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parprims import _cuda
+from parprims._arrays import (
+    Array,
+    Namespace,
+    compute_dtype,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    mode,
+    namespace_of,
+    ring_dtype,
+)
+from parprims._block import COUNTER_WORDS, look_back_bytes
+from parprims._dispatch import Checked
+from parprims._memo import Memo
+from parprims._operators import BUILT_IN, Operator, check_components
+from parprims._recurrence_array import Recurrence
+from parprims._scan_array import Scan
+from parprims._trace import (
+    C_TYPES,
+    Dtype,
+    Untraceable,
+    literal,
+    operator_struct,
+    register_type,
+    state_size,
+    trace,
+    trace_combine,
+)
+
+BEFORE_PUBLISHING = ""
+"""CUDA statements that a block runs before it tells others of its tile, whose number is ``tile``: a place for tests to
+put a delay."""
+
+# ---- The derivatives of a recurrence ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Adjoint(Checked):
+    """The derivatives of a linear recurrence by b and, if its solution x is given, by a.
+
+    The arrays are a, the derivative g by x, and x, of one shape. With m[n] = conj(a[n+1]) (g[n+1] + m[n+1]) from the
+    other end, the first is l[n] = g[n] + m[n] and the second l[n] conj(x[n-1]), where that is zero for the first x.
+    """
+
+    shape: tuple[int, ...]
+    axis: int
+    reverse: bool
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """All arrays."""
+        return self.arrays
+
+    @property
+    def starts(self) -> tuple[Array, ...]:
+        """Nothing: there is no initial element."""
+        return ()
+
+    @property
+    def n(self) -> int:
+        """The length along the axis."""
+        return self.shape[self.axis]
+
+
+def _adjoint_element(a: Array, g: Array, *_: Array) -> tuple[Array, Array]:
+    """Return the map m -> conj(a) (g + m), as `_nan_unless_finite` would have it."""
+    a = namespace_of(a).conj(a)
+    return _nan_unless_finite(a, a * g)
+
+
+def _adjoint_result(_: Array, m: Array, _a: Array, g: Array, *x_and_before: Array) -> tuple[Array, Array]:
+    """Return the derivatives by b and a of one element, given the m that stands there and the x before it."""
+    xp = namespace_of(g)
+    *_, before, exists = x_and_before
+    by_b = g + m
+    by_a = by_b * xp.conj(before)
+    return by_b, xp.where(exists, by_a, xp.zeros_like(by_a))
+
+
+def _nan_unless_finite(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return (a, b) with a NaN for b where a is not finite, by which it is told from a product that overflowed."""
+    xp = namespace_of(a)
+    return a, xp.where(a - a == 0, b, xp.full_like(b, math.nan))
+
+
+def _select(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Compose two affine maps where a product of coefficients that overflowed, times zero, is zero."""
+    (a, b), (c, d) = earlier, later
+    xp = namespace_of(a)
+    product = c * a
+    return xp.where((a == 0) | (c == 0), xp.zeros_like(product), product), xp.where(b == 0, d, c * b + d)
+
+
+_SELECT = Operator(_select, name="recurrence", components=2)
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Specialisation:
+    """What the kernels are made for: an operator on inputs of given dtypes, and what becomes of the states.
+
+    Parameters
+    ----------
+    inputs, states, outputs, starts : tuple of str
+        The dtypes of the arrays read, of the components combined, of the arrays written, and of the arrays that hold
+        what stands before the first elements.
+    definitions : str
+        The CUDA text of Operator, Scan and Starts, which kernels for any layout of the arrays have in common.
+    function : callable, optional
+        The function that it is known by, where that can be told by identity only.
+    """
+
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    outputs: tuple[str, ...]
+    starts: tuple[str, ...]
+    definitions: str
+    function: Any = None
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the registers that a State takes."""
+        return sum(-(-dtype_bits(name) // 32) * 4 for name in self.states)
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of the registers that a thread takes for one element of every input: narrow ones are unpacked."""
+        return sum(-(-dtype_bits(name) // 32) * 4 for name in self.inputs)
+
+    @property
+    def itemsizes(self) -> tuple[int, ...]:
+        """The bytes of an element of each input and output."""
+        return tuple([dtype_bits(name) // 8 for name in (*self.inputs, *self.outputs)])
+
+    def places(self, accesses: Sequence[str]) -> tuple[list[int | None], list[int]]:
+        """Return where in shared memory the vectors of each array wait, and the itemsizes of all places.
+
+        A constant input has none. An output takes the place of an input of its width, or one of its own.
+        """
+        count = len(self.inputs)
+        places: list[int | None] = []
+        sizes: list[int] = []
+        for at, size in enumerate(self.itemsizes):
+            free = {one for one in range(len(sizes)) if one not in places[count:] and sizes[one] == size}
+            if at < count and accesses[at] == "CONSTANT":
+                places.append(None)
+            elif at >= count and free:
+                places.append(min(free))
+            else:
+                places.append(len(sizes))
+                sizes.append(size)
+        return places, sizes
+
+    def source(self, accesses: Sequence[str]) -> str:
+        """Return the CUDA text of the kernels for arrays that are reached in these ways."""
+        places, sizes = self.places(accesses)
+        count = len(self.inputs)
+        types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu"),
+                self.definitions,
+                *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:]),
+                "};",
+                *_views("Inputs", "Scan::Raw", "x", types[0], accesses[:count], places[:count]),
+                "    template <int VEC, int COUNT>",
+                "    struct Buffers {",
+                *(
+                    f"        typename Word<VEC * {size}>::Type vectors{at}[COUNT];\n"
+                    f"        DEVICE auto& vector(Place<{at}>, int slot) {{ return vectors{at}[slot]; }}"
+                    for at, size in enumerate(sizes)
+                ),
+                "    };",
+                "};",
+            )
+        )
+
+
+def _views(
+    name: str, record: str, letter: str, types: list[str], accesses: Sequence[str], places: Sequence[int | None]
+) -> list[str]:
+    """Return the lines, but for the last, of a structure of views of records (see _view.cuh)."""
+    fields = [f"{letter}{at}" for at in range(len(types))]
+    visits = (
+        f"visit(views.{field}, &Record::{field}, &Vectors<N>::{field}, "
+        f"{'NoPlace' if place is None else f'Place<{place}>'}());"
+        for field, place in zip(fields, places, strict=True)
+    )
+    return [
+        f"struct {name} {{",
+        f"    using Record = {record};",
+        *(f"    View<{kind}, {one}> {field};" for kind, one, field in zip(types, accesses, fields, strict=True)),
+        "    template <int N>",
+        "    struct Vectors {",
+        *(f"        {kind.removeprefix('const ')} {field}[N];" for kind, field in zip(types, fields, strict=True)),
+        "    };",
+        "    template <int N, class Views, class Visit>",
+        "    static DEVICE void each(Views& views, const Visit& visit) {",
+        *(f"        {visit}" for visit in visits),
+        "    }",
+    ]
+
+
+def _specialise(
+    op: Operator,
+    inputs: tuple[str, ...],
+    states: tuple[str, ...],
+    outputs: tuple[tuple[int, str], ...],
+    starts: tuple[Any, ...] | None,
+    *,
+    constant_start: bool = False,
+    exclusive: bool = False,
+    element: Callable[..., Any] | None = None,
+    result: Callable[..., Any] | None = None,
+    peeks: int = 0,
+    ignores_first: bool = False,
+    immutable: bool = False,
+) -> Specialisation:
+    """Return the specialisation for one kind of scan; raise Untraceable where there is none.
+
+    Parameters
+    ----------
+    op : Operator
+        Combines states.
+    inputs, states : tuple of str
+        Dtypes of the arrays and of the components combined.
+    outputs : tuple of (int, str)
+        For each output, the component it holds and its dtype.
+    starts : tuple of str or tuple of scalars, optional
+        What stands before the first element: the dtypes of arrays that hold it, or the element itself.
+    constant_start : bool
+        Whether ``starts`` is the element itself.
+    exclusive : bool
+        Whether a result leaves its own element out.
+    element : callable, optional
+        Makes the components of a state from those of the inputs.
+    result : callable, optional
+        Makes the results from the components of a state, those of the inputs, the input ``peeks`` of the element
+        behind and whether there is one; otherwise they are components of the state.
+    peeks : int
+        The number of that input.
+    ignores_first : bool
+        Whether the first input of the first element of a line without a start is read as zero.
+    immutable : bool
+        Whether arrays of the caller's library never change.
+    """
+    for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
+        if name not in C_TYPES:
+            raise Untraceable(f"the kernel has no dtype {name}")
+    # What operators see of elements has the dtypes of the states, the last one's where inputs are more.
+    wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
+
+    def working(code: str, name: str) -> tuple[tuple[str, str]]:
+        return ((name, f"ops::cast<{register_type(name)}>({code})"),)
+
+    lines, values = [], [f"x{at}" for at in range(len(inputs))]
+    if element is not None:
+        given = [working(f"x{at}", name) for at, name in enumerate(wide)]
+        made = trace("element", element, *given, packed=False)
+        lines, values = made.lines, list(made.outputs)
+    ends, codes = [], [f"state.v{component}" for component, _ in outputs]
+    if result is not None:
+        given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
+        given += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]
+        given += [working("value(next.peek)", wide[peeks]), (("bool", "next.exists"),)]
+        made = trace("result", result, *given, packed=False)
+        ends, codes = made.lines, [made.outputs[component] for component, _ in outputs]
+
+    def started(at: int, state: str) -> str:
+        return f"ops::cast<{register_type(state)}>(value(s{at}.at(h, l, j).base[0]))"
+
+    arrays: tuple[str, ...] = () if constant_start or starts is None else starts
+    if constant_start and starts is not None:
+        start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
+    elif len(arrays) == len(states):
+        start = [started(at, state) for at, state in enumerate(states)]
+    elif arrays:  # a state before a recurrence: x with a coefficient that nothing reads
+        start = [literal(1, states[0]), started(0, states[1])]
+    else:
+        start = []
+    stored = [f"store<{C_TYPES[dtype]}>({code})" for code, (_, dtype) in zip(codes, outputs, strict=True)]
+    states_made = [f"ops::cast<{register_type(name)}>({code})" for name, code in zip(states, values, strict=True)]
+    flags = {
+        "EXCLUSIVE": exclusive,
+        "STARTS": starts is not None,
+        "PEEKS": result is not None,
+        "IGNORES_FIRST": ignores_first,
+    }
+    size = state_size(states)
+    definitions = (
+        operator_struct("Operator", states, trace_combine(op, states, immutable=immutable), commutative=op.commutative),
+        f"static_assert(COUNTER_WORDS == {COUNTER_WORDS} && 16 * StateSlots<Operator::State>::WORDS =="
+        f' {look_back_bytes(1, 1, size) - look_back_bytes(0, 1, size)} / 2, "look_back_bytes of _block.py");',
+        "struct Scan {",
+        "    using Op = Operator;",
+        "    using State = Operator::State;",
+        "    struct Raw {",
+        *(f"        {C_TYPES[name]} x{at};" for at, name in enumerate(inputs)),
+        "    };",
+        "    struct Result {",
+        *(f"        {C_TYPES[name]} y{at};" for at, (_, name) in enumerate(outputs)),
+        "    };",
+        f"    using Peek = {C_TYPES[inputs[peeks]]};",
+        f"    static constexpr bool {', '.join(f'{name} = {str(flag).lower()}' for name, flag in flags.items())};",
+        "    static DEVICE State element(const Raw& raw) {",
+        *(f"        const {register_type(name)} x{at} = value(raw.x{at});" for at, name in enumerate(inputs)),
+        *(f"        {line}" for line in lines),
+        f"        return {{{', '.join(states_made)}}};",
+        "    }",
+        f"    static DEVICE Peek peek(const Raw& raw) {{ return raw.x{peeks}; }}",
+        "    template <class Next>",
+        "    static DEVICE Result result(const State& state, const Raw& raw, const Next& next) {",
+        *(f"        {line}" for line in ends),
+        f"        return {{{', '.join(stored)}}};",
+        "    }",
+        f"    static DEVICE void before_publishing(long long tile) {{ {BEFORE_PUBLISHING} }}",
+        "};",
+        "struct Starts {",
+        *(f"    View<const {C_TYPES[name]}, STRIDED> s{at};" for at, name in enumerate(arrays)),
+        "    DEVICE Operator::State load(long long h, long long l, long long j) const {",
+        f"        return {{{', '.join(start)}}};" if start else "        return Operator::State();",
+        "    }",
+        "};",
+    )
+    return Specialisation(inputs, states, tuple([name for _, name in outputs]), arrays, "\n".join(definitions))
+
+
+Call = Scan | Recurrence | Adjoint
+
+
+def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
+    """Return the specialisation of a call for inputs and starts of these dtypes, whatever arrays it has."""
+    if isinstance(call, Scan):
+        working = tuple([dtype_name(one) for one in call.working])
+        check_components(call.op, call.working)
+        return _specialise(
+            call.op,
+            inputs,
+            working,
+            tuple([(at, dtype_name(one)) for at, one in enumerate(call.dtypes)]),
+            starts or call.identity,
+            constant_start=not starts,
+            exclusive=call.exclusive or call.n > call.shape[call.axis],
+            immutable=is_jax(xp),
+        )
+    if isinstance(call, Recurrence):
+        whole = dtype_kind(call.dtype) in ("int", "uint")
+        return _specialise(
+            BUILT_IN["affine"] if whole else _SELECT,
+            inputs,
+            (dtype_name(ring_dtype(xp, call.dtype)),) * 2,
+            ((1, dtype_name(call.dtype)),),
+            starts or None,
+            element=None if whole else _nan_unless_finite,
+            ignores_first=True,
+        )
+    return _specialise(
+        _SELECT,
+        inputs,
+        (dtype_name(compute_dtype(xp, Dtype(inputs[1]))),) * 2,
+        tuple([(at, inputs[1]) for at in range(len(inputs) - 1)]),
+        (1, 0),
+        constant_start=True,
+        exclusive=True,
+        element=_adjoint_element,
+        result=_adjoint_result,
+        peeks=len(inputs) - 1,
+    )
+
+
+_specialisations: Memo[Specialisation] = Memo()
+
+
+def specialised(xp: Namespace, call: Call) -> Specialisation:
+    """Return the specialisation of a call, found again where it was made before; raise Untraceable."""
+    inputs, starts = (tuple([dtype_name(x.dtype) for x in ones]) for ones in (call.inputs, call.starts))
+    rest: tuple[Any, ...] = (type(call), xp, mode(xp), inputs, starts)
+    known: Any = True
+    if isinstance(call, Scan):
+        inclusive = not call.exclusive and call.n == call.shape[call.axis]
+        rest += call.working, call.dtypes, inclusive, call.identity
+        known = call.operation
+    elif isinstance(call, Recurrence):
+        rest += (call.dtype,)
+    if known is not None:
+        key: Any = (known, *rest)
+        found = _specialisations.get(key)
+        return found or _specialisations.keep(key, specialisation(xp, call, inputs, starts))
+    # What the operator reads may have changed: it is known by what it was translated into, and on JAX, which may call
+    # it itself later on, by the function too, which the specialisation keeps.
+    assert isinstance(call, Scan)
+    made = dataclasses.replace(specialisation(xp, call, inputs, starts), function=call.op.combine)
+    key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)
+    return _specialisations.get(key) or _specialisations.keep(key, made)

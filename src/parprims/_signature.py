@@ -1,0 +1,122 @@
+"""What a call can be found again by: all of its arrays that the choice of a method and of a kernel can depend on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+Signature = Any
+"""Equal for arrays that every call treats alike, None where that is not known cheaply."""
+
+
+def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature:
+    """Return the signature of an array, of a tuple of arrays, or None.
+
+    PyTorch's tensors by which a derivative is asked for have one only where results carry it, ``gradient``.
+    """
+    if type(x) is not tuple:
+        return _of_all((x,), gradient, alone=True)
+    return _of_all(x, gradient)
+
+
+def _of_all(xs: tuple[Any, ...], gradient: bool, *, alone: bool = False) -> Signature:
+    parts: list[Signature] = []
+    last: Any = None
+    for x in xs:
+        kind = type(x)
+        if kind is tuple:
+            found = _of_all(x, gradient)
+        else:
+            make = makers.get(kind)
+            # What does not depend on the array is asked once.
+            if make is None or (kind is not last and kind in switched and switched[kind]()):
+                return None
+            last, found = kind, make(x, gradient)
+        if found is None:
+            return None
+        if alone:
+            return found
+        parts.append(found)
+    return tuple(parts)
+
+
+makers: dict[type, Callable[[Array, bool], Signature]] = {}
+"""What makes the signature of an array of a type."""
+
+switched: dict[type, Callable[[], bool]] = {}
+"""Tells whether a library is in a state in which no array of a type has a signature."""
+
+
+def register(kind: type, library: str) -> None:
+    """Take note of a type of arrays of a library, as soon as one is seen."""
+    if library == "numpy" and kind is np.ndarray:
+        makers.setdefault(kind, _numpy)
+    elif library == "cupy":
+        makers[kind] = _cupy
+    elif library == "torch":
+        torch = sys.modules["torch"]
+        if kind in (torch.Tensor, torch.nn.Parameter):
+            makers[kind], switched[kind] = _torch_maker(), _torch_switched()
+    elif library == "jax" and kind.__name__ == "ArrayImpl":  # one with values
+        makers[kind] = _jax_maker()
+
+
+def _numpy(x: Array, _: bool) -> Signature:
+    return x.dtype, x.shape
+
+
+def _cupy(x: Array, _: bool) -> Signature:
+    memory = x.data
+    return x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id
+
+
+def _torch_maker() -> Callable[[Array, bool], Signature]:
+    grad_enabled = sys.modules["torch"].is_grad_enabled
+
+    def make(x: Array, gradient: bool) -> Signature:
+        asked_for = x.requires_grad and grad_enabled()
+        dtype = x.dtype
+        if (asked_for and not gradient) or x.is_neg() or (dtype.is_complex and x.is_conj()):
+            return None
+        try:
+            return dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device, asked_for
+        except RuntimeError:  # nested or sparse: without memory of its own
+            return None
+
+    return make
+
+
+def _torch_switched() -> Callable[[], bool]:
+    torch: Any = sys.modules["torch"]
+    compiling, autocast = torch.compiler.is_compiling, torch._C._is_any_autocast_enabled
+    transformed, forward_ad = torch._C._are_functorch_transforms_active, torch.autograd.forward_ad
+
+    def switched() -> bool:
+        found: bool = autocast() or transformed() or forward_ad._current_level >= 0 or compiling()
+        return found
+
+    return switched
+
+
+def _jax_maker() -> Callable[[Array, bool], Signature]:
+    import jax
+
+    config, one_device, allowing = jax.config, jax.sharding.SingleDeviceSharding, (None, "allow", "log", "log_explicit")
+
+    def make(x: Array, _: bool) -> Signature:
+        sharding = x.sharding
+        if type(sharding) is not one_device:  # what has a mesh in its type takes the longer way
+            return None
+        if config.jax_debug_nans or config.jax_debug_infs:
+            return None
+        # What the dispatch switches off for the time of a call (see `quiet`).
+        if config.jax_transfer_guard_host_to_device not in allowing or config.jax_numpy_rank_promotion != "allow":
+            return None
+        return x.dtype, x.shape, sharding, config.jax_enable_x64
+
+    return make

@@ -1,0 +1,553 @@
+"""The CUDA kernels of sorts: how their work is cut, and the launches of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from parprims import _cuda, _sort_native
+from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, is_jax, mode, move_axis
+from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._memo import Memo
+from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+class RowTile(NamedTuple):
+    """How rows of up to ``longest`` keys are sorted: ``group`` threads to a row, ``digit`` bits a pass.
+
+    A block has ``block`` threads, and ``resident`` blocks are to fit a multiprocessor (0: any). Where something moves
+    with keys of 4 bytes and not all threads have as many, registers suffice for rows of up to ``uneven``.
+    """
+
+    longest: int
+    group: int
+    block: int
+    digit: int = 8
+    resident: int = 0
+    uneven: int = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """The sizes of the kernels' work on devices of one compute capability. Results do not depend on them.
+
+    Parameters
+    ----------
+    lanes : int
+        Rows of up to so many keys have a lane for each key.
+    each : int
+        A thread has keys of so many of these rows, where there are enough of them.
+    rows : tuple of RowTile
+        The ways to sort longer rows in one launch, first choice first.
+    few : tuple of RowTile
+        What comes before ``rows`` for keys of at most 4 bytes, where there are fewer rows than half of ``blocks``.
+    shared_bytes : int
+        The most shared memory of a block that sorts rows in one launch: every architecture has it.
+    alone, together : tuple of (bytes, threads, items, resident)
+        The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
+        of a block, the elements of a thread, and the blocks on a multiprocessor.
+    blocks : int
+        The multiprocessors of the device: where there would be fewer blocks than these, tiles are smaller.
+    counters : int
+        The most blocks that count digits.
+    counting : int
+        The threads of such a block for each 32 bits of a key.
+    chunk : int
+        The fewest keys that such a block counts.
+    besides : int
+        Counts and the words between tiles may take so many bytes, and a twentieth of the memory of keys and values.
+    counts : int
+        Integers of 32 bits count the keys of rows up to this length; two of their bits have another use.
+    segment : int
+        Words between tiles always have 32 bits: in longer rows they count the keys of a segment of this length.
+    places : int
+        Integers of 32 bits number the keys of rows up to this length.
+    """
+
+    lanes: int = 32
+    each: int = 4
+    rows: tuple[RowTile, ...] = (
+        RowTile(128, 32, 128, digit=5),
+        RowTile(1024, 32, 128),
+        RowTile(8192, 256, 256, uneven=6144),
+        RowTile(8192, 384, 384, resident=2),
+    )
+    few: tuple[RowTile, ...] = (RowTile(128, 32, 128, digit=5), RowTile(1024, 256, 256), RowTile(8192, 512, 512))
+    shared_bytes: int = 64 << 10
+    alone: tuple[tuple[int, int, int, int], ...] = (
+        (1, 512, 18, 2),
+        (2, 512, 20, 2),
+        (4, 384, 28, 2),
+        (8, 384, 12, 3),
+    )
+    together: tuple[tuple[int, int, int, int], ...] = (
+        (2, 512, 16, 2),
+        (4, 512, 18, 2),
+        (8, 384, 15, 2),
+        (16, 384, 5, 3),
+    )
+    blocks: int = 132
+    counters: int = 1056
+    counting: int = 256
+    chunk: int = 16384
+    besides: int = 1 << 20
+    counts: int = 2**30 - 1
+    segment: int = 2**29
+    places: int = 2**32
+
+
+TUNING = {90: Tuning()}
+"""The sizes by compute capability. Those of 9.0 were chosen on an H200, whose speeds are in
+benches/results/nvidia-h200.json."""
+
+
+# ---- What a kernel is made for ----------------------------------------------------------------------------------
+
+_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
+_INDICES = {"int32": "int", "int64": "long long"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Specialisation:
+    """What the text of a kernel depends on: dtypes by name, and what is asked for.
+
+    ``values`` are the bytes of an element of each; ``index`` is the dtype of indices, or None without them. If
+    ``keyed`` the results begin with the keys.
+    """
+
+    key: str
+    descending: bool
+    keyed: bool
+    values: tuple[int, ...]
+    index: str | None
+
+    @property
+    def bits(self) -> int:
+        """How many bits of a key can differ."""
+        return 1 if self.key == "bool" else 8 * self.key_bytes
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything moves as the keys do."""
+        return bool(self.values or self.index)
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of a key."""
+        kind = self.key.lstrip("abcdefghijklmnopqrstuvwxyz")
+        return int(kind) // 8 if kind else 1
+
+    @property
+    def word(self) -> str:
+        """The C++ type of a key's bits."""
+        return _WORDS[self.key_bytes]
+
+    def source(self, *files: str) -> str:
+        """Return the CUDA text of a kernel: that of package files, then the order of the keys."""
+        kind = {"b": "BOOL", "i": "SIGNED", "u": "UNSIGNED", "f": "FLOATING"}[
+            "f" if self.key == "bfloat16" else self.key[0]
+        ]
+        fraction = FRACTION_BITS.get(self.key, 0)
+        infinite = ((1 << (8 * self.key_bytes - 1 - fraction)) - 1) << fraction if fraction else 0
+        return "\n".join(
+            (
+                _cuda.device_source("_common.cuh", "_digits.cuh", "_sort.cu", *files),
+                "using namespace sorting;",
+                "struct Order {",
+                f"    using Key = {self.word};",
+                f"    static constexpr Kind KIND = {kind};",
+                f"    static constexpr Key INFINITE = (Key){infinite}ULL;",
+                f"    static constexpr bool DESCENDING = {str(self.descending).lower()};",
+                f"    static constexpr int WIDTH = {self.bits};",
+                "};",
+            )
+        )
+
+    def asked_of_row(self) -> Iterator[Parameter]:
+        """Yield what is asked of a row that leaves at once: its keys, values and indices."""
+        if self.keyed:
+            yield Struct(Pointer("out0", self.word), type=f"Keys<{self.word}>")
+        for at, nbytes in enumerate(self.values):
+            word = _WORDS[nbytes]
+            given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
+            yield Struct(given, None, out, type=f"Move<{word}>")
+        if self.index:
+            index = _INDICES[self.index]
+            yield Struct(None, None, Pointer(f"out{len(self.values) + self.keyed}", index), 0, type=f"Indices<{index}>")
+
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    spec: Specialisation,
+    outputs: tuple[tuple[tuple[int, ...], str], ...],
+    shape: tuple[int, ...],
+    address: int,
+    capability: int = 90,
+) -> Plan:
+    """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
+    n, rows, sizes = shape[-1], math.prod(shape[:-1]), _cuda.tuned(TUNING, capability)
+    if n <= sizes.lanes:
+        return _plan_lanes(spec, sizes, outputs, rows, n)
+    tile = _row_tile(spec, sizes, rows, n)
+    if tile:
+        return _plan_rows(spec, outputs, rows, n, *tile)
+    return _TilesPlan(spec, sizes, rows, n, address).plan(outputs)
+
+
+def _plan_lanes(
+    spec: Specialisation, sizes: Tuning, outputs: tuple[tuple[tuple[int, ...], str], ...], rows: int, n: int
+) -> Plan:
+    """Return the launch that sorts rows of a key to a lane."""
+    block, lanes = 256, _cuda.power_of_two(n, up=True)
+    each = sizes.each if rows * lanes >= 16 * block * sizes.blocks else 1
+    numbers = Numbers()
+    launch = Launch(
+        source=spec.source(),
+        template="sort_lanes",
+        arguments=(block, lanes, each, "Order"),
+        parameters=(
+            Pointer("in0", f"const {spec.word}"),
+            numbers("rows", rows),
+            numbers("n", n),
+            *spec.asked_of_row(),
+        ),
+        grid=-(-rows * lanes // (block * each)),
+        block=block,
+    )
+    return Plan((launch,), 1 + len(spec.values), outputs, numbers.all())
+
+
+def _row_tile(spec: Specialisation, sizes: Tuning, rows: int, n: int) -> tuple[RowTile, int] | None:
+    """Return the first way that fits rows, and the shared memory of each; None if none does."""
+    few = rows < sizes.blocks // 2 and spec.key_bytes <= 4
+    for tile in (*(sizes.few if few else ()), *sizes.rows):
+        length = -(-n // tile.group) * tile.group
+        digits = 2 ** min(tile.digit, spec.bits)
+        size = length * (spec.key_bytes + 2 * spec.moves) + 4 * tile.group // 32 * digits + digits // 8 + 48
+        crowded = spec.moves and spec.key_bytes == 4 and tile.uneven < n < length
+        if n <= tile.longest and not crowded and tile.block // tile.group * size <= sizes.shared_bytes:
+            return tile, size
+    return None
+
+
+def _plan_rows(
+    spec: Specialisation,
+    outputs: tuple[tuple[tuple[int, ...], str], ...],
+    rows: int,
+    n: int,
+    tile: RowTile,
+    size: int,
+) -> Plan:
+    """Return the launch that sorts rows which a warp or a block holds, given how, and the shared memory of each."""
+    items, together = -(-n // tile.group), tile.block // tile.group
+    digit, full, shared_bytes = min(tile.digit, spec.bits), n == tile.group * items, together * size
+    numbers = Numbers()
+    launch = Launch(
+        source=spec.source(),
+        template="sort_rows",
+        arguments=(tile.block, tile.group, items, digit, full, spec.moves, shared_bytes, "Order"),
+        parameters=(
+            Pointer("in0", f"const {spec.word}"),
+            numbers("rows", rows),
+            numbers("n", n),
+            *spec.asked_of_row(),
+        ),
+        grid=-(-rows // together),
+        block=tile.block,
+        shared_bytes=shared_bytes,
+        resident_blocks=tile.resident,
+    )
+    return Plan((launch,), 1 + len(spec.values), outputs, numbers.all())
+
+
+class _TilesPlan:
+    """The launches that sort long rows: one that counts digits, and one for each digit."""
+
+    def __init__(self, spec: Specialisation, sizes: Tuning, rows: int, n: int, address: int) -> None:
+        self.spec, self.sizes, self.rows, self.n, self.address = spec, sizes, rows, n, address
+        self.count_bytes = 4 if n <= sizes.counts else 8
+        self.place_bytes = 4 if n <= sizes.places else 8
+        self.radix, self.passes = 2 ** min(8, spec.bits), -(-spec.bits // 8)
+        self.numbers, self.temporary_bytes = Numbers(), 0
+        self._choose_tile()
+        self._choose_rows_together()
+        self._choose_chunk()
+
+    def _choose_tile(self) -> None:
+        spec, sizes = self.spec, self.sizes
+        self.widest = max(spec.key_bytes, *spec.values, self.place_bytes if spec.index else 0)
+        moved = len(spec.values) + bool(spec.index)
+        entries = sizes.together if moved else sizes.alone
+        self.threads, items, self.resident = next(one[1:] for one in entries if self.widest <= one[0])
+        if moved > 1 or self.count_bytes > 4:
+            self.resident = min(self.resident, 2)
+        while items > 4 and self.rows * -(-self.n // (self.threads * items)) < sizes.blocks:
+            items = (items + 1) // 2
+        self.items, self.tiles = items, -(-self.n // (self.threads * items))
+
+    def _choose_rows_together(self) -> None:
+        """Sort rows together as far as their counts and words fit the memory there is for them, in turn with others."""
+        spec, rows, radix, tiles = self.spec, self.rows, self.radix, self.tiles
+        self.segment = max(1, self.sizes.segment // (self.threads * self.items)) if self.count_bytes > 4 else 0  # tiles
+        words_bytes = radix * (4 * tiles + (self.count_bytes * -(-tiles // self.segment) if self.segment else 0))
+        counts_bytes = self.passes * radix * self.count_bytes
+        copy = rows * self.n * (spec.key_bytes + sum(spec.values) + (self.place_bytes if spec.index else 0))
+        room = (copy // 20 if self.passes > 1 else copy) + self.sizes.besides
+        self.together = -(-rows // min(rows, -(-rows * (words_bytes + counts_bytes) // room)))
+        self.turns = -(-rows // self.together)
+        self.words_bytes, self.counts_bytes = self.together * words_bytes, self.together * counts_bytes
+
+    def _choose_chunk(self) -> None:
+        sizes, n, key_bytes = self.sizes, self.n, self.spec.key_bytes
+        self.vector = 16 // key_bytes
+        if self.rows == 1:
+            aligned = self.address % 16 == 0
+        else:
+            aligned = self.address % 16 == 0 and (self.address + n * key_bytes) % 16 == 0
+        if not aligned:
+            self.vector = 1
+        self.counting = sizes.counting * -(-self.passes // 4)
+        step = 4 * self.counting * self.vector
+        chunks = max(1, min(n // sizes.chunk, sizes.counters // self.together))
+        self.chunk = -(-n // (chunks * step)) * step
+        self.chunks = -(-n // self.chunk)
+
+    def _reserved(self, name: str, type_: str, nbytes: int) -> Pointer:
+        """Return the address of so much of the call's own memory."""
+        offset = self.numbers(name, self.temporary_bytes)
+        self.temporary_bytes += -(-nbytes // 256) * 256
+        return Pointer("temporary", type_, bytes=offset)
+
+    def _moves(self, name: str, type_: str, nbytes: int) -> Pointer | None:
+        """Return the address of memory for one more copy of the elements, if they need it."""
+        return self._reserved(name, type_, self.rows * self.n * nbytes) if self.passes > 1 else None
+
+    def plan(self, outputs: tuple[tuple[tuple[int, ...], str], ...]) -> Plan:
+        """Return the plan."""
+        spec, numbers = self.spec, self.numbers
+        extent = Struct(
+            rows := numbers("rows", self.rows),
+            together := numbers("together", self.together),
+            n := numbers("n", self.n),
+            tiles := numbers("tiles", self.tiles),
+        )
+        del rows, together, n, tiles
+        chunk, chunks = numbers("chunk", self.chunk), numbers("chunks", self.chunks)
+        vectors = numbers("word_vectors", -(-self.words_bytes // 16))
+        words = self._reserved("words_offset", "unsigned", self.words_bytes)
+        single = self.chunks == 1  # one block counts a row, and need not find zeros
+        count = _WORDS[self.count_bytes]
+        counts = (
+            self._reserved("counts_offset", count, self.counts_bytes)
+            if single
+            else Pointer("zeroed", count, bytes=_CONTROL_BYTES)
+        )
+        scratch = Struct(Pointer("zeroed", "Control"), counts, words)
+        keys, asked = self._on_the_way()
+        source = spec.source("_sort_tiles.cu")
+        first = Launch(
+            source=source,
+            template="count_digits",
+            arguments=(self.counting, self.vector, "Order", count),
+            parameters=(Pointer("in0", f"const {spec.word}"), scratch, extent, chunk, chunks, vectors),
+            grid=self.together * self.chunks,
+            block=self.counting,
+            shared_bytes=-(-self.passes // 4) * self.radix * 128,
+            resident_blocks=1536 // self.counting,  # as shared memory allows
+        )
+        one = Launch(
+            source=source,
+            template="sort_tiles",
+            arguments=(self.threads, self.items, "Order", count, _WORDS[self.place_bytes]),
+            parameters=(keys, scratch, extent, self.segment, *asked),
+            grid=self.together * self.tiles,
+            block=self.threads,
+            shared_bytes=-(-self.threads * self.items * self.widest // 16) * 16,
+            resident_blocks=self.resident,
+        )
+        return Plan(
+            (first, *(one,) * self.passes) * self.turns,
+            1 + len(spec.values),
+            outputs,
+            numbers.all(),
+            zeroed_bytes=_CONTROL_BYTES + (0 if single else self.counts_bytes),
+            temporary_bytes=self.temporary_bytes,
+        )
+
+    def _on_the_way(self) -> tuple[Struct, list[Parameter]]:
+        """Return where keys are on their way, and where what moves with them is.
+
+        On the way the keys and indices of a row wait in the memory of its result as far as that goes; wide indices
+        fill it, and every second launch leaves the keys out.
+        """
+        spec, place_bytes = self.spec, self.place_bytes
+        key, place = spec.word, _WORDS[place_bytes]
+        key_temporary = self._moves("keys_offset", key, spec.key_bytes)
+        key_out: Pointer | None = Pointer("out0", key)
+        through: Pointer | None = None
+        keys_apart = 0
+        indices: list[Parameter] = []
+        if spec.index:
+            index_bytes = int(spec.index[3:]) // 8
+            last = f"out{len(spec.values) + spec.keyed}"
+            place_temporary = self._moves("places_offset", place, place_bytes)
+            aside, places_apart = Pointer(last, place), index_bytes - place_bytes
+            if not spec.keyed and self.passes > 2:  # two write keys on the way once
+                if spec.key_bytes + place_bytes <= index_bytes:
+                    behind: Number = self.numbers("keys_behind_places", self.n * place_bytes)
+                    key_out, keys_apart = Pointer(last, key, bytes=behind), index_bytes - spec.key_bytes
+                elif place_bytes == 8:
+                    key_out, through = None, Pointer(last, f"const {place}")
+                elif place_bytes <= spec.key_bytes <= index_bytes:
+                    key_out, places_apart = Pointer(last, key), 0
+                    aside = self._reserved("aside_offset", place, self.rows * self.n * place_bytes)
+                else:
+                    key_out = self._reserved("keys_aside_offset", key, self.rows * self.n * spec.key_bytes)
+            index = _INDICES[spec.index]
+            kind = f"Indices<{index}, {place}>"
+            indices = [Struct(place_temporary, aside, Pointer(last, index), places_apart, type=kind)]
+        values: list[Parameter] = []
+        for at, nbytes in enumerate(spec.values):
+            word = _WORDS[nbytes]
+            temporary = self._moves(f"values{at}_offset", word, nbytes)
+            given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
+            values.append(Struct(given, temporary, out, type=f"Move<{word}>"))
+        keys = Struct(Pointer("in0", f"const {key}"), key_temporary, key_out, keys_apart, not spec.keyed, through)
+        return keys, [*values, *indices]
+
+
+_CONTROL_BYTES = 16  # sizeof(Control) in _sort_tiles.cu
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, call: Sorting) -> str | None:
+    """Return the sentence why the kernel cannot serve a call, or None."""
+    for one in call.values:
+        if dtype_kind(one.dtype) == "other":
+            return f"the kernel does not move values of dtype {dtype_name(one.dtype)}"
+    return _cuda.refusal(xp, call.arrays)
+
+
+def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of a call's arrays that launches the kernels."""
+    given, axis, last = call.arrays, call.axis, call.keys.ndim - 1
+    bare = call.on(*(None,) * len(given))
+    if 0 in call.keys.shape:
+        return lambda *arrays: _empty(xp, bare.on(*arrays))
+    arrays = _laid_out(xp, given, axis)
+    runner = _runner(xp, bare, arrays)
+    if axis == last and all(one is other for one, other in zip(arrays, given, strict=True)):
+        if isinstance(runner, _cuda.Runner) and len(runner.plan.launches) == 1 and call.keys_alone:
+            return lambda x: (runner.one(x),)
+        launch: Callable[..., tuple[Array, ...]] = runner
+        return launch
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        arrays = _laid_out(xp, arrays, axis)
+        ys: tuple[Array, ...] = _runner(xp, bare, arrays)(*arrays)
+        return ys if axis == last else tuple([move_axis(xp, y, -1, axis) for y in ys])
+
+    return run
+
+
+def _laid_out(xp: Namespace, arrays: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
+    """Return the arrays as the kernels read them: contiguous, the axis to sort along last."""
+    last = arrays[0].ndim - 1
+    turned = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
+    return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in turned])
+
+
+def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
+    """Return the results of a call without elements."""
+    dtypes = [one.dtype for one in call.arrays] if call.keyed else []
+    dtypes += [index_dtype(xp)] if call.indices else []
+    return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])
+
+
+_runners: Memo[Any] = Memo()
+
+
+def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> Any:
+    """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
+    shape = tuple(arrays[0].shape)
+    address = _cuda.layout(xp, arrays[0])[1]
+    gpu = None if is_jax(xp) else _cuda.device_index(xp, arrays[0])
+    dtypes = tuple([x.dtype for x in arrays])
+    key = (xp, mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address, gpu)
+    found = _runners.get(key)
+    if found is not None:
+        return found
+    index = dtype_name(index_dtype(xp)) if bare.indices else None
+    names = [dtype_name(dtype) for dtype in dtypes]
+    spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
+    results = (names if spec.keyed else []) + ([index] if index else [])
+    made = plan(spec, tuple((shape, name) for name in results), shape, address, _cuda.capability(xp, arrays[0]))
+    if gpu is not None:
+        return _runners.keep(key, _cuda.Runner(xp, made, gpu))
+    rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
+        return result
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        arrays = tuple(xp.broadcast_arrays(*arrays))
+        call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
+        return prepare(xp, call)(*arrays)
+
+    return _runners.keep(key, _cuda.traced(made, otherwise, batched))
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+# Rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.
+_LAYOUTS = (
+    *((1 << 16, n) for n in (20, 200, 1024, 4000, 8000)),
+    (1 << 14,),
+    (1 << 28,),
+)
+_DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"  # every order of keys
+).split()
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plans of every way to sort, and the plans of large sorts of every dtype."""
+    wide = 1 << 33  # words of 64 bits
+    for shape in _LAYOUTS:
+        for dtype in _DTYPES if shape == (1 << 28,) else ("uint8", "float16", "float32", "int64"):
+            for descending in (False, True) if dtype == "float32" else (False,):
+                yield _case(dtype, shape, descending=descending)
+                yield _case(dtype, shape, (), "int64", descending=descending)
+                yield _case(dtype, shape, (4,), descending=descending)
+        yield _case("float32", shape, (1, 2, 8), "int32")
+        yield _case("float64", shape, (8,))
+        yield _case("float64", shape, (16,))
+    yield _case("float32", (wide,))
+    yield _case("int64", (wide,), (), "int64")
+    yield _case("float32", (1 << 28,), unaligned=True)
+
+
+def _case(
+    dtype: str,
+    shape: tuple[int, ...],
+    values: tuple[int, ...] = (),
+    index: str | None = None,
+    *,
+    descending: bool = False,
+    unaligned: bool = False,
+) -> tuple[str, Plan]:
+    keyed = bool(values) or index is None
+    spec = Specialisation(dtype, descending, keyed, values, index)
+    results = [dtype] * keyed + ["int8"] * len(values) + ([index] if index else [])
+    words = {f"values {values}": values, "indices": index, "descending": descending, "wide": shape[-1] > 1 << 31}
+    made = plan(spec, tuple((shape, name) for name in results), shape, 4 if unaligned else 0)
+    return " ".join(("sort", dtype, *(word for word, set_ in words.items() if set_))), made

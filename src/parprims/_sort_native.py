@@ -1,0 +1,170 @@
+"""Sorts by the libraries' own routines: one function for each library, since each has an order of its own.
+
+Where a library's order of the keys is ours, its sort computes the result. Elsewhere, and where anything moves with the
+keys, the library finds the indices that sort (`_by_indices`), if need be of integers in our order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers
+from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
+
+Sort = Callable[..., tuple[Array, ...]]
+"""A function of the arrays of a call that returns what is asked for."""
+
+
+def refusal(xp: Namespace, call: Sorting) -> str | None:
+    """Return the sentence why the library's routines cannot serve a call, or None."""
+    if offers(xp, "take_along_axis") or not call.keyed or (call.keys_alone and _standard_keeps_order(xp, call.keys)):
+        return None
+    return f"{xp.__name__} has no take_along_axis at this version of the array API standard"
+
+
+def prepare(xp: Namespace, call: Sorting) -> Sort:
+    """Return a function of a call's arrays that sorts them by the library's own routines."""
+    by_library = {"numpy": _numpy, "cupy": _cupy, "torch": _torch, "jax": _jax, "other": _other}
+    return by_library[library(xp)](xp, call)
+
+
+# ---- One function for each library ------------------------------------------------------------------------------
+
+
+def _numpy(xp: Namespace, call: Sorting) -> Sort:
+    """NumPy's order is ours, but for bfloat16. Its stable sort is its fastest only where it counts digits."""
+    keys, axis = call.keys, call.axis
+    is_float = dtype_kind(keys.dtype) == "float"
+    counts_digits = not is_float and dtype_bits(keys.dtype) <= 16
+    is_ours = dtype_name(keys.dtype) != "bfloat16"
+    if not (call.keys_alone and is_ours):
+        return _by_indices(xp, call, is_ours, stable=call.stable or counts_digits)
+    if is_float and keys.size >= _SEARCHED:
+        return _in_direction(xp, call, lambda x: _floats_in_numpy(xp, x, axis))
+    stable = is_float or counts_digits
+    if not call.descending:  # with as little around NumPy's own as there can be
+        kind: Any = "stable" if stable else "quicksort"
+        return lambda x: (np.sort(x, axis, kind),)
+    return _in_direction(xp, call, lambda x: xp.sort(x, axis=axis, stable=stable))
+
+
+def _cupy(xp: Namespace, call: Sorting) -> Sort:
+    """CuPy's order is ours, but for floats: NaN with a sign come first."""
+    return _by_standard(xp, call, dtype_kind(call.keys.dtype) != "float")
+
+
+def _torch(xp: Namespace, call: Sorting) -> Sort:
+    """PyTorch's order is ours on a CPU. On GPUs NaN with a sign come first, and it compares only signed integers."""
+    keys = call.keys
+    is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
+    if not (call.keys_alone and is_ours):
+        return _by_indices(xp, call, is_ours, stable=call.stable)
+    options = {"axis": call.axis, "descending": call.descending, "stable": call.stable}
+    return lambda x: (xp.sort(x, **options),)
+
+
+def _jax(_xp: Namespace, call: Sorting) -> Sort:
+    """JAX takes subnormals for 0 on a CPU, so it sorts integers in our order, in one compiled program."""
+    return _jax_program(call.keyed, call.indices, call.axis, call.descending, call.stable)
+
+
+def _other(xp: Namespace, call: Sorting) -> Sort:
+    """The standard's order is ours for integers; array_api_strict is known to have ours for floats too."""
+    return _by_standard(xp, call, _standard_keeps_order(xp, call.keys))
+
+
+def _standard_keeps_order(xp: Namespace, keys: Array) -> bool:
+    """Return whether a library has our order, of which only the standard is known: that leaves NaN and bool open."""
+    kind = dtype_kind(keys.dtype)
+    return kind in ("int", "uint") or (kind == "float" and array_api_compat.is_array_api_strict_namespace(xp))
+
+
+# ---- What they share --------------------------------------------------------------------------------------------
+
+
+def _by_standard(xp: Namespace, call: Sorting, is_ours: bool) -> Sort:
+    """Return a sort by the standard's routines, whose order of these keys may be ours."""
+    if not (call.keys_alone and is_ours):
+        return _by_indices(xp, call, is_ours, stable=call.stable)
+    axis, stable = call.axis, call.stable
+    return _in_direction(xp, call, lambda x: xp.sort(x, axis=axis, stable=stable))
+
+
+def _in_direction(xp: Namespace, call: Sorting, ascending: Callable[[Array], Array]) -> Sort:
+    """Return the sort of keys alone in the direction asked for, given the ascending one.
+
+    Descending order is ascending order flipped: flipped twice, equal elements keep their order.
+    """
+    if not call.descending:
+        return lambda x: (ascending(x),)
+    flip = functools.partial(xp.flip, axis=call.axis)
+    return lambda x: (flip(ascending(flip(x))),)
+
+
+def _by_indices(xp: Namespace, call: Sorting, is_ours: bool, *, stable: bool) -> Sort:
+    """Return a sort that moves everything to where the library's argsort says, of integers if its order is not ours."""
+    axis, keyed, indices = call.axis, call.keyed, call.indices
+    argsort = functools.partial(xp.argsort, axis=axis, descending=call.descending, stable=stable)
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        order = argsort(arrays[0] if is_ours else _signed(xp, ordered_integers(xp, arrays[0])))
+        if not keyed:
+            return (order,)
+        results = [moved(xp, one, lambda one: xp.take_along_axis(one, order, axis=axis)) for one in arrays]
+        return (*results, order) if indices else tuple(results)
+
+    return run
+
+
+def _signed(xp: Namespace, keys: Array) -> Array:
+    """Return integers as signed ones in the same order: PyTorch compares no others on GPUs."""
+    if dtype_kind(keys.dtype) != "uint":
+        return keys
+    keys = bits(xp, keys)
+    return keys ^ xp.iinfo(keys.dtype).min
+
+
+# Arrays shorter than this are sorted stably sooner than searched for zeros and NaN.
+_SEARCHED = 1000
+
+
+def _floats_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return NumPy's array of floats sorted, equal elements in their order, by its sort that is not stable.
+
+    That one is many times faster. What is equal but differs in its bits are only zeros, of two signs, and NaN, of which
+    it may even change the bits: these are taken from x, row by row, where a sorted row has as many of them.
+    """
+    y = xp.sort(x, axis=axis, stable=False)
+    given, found = xp.moveaxis(x, axis, -1), xp.moveaxis(y, axis, -1)
+    zeros = found == 0
+    if zeros.any():
+        found[zeros] = given[given == 0]
+    if xp.isnan(found[..., -1]).any():
+        found[xp.isnan(found)] = given[xp.isnan(given)]
+    return y
+
+
+@functools.cache
+def _jax_program(keyed: bool, indices: bool, axis: int, descending: bool, stable: bool) -> Sort:
+    import jax
+
+    def run(keys: Array, *values: Array) -> tuple[Array, ...]:
+        ordered = ordered_integers(jax.numpy, keys)
+        if descending:
+            ordered = ~ordered
+        exact = ordered.dtype == keys.dtype  # the keys can be told from the integers
+        operands: tuple[Array, ...] = () if not keyed else values if exact else (keys, *values)
+        if indices:
+            operands += (jax.lax.broadcasted_iota(index_dtype(jax.numpy), keys.shape, axis),)
+        first, *rest = jax.lax.sort((ordered, *operands), dimension=axis, is_stable=stable, num_keys=1)
+        if keyed and exact:
+            rest = [~first if descending else first, *rest]
+        return tuple(rest)
+
+    compiled: Sort = jax.jit(run)
+    return compiled

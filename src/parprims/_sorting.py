@@ -1,0 +1,138 @@
+"""What every form of a sort shares: the record of a checked call, and keys as integers in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_tensor
+from parprims._dispatch import Checked
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Sorting(Checked):
+    """A call of sort, argsort or sort_by_key. Its arrays are the keys, then the values.
+
+    Parameters
+    ----------
+    axis : int
+        The axis to sort along, counted from the front.
+    descending, stable : bool
+        What the caller asked for.
+    keyed : bool
+        Whether the results begin with the sorted keys, and the values in the order of their keys.
+    indices : bool
+        Whether the indices that sort are the last result.
+    """
+
+    axis: int
+    descending: bool
+    stable: bool
+    keyed: bool
+    indices: bool
+
+    @property
+    def keys(self) -> Array:
+        """The keys."""
+        return self.arrays[0]
+
+    @property
+    def values(self) -> tuple[Array, ...]:
+        """The arrays that move as the keys do."""
+        return self.arrays[1:]
+
+    @property
+    def keys_alone(self) -> bool:
+        """Whether the sorted keys are the only result."""
+        return self.keyed and not self.indices and len(self.arrays) == 1
+
+
+def index_dtype(xp: Namespace) -> Any:
+    """Return the library's default dtype for indices."""
+    return xp.__array_namespace_info__().default_dtypes()["indexing"]
+
+
+def moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
+    """Return an array with its elements moved, unsigned integers as signed ones: PyTorch moves no others on GPUs."""
+    if dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+        return move(bits(xp, x)).view(x.dtype)
+    return move(x)
+
+
+# ---- Keys as integers -------------------------------------------------------------------------------------------
+
+FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+
+
+def bits(xp: Namespace, x: Array) -> Array:
+    """Return the bits of numbers as integers of the same width, signed ones where arrays can be viewed as such.
+
+    Elsewhere integers stay as they are and the bits of floats are computed, where all NaN get the same.
+    """
+    if dtype_kind(x.dtype) == "bool":
+        return xp.astype(x, xp.int8)
+    if hasattr(x, "view") and getattr(x.dtype, "isnative", True) and not (is_tensor(x) and _cannot_view()):
+        x = x.resolve_neg() if is_tensor(x) else x  # PyTorch views no bits of what is negated when it is read
+        return x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))
+    return computed_bits(xp, x) if dtype_kind(x.dtype) == "float" else x
+
+
+def _cannot_view() -> bool:
+    """Return whether a transformation of torch.func is under way, in a PyTorch that has no rule for views of bits."""
+    import torch
+
+    return bool(torch._C._are_functorch_transforms_active()) and not _has_rule_for_views()
+
+
+@functools.cache
+def _has_rule_for_views() -> bool:
+    import torch
+
+    try:
+        torch.func.vmap(lambda x: x.view(torch.int32))(torch.zeros(1, 1))
+    except RuntimeError:
+        return False
+    return True
+
+
+def computed_bits(xp: Namespace, x: Array) -> Array:
+    """Return the bits of floats by exact arithmetic: |x| = significand 2^exponent, 1 <= significand < 2.
+
+    The exponent of a subnormal stays at the least, and its significand below 1.
+    """
+    width, fraction = dtype_bits(x.dtype), FRACTION_BITS[dtype_name(x.dtype)]
+    bias = 2 ** (width - fraction - 2) - 1
+    significand = xp.where(xp.isfinite(x), abs(x), xp.zeros_like(x))
+    exponent = xp.zeros_like(x, dtype=getattr(xp, f"int{width}"))
+    step = (bias + 1) // 2
+    while step:
+        large = significand >= 2.0**step
+        small = (significand < 2.0 ** (1 - step)) & (exponent - step > -bias)
+        significand = xp.where(large, significand * 2.0**-step, xp.where(small, significand * 2.0**step, significand))
+        exponent = xp.where(large, exponent + step, xp.where(small, exponent - step, exponent))
+        step //= 2
+    # The leading 1 of a normal significand adds 1 to the exponent's field.
+    magnitude = (exponent + (bias - 1)) * 2**fraction + xp.astype(significand * 2.0**fraction, exponent.dtype)
+    infinity = (2 * bias + 1) * 2**fraction
+    magnitude = xp.where(xp.isinf(x), xp.full_like(magnitude, infinity), magnitude)
+    magnitude = xp.where(xp.isnan(x), xp.full_like(magnitude, infinity + 2 ** (fraction - 1)), magnitude)
+    return xp.where(xp.signbit(x), magnitude | xp.iinfo(magnitude.dtype).min, magnitude)
+
+
+def ordered_integers(xp: Namespace, x: Array) -> Array:
+    """Return integers in the order of x, equal where x is: the bits of a float, read as sign and magnitude.
+
+    So -0 becomes 0, and every NaN the largest integer.
+    """
+    if dtype_kind(x.dtype) in ("int", "uint"):
+        return x
+    pattern = bits(xp, x)
+    if dtype_kind(x.dtype) == "bool":
+        return pattern
+    largest = xp.iinfo(pattern.dtype).max
+    infinity = largest - 2 ** FRACTION_BITS[dtype_name(x.dtype)] + 1
+    magnitude = pattern & largest
+    signed = xp.where(pattern < 0, -magnitude, magnitude)
+    return xp.where(magnitude > infinity, xp.full_like(signed, largest), signed)

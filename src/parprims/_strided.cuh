@@ -1,0 +1,52 @@
+// Inputs with strides: arrays seen as (outer, n, inner), and several of them read together.
+
+// One array, with its strides in elements. VECTOR promises that elements along the axis they are loaded along are
+// adjacent and that every vector of them is aligned to its size.
+template <class T, bool VECTOR>
+struct StridedInput {
+    const T* base;
+    long long outer, along, inner;
+
+    DEVICE T at(long long o, long long i, long long j) const { return base[o * outer + i * along + j * inner]; }
+
+    // Loads N elements along the axis n (or, ACROSS, along inner) that begin at (o, i, j).
+    template <bool ACROSS, int N>
+    DEVICE void load(T (&to)[N], long long o, long long i, long long j) const {
+        if constexpr (VECTOR) {
+            const T* from = base + o * outer + (ACROSS ? i * along + j : i + j * inner);
+            using Vector = typename Word<N * sizeof(T)>::Type;
+            const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
+            memcpy(to, &vector, sizeof(Vector));
+        } else {
+            const T* from = base + o * outer + i * along + j * inner;
+#pragma unroll
+            for (int k = 0; k < N; ++k) to[k] = from[k * (ACROSS ? inner : along)];
+        }
+    }
+
+    // The same into one member of N structures.
+    template <bool ACROSS, int N, class Raw>
+    DEVICE void load(Raw (&to)[N], T Raw::*member, long long o, long long i, long long j) const {
+        T loaded[N];
+        load<ACROSS>(loaded, o, i, j);
+#pragma unroll
+        for (int k = 0; k < N; ++k) to[k].*member = loaded[k];
+    }
+};
+
+// Several arrays are a structure `Inputs` of them. Inputs::Raw has a member for one element of each, as memory holds it,
+// and in.each(visit) calls visit(array, member) for every array.
+
+// Loads N elements along the axis n (or, ACROSS, along inner) of every array.
+template <bool ACROSS, class Inputs, int N>
+DEVICE void load_vectors(const Inputs& in, typename Inputs::Raw (&raw)[N], long long o, long long i, long long j) {
+    in.each([&](const auto& array, auto member) { array.template load<ACROSS>(raw, member, o, i, j); });
+}
+
+// Loads one element of every array.
+template <class Inputs>
+DEVICE typename Inputs::Raw load_one(const Inputs& in, long long o, long long i, long long j) {
+    typename Inputs::Raw raw;
+    in.each([&](const auto& array, auto member) { raw.*member = array.at(o, i, j); });
+    return raw;
+}

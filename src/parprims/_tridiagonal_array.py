@@ -1,0 +1,263 @@
+"""Tridiagonal systems by operations on whole arrays: cyclic reduction, or an elimination that exchanges rows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import array_api_compat
+import numpy as np
+
+from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_kind, move_axis, quiet
+from parprims._tridiagonal_system import System, backward_error, ends_cleared, nan, residual, slice_rows, whole
+
+Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]]
+"""Takes lower, diag and upper of one shape and right-hand sides that broadcast against them; returns the solution
+for each. It never reads lower[0] and upper[n-1]."""
+
+
+def array(xp: Namespace, s: System) -> Array:
+    """Return the solutions by parallel cyclic reduction, or by an elimination that exchanges rows."""
+    with quiet(xp):
+        return _by_elimination(xp, s)
+
+
+def _by_elimination(xp: Namespace, s: System) -> Array:
+    if s.pivot == "none":
+        return whole(xp, solve_by(xp, s, functools.partial(_cyclic_reduction, xp, s.axis)), s.axis)
+    if math.prod(s.shape) == 0:
+        return empty(xp, s)
+    lower, diag, upper = (x if s.axis == -1 else move_axis(xp, x, s.axis, -1) for x in s.coefficients(xp))
+    rhs = s.rhs if s.axis == -1 or s.rhs.ndim < -s.axis else move_axis(xp, s.rhs, s.axis, -1)
+    if not s.periodic:
+        lower, upper = ends_cleared(xp, lower, upper, -1)
+    solve = _tree_elimination(xp, lower, diag, upper)
+    shape = broadcast_shapes(diag.shape, rhs.shape)
+    moved = System(
+        arrays=(lower, diag, upper, rhs), rows=tuple(diag.shape), shape=shape, axis=-1, periodic=True, pivot=s.pivot
+    )
+    x = whole(xp, _refined(xp, moved, solve), -1)
+    return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
+
+
+def empty(xp: Namespace, s: System) -> Array:
+    """Return the solutions where there are no unknowns."""
+    return s.rhs / s.coefficients(xp)[1]
+
+
+def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array:
+    """Return the solutions by a function of rhs, or these and those for their residuals, whichever are better."""
+    x = solve(s.rhs)
+    better = x + solve(residual(xp, s, x)[0])
+    # Where x is so large that its residual says nothing, refining may harm. An error of inf is not less than inf.
+    improved = backward_error(xp, s, better) < backward_error(xp, s, x)
+    return xp.where(xp.expand_dims(improved, axis=s.axis), better, x)
+
+
+def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
+    """Return a function that solves periodic systems along the last axis for right-hand sides.
+
+    Two rows i and i+1 are two equations between y[i] = (x[i-1], x[i]) and y[i+2] = (x[i+1], x[i+2]). Two neighbours
+    of such segments make four equations between three ys; elimination of the y they share leaves a segment of double
+    length, and two equations that give this y, once the others are known. After ceil(log2(n / 2)) steps there is one
+    segment, whose ends are the same y. A column holds nonzeros in two neighbouring segments only, so the four
+    equations hold all that is known of their y: no regular matrix lacks a pivot there.
+
+    A segment is two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis, all segments
+    of a system along the last.
+    """
+    n = diag.shape[-1]
+    scale = xp.maximum(xp.maximum(_size(xp, lower), _size(xp, diag)), _size(xp, upper))
+    scale = xp.where(scale > 0, scale, xp.ones_like(scale))
+    lower, diag, upper = lower / scale, diag / scale, upper / scale
+    zero, one = xp.zeros_like(diag[..., :1]), xp.ones_like(diag[..., :1])
+    zeros = xp.zeros_like(diag[..., ::2])
+    far = zeros
+    if n % 2:
+        # The last segment is one row, and the equation that the x it shares with the next y is one.
+        far = xp.concat([zeros[..., 1:], upper[..., -1:]], axis=-1)
+        lower, diag = xp.concat([lower, one], axis=-1), xp.concat([diag, -one], axis=-1)
+        upper = xp.concat([upper[..., :-1], zero, zero], axis=-1)
+    even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
+    segments = (
+        xp.stack([lower[even], diag[even], upper[even], far]),
+        xp.stack([zeros, lower[odd], diag[odd], upper[odd]]),
+    )
+    # y[i] = y[j]: behind the last segment it changes nothing, and makes their number even.
+    neutral = (xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one]))
+    steps = []
+    while (count := segments[0].shape[-1]) > 1:
+        if count % 2:
+            segments = tuple(xp.concat(pair, axis=-1) for pair in zip(segments, neutral, strict=True))
+        nothing = xp.zeros_like(segments[0][:2, ...][even])
+        # Columns: the shared y, the y before it, the y behind it.
+        rows = [xp.concat([x[2:, ...][even], x[:2, ...][even], nothing]) for x in segments]
+        rows += [xp.concat([x[:2, ...][odd], nothing, x[2:, ...][odd]]) for x in segments]
+        first, rows, exchange = _pivoted(xp, rows, 0)
+        second, rows, exchange_again = _pivoted(xp, rows, 1)
+        steps.append((count, first, second, exchange, exchange_again))
+        segments = tuple(row[2:, ...] for row in rows)
+    rows = [xp.stack([x[0, ...] + x[2, ...], x[1, ...] + x[3, ...]]) for x in segments]
+    first, (last,), closing = _pivoted(xp, rows, 0)
+
+    def solve(rhs: Array) -> Array:
+        rhs = rhs / scale
+        if n % 2:
+            rhs = xp.concat([rhs, xp.zeros_like(rhs[..., :1])], axis=-1)
+        pair = [rhs[even], rhs[odd]]
+        known = []
+        for count, *_, exchange, exchange_again in steps:
+            if count % 2:
+                pair = [xp.concat([x, xp.zeros_like(x[..., :1])], axis=-1) for x in pair]
+            top, others = exchange([x[at] for at in (even, odd) for x in pair])
+            middle, pair = exchange_again(others)
+            known.append((top, middle))
+        top, (bottom,) = closing(pair)
+        y1 = bottom / last[1, ...]
+        y0 = (top - first[1, ...] * y1) / first[0, ...]
+        y0, y1 = xp.concat([y0, y0], axis=-1), xp.concat([y1, y1], axis=-1)
+        for (count, p, q, *_), (top, middle) in zip(reversed(steps), reversed(known), strict=True):
+            ends = (y0[..., :-1], y1[..., :-1], y0[..., 1:], y1[..., 1:])
+            for k, end in enumerate(ends):
+                top, middle = top - p[2 + k, ...] * end, middle - q[2 + k, ...] * end
+            shared1 = middle / q[1, ...]
+            shared0 = (top - p[1, ...] * shared1) / p[0, ...]
+            y0 = xp.concat([_interleaved(xp, y0[..., :-1], shared0), y0[..., -1:]], axis=-1)[..., : count + 1]
+            y1 = xp.concat([_interleaved(xp, y1[..., :-1], shared1), y1[..., -1:]], axis=-1)[..., : count + 1]
+        return _interleaved(xp, y1[..., :-1], y0[..., 1:])[..., :n]
+
+    return solve
+
+
+def _pivoted(
+    xp: Namespace, rows: list[Array], column: int
+) -> tuple[Array, list[Array], Callable[[list[Array]], tuple[Array, list[Array]]]]:
+    """Return the row with the largest number in the column, the others without it, and what does so to their rhs."""
+    exchanges = []
+    first, *others = rows
+    for k, row in enumerate(others):
+        larger = _size(xp, row[column, ...]) > _size(xp, first[column, ...])
+        first, others[k] = xp.where(larger, row, first), xp.where(larger, first, row)
+        exchanges.append(larger)
+    factors = [row[column, ...] / first[column, ...] for row in others]
+
+    def eliminate(rhs: list[Array]) -> tuple[Array, list[Array]]:
+        first, *others = rhs
+        for k, larger in enumerate(exchanges):
+            first, others[k] = xp.where(larger, others[k], first), xp.where(larger, first, others[k])
+        return first, [other - factor * first for other, factor in zip(others, factors, strict=True)]
+
+    return first, [row - factor * first for row, factor in zip(others, factors, strict=True)], eliminate
+
+
+def _size(xp: Namespace, x: Array) -> Array:
+    """Return the absolute values; of complex numbers the sum of those of their parts, which no elimination minds."""
+    return xp.abs(xp.real(x)) + xp.abs(xp.imag(x)) if dtype_kind(x.dtype) == "complex" else xp.abs(x)
+
+
+def _interleaved(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return x[0], y[0], x[1], y[1], ... along the last axis."""
+    return xp.reshape(xp.stack([x, y], axis=-1), (*x.shape[:-1], 2 * x.shape[-1]))
+
+
+def _cyclic_reduction(
+    xp: Namespace, axis: int, lower: Array, diag: Array, upper: Array, rhs: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Solve by ceil(log2 n) steps, each of which eliminates the neighbours of every row at once.
+
+    Before the step of length s, row i reads x[i] = a[i] x[i-s] + c[i] x[i+s] + d[i]. Putting rows i-s and i+s into
+    it gives the same form for neighbours 2s away; what would lie beyond an end has coefficient zero. Of a only the
+    rows from s and of c only the rows before n-s are held, so that a[k] and c[k] link the rows k and k+s to one
+    another. Of four rows, s = 1 links 0-1, 1-2, 2-3 and s = 2 links 0-2, 1-3; then every row stands alone: x = d.
+    """
+    n = diag.shape[axis]
+    ds = tuple(one / diag for one in rhs)
+    if n < 2:
+        return ds
+    a = -lower[slice_rows(axis, 1, n)] / diag[slice_rows(axis, 1, n)]
+    c = -upper[slice_rows(axis, 0, n - 1)] / diag[slice_rows(axis, 0, n - 1)]
+    step = 1
+    while step < n:
+        near, far = slice_rows(axis, 0, n - step), slice_rows(axis, step, n)
+        ac = a * c
+        pivot = 1 - _at_end(xp, ac, diag, axis) - _at_start(xp, ac, diag, axis)
+        ds = tuple((d + _at_end(xp, a * d[near], d, axis) + _at_start(xp, c * d[far], d, axis)) / pivot for d in ds)
+        if 2 * step < n:
+            near, far = slice_rows(axis, 0, n - 2 * step), slice_rows(axis, step, n - step)
+            a, c = a[near] * a[far] / pivot[slice_rows(axis, 2 * step, n)], c[near] * c[far] / pivot[near]
+        step *= 2
+    return ds
+
+
+def _at_end(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
+    """Return x behind as many rows of zeros as make it as long as another array."""
+    return xp.concat([xp.zeros_like(like[slice_rows(axis, 0, like.shape[axis] - x.shape[axis])]), x], axis=axis)
+
+
+def _at_start(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
+    """Return x before as many rows of zeros as make it as long as another array."""
+    return xp.concat([x, xp.zeros_like(like[slice_rows(axis, 0, like.shape[axis] - x.shape[axis])])], axis=axis)
+
+
+def solve_by(xp: Namespace, s: System, eliminate: Eliminate) -> Array:
+    """Return the solutions by a method for systems that are not periodic.
+
+    A periodic matrix is a tridiagonal one plus u v^T, with u = (g, 0, ..., 0, upper[n-1]) and
+    v = (1, 0, ..., 0, lower[0] / g): the solutions y for rhs and q for u give x = y - q (v.y) / (1 + v.q).
+    """
+    lower, diag, upper = s.coefficients(xp)
+    n, axis = s.n, s.axis
+    eliminate = functools.partial(_unless_infinite, xp, axis, eliminate)
+    if not s.periodic or n == 0:
+        return eliminate(lower, diag, upper, (s.rhs,))[0]
+    if n == 1:
+        return eliminate(lower, lower + diag + upper, upper, (s.rhs,))[0]
+    if n == 2:
+        both = lower + upper
+        return eliminate(both, diag, both, (s.rhs,))[0]
+    first, inner, last = slice_rows(axis, 0, 1), slice_rows(axis, 1, n - 1), slice_rows(axis, n - 1, n)
+    # Any g opposite in sign to diag[0] keeps a definite matrix definite and an M-matrix one; with |g| >= |lower[0]|
+    # dominant rows stay dominant, and as the largest of its row it adds nothing larger than the matrix holds.
+    size = xp.maximum(xp.maximum(xp.abs(lower[first]), xp.abs(upper[first])), xp.abs(diag[first]))
+    real = xp.real(diag[first]) if dtype_kind(diag.dtype) == "complex" else diag[first]
+    g = xp.astype(xp.where(real < 0, size, -size), diag.dtype, copy=False)
+    v = lower[first] / g
+    modified = xp.concat([diag[first] - g, diag[inner], diag[last] - v * upper[last]], axis=axis)
+    u = xp.concat([g, xp.zeros_like(diag[inner]), upper[last]], axis=axis)
+    y, q = eliminate(lower, modified, upper, (s.rhs, u))
+    return y - q * ((y[first] + v * y[last]) / (1 + q[first] + v * q[last]))
+
+
+def _unless_infinite(
+    xp: Namespace,
+    axis: int,
+    eliminate: Eliminate,
+    lower: Array,
+    diag: Array,
+    upper: Array,
+    rhs: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """Return the solutions by a method, NaN where a number that is read is not finite.
+
+    Divided by an infinite pivot, an unknown would be zero.
+    """
+    xs = eliminate(lower, diag, upper, rhs)
+    n = diag.shape[axis]
+    if n == 0:
+        return xs
+    read = (lower[slice_rows(axis, 1, n)], diag, upper[slice_rows(axis, 0, n - 1)])
+    if array_api_compat.is_numpy_namespace(xp) and all(map(_is_finite, (*read, *rhs))):
+        return xs
+    finite = functools.reduce(
+        lambda one, other: one & other, (xp.all(xp.isfinite(x), axis=axis, keepdims=True) for x in read)
+    )
+    return tuple(
+        xp.where(finite & xp.all(xp.isfinite(one), axis=axis, keepdims=True), x, nan(xp, x, axis))
+        for x, one in zip(xs, rhs, strict=True)
+    )
+
+
+def _is_finite(x: Array) -> bool:
+    """Return whether a NumPy array holds finite numbers alone: a sum, which is quick, is finite only then."""
+    return bool(np.isfinite(x.sum()) or np.isfinite(x).all())

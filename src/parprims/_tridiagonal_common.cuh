@@ -1,0 +1,305 @@
+// What the kernels of tridiagonal systems share: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
+//
+// There are three solvers, each for short systems, which a block holds, and for long ones:
+//   _tridiagonal_in_order.cu    elimination without exchanges of rows, in registers;
+//   _tridiagonal_exchanging.cu  elimination with exchanges of rows, in registers: fast, and mostly accurate;
+//   _tridiagonal_stable.cu      elimination with exchanges of rows in the order of a tree, always accurate.
+// pivot="none" takes the first. pivot="partial" takes the second, which leaves the systems whose backward error is too
+// large to the third. pivot="auto" takes the first, which leaves those that are not diagonally dominant to the others.
+// Periodic systems are solved by the third alone. Of a short system every number is read once, and every unknown
+// written once, by each launch that solves it.
+//
+// Names used throughout: a block has SYSTEMS systems with THREADS threads each; `system` is which of them a thread
+// works for and `rank` which of its threads it is. A thread has ROWS adjacent rows. INTERLEAVED: the systems, and not
+// the rows of one, are adjacent in memory, so adjacent threads have adjacent systems.
+//
+// Order and bits: which rows a thread or a block has depends on n and the dtype alone, so a system gives the same bits
+// alone and in any batch.
+//
+// References: M. Giles, E. Laszlo, I. Reguly, J. Appleyard and J. Demouth, GPU Implementation of Finite Difference
+// Solvers, 2014 (one read of the data, a few rows to a thread); C. Klein and R. Strzodka, Tridiagonal GPU Solver with
+// Scaled Partial Pivoting at Maximum Bandwidth, ICPP 2021 (elimination from both ends); S. J. Wright, Stable Parallel
+// Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992 (the tree); R. D. Skeel,
+// Math. Comp. 35, 1980 (refinement).
+
+// ---- Systems in memory ----------------------------------------------------------------------------------------
+
+using Index = long long;
+
+// a / b of numbers below 2^32, as counts of the parts of all systems are.
+DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
+
+// The index of a system along each of the three axes of a batch.
+struct BatchIndex {
+    Index high, middle, low;
+};
+DEVICE BatchIndex batch_index(Index at, Index systems, Index middles, Index lows) {
+    if (lows == systems) return {0, 0, at};
+    if (systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
+    const unsigned row = (unsigned)at / (unsigned)lows;
+    return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
+}
+
+// An array of a batch: its strides in elements along three axes and along the rows of a system.
+template <class T>
+struct BatchView {
+    T* base;
+    Index high, middle, low, along;
+
+    DEVICE T* system(const BatchIndex& p) const { return base + p.high * high + p.middle * middle + p.low * low; }
+};
+
+// The arrays of a batch of systems, and its lengths: how many systems there are, the lengths of the two inner axes, and
+// the rows of a system.
+template <class T>
+struct SystemBatch {
+    BatchView<const T> lower, diag, upper, rhs;
+    BatchView<T> out;
+    Index systems, middles, lows, rows;
+
+    DEVICE BatchIndex index(Index system) const { return batch_index(system, systems, middles, lows); }
+};
+
+// ---- Arithmetic -----------------------------------------------------------------------------------------------
+
+DEVICE float real_part(float x) { return x; }
+DEVICE double real_part(double x) { return x; }
+template <class T>
+DEVICE T real_part(Complex<T> x) {
+    return x.re;
+}
+template <class T>
+using Real = decltype(real_part(T()));
+
+// The absolute value. Of a complex number: the sum of the absolute values of its parts (abs1, as LAPACK's cabs1), or
+// the larger of them (abs_max).
+template <class T>
+DEVICE T abs1(T x) {
+    return ::fabs(x);
+}
+template <class T>
+DEVICE T abs1(Complex<T> x) {
+    return ::fabs(x.re) + ::fabs(x.im);
+}
+template <class T>
+DEVICE T abs_max(T x) {
+    return ::fabs(x);
+}
+template <class T>
+DEVICE T abs_max(Complex<T> x) {
+    return ::fmax(::fabs(x.re), ::fabs(x.im));
+}
+
+template <class T>
+DEVICE T scaled(T x, T scale) {
+    return x * scale;
+}
+template <class T>
+DEVICE Complex<T> scaled(Complex<T> x, T scale) {
+    return {x.re * scale, x.im * scale};
+}
+template <class T>
+DEVICE T from_real(Real<T> x) {
+    return ops::cast<T>(x);
+}
+// Returns the power of two that scales a number to 1 ... 2, or less if it is subnormal; NaN if it is not finite.
+DEVICE float binary_scale(float x) {
+    const int exponent = __float_as_int(x) >> 23;
+    if (exponent > 253) return exponent > 254 ? __int_as_float(0x7fc00000) : __int_as_float(0x00400000);
+    return __int_as_float((254 - exponent) << 23);
+}
+DEVICE double binary_scale(double x) {
+    const long long exponent = __double_as_longlong(x) >> 52;
+    if (exponent > 2045)
+        return __longlong_as_double(exponent > 2046 ? 0x7ff8000000000000ll : 0x0008000000000000ll);
+    return __longlong_as_double((2046 - exponent) << 52);
+}
+
+DEVICE float infinity(float) { return __int_as_float(0x7f800000); }
+DEVICE double infinity(double) { return __longlong_as_double(0x7ff0000000000000ll); }
+
+// Fused multiply-subtract, z - x y, and the product x y, rounded in the same way wherever they are used.
+DEVICE float fnma(float x, float y, float z) { return __fmaf_rn(-x, y, z); }
+DEVICE double fnma(double x, double y, double z) { return __fma_rn(-x, y, z); }
+template <class T>
+DEVICE Complex<T> fnma(Complex<T> x, Complex<T> y, Complex<T> z) {
+    return {fnma(-x.im, y.im, fnma(x.re, y.re, z.re)), fnma(x.im, y.re, fnma(x.re, y.im, z.im))};
+}
+DEVICE float mul(float x, float y) { return x * y; }
+DEVICE double mul(double x, double y) { return x * y; }
+template <class T>
+DEVICE Complex<T> mul(Complex<T> x, Complex<T> y) {
+    return {fnma(x.im, y.im, x.re * y.re), fnma(-x.im, y.re, x.re * y.im)};
+}
+
+// 1 / x, to a unit in the last place or two; NaN or an infinity where x is not finite or zero. As rows are scaled, x is
+// far from the ends of the range.
+DEVICE float reciprocal(float x) {
+    const float y = __fdividef(1.f, x);
+    return __fmaf_rn(y, fnma(x, y, 1.f), y);
+}
+DEVICE double reciprocal(double x) { return 1. / x; }
+template <class T>
+DEVICE Complex<T> reciprocal(Complex<T> x) {
+    const T scale = binary_scale(::fmax(::fabs(x.re), ::fabs(x.im)));
+    const T re = x.re * scale, im = x.im * scale;
+    const T factor = reciprocal(fnma(-im, im, re * re)) * scale;
+    return {re * factor, -im * factor};
+}
+
+// Returns the residual of the row a x[k-1] + b x[k] + c x[k+1] = f; `all` becomes the sum of the sizes of its terms.
+template <class T>
+DEVICE T row_residual(T a, T b, T c, T f, T x_before, T x, T x_behind, Real<T>& all) {
+    const T below = ops::multiply(a, x_before), here = ops::multiply(b, x), above = ops::multiply(c, x_behind);
+    all = abs1(f) + abs1(below) + abs1(here) + abs1(above);
+    return ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
+}
+// Returns whether a backward error, residual / all, is more than so many eps, or not a number.
+template <class R>
+DEVICE bool exceeds(R eps, R residual, R all) {
+    return !(residual <= eps * (sizeof(R) == 4 ? (R)0x1p-23f : (R)0x1p-52) * all);
+}
+
+// ---- The rows of a thread -------------------------------------------------------------------------------------
+
+template <class T>
+struct alignas(16) Vector {
+    static constexpr int PARTS = 16 / sizeof(T);
+    T part[PARTS];
+};
+
+// Loads the first `count` of COUNT numbers (all, if count is larger); the others become `beyond`. ACCESS: a stride
+// apart, one number for all, or adjacent and in whole aligned words of 16 bytes.
+template <Access ACCESS, class T, int COUNT>
+DEVICE void load(const T* from, Index along, int count, T beyond, T (&to)[COUNT]) {
+    if constexpr (ACCESS == ASCENDING) {
+        constexpr int PARTS = Vector<T>::PARTS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PARTS) {
+            Vector<T> some;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) some.part[part] = beyond;
+            if (k < count) some = *reinterpret_cast<const Vector<T>*>(from + k);
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) to[k + part] = some.part[part];
+        }
+    } else if constexpr (ACCESS == CONSTANT) {
+        const T one = count > 0 ? *from : beyond;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = k < count ? one : beyond;
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) to[k] = k < count ? from[k * along] : beyond;
+    }
+}
+
+// Stores the first `count` of COUNT numbers.
+template <Access ACCESS, class T, int COUNT>
+DEVICE void save(T* to, Index along, int count, const T (&from)[COUNT]) {
+    if constexpr (ACCESS == ASCENDING) {
+        constexpr int PARTS = Vector<T>::PARTS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += PARTS) {
+            Vector<T> some;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) some.part[part] = from[k + part];
+            if (k < count) *reinterpret_cast<Vector<T>*>(to + k) = some;
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (k < count) to[k * along] = from[k];
+    }
+}
+
+// Loads the rows of a thread, from row `begin` of a system that has `rows`. Those beyond its end say x = 0.
+template <Access LOWER, Access DIAG, Access UPPER, Access RHS, class T, int ROWS>
+DEVICE void load_rows(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows,
+                      T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS], T (&d)[ROWS]) {
+    const int count = (int)max((Index)0, min((Index)ROWS, rows - begin));
+    const auto from = [&](int k) { return arrays[k].system(at) + begin * arrays[k].along; };
+    load<LOWER>(from(0), arrays[0].along, count, T(), a);
+    load<DIAG>(from(1), arrays[1].along, count, from_real<T>(1), b);
+    load<UPPER>(from(2), arrays[2].along, count, T(), c);
+    load<RHS>(from(3), arrays[3].along, count, T(), d);
+    if (begin == 0) a[0] = T();
+    if (begin + ROWS >= rows) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k >= count - 1) c[k] = T();
+    }
+}
+
+// ---- The threads of a system ----------------------------------------------------------------------------------
+
+// Transposes what the threads of a block have, from interleaved systems to adjacent ones, so that the threads of a
+// system are adjacent lanes; INVERSE: back. A thread reads the places that it writes the next time, so no barrier has
+// to separate this read from that write.
+template <class T, int THREADS, int SYSTEMS, bool INVERSE, class Struct>
+DEVICE Struct transpose_lanes(const Struct& mine, int system, int rank) {
+    constexpr int COUNT = sizeof(Struct) / sizeof(T), WIDE = THREADS + 1, ALL = WIDE * SYSTEMS;
+    extern __shared__ uint4 shared[];
+    T* const places = reinterpret_cast<T*>(shared);
+    const int interleaved = system * WIDE + rank, adjacent = threadIdx.x / THREADS * WIDE + threadIdx.x % THREADS;
+    T numbers[COUNT];
+    memcpy(numbers, &mine, sizeof(Struct));
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) places[k * ALL + (INVERSE ? adjacent : interleaved)] = numbers[k];
+    __syncthreads();  // all threads have written their numbers
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) numbers[k] = places[k * ALL + (INVERSE ? interleaved : adjacent)];
+    Struct other;
+    memcpy(&other, numbers, sizeof(Struct));
+    return other;
+}
+
+// The systems that a launch leaves to a later one. counts[0]: how many there are; counts[1]: how many blocks of the
+// later launch have read that.
+struct Worklist {
+    unsigned* counts;
+    unsigned* list;
+
+    // Adds a system for every lane of the warp that has one to add.
+    DEVICE void add(bool mine, Index system) const {
+        const unsigned all = __ballot_sync(0xffffffffu, mine);
+        if (all == 0) return;
+        const int lane = threadIdx.x % 32, leader = __ffs((int)all) - 1;
+        unsigned at = 0;
+        if (lane == leader) at = atomicAdd(&counts[0], (unsigned)__popc(all));
+        at = __shfl_sync(0xffffffffu, at, leader);
+        if (mine) list[at + __popc(all & ((1u << lane) - 1u))] = (unsigned)system;
+    }
+    // Returns how many there are, to every thread of a block. The last block to ask makes the counts zero again.
+    DEVICE unsigned take() const {
+        const unsigned count = __ldcg(counts);
+        __syncthreads();  // all threads have read the count before the last block clears it
+        if (threadIdx.x == 0 && atomicAdd(&counts[1], 1u) == gridDim.x - 1) counts[0] = counts[1] = 0;
+        return count;
+    }
+};
+
+// Returns whether the threads of a system meet in shared memory; otherwise they are lanes of a warp.
+constexpr DEVICE bool shares_memory(int threads, bool interleaved) {
+    return threads > 1 && (interleaved || threads > 32);
+}
+
+// Returns whether a condition holds in any thread of the system. All threads of the block ask.
+template <int THREADS, int SYSTEMS, bool SHARED>
+DEVICE bool any_of_system(bool mine, int system) {
+    if constexpr (!SHARED) {
+        constexpr unsigned GROUP = THREADS == 32 ? ~0u : (1u << (THREADS & 31)) - 1u;
+        return (__ballot_sync(0xffffffffu, mine) >> (threadIdx.x % 32 & ~(THREADS - 1)) & GROUP) != 0;
+    } else {
+        const bool any = __syncthreads_or(mine);
+        if (SYSTEMS == 1 || !any) return any;
+        __shared__ unsigned marks[SYSTEMS];
+        if (threadIdx.x < SYSTEMS) marks[threadIdx.x] = 0;
+        __syncthreads();  // the marks are cleared
+        if (mine) marks[system] = 1;
+        __syncthreads();  // all threads have marked their systems
+        const bool found = marks[system] != 0;
+        __syncthreads();  // all threads have read the marks
+        return found;
+    }
+}
+

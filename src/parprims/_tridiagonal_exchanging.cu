@@ -1,0 +1,536 @@
+// Elimination with exchanges of rows, in registers. It is fast, and accurate for most systems; it looks at the residual
+// of every row, and leaves the systems that it does not solve to the stable solver.
+//
+// Phases of a short system, which one launch (solve_exchanging) solves:
+//   1. Every thread loads some adjacent rows and eliminates all of its unknowns but the first and the last: downwards
+//      without its first row, and upwards without its last. An unknown is eliminated by that of two equations which has
+//      the larger coefficient of it.
+//   2. Adjacent threads' rows, then pairs of them and so on, are merged by the same steps, in a tree.
+//   3. Down the same tree every thread gets its first and last unknown, and those of its neighbours; then it computes
+//      its other unknowns.
+//   4. Every thread looks at the residual of its rows. Where one is too large the system is solved once more, for the
+//      residual. Where that is not enough it is left to the stable solver. The two eliminations of phase 1 are
+//      factorisations that do not know of each other. So errors may grow with the condition number of a part of the
+//      matrix, and a part without one of its rows may be singular though the matrix is not.
+//
+// The first and last unknowns of the warps' rows make a tridiagonal system again. Of a long system one launch reduces
+// all warps to it (reduce_exchanging), and so on, until one block can solve what remains (solve_top_exchanging); then
+// every level computes its other unknowns (expand_exchanging). Where rows have too large a backward error, the windows
+// around them are refined (refine_windows, and refine_windows_stably of the stable solver): the inverse of a matrix
+// that needs exchanges mostly decays fast away from its diagonal. Where that is not enough the system is solved once
+// more for the residual (REFINE), and where that is not either it is left to the stable solver.
+
+// ---- The rows of a thread -------------------------------------------------------------------------------------
+
+// The state of a chain of eliminations that has come to row k: start x[i] + last x[k-1] + next x[k] = rhs. It began
+// with the row behind x[i]; every further row replaces the last unknown by the next. A chain that goes upwards counts
+// unknowns backwards.
+template <class T>
+struct ChainEquation {
+    T start, last, next, rhs;
+};
+
+// The equation start x[i] + x[k-1] / pivot_reciprocal + next x[k] + behind x[k+1] = rhs, by which x[k-1] was eliminated
+// and is computed in back substitution.
+template <class T>
+struct PivotEquation {
+    T start, next, behind, rhs, pivot_reciprocal;
+
+    DEVICE T solve(T start_x, T next_x, T behind_x) const {
+        return mul(fnma(next, next_x, fnma(behind, behind_x, fnma(start, start_x, rhs))), pivot_reciprocal);
+    }
+};
+
+// An approximation of 1 / x, for complex x a real number of about the size of that; and 1 / x itself, computed from it.
+DEVICE float approximate_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE double approximate_reciprocal(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    return y;
+}
+template <class T>
+DEVICE T approximate_reciprocal(Complex<T> x) {
+    return approximate_reciprocal(abs1(x));
+}
+DEVICE float refined_reciprocal(float, float near) { return near; }  // is within a unit in the last place
+DEVICE double refined_reciprocal(double x, double near) {
+    near = __fma_rn(near, fnma(x, near, 1.), near);
+    return __fma_rn(near, fnma(x, near, 1.), near);
+}
+template <class T>
+DEVICE Complex<T> refined_reciprocal(Complex<T> x, T) {
+    return reciprocal(x);
+}
+
+// Takes the row a x[k-1] + b x[k] + c x[k+1] = f into a chain, which eliminates x[k-1]. Returns the one of both
+// equations with the larger coefficient of it.
+template <class T>
+DEVICE PivotEquation<T> eliminate_next(ChainEquation<T>& chain, T a, T b, T c, T f) {
+    const bool swap = abs1(a) > abs1(chain.last);
+    const T pivot = swap ? a : chain.last;
+    const Real<T> near = approximate_reciprocal(pivot);
+    const PivotEquation<T> kept = {swap ? T() : chain.start, swap ? b : chain.next, swap ? c : T(),
+                                   swap ? f : chain.rhs, refined_reciprocal(pivot, near)};
+    // Both equations are multiplied, that of the pivot by the smaller factor and the other by about 1.
+    const T of_chain = scaled(a, near), of_row = scaled(chain.last, near);
+    chain = {mul(of_chain, chain.start), fnma(of_row, b, mul(of_chain, chain.next)), mul(ops::negative(of_row), c),
+             fnma(of_row, f, mul(of_chain, chain.rhs))};
+    return kept;
+}
+
+// The unknowns around some adjacent rows: the first and the last of them, the one before and the one behind.
+template <class T>
+struct Boundary {
+    T before, first, last, behind;
+};
+
+// The rows of a thread.
+template <class T, int ROWS>
+struct ThreadRows {
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    PivotEquation<T> kept[ROWS];
+
+    template <Access LOWER, Access DIAG, Access UPPER, Access RHS>
+    DEVICE void load(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows) {
+        load_rows<LOWER, DIAG, UPPER, RHS>(arrays, at, begin, rows, a, b, c, d);
+        // Multiplies all rows by one power of two, or each by its own where their sizes differ much.
+        using R = Real<T>;
+        const auto size_of = [&](int k) { return abs1(a[k]) + abs1(b[k]) + abs1(c[k]); };
+        R least = size_of(0), most = least;
+#pragma unroll
+        for (int k = 1; k < ROWS; ++k) least = ::fmin(least, size_of(k)), most = ::fmax(most, size_of(k));
+        const auto multiply = [&](int k, R scale) {
+            a[k] = scaled(a[k], scale), b[k] = scaled(b[k], scale);
+            c[k] = scaled(c[k], scale), d[k] = scaled(d[k], scale);
+        };
+        if (least * (R)8 >= most) {
+            const R scale = binary_scale(most);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) multiply(k, scale);
+        } else {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) multiply(k, binary_scale(size_of(k)));
+        }
+    }
+    // Eliminates all unknowns but the first and the last, downwards and upwards; keeps the pivot equations of the
+    // former.
+    DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
+        down = {a[1], b[1], c[1], rhs[1]};
+#pragma unroll
+        for (int k = 2; k < ROWS; ++k) kept[k - 1] = eliminate_next(down, a[k], b[k], c[k], rhs[k]);
+        up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
+#pragma unroll
+        for (int k = ROWS - 3; k >= 0; --k) eliminate_next(up, c[k], b[k], a[k], rhs[k]);
+    }
+    DEVICE void back_substitute(const Boundary<T>& known, T (&x)[ROWS]) const {
+        T behind = known.behind, next = known.last;
+        x[0] = known.first, x[ROWS - 1] = known.last;
+#pragma unroll
+        for (int k = ROWS - 2; k > 0; --k) {
+            x[k] = kept[k].solve(known.first, next, behind);
+            behind = next, next = x[k];
+        }
+    }
+    // Computes the residuals and returns whether the backward error of a row is too large. EXCUSING excuses rows whose
+    // residual is nothing beside the numbers in the others, as where x is zero; `any` tells of them too.
+    template <bool EXCUSING>
+    DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind, T (&residual)[ROWS],
+                                bool* any = nullptr) const {
+        using R = Real<T>;
+        bool off = false, finite = true;
+        R worst = 0, most = 0;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            R all;
+            residual[k] = row_residual(a[k], b[k], c[k], d[k], k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                                       k + 1 < ROWS ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
+            const bool exceeding = exceeds((R)8, abs1(residual[k]), all);
+            off = off || exceeding;
+            if constexpr (EXCUSING) {
+                finite = finite && all < infinity(R());
+                most = ::fmax(most, all), worst = exceeding ? ::fmax(worst, abs1(residual[k])) : worst;
+            }
+        }
+        if (any) *any = off;
+        return EXCUSING ? !finite || (off && exceeds((R)0x1p-10f, worst, most)) : off;
+    }
+};
+
+// ---- The rows of several threads ------------------------------------------------------------------------------
+
+template <class T>
+struct Pair {
+    T first, second;
+};
+
+// The rows of WIDTH adjacent lanes, merged in pairs log2(WIDTH) times. Rows of a lane, or of several that are merged,
+// are known by the last equations of two chains: one upwards, in (last, first, before), and one downwards, in (first,
+// last, behind). Every lane but the first has two pivot equations besides: for the two unknowns where the rows meet
+// that were merged when this lane's were the first of the right ones.
+template <int WIDTH, class T>
+struct EliminationTree {
+    ChainEquation<T> up, down;
+    PivotEquation<T> first, second;
+
+    // Leaves the equations of all lanes to the first.
+    DEVICE void merge() {
+        const int lane = threadIdx.x % 32;
+        ChainEquation<T> mine = up;
+#pragma unroll
+        for (int apart = 1; apart < WIDTH; apart *= 2) {
+            // The left rows continue the upward chain of the right ones, the right rows the downward chain of the left.
+            const bool right = lane & apart;
+            ChainEquation<T> chain, near, outer;
+            if (apart == 1) {
+                near = right ? up : down, outer = right ? down : up;
+                chain = shuffle(near, lane ^ 1);
+            } else {
+                // Of merged rows the first lane has `up`, and the first of their second half has `down`.
+                const int half = apart / 2;
+                chain = shuffle(mine, right ? lane - half : lane + apart);
+                near = shuffle(mine, right ? lane : lane + half), outer = shuffle(mine, right ? lane + half : lane);
+            }
+            const PivotEquation<T> one = eliminate_next(chain, near.next, near.last, near.start, near.rhs);
+            const PivotEquation<T> two = eliminate_next(chain, outer.start, outer.last, outer.next, outer.rhs);
+            mine = chain;
+            if (lane % apart == 0) first = one, second = two;
+        }
+        if (WIDTH > 1) up = mine, down = shuffle_down(mine, WIDTH / 2);
+    }
+    // Solves the equations of a whole system, in the lane that has them.
+    DEVICE Boundary<T> close() const {
+        ChainEquation<T> chain = {T(), up.last, up.start, up.rhs};
+        const PivotEquation<T> one = eliminate_next(chain, down.start, down.last, T(), down.rhs);
+        const T last = mul(chain.rhs, reciprocal(chain.last));
+        return {T(), one.solve(T(), last, T()), last, T()};
+    }
+    // Returns the unknowns around this lane's rows, given in the first lane those around the rows of all lanes.
+    DEVICE Boundary<T> back_substitute(Boundary<T> known) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
+            const Boundary<T> both = shuffle_up(known, apart);
+            const T behind = second.solve(both.first, both.last, both.behind);
+            const T before = first.solve(both.first, behind, both.last);
+            const T last_of_left = shuffle_down(before, apart), behind_left = shuffle_down(behind, apart);
+            const bool right = lane & apart;
+            known = {right ? before : known.before, right ? behind : known.first, right ? both.last : last_of_left,
+                     right ? both.behind : behind_left};
+        }
+        return known;
+    }
+};
+
+// Returns the unknowns around a thread's rows.
+template <class T, int THREADS, int SYSTEMS, bool INTERLEAVED>
+DEVICE Boundary<T> solve_boundaries(const ChainEquation<T>& up, const ChainEquation<T>& down, int system, int rank) {
+    constexpr int WIDTH = THREADS < 32 ? THREADS : 32, WARPS = THREADS / WIDTH;
+    constexpr bool TRANSPOSE = THREADS > 1 && SYSTEMS > 1 && INTERLEAVED;
+    EliminationTree<WIDTH, T> tree = {up, down};
+    if constexpr (TRANSPOSE) {
+        const auto other = transpose_lanes<T, THREADS, SYSTEMS, false>(Pair<ChainEquation<T>>{up, down}, system, rank);
+        tree.up = other.first, tree.down = other.second;
+    }
+    tree.merge();
+    Boundary<T> known;
+    if constexpr (WARPS == 1) {
+        known = tree.close();
+    } else {
+        // The first warp of a system merges the rows of its warps.
+        __shared__ ChainEquation<T> warp_equations[SYSTEMS * WARPS][2];
+        __shared__ Boundary<T> warp_boundaries[SYSTEMS * WARPS];
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 0) warp_equations[warp][0] = tree.up, warp_equations[warp][1] = tree.down;
+        __syncthreads();  // the equations of all warps are there
+        if (warp % WARPS == 0) {
+            const int mine = warp + lane % WARPS;
+            EliminationTree<WARPS, T> of_warps = {warp_equations[mine][0], warp_equations[mine][1]};
+            of_warps.merge();
+            const Boundary<T> one = of_warps.back_substitute(of_warps.close());
+            if (lane < WARPS) warp_boundaries[mine] = one;
+        }
+        __syncthreads();  // the unknowns around all warps are there
+        known = warp_boundaries[warp];
+    }
+    known = tree.back_substitute(known);
+    if constexpr (TRANSPOSE) known = transpose_lanes<T, THREADS, SYSTEMS, true>(known, system, rank);
+    return known;
+}
+
+// ---- Short systems --------------------------------------------------------------------------------------------
+
+// Solves all systems, or those that an earlier launch has left (given). Leaves those whose solution has too large a
+// backward error though it was refined once (remaining).
+template <class T, int ROWS, int THREADS, int SYSTEMS, bool INTERLEAVED, Access LOWER, Access DIAG, Access UPPER,
+          Access RHS, Access OUT>
+DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, BatchView<const T> upper,
+                             BatchView<const T> rhs, BatchView<T> out, Index systems, Index middles, Index lows,
+                             Index rows, Worklist given, Worklist remaining) {
+    constexpr bool SHARED = shares_memory(THREADS, INTERLEAVED);
+    const int thread = threadIdx.x;
+    const int system = INTERLEAVED ? thread % SYSTEMS : thread / THREADS;
+    const int rank = INTERLEAVED ? thread / SYSTEMS : thread % THREADS;
+    const Index begin = rank * ROWS, listed = given.counts ? given.take() : systems;
+#pragma unroll 1
+    for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
+        // Threads beyond the last system do as it does, but store nothing.
+        const bool stores = base + system < listed;
+        const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
+        const BatchIndex at = batch_index(mine, systems, middles, lows);
+        ThreadRows<T, ROWS> own;
+        own.template load<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
+        T x[ROWS] = {}, residual[ROWS], before = T(), behind = T();
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) residual[k] = own.d[k];
+        // The second pass solves for the residual. Systems that do not need it keep their solution.
+        bool off = true, more = true;
+#pragma unroll 1
+        for (int pass = 0; pass < 2 && more; ++pass) {
+            ChainEquation<T> up, down;
+            own.forward_eliminate(residual, up, down);
+            const Boundary<T> known = solve_boundaries<T, THREADS, SYSTEMS, INTERLEAVED>(up, down, system, rank);
+            T y[ROWS];
+            own.back_substitute(known, y);
+            before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);
+            const bool large = own.template has_large_error<false>(x, before, behind, residual);
+            off = any_of_system<THREADS, SYSTEMS, SHARED>(large, system);
+            if constexpr (!SHARED)
+                more = __any_sync(0xffffffffu, off);
+            else
+                more = SYSTEMS == 1 ? off : __syncthreads_or(off);
+            if (!off) {
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k) residual[k] = T();
+            }
+        }
+        remaining.add(off && stores && rank == 0, mine);
+        if (stores && !off) save<OUT>(out.system(at) + begin * out.along, out.along, (int)(rows - begin), x);
+    }
+}
+
+// ---- Long systems ---------------------------------------------------------------------------------------------
+
+// A reduced system: the first and last unknowns of the warps of the level below. Its four arrays of coefficients and
+// right-hand sides follow each other, and behind them are the unknowns.
+template <class T>
+struct BoundaryLevel {
+    T* numbers;
+    Index systems, rows;
+
+    DEVICE operator SystemBatch<T>() const {
+        const Index all = systems * rows;
+        const auto array = [&](int k) -> BatchView<const T> { return {numbers + k * all, 0, 0, rows, 1}; };
+        return {array(0), array(1), array(2), array(3), {numbers + 4 * all, 0, 0, rows, 1}, systems, 1, systems, rows};
+    }
+};
+
+// Returns whether a system is due. CHECKED: earlier launches have found the systems whose rows are to be exchanged.
+template <bool CHECKED, bool REFINE>
+DEVICE bool is_due_for_exchanges(const SystemState& state) {
+    return REFINE ? (state.unsolved & 4) != 0 : !CHECKED || state.exchange;
+}
+
+// The rows of a warp, and their elimination.
+template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
+struct WarpElimination {
+    ThreadRows<T, ROWS> rows;
+    EliminationTree<32, T> tree;
+    BatchIndex at;
+    T before = T(), behind = T();
+
+    DEVICE WarpElimination(const SystemBatch<T>& s, Index system, const WarpRows<ROWS>& part) {
+        at = s.index(system);
+        const Index count = part.count > 0 ? s.rows : 0;
+        rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, part.begin, count);
+    }
+    DEVICE void merge(const T (&rhs)[ROWS]) {
+        rows.forward_eliminate(rhs, tree.up, tree.down);
+        tree.merge();
+    }
+    // Merges the rows with the residual of the first solution, or with their own right-hand sides.
+    template <bool RESIDUAL>
+    DEVICE void merge_for(const SystemBatch<T>& s, const WarpRows<ROWS>& part) {
+        if constexpr (RESIDUAL) {
+            T first_solution[ROWS], residual[ROWS];
+            load_residual(s, part, first_solution, residual);
+            merge(residual);
+        } else {
+            merge(rows.d);
+        }
+    }
+    // Loads the first solution, with the unknowns before and behind, and its residuals; returns what has_large_error
+    // does.
+    DEVICE bool load_residual(const SystemBatch<T>& s, const WarpRows<ROWS>& part, T (&first_solution)[ROWS],
+                              T (&residual)[ROWS], bool* any = nullptr) {
+        load_first_solution(s, part, first_solution);
+        const T* const from = s.out.system(at) + part.begin * s.out.along;
+        if (part.count > 0 && part.begin > 0) before = from[-s.out.along];
+        if (part.count > 0 && part.begin + ROWS < s.rows) behind = from[ROWS * s.out.along];
+        return rows.template has_large_error<true>(first_solution, before, behind, residual, any);
+    }
+    DEVICE void load_first_solution(const SystemBatch<T>& s, const WarpRows<ROWS>& part, T (&x)[ROWS]) const {
+        load<OUT>((const T*)s.out.system(at) + part.begin * s.out.along, s.out.along, part.count, T(), x);
+    }
+};
+
+// Reduces a level to the next. FIRST_LEVEL: the rows are those of the given systems.
+template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, bool REFINE, Access LOWER, Access DIAG, Access UPPER,
+          Access RHS, Access OUT>
+DEVICE void reduce_exchanging(SystemBatch<T> s, SystemBatch<T> next, const SystemState* states) {
+    const auto due = [&](Index system) { return is_due_for_exchanges<CHECKED, REFINE>(states[system]); };
+    for_each_part(s.systems, WarpRows<ROWS>::count_blocks(s.rows), due, [&](Index system, Index block) {
+        const WarpRows<ROWS> part(s.rows, block);
+        WarpElimination<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+        mine.template merge_for<FIRST_LEVEL && REFINE>(s, part);
+        if (threadIdx.x % 32 == 0 && part.number < part.parts) {
+            const Index all = s.systems * next.rows;
+            T* const to = const_cast<T*>(next.lower.base) + system * next.rows + 2 * part.number;
+            const ChainEquation<T>&up = mine.tree.up, &down = mine.tree.down;
+            to[0] = up.next, to[all] = up.last, to[2 * all] = up.start, to[3 * all] = up.rhs;
+            to[1] = down.start, to[all + 1] = down.last, to[2 * all + 1] = down.next, to[3 * all + 1] = down.rhs;
+        }
+    });
+}
+
+// Solves the last level, a block to each system.
+template <class T, int ROWS, int THREADS, bool CHECKED, bool REFINE>
+DEVICE void solve_top_exchanging(SystemBatch<T> s, SystemState* states) {
+    const auto due = [&](Index system) { return is_due_for_exchanges<CHECKED, REFINE>(states[system]); };
+    for_each_part(s.systems, 1, due, [&](Index system, Index) {
+        if (!CHECKED && !REFINE && threadIdx.x == 0) states[system] = {{0, 0}, 1, 0, 0, 0};
+        const BatchIndex at = {0, 0, system};
+        const Index begin = threadIdx.x * ROWS;
+        ThreadRows<T, ROWS> rows;
+        rows.template load<STRIDED, STRIDED, STRIDED, STRIDED>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows);
+        ChainEquation<T> up, down;
+        rows.forward_eliminate(rows.d, up, down);
+        T x[ROWS];
+        rows.back_substitute(solve_boundaries<T, THREADS, 1, false>(up, down, 0, threadIdx.x), x);
+        save<STRIDED>(s.out.system(at) + begin, 1, (int)(s.rows - begin), x);
+        __syncthreads();  // all have read the shared equations and unknowns of this system
+    });
+}
+
+// Computes the unknowns of a level, given those of the next, and marks lanes with a large error. REFINE: their sum with
+// the first solution goes to `second`.
+template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, bool REFINE, Access LOWER, Access DIAG, Access UPPER,
+          Access RHS, Access OUT>
+DEVICE void expand_exchanging(SystemBatch<T> s, SystemBatch<T> next, T* second, SystemState* states, unsigned* marks) {
+    const auto due = [&](Index system) { return is_due_for_exchanges<CHECKED, REFINE>(states[system]); };
+    for_each_part(s.systems, WarpRows<ROWS>::count_blocks(s.rows), due, [&](Index system, Index block) {
+        const WarpRows<ROWS> part(s.rows, block);
+        WarpElimination<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+        mine.template merge_for<FIRST_LEVEL && REFINE>(s, part);
+        const T* const from = next.out.base + system * next.rows + 2 * min(part.number, part.parts - 1);
+        const T first = part.number > 0 ? from[-1] : T(), last = part.number + 1 < part.parts ? from[2] : T();
+        const Boundary<T> known = mine.tree.back_substitute({first, from[0], from[1], last});
+        T x[ROWS], residual[ROWS], before = known.before, behind = known.behind;
+        mine.rows.back_substitute(known, x);
+        if constexpr (FIRST_LEVEL && REFINE) {
+            before = ops::add(before, mine.before), behind = ops::add(behind, mine.behind);
+            mine.load_first_solution(s, part, residual);  // loaded twice, for want of registers
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], residual[k]);
+            save<STRIDED>(second + system * s.rows + part.begin, 1, part.count, x);
+        } else {
+            save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
+        }
+        if constexpr (FIRST_LEVEL) {
+            bool any = false;
+            const bool off =
+                part.count > 0 && mine.rows.template has_large_error<true>(x, before, behind, residual, &any);
+            const bool leave = __any_sync(0xffffffffu, off);
+            const unsigned off_lanes = REFINE ? 0 : __ballot_sync(0xffffffffu, any && part.count > 0);
+            if (threadIdx.x % 32 > 0 || part.number >= part.parts) return;
+            unsigned* const mark = marks + system * part.parts + part.number;
+            if (!REFINE) mark[0] = off_lanes, mark[s.systems * part.parts] = 0;
+            if (leave) atomicOr(&states[system].unsolved, REFINE ? 8u : 1u);
+            if (__popc(off_lanes) > 7) atomicAdd(&states[system].failures[0], 1u);
+        }
+    });
+}
+
+// Refines the marked lanes, which have a row with too large a backward error, from the rows around them: a warp has a
+// window, and solves for the residual of the marked lanes in its middle. Which rows make a lane and how lanes are
+// merged differs from the launches before, so that it finds what those have lost. The first and the last unknown of a
+// window stay as they are, so that the rows beyond do not change. Two launches have every row in a middle. Lanes that
+// they do not mend are marked in a second array of marks, behind the first. A warp looks at the marks of `each` windows
+// at once.
+template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
+DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, SystemState* states) {
+    constexpr unsigned ALL = 0xffffffffu;
+    constexpr int LENGTH = 32 * ROWS;
+    const Index launch = launch_number(&states->refining_blocks[0]), shift = (4 + launch * 16) * ROWS + ROWS / 2;
+    const Index windows = Window::count(s.rows, LENGTH, shift), in_block = each * (blockDim.x / 32);
+    const auto due = [&](Index system) {
+        return states[system].unsolved != 0 && !has_many_failures(states[system], 1 + (int)launch, s.rows);
+    };
+    for_each_part(s.systems, (windows + in_block - 1) / in_block, due, [&](Index system, Index block) {
+        const int lane = threadIdx.x % 32;
+        const Index base = block * in_block + threadIdx.x / 32 * each;
+        WarpRows<ROWS> part(s.rows, 0);
+        unsigned *const first_marks = marks + system * part.parts, *const others = first_marks + s.systems * part.parts;
+        const auto window_at = [&](Index at) -> Window { return {s.rows, at, LENGTH, shift, ROWS, 7 * ROWS}; };
+        const auto marked = [&](const Window& window) {
+            if (window.middle >= window.end) return false;
+            const Index first = window.middle / ROWS, last = (window.end - 1) / ROWS;  // 33 lanes at most
+            const unsigned long long both = first_marks[first / 32] | (unsigned long long)first_marks[last / 32] << 32;
+            return both << (63 - (last - first) - first % 32) >> (63 - (last - first)) != 0;
+        };
+        unsigned todo = __ballot_sync(ALL, lane < each && base + lane < windows && marked(window_at(base + lane)));
+#pragma unroll 1
+        for (; todo; todo &= todo - 1) {
+            const Window window = window_at(base + __ffs(todo) - 1);
+            part.begin = window.low + lane * ROWS;
+            part.count = (int)max((Index)0, min((Index)ROWS, window.high - part.begin));
+            WarpElimination<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> mine(s, system, part);
+            T x[ROWS], y[ROWS], residual[ROWS];
+            bool any;
+            const bool off = mine.load_residual(s, part, x, residual, &any);
+            const bool middle = window.has_amid(part.begin, part.count);
+            const bool kept = any && !middle;
+            unsigned wrong = __ballot_sync(ALL, any && middle), before = wrong;
+            bool fails = off && middle;
+#pragma unroll 1
+            for (int pass = 0; pass < 3 && wrong; ++pass) {
+                if (!(wrong >> lane & 1)) {
+#pragma unroll
+                    for (int k = 0; k < ROWS; ++k) residual[k] = T();
+                }
+                mine.merge(residual);
+                const Boundary<T> known = mine.tree.back_substitute(mine.tree.close());
+                mine.rows.back_substitute(known, y);
+                const bool first = window.low > 0 && part.begin == window.low;
+                const bool last = window.high < s.rows && part.begin + ROWS == window.high;
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k)
+                    if (!(k == 0 && first) && !(k == ROWS - 1 && last)) x[k] = ops::add(x[k], y[k]);
+                mine.before = ops::add(mine.before, known.before), mine.behind = ops::add(mine.behind, known.behind);
+                fails = mine.rows.template has_large_error<true>(x, mine.before, mine.behind, residual, &any) &&
+                        !(off && !middle);
+                wrong = __ballot_sync(ALL, any && !kept);
+                if (__popc(wrong) > 2 && 2 * __popc(wrong) > __popc(before)) break;  // another pass would not help
+                before = wrong;
+            }
+            if (!__any_sync(ALL, fails)) {
+                save<OUT>(s.out.system(mine.at) + part.begin * s.out.along, s.out.along, part.count, x);
+                continue;
+            }
+            if (lane == 0) {
+                atomicOr(&states[system].unsolved, 2u);
+                atomicAdd(&states[system].failures[1 + launch], 1u);
+            }
+            if (off && middle) {
+                for (Index row = part.begin; row < part.begin + part.count; row += ROWS / 2)
+                    atomicOr(&others[row / ROWS / 32], 1u << row / ROWS % 32);
+            }
+        }
+    });
+}
+

@@ -1,0 +1,383 @@
+// Elimination in order: rows are not exchanged. It suits diagonally dominant, definite and M-matrices, for the Schur
+// complement of such a matrix is one again, so that no pivot vanishes before rounding.
+//
+// Phases of a short system, which one launch (solve_in_order) solves in registers:
+//   1. Every thread loads some adjacent rows, its block of rows, and eliminates all of its unknowns but the last,
+//      downwards (forward_eliminate). What remains is a tridiagonal system of the blocks' last unknowns, with one
+//      interface row for each thread.
+//   2. The lanes of a warp solve that system by cyclic reduction. What several warps leave one of them solves likewise.
+//   3. Every thread computes its other unknowns (back_substitute).
+//
+// A long system is reduced by warps, each of which leaves one row (reduce_in_order); again, until one block can solve
+// what remains (solve_top_in_order). Then every level computes its other unknowns (expand_in_order). It repeats the
+// elimination of its rows, so that little is stored between launches.
+//
+// CHECKED: systems that are not diagonally dominant are left to later launches, which exchange rows.
+
+// ---- The rows of a thread -------------------------------------------------------------------------------------
+
+// The interface row of a block of adjacent rows: the equation of its last unknown, between the last unknown of the
+// block before (previous) and the first unknown of the block behind. And the block's first unknown, which is
+// first - first_previous * previous - first_own * own, where own is its last unknown.
+template <class T>
+struct InterfaceRow {
+    T lower, diag, upper, rhs;
+    T first, first_previous, first_own;
+
+    // Replaces the first unknown of the block behind by what that block knows of it, so that the row's neighbours are
+    // last unknowns both.
+    DEVICE void couple(T next, T next_previous, T next_own) {
+        diag = fnma(upper, next_previous, diag);
+        rhs = fnma(upper, next, rhs);
+        upper = ops::negative(mul(upper, next_own));
+    }
+    // Writes the seven numbers, `stride` elements from one another.
+    DEVICE void store(T* to, Index stride) const {
+        to[0] = lower, to[stride] = diag, to[2 * stride] = upper, to[3 * stride] = rhs;
+        to[4 * stride] = first, to[5 * stride] = first_previous, to[6 * stride] = first_own;
+    }
+};
+
+// Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] previous for all k but the last.
+template <class T, int ROWS>
+DEVICE InterfaceRow<T> forward_eliminate(T (&lower)[ROWS], const T (&diag)[ROWS], T (&upper)[ROWS], T (&rhs)[ROWS]) {
+    constexpr int LAST = ROWS - 1;
+    if constexpr (LAST == 0) {
+        return {lower[0], diag[0], upper[0], rhs[0], T(), T(), from_real<T>(-1)};
+    } else {
+#pragma unroll
+        for (int k = 0; k < LAST; ++k) {
+            if (k == 0) {
+                const T w = reciprocal(diag[0]);
+                rhs[0] = mul(rhs[0], w), lower[0] = mul(lower[0], w), upper[0] = mul(upper[0], w);
+            } else {
+                const T w = reciprocal(fnma(lower[k], upper[k - 1], diag[k]));
+                rhs[k] = mul(fnma(lower[k], rhs[k - 1], rhs[k]), w);
+                lower[k] = ops::negative(mul(mul(lower[k], lower[k - 1]), w));
+                upper[k] = mul(upper[k], w);
+            }
+        }
+        InterfaceRow<T> row;
+        row.lower = ops::negative(mul(lower[LAST], lower[LAST - 1]));
+        row.diag = fnma(lower[LAST], upper[LAST - 1], diag[LAST]);
+        row.upper = upper[LAST];
+        row.rhs = fnma(lower[LAST], rhs[LAST - 1], rhs[LAST]);
+        row.first = rhs[LAST - 1], row.first_previous = lower[LAST - 1], row.first_own = upper[LAST - 1];
+#pragma unroll
+        for (int k = LAST - 2; k >= 0; --k) {
+            row.first = fnma(upper[k], row.first, rhs[k]);
+            row.first_previous = fnma(upper[k], row.first_previous, lower[k]);
+            row.first_own = ops::negative(mul(upper[k], row.first_own));
+        }
+        return row;
+    }
+}
+
+// Computes the unknowns of a thread's rows in the place of `rhs`, given the last of them (own) and that before them.
+template <class T, int ROWS>
+DEVICE void back_substitute(const T (&lower)[ROWS], const T (&upper)[ROWS], T (&rhs)[ROWS], T previous, T own) {
+    rhs[ROWS - 1] = own;
+#pragma unroll
+    for (int k = ROWS - 2; k >= 0; --k) rhs[k] = fnma(upper[k], rhs[k + 1], fnma(lower[k], previous, rhs[k]));
+}
+
+// Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
+template <class T, int ROWS>
+DEVICE void scale_rows(T (&lower)[ROWS], T (&diag)[ROWS], T (&upper)[ROWS], T (&rhs)[ROWS]) {
+    using R = Real<T>;
+    R least = abs1(diag[0]), most = least;
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        least = ::fmin(least, abs1(diag[k]));
+        most = ::fmax(most, ::fmax(abs1(diag[k]), abs1(lower[k]) + abs1(upper[k])));
+    }
+    constexpr R FAR = (R)0x1p60f;
+    if (least * FAR >= (R)1 && most <= FAR) return;
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        const R scale = binary_scale(::fmax(::fmax(abs1(lower[k]), abs1(diag[k])), abs1(upper[k])));
+        lower[k] = scaled(lower[k], scale), diag[k] = scaled(diag[k], scale);
+        upper[k] = scaled(upper[k], scale), rhs[k] = scaled(rhs[k], scale);
+    }
+}
+
+// Returns whether all rows of a thread are diagonally dominant.
+template <class T, int ROWS>
+DEVICE bool is_dominant(const T (&lower)[ROWS], const T (&diag)[ROWS], const T (&upper)[ROWS]) {
+    bool dominant = true;
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) dominant = dominant && abs1(lower[k]) + abs1(upper[k]) <= abs_max(diag[k]);
+    return dominant;
+}
+
+// ---- The interface rows of several threads --------------------------------------------------------------------
+
+template <int WIDTH, class T>
+DEVICE T from_below(T mine, int distance) {
+    return __shfl_up_sync(0xffffffffu, mine, distance, WIDTH);
+}
+template <int WIDTH, class T>
+DEVICE T from_above(T mine, int distance) {
+    return __shfl_down_sync(0xffffffffu, mine, distance, WIDTH);
+}
+template <int WIDTH, class T>
+DEVICE Complex<T> from_below(Complex<T> mine, int distance) {
+    return {from_below<WIDTH>(mine.re, distance), from_below<WIDTH>(mine.im, distance)};
+}
+template <int WIDTH, class T>
+DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
+    return {from_above<WIDTH>(mine.re, distance), from_above<WIDTH>(mine.im, distance)};
+}
+
+// Cyclic reduction of the interface rows of WIDTH adjacent lanes. Every second row that is left eliminates the unknowns
+// of those `apart` lanes below and above it; on the way back these compute their unknowns from it. This is one
+// factorisation, whose error does not grow with the condition number. It would if every lane reduced its own row to the
+// end. Afterwards the unknown of a lane is d - a x - c y, where x and y are those of the lanes that eliminated it.
+template <int WIDTH, class T>
+struct CyclicReduction {
+    T a, c, d;
+
+    // Returns to the last lane the interface row of all lanes together.
+    DEVICE InterfaceRow<T> reduce(const InterfaceRow<T>& own_row) {
+        const int place = threadIdx.x % WIDTH + 1;
+        InterfaceRow<T> row = own_row;
+        if constexpr (WIDTH > 1) {
+            const T next = from_above<WIDTH>(own_row.first, 1);
+            const T next_previous = from_above<WIDTH>(own_row.first_previous, 1);
+            const T next_own = from_above<WIDTH>(own_row.first_own, 1);
+            if (place < WIDTH) row.couple(next, next_previous, next_own);
+        }
+        const T scale = reciprocal(row.diag);
+        T outer = mul(row.upper, scale);  // the coefficient of the last lane for what is behind all lanes
+        a = mul(row.lower, scale), c = place < WIDTH ? outer : T(), d = mul(row.rhs, scale);
+#pragma unroll
+        for (int apart = 1; apart < WIDTH; apart *= 2) {
+            const T a_below = from_below<WIDTH>(a, apart), a_above = from_above<WIDTH>(a, apart);
+            const T c_below = from_below<WIDTH>(c, apart), c_above = from_above<WIDTH>(c, apart);
+            const T d_below = from_below<WIDTH>(d, apart), d_above = from_above<WIDTH>(d, apart);
+            if (place % (2 * apart) == 0) {
+                const T w = reciprocal(fnma(c, a_above, fnma(a, c_below, from_real<T>(1))));
+                d = mul(fnma(c, d_above, fnma(a, d_below, d)), w);
+                a = ops::negative(mul(mul(a, a_below), w));
+                c = ops::negative(mul(mul(c, c_above), w));
+                outer = mul(outer, w);
+            }
+        }
+        // The first unknown of all depends on the last of the first lane, that on the one of the lane that eliminated
+        // it, and so on to the last lane.
+        const int lane = threadIdx.x % 32 - (place - 1);
+        T first = shuffle(own_row.first, lane), previous = shuffle(own_row.first_previous, lane);
+        T own = shuffle(own_row.first_own, lane);
+#pragma unroll
+        for (int apart = 1; apart < WIDTH; apart *= 2) {
+            first = fnma(own, shuffle(d, lane + apart - 1), first);
+            previous = fnma(own, shuffle(a, lane + apart - 1), previous);
+            own = ops::negative(mul(own, shuffle(c, lane + apart - 1)));
+        }
+        return {a, from_real<T>(1), outer, d, first, previous, own};
+    }
+    // Returns the last unknown of this lane's rows, given the one before all lanes and, in the last lane, the last.
+    DEVICE T back_substitute(T before, T last) const {
+        const int place = threadIdx.x % WIDTH + 1;
+        T x = place < WIDTH ? d : last;
+#pragma unroll
+        for (int apart = WIDTH / 2; apart > 0; apart /= 2) {
+            const T below = from_below<WIDTH>(x, apart), above = from_above<WIDTH>(x, apart);
+            if (place % (2 * apart) == apart) x = fnma(c, above, fnma(a, place == apart ? before : below, x));
+        }
+        return x;
+    }
+};
+
+// The last unknown of a thread's rows, and the one before all of them.
+template <class T>
+struct InterfaceUnknowns {
+    T own, previous;
+};
+
+// Solves the systems of interface rows of a block.
+template <class T, int THREADS, int SYSTEMS, bool INTERLEAVED>
+DEVICE InterfaceUnknowns<T> solve_interfaces(InterfaceRow<T> row, int system, int rank) {
+    constexpr int WIDTH = THREADS < 32 ? THREADS : 32, WARPS = THREADS / WIDTH;
+    constexpr bool TRANSPOSE = THREADS > 1 && SYSTEMS > 1 && INTERLEAVED;
+    if constexpr (TRANSPOSE) row = transpose_lanes<T, THREADS, SYSTEMS, false>(row, system, rank);
+    CyclicReduction<WIDTH, T> reduction;
+    const InterfaceRow<T> all = reduction.reduce(row);
+    InterfaceUnknowns<T> known = {all.rhs, T()};  // where a system is one warp or less, this row is all of it
+    if constexpr (WARPS > 1) {
+        // The first warp of a system solves what its warps leave.
+        __shared__ InterfaceRow<T> warp_rows[SYSTEMS * WARPS];
+        __shared__ T warp_unknowns[SYSTEMS * WARPS];
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane == 31) warp_rows[warp] = all;
+        __syncthreads();  // the rows of all warps are there
+        if (warp % WARPS == 0) {
+            const int mine = warp + lane % WARPS;
+            CyclicReduction<WARPS, T> of_warps;
+            const T last = of_warps.back_substitute(T(), of_warps.reduce(warp_rows[mine]).rhs);
+            if (lane < WARPS) warp_unknowns[mine] = last;
+        }
+        __syncthreads();  // their last unknowns are there
+        known = {warp_unknowns[warp], warp % WARPS > 0 ? warp_unknowns[warp > 0 ? warp - 1 : 0] : T()};
+    }
+    const T before = known.previous;
+    known.own = reduction.back_substitute(before, known.own);
+    known.previous = from_below<WIDTH>(known.own, 1);
+    if (threadIdx.x % WIDTH == 0) known.previous = before;
+    if constexpr (TRANSPOSE) known = transpose_lanes<T, THREADS, SYSTEMS, true>(known, system, rank);
+    return known;
+}
+
+// ---- Short systems --------------------------------------------------------------------------------------------
+
+template <class T, int ROWS, int THREADS, int SYSTEMS, bool INTERLEAVED, bool CHECKED, Access LOWER, Access DIAG,
+          Access UPPER, Access RHS, Access OUT>
+DEVICE void solve_in_order(BatchView<const T> lower, BatchView<const T> diag, BatchView<const T> upper,
+                           BatchView<const T> rhs, BatchView<T> out, Index systems, Index middles, Index lows,
+                           Index rows, Worklist remaining) {
+    constexpr bool SHARED = shares_memory(THREADS, INTERLEAVED);
+    const int thread = threadIdx.x, n = (int)rows;
+    const int system = INTERLEAVED ? thread % SYSTEMS : thread / THREADS;
+    const int rank = INTERLEAVED ? thread / SYSTEMS : thread % THREADS;
+    const Index mine = (Index)blockIdx.x * SYSTEMS + system;
+    // Threads beyond the last system do as it does, but store nothing.
+    bool stores = mine < systems;
+    const BatchIndex at = batch_index(stores ? mine : systems - 1, systems, middles, lows);
+    const int begin = rank * ROWS, count = n - begin;
+    T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+    load_rows<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows, a, b, c, d);
+
+    if constexpr (CHECKED) {
+        const bool leave = any_of_system<THREADS, SYSTEMS, SHARED>(!is_dominant(a, b, c), system);
+        remaining.add(leave && stores && rank == 0, mine);
+        if (leave) stores = false;
+        if (SHARED && SYSTEMS == 1 ? leave : !SHARED && __all_sync(0xffffffffu, leave)) return;
+    }
+
+    scale_rows(a, b, c, d);
+    const InterfaceRow<T> row = forward_eliminate(a, b, c, d);
+    const InterfaceUnknowns<T> known = solve_interfaces<T, THREADS, SYSTEMS, INTERLEAVED>(row, system, rank);
+    back_substitute(a, c, d, known.previous, known.own);
+
+    T sum = T();  // stays zero if all are finite
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) sum = fnma(T(), d[k], sum);
+    const bool finite = ops::equal(sum, T());
+    if (any_of_system<THREADS, SYSTEMS, SHARED>(!finite, system)) {
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) d[k] = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    if (stores) save<OUT>(out.system(at) + begin * out.along, out.along, count, d);
+}
+
+// ---- Long systems ---------------------------------------------------------------------------------------------
+
+// A reduced system: the interface rows of the warps of the level below, 7 arrays of numbers to each system, and behind
+// all of them the unknowns of these rows.
+template <class T>
+struct InterfaceLevel {
+    T* numbers;
+    Index systems, rows;
+
+    DEVICE operator SystemBatch<T>() const {
+        SystemBatch<T> s = {};
+        s.lower.base = numbers, s.out = {numbers + 7 * systems * rows, 0, 0, rows, 1};
+        s.systems = s.lows = systems, s.middles = 1, s.rows = rows;
+        return s;
+    }
+};
+
+// Loads a thread's rows: those of the given systems on the first level. On the others an interface row, coupled with
+// the next.
+template <bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS, class T, int ROWS>
+DEVICE void load_level(const SystemBatch<T>& s, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS],
+                       T (&d)[ROWS]) {
+    if constexpr (FIRST_LEVEL) {
+        const BatchIndex at = s.index(system);
+        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows, a, b, c, d);
+    } else {
+        const T* from = s.lower.base + system * 7 * s.rows;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const Index at = begin + k, next = min(at + 1, s.rows - 1);
+            InterfaceRow<T> row = {T(), from_real<T>(1)};
+            if (at < s.rows) {
+                row = {from[at], from[s.rows + at], from[2 * s.rows + at], from[3 * s.rows + at]};
+                row.couple(from[4 * s.rows + next], from[5 * s.rows + next], from[6 * s.rows + next]);
+            }
+            a[k] = row.lower, b[k] = row.diag, c[k] = row.upper, d[k] = row.rhs;
+        }
+    }
+}
+
+// Reduces a level to the next. CHECKED: marks blocks with a row that is not dominant.
+template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS>
+DEVICE void reduce_in_order(SystemBatch<T> s, SystemBatch<T> next, unsigned* marks) {
+    const Index blocks = WarpRows<ROWS>::count_blocks(s.rows);
+    for_each_part(s.systems, blocks, [](Index) { return true; }, [&](Index system, Index block) {
+        const WarpRows<ROWS> part(s.rows, block);
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level<FIRST_LEVEL, LOWER, DIAG, UPPER, RHS>(s, system, part.begin, a, b, c, d);
+        if constexpr (CHECKED && FIRST_LEVEL) {
+            const bool leave = __syncthreads_or(!is_dominant(a, b, c));
+            if (threadIdx.x == 0) marks[system * blocks + block] = leave;
+            if (leave) return;
+        }
+        if (FIRST_LEVEL) scale_rows(a, b, c, d);
+        CyclicReduction<32, T> reduction;
+        const InterfaceRow<T> row = reduction.reduce(forward_eliminate(a, b, c, d));
+        if (threadIdx.x % 32 == 31 && part.number < part.parts)
+            row.store(const_cast<T*>(next.lower.base) + system * 7 * next.rows + part.number, next.rows);
+    });
+}
+
+// Solves the last level, a block to each system, and initialises the state of every system.
+template <class T, int ROWS, int THREADS, bool CHECKED>
+DEVICE void solve_top_in_order(SystemBatch<T> s, SystemState* states, const unsigned* marks, Index blocks) {
+    for_each_part(s.systems, 1, [](Index) { return true; }, [&](Index system, Index) {
+        bool exchange = false;
+        if constexpr (CHECKED) {
+            for (Index block = threadIdx.x; block < blocks; block += THREADS)
+                exchange |= marks[system * blocks + block] != 0;
+            exchange = __syncthreads_or(exchange);
+        }
+        if (threadIdx.x == 0) states[system] = {{0, 0}, exchange, 0, 0, 0};
+        if (exchange) return;
+        const Index begin = threadIdx.x * ROWS;
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level<false, STRIDED, STRIDED, STRIDED, STRIDED>(s, system, begin, a, b, c, d);
+        const InterfaceRow<T> row = forward_eliminate(a, b, c, d);
+        const InterfaceUnknowns<T> known = solve_interfaces<T, THREADS, 1, false>(row, 0, threadIdx.x);
+        back_substitute(a, c, d, known.previous, known.own);
+        save<STRIDED>(s.out.base + system * s.rows + begin, 1, (int)(s.rows - begin), d);
+        __syncthreads();  // all have read the shared rows and unknowns of this system
+    });
+}
+
+// Computes the unknowns of a level, given those of the next.
+template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS,
+          Access OUT>
+DEVICE void expand_in_order(SystemBatch<T> s, SystemBatch<T> next, SystemState* states) {
+    const auto due = [&](Index system) { return !CHECKED || !states[system].exchange; };
+    for_each_part(s.systems, WarpRows<ROWS>::count_blocks(s.rows), due, [&](Index system, Index block) {
+        const WarpRows<ROWS> part(s.rows, block);
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level<FIRST_LEVEL, LOWER, DIAG, UPPER, RHS>(s, system, part.begin, a, b, c, d);
+        if (FIRST_LEVEL) scale_rows(a, b, c, d);
+        CyclicReduction<32, T> reduction;
+        reduction.reduce(forward_eliminate(a, b, c, d));
+        const T* const known = next.out.base + system * next.rows + min(part.number, part.parts - 1);
+        const T before = part.number > 0 ? known[-1] : T(), own = reduction.back_substitute(before, known[0]);
+        T previous = from_below<32>(own, 1);
+        if (threadIdx.x % 32 == 0) previous = before;
+        back_substitute(a, c, d, previous, own);
+        save<OUT>(s.out.system(s.index(system)) + part.begin * s.out.along, s.out.along, part.count, d);
+        if constexpr (FIRST_LEVEL) {
+            T sum = T();  // stays zero if all are finite
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < part.count) sum = fnma(T(), d[k], sum);
+            if (!ops::equal(sum, T())) atomicOr(&states[system].not_finite, 1u);
+        }
+    });
+}

@@ -1,0 +1,245 @@
+"""Tridiagonal systems by CUDA kernels: what they refuse, the launches for short systems, and what prepares a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from parprims import _cuda
+from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_name, is_jax
+from parprims._dispatch import directly
+from parprims._layout import row_major
+from parprims._memo import Memo
+from parprims._tridiagonal_array import array, empty
+from parprims._tridiagonal_batch import (
+    TUNING,
+    Block,
+    Problem,
+    Tuning,
+    block_in_order,
+    exchanging_block,
+    fits_block,
+    make_batch,
+    source,
+    stable_block,
+)
+from parprims._tridiagonal_long import make_long_plan
+from parprims._tridiagonal_system import LAPACK, System
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def make_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
+    """Return the launches for a problem, or None if its arrays have too many axes."""
+    fits = fits_block(tuning, problem.nbytes, problem.n)
+    return (make_short_plan if fits else make_long_plan)(problem, tuning)
+
+
+def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
+    """Return the launches for systems that a block can hold, or None if their arrays have too many axes.
+
+    A launch leaves the systems that it does not solve to those behind it, by lists in scratch.
+    """
+    batch = make_batch(problem)
+    if batch is None:
+        return None
+    n, systems, interleaved = problem.n, problem.systems, batch.interleaved
+    is_float32 = problem.dtype == "float32"
+    everything = _cuda.Struct(type="Worklist")
+    left = [
+        _cuda.Struct(
+            _cuda.Pointer("zeroed", "unsigned", elements=2 * at),
+            _cuda.Pointer("temporary", "unsigned", elements=batch.systems if at else 0),
+            type="Worklist",
+        )
+        for at in range(2)
+    ]
+
+    def launch(
+        solver: str,
+        template: str,
+        block: Block,
+        *arguments: _cuda.Argument,
+        lists: tuple[_cuda.Struct, ...],
+        resident: int,
+        most: int | None = None,
+    ) -> _cuda.Launch:
+        blocks = -(-systems // block.systems)
+        return _cuda.Launch(
+            source(solver),
+            template,
+            (problem.type, block.rows, block.threads, block.systems, interleaved, *arguments),
+            (*batch.parameter.fields, *lists),
+            blocks if most is None else min(blocks, most),
+            block.size,
+            shared_bytes=block.shared_bytes,
+            resident_blocks=resident,
+        )
+
+    def in_order(is_checked: bool, remaining: _cuda.Struct) -> _cuda.Launch:
+        block = block_in_order(tuning, problem.nbytes, n, interleaved)
+        # Registers for two blocks of systems side by side.
+        two = interleaved and is_float32 and block.rows == 8 and block.size <= 512
+        resident = 2 if two else 0
+        return launch(
+            "in order", "solve_in_order", block, is_checked, *batch.access, lists=(remaining,), resident=resident
+        )
+
+    def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
+        block = exchanging_block(tuning, problem.nbytes, n, interleaved)
+        many = is_float32 and not interleaved and block.threads <= 16
+        return launch(
+            "exchanging",
+            "solve_exchanging",
+            block,
+            *batch.access,
+            lists=(given, remaining),
+            resident=tuning.resident_blocks_exchanging if many else 0,
+            most=most,
+        )
+
+    def stable(pivot: str, given: _cuda.Struct, most: int | None = None) -> _cuda.Launch:
+        block = stable_block(tuning, problem.nbytes, n, interleaved)
+        resident = tuning.resident_blocks if is_float32 and block.size <= tuning.threads else 0
+        arguments = pivot.upper(), problem.periodic
+        return launch("stable", "solve_stable", block, *arguments, lists=(given,), resident=resident, most=most)
+
+    launches: tuple[_cuda.Launch, ...]
+    lists = False
+    if problem.periodic or systems >= 2**32:
+        launches = (stable(problem.pivot, everything),)
+    elif problem.pivot == "none":
+        launches = (in_order(False, everything),)
+    else:
+        # Blocks take the systems that are left in turn: where none are, few have to find that out.
+        lists, most = True, tuning.blocks
+        if problem.pivot == "auto":
+            launches = in_order(True, left[0]), exchanging(left[0], left[1], most), stable("partial", left[1], most)
+        else:
+            launches = exchanging(everything, left[1], None), stable("partial", left[1], most)
+    return _cuda.Plan(
+        launches,
+        4,
+        ((problem.whole, problem.dtype),),
+        batch.numbers.all(),
+        zeroed_bytes=16 * lists,
+        temporary_bytes=8 * systems * lists,
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, s: System) -> str | None:
+    """Return why the kernels cannot serve a call, or None."""
+    reason = _cuda.refusal(xp, s.arrays)
+    if reason is not None:
+        return reason
+    dtype = dtype_name(s.rhs.dtype)
+    if dtype not in LAPACK:
+        return f"the kernel does not compute in {dtype}"
+    return None
+
+
+Run = Callable[..., tuple[Array, ...]]
+
+_runners: Memo[Run] = Memo()
+
+
+def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
+    """Return what computes the solutions by CUDA kernels, one launch or several."""
+    if 0 in s.shape:
+        return directly(empty)(xp, s)
+    arrays = tuple([_cuda.plain(xp, x) for x in s.arrays])
+    found = _runner(xp, s, arrays)
+    if found is None:  # more than three axes beside that of the unknowns: copies have at most two
+        return directly(_on_copies)(xp, s)
+    run = found
+    if all(one is other for one, other in zip(arrays, s.arrays, strict=True)):
+        return lambda lower, diag, upper, rhs: run(lower, diag, upper, rhs)[0]
+    return lambda *given: run(*(_cuda.plain(xp, x) for x in given))[0]
+
+
+def _on_copies(xp: Namespace, s: System) -> Array:
+    copies = (*s.coefficients(xp), xp.broadcast_to(s.rhs, s.shape))
+    arrays = tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in copies])
+    run = _runner(xp, s, arrays)
+    assert run is not None
+    return run(*arrays)[0]
+
+
+def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> Run | None:
+    """Return a function of such arrays that launches the kernels, or None if the arrays have too many axes."""
+    # More axes than the coefficients have: the first counts right-hand sides.
+    columns = s.shape[0] if len(s.shape) > len(s.rows) else 0
+    problem = Problem(
+        s.shape[1:] if columns else s.shape,
+        s.axis,
+        s.periodic,
+        s.pivot,
+        dtype_name(s.rhs.dtype),
+        columns,
+        tuple([tuple(x.shape) for x in arrays]),
+        tuple([_cuda.layout(xp, x) for x in arrays]),
+    )
+    key = (xp, None if is_jax(xp) else _cuda.device_index(xp, arrays[3]), problem)
+    found = _runners.get(key)
+    if found is not None:
+        return found
+    plan = make_plan(problem, _cuda.tuned(TUNING, _cuda.capability(xp, arrays[3])))
+    if plan is None:
+        return None
+    axis, periodic, pivot = s.axis, s.periodic, s.pivot
+
+    def system(arrays: tuple[Array, ...]) -> System:
+        shape = broadcast_shapes(*(x.shape for x in arrays))
+        rows = broadcast_shapes(*(x.shape for x in arrays[:3]), (shape[axis], *(1,) * (-1 - axis)))
+        return System(arrays=arrays, rows=tuple(rows), shape=tuple(shape), axis=axis, periodic=periodic, pivot=pivot)
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        return (array(xp, system(arrays)),)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        # The new axis leads: every array gets as many axes as the solution has, before those that it has.
+        ndim = max(x.ndim for x in arrays)
+        aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
+        return (prepare(xp, system(aligned))(*aligned),)
+
+    return _runners.keep(key, _cuda.ready(xp, plan, arrays[3], otherwise, batched))
+
+
+# ---- What CI compiles -------------------------------------------------------------------------------------------
+
+# Shapes and axes of systems of a thread, a warp and a block; of systems side by side; of the most unknowns that fit.
+_SHAPES = (
+    ((1 << 16, 5), -1),
+    ((1 << 16, 128), -1),
+    ((1 << 14, 512), -1),
+    ((1 << 12, 2000), -1),
+    ((1 << 12, 4096), -1),
+    ((1 << 8, 8000), -1),
+    ((128, 1 << 16), -2),
+    ((1000, 1 << 12), -2),
+)
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield what each is for, and the plan, of solves that reach every way of the templates."""
+    for shape, axis in _SHAPES:
+        for dtype in LAPACK:
+            for pivot in ("auto", "partial", "none"):
+                if pivot != "partial" or dtype == "float32":
+                    yield _case(shape, axis, dtype, pivot)
+            yield _case(shape, axis, dtype, "auto", periodic=True)
+    for dtype in LAPACK:
+        yield _case((4, 1 << 24), -1, dtype, "auto")
+        yield _case((1 << 16,), -1, dtype, "auto")
+        yield _case((4, 1 << 24), -1, dtype, "none", periodic=True)
+
+
+def _case(
+    shape: tuple[int, ...], axis: int, dtype: str, pivot: str, *, periodic: bool = False
+) -> tuple[str, _cuda.Plan]:
+    problem = Problem(shape, axis, periodic, pivot, dtype, 0, (shape,) * 4, ((row_major(shape), 0),) * 4)
+    plan = make_plan(problem, TUNING[90])
+    assert plan is not None
+    return f"solve {dtype}", plan

@@ -1,0 +1,479 @@
+// Elimination with exchanges of rows in the order of a tree, which is always accurate: no regular matrix lacks a pivot,
+// and the solution is refined once by its residual.
+//
+// A segment is the rows i ... j-1 of a system, known by two equations between y[i] = (x[i-1], x[i]) and y[j] = (x[j-1],
+// x[j]). Phases of a block (solve_stable), of which 3 to 6 run again for the residual of the first solution where its
+// error asks for that:
+//   1. The threads copy the rows of the block's systems to shared memory, adjacent threads adjacent rows.
+//   2. AUTO, for periodic systems: they look whether every row is diagonally dominant. Rows of such systems are not
+//      exchanged.
+//   3. Every thread makes one segment of its rows. Each row that is appended eliminates x[j-1] from three equations.
+//      The one used for that is kept, to compute x[j-1] once its neighbours are known.
+//   4. Adjacent segments are merged in pairs, log2(THREADS) times. Two segments are four equations, of which two
+//      eliminate the y they share; these two take the place of the right segment in shared memory.
+//   5. The last segment begins and ends with the same y, that of a periodic system; the corners of others are zero.
+//      Down the same tree every kept pair of equations gives the y between two that are known.
+//   6. Every thread computes its unknowns from the first and last of them, and looks at the residual of its rows.
+//   7. Of two solutions the one with the smaller backward error goes to shared memory, and from there to the result.
+// The equation that eliminates an unknown is the one with its largest coefficient, rows having been scaled by a power
+// of two to a largest coefficient from 1 to 2; without exchanges it is the unknown's own row. All of the rows that hold
+// an unknown are among the three or four equations, so no regular matrix lacks a pivot.
+
+enum Pivot { AUTO, PARTIAL, NONE };
+
+// ---- Equations ------------------------------------------------------------------------------------------------
+
+template <class T, int COUNT>
+struct Equation {
+    T a[COUNT];
+    T rhs;
+};
+
+// Exchanges two equations, if exchanges are allowed, so that `first` has the larger coefficient of an unknown.
+template <class T, int COUNT>
+DEVICE void choose_pivot(bool exchange, int unknown, Equation<T, COUNT>& first, Equation<T, COUNT>& other) {
+    if (exchange && abs1(other.a[unknown]) > abs1(first.a[unknown])) {
+        const Equation<T, COUNT> larger = other;
+        other = first;
+        first = larger;
+    }
+}
+
+// a / b, given the reciprocal of b; nearly always rounded correctly.
+DEVICE float divide(float a, float b, float reciprocal_b) {
+    const float quotient = a * reciprocal_b;
+    return __fmaf_rn(fnma(quotient, b, a), reciprocal_b, quotient);
+}
+DEVICE double divide(double a, double b, double reciprocal_b) {
+    const double quotient = a * reciprocal_b;
+    return __fma_rn(fnma(quotient, b, a), reciprocal_b, quotient);
+}
+template <class T>
+DEVICE Complex<T> divide(Complex<T> a, Complex<T> b, Complex<T> reciprocal_b) {
+    const Complex<T> quotient = mul(a, reciprocal_b), correction = mul(fnma(quotient, b, a), reciprocal_b);
+    return {quotient.re + correction.re, quotient.im + correction.im};
+}
+
+// Eliminates an unknown from an equation by another, given the reciprocal of its coefficient there. Its coefficient in
+// the equation itself is not written, and not read again.
+template <class T, int COUNT>
+DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, T pivot_reciprocal, Equation<T, COUNT>& other) {
+    const T factor = divide(other.a[unknown], first.a[unknown], pivot_reciprocal);
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k)
+        if (k != unknown) other.a[k] = fnma(factor, first.a[k], other.a[k]);
+    other.rhs = fnma(factor, first.rhs, other.rhs);
+}
+
+// Two equations in (x[i-1], x[i], x[j-1], x[j]). Without exchanges p is that of row i and q that of row j-1.
+template <class T>
+struct Segment {
+    Equation<T, 4> p, q;
+};
+
+// Appends row j to a segment. Returns the pivot equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), from which x[j-1] is
+// computed in back substitution, with the reciprocal of its coefficient in the coefficient's place.
+template <class T>
+DEVICE Equation<T, 5> append_row(Segment<T>& s, bool exchange, T lower, T diag, T upper, T rhs) {
+    Equation<T, 5> first = {{s.q.a[0], s.q.a[1], s.q.a[2], s.q.a[3], T()}, s.q.rhs};
+    Equation<T, 5> other = {{s.p.a[0], s.p.a[1], s.p.a[2], s.p.a[3], T()}, s.p.rhs};
+    Equation<T, 5> row = {{T(), T(), lower, diag, upper}, rhs};
+    choose_pivot(exchange, 2, first, other);
+    choose_pivot(exchange, 2, first, row);
+    const T pivot_reciprocal = reciprocal(first.a[2]);
+    eliminate(2, first, pivot_reciprocal, other);
+    eliminate(2, first, pivot_reciprocal, row);
+    first.a[2] = pivot_reciprocal;
+    s.p = {{other.a[0], other.a[1], other.a[3], other.a[4]}, other.rhs};
+    s.q = {{row.a[0], row.a[1], row.a[3], row.a[4]}, row.rhs};
+    return first;
+}
+
+// A slot holds the numbers of a segment, then those of the two pivot equations of a merge, then a y.
+constexpr int SLOT_NUMBERS = 13;
+
+// Slots in memory: number k of slot i is COUNT * k + i elements behind the first, or count * k + i if COUNT is 0.
+template <class T, int COUNT>
+struct SegmentStore {
+    T* first;
+    Index count;
+
+    DEVICE T& at(Index slot, int k) const {
+        if constexpr (COUNT > 0)
+            return first[k * COUNT + (int)slot];
+        else
+            return first[k * count + slot];
+    }
+
+    DEVICE void store(Index slot, const Segment<T>& s) const {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) at(slot, k) = s.p.a[k], at(slot, 4 + k) = s.q.a[k];
+        at(slot, 8) = s.p.rhs, at(slot, 9) = s.q.rhs;
+    }
+    DEVICE Segment<T> load(Index slot) const {
+        Segment<T> s;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) s.p.a[k] = at(slot, k), s.q.a[k] = at(slot, 4 + k);
+        s.p.rhs = at(slot, 8), s.q.rhs = at(slot, 9);
+        return s;
+    }
+
+    // Merges two segments, in the slot of the left one. The pivot equations of the y they share go to that of the
+    // right.
+    DEVICE void merge(Index left_slot, Index right_slot, bool exchange) const {
+        const Segment<T> left = load(left_slot), right = load(right_slot);
+        // Columns: the shared y, the one before it, the one behind it.
+        const auto of_left = [](const Equation<T, 4>& e) -> Equation<T, 6> {
+            return {{e.a[2], e.a[3], e.a[0], e.a[1], T(), T()}, e.rhs};
+        };
+        const auto of_right = [](const Equation<T, 4>& e) -> Equation<T, 6> {
+            return {{e.a[0], e.a[1], T(), T(), e.a[2], e.a[3]}, e.rhs};
+        };
+        Equation<T, 6> first = of_left(left.q), second = of_right(right.p), p = of_left(left.p), q = of_right(right.q);
+        choose_pivot(exchange, 0, first, second);
+        choose_pivot(exchange, 0, first, p);
+        choose_pivot(exchange, 0, first, q);
+        const T reciprocal0 = reciprocal(first.a[0]);
+        eliminate(0, first, reciprocal0, second);
+        eliminate(0, first, reciprocal0, p);
+        eliminate(0, first, reciprocal0, q);
+        first.a[0] = reciprocal0;
+        choose_pivot(exchange, 1, second, p);
+        choose_pivot(exchange, 1, second, q);
+        const T reciprocal1 = reciprocal(second.a[1]);
+        eliminate(1, second, reciprocal1, p);
+        eliminate(1, second, reciprocal1, q);
+        second.a[1] = reciprocal1;
+        store(left_slot, {{{p.a[2], p.a[3], p.a[4], p.a[5]}, p.rhs}, {{q.a[2], q.a[3], q.a[4], q.a[5]}, q.rhs}});
+#pragma unroll
+        for (int k = 0; k < 6; ++k) at(right_slot, k) = first.a[k];
+        at(right_slot, 6) = first.rhs;
+#pragma unroll
+        for (int k = 1; k < 6; ++k) at(right_slot, 6 + k) = second.a[k];
+        at(right_slot, 12) = second.rhs;
+    }
+
+    // Puts the y that a merge eliminated in the place of its pivot equations, given the y before and the one behind.
+    DEVICE void back_substitute(Index before, Index slot, Index behind) const {
+        const T known[4] = {at(before, 0), at(before, 1), at(behind, 0), at(behind, 1)};
+        T shared0 = at(slot, 6), shared1 = at(slot, 12);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            shared0 = fnma(at(slot, 2 + k), known[k], shared0);
+            shared1 = fnma(at(slot, 8 + k), known[k], shared1);
+        }
+        shared1 = mul(shared1, at(slot, 7));
+        shared0 = mul(fnma(at(slot, 1), shared1, shared0), at(slot, 0));
+        at(slot, 0) = shared0, at(slot, 1) = shared1;
+    }
+
+    // Puts the y with which a whole system begins and ends in the place of its only segment.
+    DEVICE void close(Index slot) const {
+        const Segment<T> s = load(slot);
+        Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
+        Equation<T, 2> second = {{ops::add(s.p.a[0], s.p.a[2]), ops::add(s.p.a[1], s.p.a[3])}, s.p.rhs};
+        choose_pivot(true, 0, first, second);
+        eliminate(0, first, reciprocal(first.a[0]), second);
+        const T y1 = ops::divide(second.rhs, second.a[1]);
+        at(slot, 0) = ops::divide(fnma(first.a[1], y1, first.rhs), first.a[0]);
+        at(slot, 1) = y1;
+    }
+};
+
+// Merges the segments 0 ... count-1 in pairs until the first is all of them. Segment i is in slot(i).
+template <class N, class Kept, class Slot, class Sync>
+DEVICE void merge_all(const Kept& slots, N count, int thread, int threads, bool exchange, Slot slot, Sync sync) {
+#pragma unroll 1
+    for (N apart = 1; apart < count; apart *= 2) {
+#pragma unroll 1
+        for (N left = 2 * apart * thread; left + apart < count; left += 2 * apart * threads)
+            slots.merge(slot(left), slot(left + apart), exchange);
+        sync();
+    }
+}
+
+// Puts the y with which every segment begins in its place, given the first and the last one in slot(0) and `end`.
+template <class N, class Kept, class Slot, class Sync>
+DEVICE void back_substitute_all(const Kept& slots, N count, int thread, int threads, Index end, Slot slot, Sync sync) {
+    N apart = 1;
+    while (2 * apart < count) apart *= 2;
+#pragma unroll 1
+    for (; apart > 0; apart /= 2) {
+#pragma unroll 1
+        for (N left = 2 * apart * thread; left + apart < count; left += 2 * apart * threads) {
+            const N middle = left + apart;
+            slots.back_substitute(slot(left), slot(middle), middle + apart < count ? (Index)slot(middle + apart) : end);
+        }
+        sync();
+    }
+}
+
+// ---- A block --------------------------------------------------------------------------------------------------
+
+// What the threads of a system tell each other: the bits of the largest backward errors of both solutions; whether rows
+// are exchanged, the solution is to be refined, and has unknowns that are not finite.
+struct BlockState {
+    unsigned long long errors[2];
+    unsigned exchange, refine, not_finite;
+};
+
+template <class T, int ROWS, int THREADS, int SYSTEMS, bool INTERLEAVED>
+struct BlockSolver {
+    static constexpr int BLOCK_THREADS = THREADS * SYSTEMS;
+
+    T *lower, *diag, *upper, *rhs;  // in shared memory
+    // One slot more for the y behind the last segment of a chunk, and one so that what follows is aligned.
+    SegmentStore<T, BLOCK_THREADS + 2> slots;
+    BlockState* state;
+    // The rows of a system, its segments (threads that have rows) and its places in an array; which system and which of
+    // its threads this is, how many rows it has and the place of the first.
+    int n, segments, pitch, system, rank, count, own;
+
+    // Returns the place of a row of this thread's system. Every ROWS + 1st place is unused, against bank conflicts,
+    // unless systems are interleaved.
+    DEVICE int place(int row) const {
+        return INTERLEAVED ? row * SYSTEMS + system : system * pitch + row + row / ROWS;
+    }
+    DEVICE int slot(int other) const { return INTERLEAVED ? other * SYSTEMS + system : system * THREADS + other; }
+
+    // Separates writes of the threads of a system from reads of others.
+    static DEVICE void sync() {
+        if constexpr (!INTERLEAVED && THREADS <= 32)
+            __syncwarp();
+        else
+            __syncthreads();
+    }
+
+    struct Row {
+        T lower, diag, upper;
+    };
+    DEVICE Row row(int k) const {
+        const int at = own + (INTERLEAVED ? k * SYSTEMS : k);
+        return {lower[at], diag[at], upper[at]};
+    }
+    static DEVICE Real<T> scaling(const Row& r) {
+        return binary_scale(::fmax(::fmax(abs1(r.lower), abs1(r.diag)), abs1(r.upper)));
+    }
+    DEVICE bool dominant() const {
+        bool all = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) {
+                const Row r = row(k);
+                all = all && abs1(r.lower) + abs1(r.upper) <= abs_max(r.diag);
+            }
+        return all;
+    }
+
+    // Makes one segment of all rows of the system, with right-hand sides b(k, row), in slot 0.
+    template <class Rhs>
+    DEVICE void reduce(bool exchange, Rhs b, Equation<T, 5> (&kept)[ROWS]) const {
+        Segment<T> s = {};
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) {
+                const Row r = row(k);
+                const Real<T> scale = scaling(r);
+                const T l = scaled(r.lower, scale), d = scaled(r.diag, scale), u = scaled(r.upper, scale);
+                const T f = scaled(b(k, r), scale);
+                if (k == 0) {
+                    // A single row shares x[i] with the next y; that is its second equation.
+                    s.p = {{l, d, T(), u}, f};
+                    s.q = {{T(), from_real<T>(1), from_real<T>(-1), T()}, T()};
+                } else if (k == 1) {
+                    s.p.a[2] = s.p.a[3], s.p.a[3] = T();
+                    s.q = {{T(), l, d, u}, f};
+                } else {
+                    kept[k] = append_row(s, exchange, l, d, u, f);
+                }
+            }
+        slots.store(slot(rank), s);
+        sync();
+        merge_all(slots, segments, rank, THREADS, exchange, [&](int i) { return slot(i); }, sync);
+    }
+
+    // Computes the unknowns, and x[i-1] and x[j], given the first and the last y in slot 0 and `end`.
+    DEVICE void expand(const Equation<T, 5> (&kept)[ROWS], int end, T (&x)[ROWS], T& before, T& behind) const {
+        back_substitute_all(slots, segments, rank, THREADS, end, [&](int i) { return slot(i); }, sync);
+        before = slots.at(slot(rank), 0);
+        const T start = slots.at(slot(rank), 1);
+        const int next = rank + 1 < segments ? slot(rank + 1) : end;
+        T near = slots.at(next, 0), far = slots.at(next, 1);
+        behind = far;
+#pragma unroll
+        for (int k = ROWS - 1; k > 0; --k)
+            if (k < count) {
+                x[k] = near;
+                if (k > 1) {
+                    const Equation<T, 5>& e = kept[k];
+                    T y = fnma(e.a[0], before, e.rhs);
+                    y = fnma(e.a[1], start, y);
+                    y = fnma(e.a[3], near, y);
+                    y = mul(fnma(e.a[4], far, y), e.a[2]);
+                    far = near, near = y;
+                }
+            }
+        x[0] = start;
+        sync();  // all have read their ys before the slots are written again
+    }
+
+    template <class Rhs>
+    DEVICE void solve(bool exchange, Rhs b, T (&x)[ROWS], T& before, T& behind) const {
+        Equation<T, 5> kept[ROWS];
+        reduce(exchange, b, kept);
+        if (rank == 0) slots.close(slot(0));
+        sync();
+        expand(kept, slot(0), x, before, behind);
+    }
+
+    // Returns the residual of row k of this thread. `largest` becomes its backward error if that is larger, or infinity
+    // if that is not finite.
+    DEVICE T residual(int k, const Row& c, const T (&x)[ROWS], T before, T behind, Real<T>& largest) const {
+        using R = Real<T>;
+        const T f = rhs[own + (INTERLEAVED ? k * SYSTEMS : k)];
+        const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
+        const T own = ops::multiply(c.diag, x[k]);
+        const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
+        const T r = ops::subtract(ops::subtract(ops::subtract(f, below), own), above);
+        const R all = abs1(f) + abs1(below) + abs1(own) + abs1(above);
+        const R error = all == (R)0 ? (R)0 : abs1(r) / all;
+        largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
+        return r;
+    }
+    // Returns whether the backward error of a row of this thread is above so many eps.
+    DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind, Real<T> eps = 6) const {
+        bool off = false;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) {
+                const Row r = row(k);
+                Real<T> all;
+                const T residual = row_residual(r.lower, r.diag, r.upper, rhs[own + (INTERLEAVED ? k * SYSTEMS : k)],
+                                       k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                                       k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
+                off = off || exceeds(eps, abs1(residual), all);
+            }
+        return off;
+    }
+    DEVICE void record_errors(const Real<T> (&errors)[2]) const {
+        if (count == 0) return;
+        for (int k = 0; k < 2; ++k)
+            atomicMax(&state[system].errors[k], (unsigned long long)__double_as_longlong((double)errors[k]));
+    }
+};
+
+template <class T, int ROWS, int THREADS, int SYSTEMS, bool INTERLEAVED, Pivot PIVOT, bool PERIODIC>
+DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, BatchView<const T> upper,
+                         BatchView<const T> rhs, BatchView<T> out, Index systems, Index middles, Index lows,
+                         Index rows, Worklist given) {
+    using B = BlockSolver<T, ROWS, THREADS, SYSTEMS, INTERLEAVED>;
+    extern __shared__ uint4 shared[];
+    B block;
+    const int n = block.n = (int)rows;
+    block.segments = (n + ROWS - 1) / ROWS;
+    block.pitch = block.segments * (INTERLEAVED ? ROWS : ROWS + 1);
+    const int places = SYSTEMS * block.pitch;
+    block.lower = reinterpret_cast<T*>(shared);
+    block.diag = block.lower + places;
+    block.upper = block.diag + places;
+    block.rhs = block.upper + places;
+    block.slots.first = block.rhs + places;
+    block.state = reinterpret_cast<BlockState*>(block.slots.first + SLOT_NUMBERS * (B::BLOCK_THREADS + 2));
+    const int thread = threadIdx.x;
+    const int system = block.system = INTERLEAVED ? thread % SYSTEMS : thread / THREADS;
+    const int rank = block.rank = INTERLEAVED ? thread / SYSTEMS : thread % THREADS;
+    block.own = block.place(rank * ROWS);
+    block.count = max(0, min(ROWS, n - rank * ROWS));
+    const Index listed = given.counts ? given.take() : systems;
+#pragma unroll 1
+    for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
+        // Threads beyond the last system do as it does, but store nothing.
+        const Index first = base + system;
+        const bool stores = first < listed;
+        const Index counted = stores ? first : listed - 1;
+        const BatchIndex at = batch_index(given.counts ? given.list[counted] : counted, systems, middles, lows);
+        const T *from_lower = lower.system(at), *from_diag = diag.system(at), *from_upper = upper.system(at);
+
+        // Adjacent threads load what is adjacent in memory.
+        const auto loaded = [&](int k) { return INTERLEAVED ? rank * ROWS + k : rank + k * THREADS; };
+        const T* from_rhs = rhs.system(at);
+        BlockState& state = block.state[system];
+        if (rank == 0) state = {{0, 0}, PIVOT == PARTIAL, 0, 0};
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = loaded(k), place = block.place(row);
+            if (row < n) {
+                block.lower[place] = row > 0 || PERIODIC ? from_lower[row * lower.along] : T();
+                block.diag[place] = from_diag[row * diag.along];
+                block.upper[place] = row < n - 1 || PERIODIC ? from_upper[row * upper.along] : T();
+                block.rhs[place] = from_rhs[row * rhs.along];
+            }
+        }
+        B::sync();  // rows and states are there for all
+        if (PIVOT == AUTO) {
+            if (!block.dominant()) atomicOr(&state.exchange, 1u);
+            B::sync();  // all have looked at their rows
+        }
+        const bool exchange = PIVOT != NONE && state.exchange != 0;
+
+        // A second pass solves for the residual of the first solution. Systems that do not need it keep that.
+        T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
+        Real<T> errors[2] = {};
+        bool refine = false, together = false;
+#pragma unroll 1
+        for (int pass = 0; pass <= together; ++pass) {
+            T more_before, more_behind;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) last[k] = x[k];
+            block.solve(
+                exchange,
+                [&](int k, typename B::Row row) {
+                    if (pass == 0) return block.rhs[block.own + (INTERLEAVED ? k * SYSTEMS : k)];
+                    return block.residual(k, row, last, before, behind, errors[0]);
+                },
+                x, more_before, more_behind);
+            before = ops::add(before, more_before), behind = ops::add(behind, more_behind);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < block.count) x[k] = ops::add(last[k], x[k]);
+            if (PIVOT != NONE && pass == 0) {
+                if (exchange && block.has_large_error(x, before, behind)) atomicOr(&state.refine, 1u);
+                B::sync();  // all have looked at their rows
+                refine = state.refine != 0;
+                if constexpr (INTERLEAVED || THREADS > 32)
+                    together = __syncthreads_or(refine);
+                else
+                    together = __any_sync(0xffffffffu, refine);
+            }
+        }
+        if (together) {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
+            block.record_errors(errors);
+            B::sync();  // all have told their errors
+            if (!refine || !(state.errors[1] < state.errors[0])) {
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k) x[k] = last[k];
+            }
+        }
+        bool finite = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < block.count) {
+                block.rhs[block.own + (INTERLEAVED ? k * SYSTEMS : k)] = x[k];
+                finite = finite && ops::isfinite(x[k]);
+            }
+        if (!finite) atomicOr(&state.not_finite, 1u);
+        B::sync();  // the solution is there for all
+        T* to = out.system(at);
+        const T nan = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
+        const bool not_finite = state.not_finite != 0;
+        if (stores) {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (loaded(k) < n) to[loaded(k) * out.along] = not_finite ? nan : block.rhs[block.place(loaded(k))];
+        }
+        B::sync();  // all have read the solution before the next systems come
+    }
+}

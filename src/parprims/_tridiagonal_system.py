@@ -1,0 +1,178 @@
+"""Tridiagonal systems as every method is given them, what they map a vector to, and how well a solution solves them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from parprims._arrays import Array, Namespace, dtype_name
+from parprims._dispatch import Checked
+
+LAPACK = {"float32": "sgtsv", "float64": "dgtsv", "complex64": "cgtsv", "complex128": "zgtsv"}
+"""The dtypes that LAPACK and the kernel compute in, with LAPACK's routine."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class System(Checked):
+    """A checked call: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
+
+    ``arrays`` are lower, diag, upper and rhs, of the dtype computed in. The coefficients broadcast to ``rows``,
+    and with rhs to ``shape``, that of the solution. Several right-hand sides of a system lie along an axis of rhs
+    before those of the coefficients. ``axis`` counts from the end.
+    """
+
+    rows: tuple[int, ...]
+    shape: tuple[int, ...]
+    axis: int
+    periodic: bool
+    pivot: str
+
+    @property
+    def rhs(self) -> Array:
+        """The right-hand sides."""
+        return self.arrays[3]
+
+    @property
+    def n(self) -> int:
+        """The number of unknowns of a system."""
+        return self.shape[self.axis]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the coefficients are those of one system only."""
+        return math.prod(self.rows) == self.n
+
+    def coefficients(self, xp: Namespace) -> tuple[Array, Array, Array]:
+        """Return lower, diag and upper, each broadcast to ``rows``."""
+        lower, diag, upper = (
+            x if tuple(x.shape) == self.rows else xp.broadcast_to(x, self.rows) for x in self.arrays[:3]
+        )
+        return lower, diag, upper
+
+    def for_rhs(self, rhs: Array) -> System:
+        """Return the system for right-hand sides of the full shape."""
+        return dataclasses.replace(self, arrays=(*self.arrays[:3], rhs), key=None)
+
+    def transposed(self, xp: Namespace, rhs: Array) -> System:
+        """Return the system of the transposed matrix for right-hand sides of the full shape."""
+        lower, diag, upper, _ = self.arrays
+        lower, upper = transposed(xp, lower, upper, self.axis)
+        return dataclasses.replace(self, arrays=(lower, diag, upper, rhs), key=None)
+
+
+def transposed(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
+    """Return lower and upper of the transposed matrix. Unless a system is periodic its corners are not read."""
+
+    def moved(x: Array, distance: int) -> Array:
+        return x if x.ndim == 0 or x.shape[axis] == 1 else xp.roll(x, distance, axis=axis)
+
+    return moved(upper, 1), moved(lower, -1)
+
+
+def slice_rows(axis: int, start: int, stop: int) -> tuple[Any, ...]:
+    """Return the index that takes rows start to stop along an axis counted from the end."""
+    return (..., slice(start, stop), *(slice(None),) * (-1 - axis))
+
+
+def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
+    """Return lower and upper with zeros for lower[0] and upper[n-1]."""
+    n = lower.shape[axis]
+    if n == 0:
+        return lower, upper
+    zero = xp.zeros_like(lower[slice_rows(axis, 0, 1)])
+    return (
+        xp.concat([zero, lower[slice_rows(axis, 1, n)]], axis=axis),
+        xp.concat([upper[slice_rows(axis, 0, n - 1)], zero], axis=axis),
+    )
+
+
+def residual(xp: Namespace, s: System, x: Array, factor: Array | None = None) -> tuple[Array, Array]:
+    """Return rhs - A x and |A| |x| + |rhs|.
+
+    With a factor for each row, coefficients and unknowns of the row are multiplied by it, and rhs by its square; what
+    that makes infinite counts as zero.
+    """
+
+    def scaled(y: Array) -> Array:
+        if factor is None:
+            return y
+        y = y * factor
+        return xp.where(xp.isfinite(y), y, xp.zeros_like(y))
+
+    rhs = scaled(scaled(s.rhs))
+    lower, diag, upper = s.coefficients(xp)
+    if not s.periodic and s.n > 0:
+        lower, upper = ends_cleared(xp, lower, upper, s.axis)
+    terms = (
+        scaled(lower) * scaled(xp.roll(x, 1, axis=s.axis)),
+        scaled(diag) * scaled(x),
+        scaled(upper) * scaled(xp.roll(x, -1, axis=s.axis)),
+    )
+    size = xp.abs(rhs) + xp.abs(terms[0]) + xp.abs(terms[1]) + xp.abs(terms[2])
+    return rhs - terms[0] - terms[1] - terms[2], size
+
+
+def product(xp: Namespace, s: System, x: Array) -> Array:
+    """Return A x."""
+    return -residual(xp, s.for_rhs(xp.zeros_like(x)), x)[0]
+
+
+def backward_error(xp: Namespace, s: System, x: Array) -> Array:
+    """Return max |rhs - A x| / (|A| |x| + |rhs|) over the axis: 0 for 0/0, inf where anything is not finite."""
+    return _largest_ratio(xp, s, *residual(xp, s, x))
+
+
+def _largest_ratio(xp: Namespace, s: System, residual: Array, size: Array) -> Array:
+    error = xp.abs(residual) / xp.where(size == 0, xp.ones_like(size), size)
+    error = xp.where(xp.isfinite(size) & xp.isfinite(error), error, xp.full_like(error, math.inf))
+    return xp.max(error, axis=s.axis) if s.n > 0 else xp.sum(error, axis=s.axis)
+
+
+def safe_backward_error(xp: Namespace, s: System, x: Array) -> Array:
+    """Return what `backward_error` does, but inf only for solutions that are not finite.
+
+    Rows whose products overflow are computed from smaller numbers, and rows whose products underflow from larger ones.
+    The factors are powers of two, so that other rows keep their bits. Where all products of a row together are near the
+    least normal number, a factor of 2^(3/4 of the exponents' range) makes only numbers overflow that are multiplied by
+    zero.
+    """
+    _, size = residual(xp, s, x)
+    info = xp.finfo(size.dtype)
+    exponents = round(math.log2(float(info.max)))
+    larger, same = xp.full_like(size, 2.0 ** (3 * exponents // 4)), xp.ones_like(size)
+    factor = xp.where(size < 4 * float(info.smallest_normal), larger, same)
+    factor = xp.where(xp.isfinite(size), factor, xp.full_like(size, 2.0 ** (-exponents // 2 - 2)))
+    error = _largest_ratio(xp, s, *residual(xp, s, x, factor))
+    return xp.where(xp.all(xp.isfinite(x), axis=s.axis), error, xp.full_like(error, math.inf))
+
+
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def status(xp: Namespace, s: System, x: Array, error: Array, dtype: Any) -> Array:
+    """Return 0 for each solution, 1 where there is none and 2 where its backward error is large for its dtype."""
+    finite = xp.all(xp.isfinite(x), axis=s.axis)
+    eps = _EPS.get(dtype_name(dtype)) or xp.finfo(error.dtype).eps
+    inaccurate = xp.astype(error > math.sqrt(eps), xp.int32)
+    return xp.where(finite, 2 * inaccurate, xp.ones_like(inaccurate))
+
+
+def nan(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return NaN for each solution: an array, because version 2023.12 of the standard selects from no numbers."""
+    return xp.full_like(x[slice_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
+
+
+def whole(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return x with NaN throughout each solution that is not finite throughout."""
+    return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, nan(xp, x, axis))
+
+
+_ROUNDED_TO_INFINITY = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""The least number that rounds to infinity."""
+
+
+def rounded(xp: Namespace, x: Array, dtype: Any, axis: int) -> Array:
+    """Return x in a 16-bit dtype, NaN throughout each solution that is not finite in it."""
+    within = xp.abs(x) < _ROUNDED_TO_INFINITY[dtype_name(dtype)]
+    return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, nan(xp, x, axis)), dtype)

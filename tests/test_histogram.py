@@ -1,0 +1,308 @@
+"""Histograms against a loop over the elements, which compares each with every edge."""
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims import _histogram
+from tests import emulator
+from tests.contract import compare, eps, random
+
+REAL = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
+
+
+def loop(x, edges, weights=None):
+    """Return the number of elements, or the sum of weights, of every bin."""
+    last = len(edges) - 2
+    counts = [0] * (last + 1)
+    for at, element in enumerate(x.reshape(-1)):
+        for bin in range(last + 1):
+            if edges[bin] <= element and (element < edges[bin + 1] or (bin == last and element == edges[-1])):
+                counts[bin] += 1 if weights is None else weights.reshape(-1)[at]
+                break
+    return np.array([float(one) if isinstance(one, float) else int(one) for one in counts])
+
+
+def wide(x):
+    """Return numbers in a dtype that Python compares exactly."""
+    return x.astype(np.float64 if x.dtype.kind not in "iu" else object)
+
+
+def check(backend, run, method, x, *, weights=None, **options):
+    """Compare with the loop over the edges that came back; return the edges."""
+    arrays = {} if weights is None else {"weights": backend.asarray(weights)}
+    if isinstance(options.get("bins"), np.ndarray):
+        options["bins"] = backend.asarray(options["bins"])
+    counts, edges = run(parprims.histogram, backend.asarray(x), method=method, **options, **arrays)
+    found = backend.to_numpy(edges)
+    plain = None if weights is None else wide(weights)
+    bound = 0
+    if weights is not None and weights.dtype.kind not in "iu":
+        name = "float32" if weights.dtype.name in ("float16", "bfloat16") else weights.dtype.name
+        bound = x.size * eps(name) * loop(wide(x), found, abs(plain))
+        bound = bound + (
+            0 if name == weights.dtype.name else eps(weights.dtype.name) * loop(wide(x), found, abs(plain))
+        )
+    compare(backend, counts, loop(wide(x), found, plain), bound)
+    return found
+
+
+class TestBins:
+    methods = ("kernel", "native", "array")
+
+    @pytest.mark.sanitize
+    def test_lengths(self, backend, run, method, rng, subtests):
+        for n in (0, 1, 2, 33, 300) if backend.name == "jax" else (0, 1, 2, 31, 32, 33, 255, 256, 257, 300, 5000):
+            for bins in (1, 2, 7) if backend.name == "jax" else (1, 2, 7, 33):
+                with subtests.test(n=n, bins=bins):
+                    x = random(rng, (n,), "float32")
+                    edges = check(backend, run, method, x, bins=bins)
+                    if n:
+                        assert (edges[0], edges[-1]) == ((x.min(), x.max()) if n > 1 else (x[0] - 0.5, x[0] + 0.5))
+
+    @pytest.mark.parametrize("dtype", REAL)
+    def test_dtypes(self, backend, run, method, rng, dtype):
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        x = random(rng, (7, 30), dtype)
+        check(backend, run, method, x, bins=5)
+        edges = np.array([-2, 0, 1, 4], x.dtype if dtype[0] == "f" else np.float64 if dtype[0] == "u" else "int64")
+        check(backend, run, method, x, bins=edges.astype(np.float64) if dtype == "bfloat16" else edges)
+
+    def test_edges_are_found_exactly(self, backend, run, method):
+        """Elements that are edges, and their neighbours, of edges whose places no division hits."""
+        edges = np.linspace(0, 1, 8)
+        x = np.concatenate([edges, np.nextafter(edges, -1), np.nextafter(edges, 2)])
+        check(backend, run, method, x, bins=7, range=(0.0, 1.0))
+        check(backend, run, method, x, bins=edges)
+        uneven = np.array([-1.0, 0.25, 0.25, 0.5, 3.0])
+        check(backend, run, method, np.append(x, uneven), bins=uneven)
+
+    def test_range(self, backend, run, method, rng):
+        x = random(rng, (500,), "float64")
+        edges = check(backend, run, method, x, bins=9, range=(-1, 0.5))
+        np.testing.assert_allclose(edges, np.linspace(-1, 0.5, 10), rtol=1e-15)
+        assert check(backend, run, method, x, bins=2, range=(3.0, 3.0)).tolist() == [2.5, 3.0, 3.5]
+        assert check(backend, run, method, x[:0], bins=2).tolist() == [0.0, 0.5, 1.0]
+
+    def test_special_values(self, backend, run, method):
+        x = np.array([np.nan, 1.0, -np.inf, 2.0, np.inf, -0.0, 0.0])
+        check(backend, run, method, x, bins=2, range=(0.0, 2.0))
+        counts, edges = run(parprims.histogram, backend.asarray(x), 3, method=method)
+        assert backend.to_numpy(counts).tolist() == [0, 0, 0]
+        assert np.isnan(backend.to_numpy(edges)[0])
+        check(backend, run, method, x, bins=np.array([-np.inf, 0.0, np.inf]))
+
+    def test_density(self, backend, run, method, rng):
+        x = random(rng, (300,), "float64")
+        expected, edges = np.histogram(x, [-1, 0, 2], density=True)
+        counts, _ = run(parprims.histogram, backend.asarray(x), backend.asarray(edges), density=True, method=method)
+        np.testing.assert_allclose(backend.to_numpy(counts), expected, rtol=1e-14)
+
+    def test_views(self, backend, run, method, rng):
+        x = random(rng, (40, 30), "float32")
+        for view in (x[::2], x.T, x[:, 3:17]):
+            array = backend.asarray(x)
+            part = {x[::2].shape: array[::2, :], x.T.shape: array.T, (40, 14): array[:, 3:17]}[view.shape]
+            counts, edges = run(parprims.histogram, part, 6, method=method)
+            compare(backend, counts, loop(view, backend.to_numpy(edges)))
+
+    def test_like_numpy(self, backend, run, method, rng):
+        x = rng.normal(size=1000)
+        expected, edges = np.histogram(x, 50, range=(-2, 2))
+        counts, found = run(parprims.histogram, backend.asarray(x), 50, range=(-2, 2), method=method)
+        if backend.name != "jax":  # whose compiler joins a product and a sum
+            np.testing.assert_array_equal(backend.to_numpy(found), edges)
+            np.testing.assert_array_equal(backend.to_numpy(counts), expected)
+
+
+class TestWeights:
+    methods = ("kernel", "native", "array")
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8"])
+    def test_dtypes(self, backend, run, method, rng, dtype):
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        x = random(rng, (400,), "float32")
+        for bins in (1, 6):
+            check(backend, run, method, x, bins=bins, weights=random(rng, (400,), dtype))
+
+    def test_order_shows(self, backend, run, rng):
+        """The same bits twice, where every other order of additions gives others."""
+        x = rng.integers(0, 3, 20_000).astype(np.float32)
+        weights = random(rng, (20_000,), "float32") * 10.0 ** rng.integers(-6, 6, 20_000).astype(np.float32)
+        arrays = backend.asarray(x), backend.asarray(weights)
+        for name in ("kernel", "array"):
+            first, second = (
+                backend.to_numpy(run(parprims.histogram, arrays[0], 3, weights=arrays[1], method=name)[0])
+                for _ in range(2)
+            )
+            assert first.tobytes() == second.tobytes()
+
+
+class TestKernel:
+    @pytest.fixture
+    def small(self, gpu, monkeypatch):
+        """A GPU, on which little shared memory and scratch is used."""
+        emulator.forget(monkeypatch)
+        tuning = _histogram._Tuning(counters=20, sums_bytes=8 * 4 * 12, runs=5, partial_bytes=2000, each=2, blocks=6)
+        monkeypatch.setattr(_histogram, "_TUNING", tuning)
+        return gpu
+
+    @pytest.mark.sanitize
+    def test_many_bins(self, small, run, rng, subtests):
+        """Counters in global memory, and sums by several groups of blocks."""
+        for n in (1, 700, 9000):
+            for bins in (12, 13, 20, 21, 100):
+                with subtests.test(n=n, bins=bins):
+                    x = random(rng, (n,), "float32")
+                    check(small, run, "kernel", x, bins=bins)
+                    check(small, run, "kernel", x, bins=bins, weights=random(rng, (n,), "float32"))
+                    check(small, run, "kernel", x, bins=np.sort(rng.normal(size=bins + 1)))
+
+    @pytest.mark.sanitize
+    def test_equal_elements(self, gpu, run, rng):
+        """All lanes of a warp have one bin, or every other one has none."""
+        for x in (np.full(3000, 2.5), np.tile([2.5, np.nan], 1500), np.tile([2.5, 9.0, 1.0], 1000)):
+            x = x.astype(np.float32)
+            check(gpu, run, "kernel", x, bins=4, range=(0, 4))
+            check(gpu, run, "kernel", x, bins=4, range=(0, 4), weights=random(rng, (3000,), "float64"))
+
+    def test_jax(self, monkeypatch, rng):
+        """In a program for JAX the kernel stands, and what computes the same elsewhere; under vmap too."""
+        jax = pytest.importorskip("jax")
+        emulator.install_for_jax(monkeypatch)
+        x = rng.normal(size=(3, 50)).astype(np.float32)
+
+        def count(x):
+            return parprims.histogram(x, 5, range=(-2, 2), method="kernel")[0]
+
+        text = jax.jit(count).trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()
+        assert "gpu" in text
+        expected = np.stack([np.histogram(row, 5, (-2, 2))[0] for row in x])
+        np.testing.assert_array_equal(jax.vmap(count)(x), expected)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "error", "words"),
+        [
+            ({"bins": 0}, ValueError, "bins must be at least 1"),
+            ({"bins": -3}, ValueError, "bins must be at least 1"),
+            ({"bins": 2**31}, ValueError, "bins must be at least 1 and less than"),
+            ({"bins": 2.5}, TypeError, "bins must be an integer or an array of edges"),
+            ({"bins": True}, TypeError, "bins must be an integer or an array of edges"),
+            ({"bins": [0, 1]}, TypeError, "bins must be an integer or an array of edges"),
+            ({"range": (1, 0)}, ValueError, "range must be finite and ascend"),
+            ({"range": (0, np.inf)}, ValueError, "range must be finite and ascend"),
+            ({"range": 3}, TypeError, "range must be a pair of numbers"),
+            ({"range": ("a", "b")}, TypeError, "range must fit"),
+            ({"density": 1}, TypeError, "density must be True or False"),
+            ({"method": "vendor"}, ValueError, "method must be one of auto, kernel, native, array"),
+        ],
+    )
+    def test_named(self, backend, rng, options, error, words):
+        with pytest.raises(error, match=f"^{words}"):
+            parprims.histogram(backend.asarray(random(rng, (5,), "float32")), **options)
+
+    def test_arrays_named(self, backend, rng):
+        x = backend.asarray(random(rng, (5,), "float32"))
+        for edges in (x[:1], backend.xp.reshape(x[:4], (2, 2))):
+            with pytest.raises(ValueError, match=r"^bins must have one dimension and two edges"):
+                parprims.histogram(x, edges)
+        with pytest.raises(ValueError, match=r"^range must be None where bins are edges"):
+            parprims.histogram(x, x, range=(0, 1))
+        with pytest.raises(ValueError, match=r"^weights must have the shape of x"):
+            parprims.histogram(x, weights=x[:3])
+        with pytest.raises(TypeError, match=r"^x must have a dtype of kind"):
+            parprims.histogram(x > 0)
+        with pytest.raises(TypeError, match=r"^x must be an array"):
+            parprims.histogram([1.0, 2.0])
+
+
+def test_remembered(backend, rng):
+    """The second call of a kind takes the same way as the first, and tells."""
+    x = backend.asarray(random(rng, (100,), "float32"))
+    with parprims.explain() as calls:
+        results = [parprims.histogram(x, 4)[0] for _ in range(3)]
+    assert len({(one.primitive, one.method, tuple(one.refusals.items())) for one in calls}) == 1
+    assert len({backend.to_numpy(one).tobytes() for one in results}) == 1
+
+
+def test_inputs_untouched(backend, run, rng):
+    x, weights = random(rng, (300,), "float32"), random(rng, (300,), "float32")
+    arrays = backend.asarray(x.copy()), backend.asarray(weights.copy())
+    for name in ("native", "array"):
+        if backend.name != "array-api-strict" or name == "array":
+            run(parprims.histogram, arrays[0], weights=arrays[1], method=name)
+    np.testing.assert_array_equal(backend.to_numpy(arrays[0]), x)
+    np.testing.assert_array_equal(backend.to_numpy(arrays[1]), weights)
+
+
+# ---- What the fuzz makes of it (tests/fuzz.py finds these by their names) ----------------------------------------
+
+WRONG_OPTIONS = {
+    "bins": (0, -1, 2.5, "ten", None, True, [0, 1], (0, 1), 2**31, np.float64(3), {}),
+    "range": ((1, 0), (0,), 3, "ab", ("a", "b"), (0, np.inf), (np.nan, 1), {}, (0, 1, 2), [[0], [1]], (1j, 2)),
+    "density": (0, 1, None, "yes", [], 0.5),
+}
+
+
+def draw(d, name):
+    """Return a valid call, whose result is held against the loop over the edges that come back."""
+    from tests import fuzz
+
+    x = d.values(d.shape(), d.dtype(*fuzz.REAL))
+    array, x = d.array(x)
+    options = {}
+    if d.chance(0.3):
+        edges = np.sort(d.values((int(d.rng.integers(2, 6)),), d.dtype("float32", "float64"), tame=True))
+        if x.dtype.kind not in "iu" and x.dtype.name != edges.dtype.name and d.backend.name == "array-api-strict":
+            edges = edges.astype(x.dtype)
+        options["bins"], _ = d.array(edges)
+    else:
+        options |= {"bins": int(d.rng.integers(1, 9))} if d.chance(0.8) else {}
+        options |= {"range": (-3.0, 2)} if d.chance(0.5) and x.dtype.kind != "u" else {}
+    weights = None
+    if d.chance(0.3):
+        weights = d.values(x.shape, d.dtype("int8", "int32", "float64"), tame=True)
+        options["weights"], weights = d.array(weights)
+
+    def check_result(got):
+        counts, edges = (d.backend.to_numpy(one) for one in got)
+        if counts.shape != (len(edges) - 1,):
+            return f"shapes are {counts.shape} and {edges.shape}"
+        expected = loop(wide(x), edges, None if weights is None else wide(weights))
+        close = np.allclose(counts.astype(float), expected.astype(float), rtol=1e-12, atol=1e-12)
+        return None if close else f"counts are {counts.tolist()}, not {expected.tolist()}"
+
+    return fuzz.Call(name, [array], options, check_result)
+
+
+def test_torch_compile(rng):
+    """One node of the graph, forward and under vmap, also where the length is a symbol."""
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(random(rng, (3, 40), "float64"))
+    edges = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+
+    def counted(x, weights=None):
+        return parprims.histogram(x, 4, range=(-1.0, 1.0), weights=weights)
+
+    program = torch.compile(counted, fullgraph=True, dynamic=True, backend="aot_eager")
+    for one in (x, x[:2], x[0, :5]):
+        for weights in (None, one * 2):
+            for found, expected in zip(program(one, weights), counted(one, weights), strict=True):
+                assert torch.equal(found, expected)
+    by_edges = torch.compile(lambda x: parprims.histogram(x, edges)[0], fullgraph=True, backend="aot_eager")
+    assert torch.equal(by_edges(x), parprims.histogram(x, edges)[0])
+    rows = torch.compile(torch.func.vmap(lambda x: counted(x)[0]), fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(rows, torch.stack([counted(row)[0] for row in x]))
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return parprims.histogram(x, 5)[0]
+
+    exported = torch.export.export(Module(), (x,))
+    nodes = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert sum("parprims" in node for node in nodes) == 1

@@ -1,0 +1,103 @@
+"""What a call would launch."""
+
+import dataclasses
+import importlib.util
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._cuda import compiler
+
+X = np.arange(100_000, dtype=np.float32)
+COEFFICIENTS = np.stack([X * 0 - 1, X * 0 + 4, X * 0 - 1, X])
+
+CALLS = {
+    "sum": (parprims.sum, (X,), {}, "reduce_"),
+    "cumulative_sum": (parprims.cumulative_sum, (X,), {}, "scan_"),
+    "linear_recurrence": (parprims.linear_recurrence, (X, X), {}, "scan_"),
+    "sort": (parprims.sort, (X,), {}, "count_digits"),
+    "matmul": (parprims.matmul, (X, X), {"kernel": "naive"}, "multiply_"),
+    "solve_tridiagonal": (parprims.solve_tridiagonal, COEFFICIENTS, {}, ""),
+}
+
+
+@pytest.mark.emulator
+class TestLaunches:
+    @pytest.mark.parametrize("name", CALLS)
+    def test_every_primitive(self, gpu, name):
+        if gpu.name != "emulated" and not gpu.streams:
+            pytest.skip("JAX has them in its programs")
+        function, arrays, options, template = CALLS[name]
+        found = parprims.launches(function, *map(gpu.asarray, arrays), method="kernel", **options)
+        assert found[0].name.startswith(template)
+        for one in found:
+            assert one.name.partition("<")[0] in one.source
+            assert one.source.count('extern "C"') == 1
+            assert one.grid > 0
+            assert 0 < one.block <= 1024
+            assert one.block % 32 == 0
+            assert len(set(one.parameters)) == len(one.parameters)
+            inside = one.source[one.source.index(" kernel(") :]
+            for parameter in one.parameters:
+                assert parameter in inside
+
+    @pytest.mark.skipif(compiler.refusal() is not None, reason="needs NVRTC")
+    def test_registers(self, gpu):
+        (one,) = parprims.launches(parprims.sum, gpu.asarray(X), method="kernel")
+        assert 8 <= one.registers <= 255
+
+    def test_a_later_call_computes(self, gpu, run):
+        """Neither the call that was listed nor one like it before changes what comes."""
+        x = gpu.asarray(X)
+        before = parprims.sum(x, method="kernel")
+        listed = [parprims.launches(parprims.sum, x, method="kernel") for _ in range(2)]
+        assert listed[0] == listed[1]
+        assert len(listed[0]) >= 1
+        assert float(parprims.sum(x, method="kernel")) == float(before)
+
+    def test_on_cupy(self, gpu):
+        """Kernels launched by hand give what the call gives, and a changed one what its change makes of it."""
+        if gpu.name != "cupy":
+            pytest.skip("needs CuPy")
+        import cupy
+
+        x = gpu.asarray(X)
+        for function in (parprims.sum, parprims.cumulative_sum, parprims.sort):
+            found = parprims.launches(function, x, method="kernel")
+            for one in found:
+                one.raw_kernel()((one.grid,), (one.block,), one.arguments, shared_mem=one.shared_bytes)
+            result = found[0].arguments[found[0].parameters.index("out0")]
+            cupy.testing.assert_array_equal(result, function(x, method="kernel"))
+        (one,) = parprims.launches(parprims.sum, x, method="kernel")
+        changed = dataclasses.replace(one, source=one.source.replace("long long", "const long long", 1))
+        assert changed.raw_kernel().num_regs == changed.registers
+
+
+def test_nothing_to_launch():
+    for function in (parprims.sum, parprims.sort, parprims.cumulative_sum):
+        assert parprims.launches(function, X) == []
+        assert parprims.launches(function, X, method="array") == []
+    assert parprims.sum(X[:10]) == 45
+
+
+def test_refused():
+    with pytest.raises(parprims.MethodRefused, match="not on a CUDA device"):
+        parprims.launches(parprims.sum, X, method="kernel")
+    with pytest.raises(TypeError, match="x must be an array"):
+        parprims.launches(parprims.sum, [1, 2])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX")
+def test_in_a_program():
+    """Within a JAX program a call is listed while it is traced."""
+    import jax
+
+    seen = []
+
+    def program(x):
+        seen.append(parprims.launches(parprims.sum, x))
+        return parprims.sum(x)
+
+    assert float(jax.jit(program)(np.ones(5, np.float32))) == 5
+    assert seen == [[]]
