@@ -73,6 +73,9 @@ class TestBins:
         """Elements that are edges, and their neighbours, of edges whose places no division hits."""
         edges = np.linspace(0, 1, 8)
         x = np.concatenate([edges, np.nextafter(edges, -1), np.nextafter(edges, 2)])
+        if backend.name == "jax":  # XLA on a CPU takes subnormal numbers for zero
+            tiny = np.finfo(x.dtype).tiny
+            x = np.where((x != 0) & (np.abs(x) < tiny), np.copysign(tiny, x), x)
         check(backend, run, method, x, bins=7, range=(0.0, 1.0))
         check(backend, run, method, x, bins=edges)
         uneven = np.array([-1.0, 0.25, 0.25, 0.5, 3.0])
