@@ -170,6 +170,7 @@ class Driver:
         self.run(stream.value)
 
     def _cuStreamGetId(self, stream, place):
+        assert stream not in self.captures, "the capture has ended, for it cannot take this call"
         numbers = self.current.__dict__ if stream == 2 else self.numbers  # 2 means another one in every thread
         if stream not in numbers:
             numbers[stream] = next(self.unused)

@@ -161,6 +161,8 @@ class Driver:
     def number(self, stream: int) -> int:
         """Return a number that no other stream has: the driver gives the handle of one that is gone to a new one.
 
+        It may not be asked of a stream that is being captured, for that ends the capture.
+
         Drivers before CUDA 12 do not number streams; there it is the handle, but for 2, which means another stream in
         every thread.
         """
@@ -300,6 +302,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.end: End | None = None
+        self.turn = threading.Lock()  # of the thread whose launches, one after another, have scratch of the graph
         self.scratch: dict[tuple[Any, ...], tuple[int, int]] = {}  # addresses and sizes
         self.memory: list[tuple[int, int, int]] = []  # devices, addresses and sizes
         self.spare: list[tuple[int, int, int]] = []  # of these, what an earlier graph had

@@ -92,9 +92,10 @@ class Runner:
         several = len(plan.launches) > 1
         shared = {**plan.zeros(), "scratch": plan.scratch_bytes}
         self._scratch = {f"{kind} of several" if several else kind: nbytes for kind, nbytes in shared.items()}
-        self._in_turns = several and any(shared.values())
+        self._shares = any(shared.values())
+        self._in_turns = several and self._shares
         # A graph has scratch of its own, and memory of CuPy's, which PyTorch gives it itself.
-        self._asks_for_graphs = torch is None or any(shared.values())
+        self._asks_for_graphs = torch is None or self._shares
         self._is_capturing, self._number = self._driver.is_capturing, self._driver.number
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
@@ -107,7 +108,8 @@ class Runner:
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self._captured(stream, arrays)
         outputs = tuple([output() for output in self._outputs])
-        number = stream if stream < 2 else self._number(stream)
+        # Asked of a stream that is being captured, its number would end the capture.
+        number = self._number(stream) if self._shares and stream > 1 else stream
         packets = self._packets.get(number)
         try:
             packet = packets.pop()  # type: ignore[union-attr]  # one thread has it until it is put back
@@ -136,12 +138,10 @@ class Runner:
         """Return what a call returns for one input, output and launch, sooner: small arrays wait for little else."""
         observed(self.plan, (x,), self._device)
         stream = self._stream()
-        packets = self._packets.get(stream if stream < 2 else self._number(stream))
-        if (
-            packets
-            and (self._current_device is None or self._current_device() == self._device)
-            and not (self._asks_for_graphs and stream > 1 and self._is_capturing(stream))
-        ):
+        if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
+            return self(x)[0]
+        packets = self._packets.get(self._number(stream) if self._shares and stream > 1 else stream)
+        if packets and (self._current_device is None or self._current_device() == self._device):
             output = self._outputs[0]()
             try:
                 packet = packets.pop()
@@ -207,6 +207,7 @@ class Runner:
                 for kind, nbytes in self._scratch.items()
             ]
             packet = self._filled(stream, scratch)
+            packet.turn = graph.turn
             for at, array in enumerate((*arrays, *outputs)):
                 packet.values[at] = self._address(array)
             status = self._launch_all(packet)
@@ -221,15 +222,16 @@ class Runner:
             scratch = [
                 self._driver.scratch(self._device, stream, kind, nbytes) for kind, nbytes in self._scratch.items()
             ]
-        return self._filled(stream, scratch)
+        packet = self._filled(stream, scratch)
+        if self._in_turns:
+            packet.turn = self._driver.turn(self._device, stream)
+        return packet
 
     def _filled(self, stream: int, scratch: Sequence[int]) -> Packet:
         plan = self.plan
         addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last is what is temporary
         packet = Packet(plan, stream, (*addresses, *scratch, *plan.integers))
         packet.zeroed = len(addresses)
-        if self._in_turns:
-            packet.turn = self._driver.turn(self._device, stream)
         return packet
 
     def _load(self) -> None:
