@@ -506,8 +506,13 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
         tile_a.fetch_whole(a);
         tile_b.fetch_whole(b);
         const S *const from_a = shared_a + stage * M * K, *const from_b = shared_b + stage * N * K;
+        if constexpr (Op::LONG) {  // K times over it would fill the instruction cache, and the compiler's time
+#pragma unroll 1
+            for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
+        } else {
 #pragma unroll
-        for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
+            for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
+        }
         stage ^= 1;
         put();
     }

@@ -105,6 +105,7 @@ def semiring(problem: Problem, *, immutable: bool) -> str:
             "    static DEVICE Element save(Sum x) {",
             f"        return store<Element>(ops::cast<{register_type(memory)}>(x));",
             "    }",
+            f"    static constexpr bool LONG = {'true' if product.lines.long or total.lines.long else 'false'};",
             f"    static DEVICE Sum identity() {{ return {identity}; }}",
             *function("add", "earlier", "later", total),
             *function("multiply", "x", "y", product),

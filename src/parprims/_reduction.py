@@ -339,6 +339,7 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Traced:
             raise Untraceable(f"the kernel has no dtype {name}")
     loaded = tuple([(name, f"x{index}") for index, name in enumerate(inputs)])
     immutable = is_jax(xp)
+    lines: list[str]
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
     else:

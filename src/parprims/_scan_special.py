@@ -268,12 +268,14 @@ def _specialise(
     def working(code: str, name: str) -> tuple[tuple[str, str]]:
         return ((name, f"ops::cast<{register_type(name)}>({code})"),)
 
-    lines, values = [], [f"x{at}" for at in range(len(inputs))]
+    lines: list[str] = []
+    ends: list[str] = []
+    values = [f"x{at}" for at in range(len(inputs))]
     if element is not None:
         given = [working(f"x{at}", name) for at, name in enumerate(wide)]
         made = trace("element", element, *given, packed=False)
         lines, values = made.lines, list(made.outputs)
-    ends, codes = [], [f"state.v{component}" for component, _ in outputs]
+    codes = [f"state.v{component}" for component, _ in outputs]
     if result is not None:
         given = [((name, f"state.v{at}"),) for at, name in enumerate(states)]
         given += [working(f"value(raw.x{at})", name) for at, name in enumerate(wide)]

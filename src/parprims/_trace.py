@@ -57,9 +57,13 @@ class _InPlaceError(Exception):
 
 
 class _Lines(list[str]):
-    """The lines of a trace, and whether arrays of the caller's library never change: ``x += y`` then makes another."""
+    """The lines of a trace, and whether arrays of the caller's library never change: ``x += y`` then makes another.
+
+    ``long`` says that one of them calls a function that the compiler replaces with dozens of instructions.
+    """
 
     immutable = False
+    long = False
 
 
 class Dtype:
@@ -86,7 +90,7 @@ class Scalar:
     shape: tuple[int, ...] = ()
     ndim = 0
 
-    def __init__(self, lines: list[str], dtype: str, code: str, *, argument: bool = False) -> None:
+    def __init__(self, lines: _Lines, dtype: str, code: str, *, argument: bool = False) -> None:
         self._lines, self._dtype, self._code, self._argument = lines, dtype, code, argument
 
     @property
@@ -154,7 +158,7 @@ _WRITERS = ("copyto", "fill_diagonal", "place", "put", "putmask", "put_along_axi
 
 def _written(x: Any) -> None:
     """Raise if x is an argument of the function that is traced, and of a library where it can be written to."""
-    if isinstance(x, Scalar) and x._argument and not getattr(x._lines, "immutable", False):
+    if isinstance(x, Scalar) and x._argument and not x._lines.immutable:
         raise _InPlaceError
 
 
@@ -204,7 +208,7 @@ def _another(x: Scalar) -> Scalar:
     return Scalar(x._lines, x._dtype, x._code)
 
 
-def _emit(lines: list[str], dtype: str, expression: str) -> Scalar:
+def _emit(lines: _Lines, dtype: str, expression: str) -> Scalar:
     name = f"t{len(lines)}"
     lines.append(f"const {register_type(dtype)} {name} = {expression};")
     return Scalar(lines, dtype, name)
@@ -225,7 +229,7 @@ def _cast(value: Scalar, dtype: str) -> Scalar:
     return _emit(value._lines, dtype, expression)
 
 
-def _constant(lines: list[str], value: Any, dtype: str) -> Scalar:
+def _constant(lines: _Lines, value: Any, dtype: str) -> Scalar:
     """Return a Python or NumPy scalar as a literal of the dtype; refuse one of a kind the dtype cannot hold."""
     value = value.item() if isinstance(value, np.generic) else value
     kind = dtype_kind(dtype)
@@ -267,6 +271,11 @@ _REAL = ("int", "uint", "float")
 _BITS = ("bool", "int", "uint")
 _FLOATING = ("float", "complex")
 
+_LONG = (
+    "exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "pow atan2 hypot logaddexp".split()
+)
+
 # name: (operand kinds, whether the result is bool); the C++ function has the same name.
 _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     "add": (_NUMERIC, False),
@@ -303,11 +312,7 @@ _ELEMENTWISE: dict[str, tuple[tuple[str, ...], bool]] = {
     "isfinite": (_FLOATING, True),
     "signbit": (("float",), True),
     "conj": (_NUMERIC, False),
-    **dict.fromkeys(
-        "sqrt exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "pow atan2 hypot copysign logaddexp".split(),
-        (("float",), False),
-    ),
+    **dict.fromkeys((*_LONG, "sqrt", "copysign"), (("float",), False)),
     **dict.fromkeys("floor ceil trunc round".split(), (_REAL, False)),
 }
 
@@ -349,7 +354,9 @@ def _elementwise(name: str) -> Callable[..., Any]:
         dtype = xs[0]._dtype
         if dtype_kind(dtype) not in kinds:
             raise Untraceable(f"{name} is not defined for {dtype}")
-        return _emit(xs[0]._lines, "bool" if to_bool else dtype, f"ops::{name}({', '.join(x._code for x in xs)})")
+        lines = xs[0]._lines
+        lines.long |= name in _LONG
+        return _emit(lines, "bool" if to_bool else dtype, f"ops::{name}({', '.join(x._code for x in xs)})")
 
     apply.__name__ = name
     return apply
@@ -477,7 +484,7 @@ def _in_place(name: str) -> Callable[..., Scalar]:
 
     def change(self: Scalar, other: Any) -> Scalar:
         result: Scalar = apply(self, other)
-        if getattr(self._lines, "immutable", False):
+        if self._lines.immutable:
             return result
         _written(self)
         if result._dtype != self._dtype:
@@ -526,7 +533,7 @@ class Trace:
     __slots__ = ("dtypes", "lines", "outputs", "single", "structure")
 
     def __init__(
-        self, lines: list[str], outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool, structure: Structure
+        self, lines: _Lines, outputs: tuple[str, ...], dtypes: tuple[str, ...], single: bool, structure: Structure
     ) -> None:
         self.lines, self.outputs, self.dtypes, self.single = lines, outputs, dtypes, single
         self.structure = structure
