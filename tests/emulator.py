@@ -26,7 +26,7 @@ import pytest
 
 from parprims import _cuda, _signature
 from parprims._cuda import compiler as compiler_of_cuda
-from parprims._cuda import libraries, xla
+from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH, observed
 from parprims._memo import Memo
 from tests import ways
@@ -360,7 +360,7 @@ class Runner:
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Launch and return the outputs; RuntimeError tells why a kernel cannot go on."""
         plan = self.plan
-        observed(plan, arrays, None)
+        observed(plan, arrays)
         before = [x.copy() for x in arrays]
         arrays = tuple(_between_pages(x) for x in arrays)
         outputs = [_Memory(int(np.prod(shape, dtype=np.int64)) * _dtype(name).itemsize) for shape, name in plan.outputs]
@@ -466,7 +466,6 @@ def install_for_torch(patch: pytest.MonkeyPatch) -> None:
         return "a gradient is asked for" if torch.is_grad_enabled() and any(x.requires_grad for x in xs) else None
 
     forget(patch)
-    patch.setitem(libraries.KNOWN_TYPES, torch.Tensor, "torch")
     patch.setattr(_cuda, "refusal", refusal)
     patch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x.resolve_conj())

@@ -405,7 +405,6 @@ def library(request, monkeypatch):
     monkeypatch.setattr(runner_module, "library", lambda _: request.param)
     monkeypatch.setattr(libraries, "cupy", lambda: cupy)
     monkeypatch.setattr(libraries, "torch", lambda: torch)
-    monkeypatch.setattr(libraries, "KNOWN_TYPES", {})
     monkeypatch.setattr(driver_module.End, "_idle", [])
 
     def loaded(device, code, shared_bytes):

@@ -5,22 +5,35 @@ import threading
 
 import numpy as np
 import pytest
+from array_api_compat import numpy as xp
 
 import parprims
-from parprims._dispatch import Method, Methods
+from parprims._dispatch import Checked, Method, Methods, directly
 
 X = np.array([3.0, 1.0, 2.0])
 NO_GPU = "the arrays are not on a CUDA device"
 
 
+def method(run, refusal=None, slower=None):
+    """Return a method given functions of the call's only argument."""
+    reasons = [reason and (lambda _, call, reason=reason: reason(*call.arrays)) for reason in (refusal, slower)]
+    return Method(directly(lambda _, call: run(*call.arrays)), *reasons)
+
+
+def toy_of(**methods):
+    """Return a function of a method's name and the call's only argument."""
+    found = Methods("toy", **methods)
+    return lambda name, x: found(name, xp, Checked(arrays=(x,)))
+
+
 def toy(**reasons):
     """Return methods that return their name and argument; reasons are each one's (refusal, slower)."""
 
-    def method(name):
+    def named(name):
         refusal, slower = reasons.get(name, (None, None))
-        return Method(lambda x: (name, x), lambda _: refusal, lambda _: slower)
+        return method(lambda x: (name, x), lambda _: refusal, lambda _: slower)
 
-    return Methods("toy", first=method("first"), second=method("second"), last=Method(lambda x: ("last", x)))
+    return toy_of(first=named("first"), second=named("second"), last=method(lambda x: ("last", x)))
 
 
 class TestChoice:
@@ -53,15 +66,14 @@ class TestChoice:
                 toy()(method, 5)
 
     def test_refusals_see_the_arguments(self):
-        short = Methods(
-            "toy",
-            first=Method(lambda _: "first", lambda x: "too long" if len(x) > 2 else None),
-            last=Method(lambda _: "last"),
+        short = toy_of(
+            first=method(lambda _: "first", lambda x: "too long" if len(x) > 2 else None),
+            last=method(lambda _: "last"),
         )
         assert [short("auto", "ab"), short("auto", "abc")] == ["first", "last"]
 
     def test_an_error_in_a_refusal_is_no_refusal(self):
-        broken = Methods("toy", first=Method(lambda x: x, lambda x: x.missing), last=Method(lambda x: x))
+        broken = toy_of(first=method(lambda x: x, lambda x: x.missing), last=method(lambda x: x))
         with pytest.raises(AttributeError):
             broken("auto", 5)
 
@@ -156,7 +168,7 @@ class TestMethods:
 
     def test_nothing_is_computed_or_recorded(self):
         computed = []
-        methods = Methods("toy", first=Method(computed.append), last=Method(computed.append))
+        methods = toy_of(first=method(computed.append), last=method(computed.append))
         with parprims.explain() as calls:
             assert parprims.methods(methods, "auto", 5) == {"first": None, "last": None}
         assert (calls, computed) == ([], [])

@@ -179,11 +179,8 @@ def is_jax(xp: Namespace) -> bool:
 
 def mode(xp: Namespace) -> bool:
     """Return whatever setting of the library decides its dtypes: whether JAX has 64-bit ones."""
-    return is_jax(xp) and wide_jax()
-
-
-def wide_jax() -> bool:
-    """Return whether JAX has 64-bit dtypes."""
+    if not is_jax(xp):
+        return False
     import jax
 
     wide: bool = jax.config.jax_enable_x64

@@ -6,7 +6,6 @@ method need not know of derivatives. PyTorch's rules are in `_derivatives_torch`
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -154,14 +153,6 @@ def _rules(xp: Namespace) -> Any:
 
 def _has_derivative(dtype: Any) -> bool:
     return dtype_kind(dtype) in ("float", "complex")
-
-
-def changed(r: Any, **fields: Any) -> Any:
-    """Return a copy of the record of a call with other fields."""
-    r = copy.copy(r)
-    for name, value in fields.items():
-        setattr(r, name, value)
-    return r
 
 
 # ---- Elements in the order of a scan, which starts at the end if reverse ----------------------------------------

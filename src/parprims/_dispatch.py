@@ -33,27 +33,6 @@ class MethodRefused(RuntimeError):
     """
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """One way to compute a primitive.
-
-    Parameters
-    ----------
-    run : callable
-        Computes the result from the primitive's internal arguments.
-    refusal : callable, optional
-        Returns the sentence why this method cannot serve the arguments, or None. It looks at dtypes, shapes,
-        devices, operators, tracing and gradient flags, never at data.
-    slower : callable, optional
-        Returns the sentence why ``auto`` passes this method by although it could serve, or None. It holds the
-        measured crossovers and does not keep a caller from asking for the method by name.
-    """
-
-    run: Callable[..., Any]
-    refusal: Refusal | None = None
-    slower: Refusal | None = None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Checked:
     """A call, checked: what every method is given. Each primitive adds fields of its own.
@@ -79,7 +58,7 @@ class Checked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class Method:
     """One way to compute a primitive.
 
     Parameters
@@ -88,14 +67,14 @@ class Way:
         Takes the namespace and a `Checked` call; returns a function of the call's arrays that computes the result. It
         keeps no array of the call, for it serves all calls of the same key.
     refusal : callable, optional
-        Takes the same; returns the sentence why this way cannot serve the call, or None. It looks at dtypes, shapes,
+        Takes the same; returns the sentence why this method cannot serve the call, or None. It looks at dtypes, shapes,
         devices, operators, tracing and gradient flags, never at data, and leaves nothing behind.
     slower : callable, optional
-        Takes the same; returns the sentence why ``auto`` passes this way by although it could serve, or None. It holds
-        the measured crossovers and does not keep a caller from asking for the method by name.
+        Takes the same; returns the sentence why ``auto`` passes this method by although it could serve, or None. It
+        holds the measured crossovers and does not keep a caller from asking for the method by name.
     derivative : callable, optional
         Takes the same, what ``prepare`` returned, and the method asked for; returns a function like it that carries
-        the derivative too, or the function itself where it does or none is asked for. A way that has this does not
+        the derivative too, or the function itself where it does or none is asked for. A method that has this does not
         refuse calls by which a derivative is asked for.
     """
 
@@ -106,7 +85,7 @@ class Way:
 
 
 def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return the ``prepare`` of a way that has nothing to prepare: ``run`` takes the namespace and the call."""
+    """Return the ``prepare`` of a method that has nothing to prepare: ``run`` takes the namespace and the call."""
 
     def prepare(xp: Any, call: Checked) -> Callable[..., Any]:
         bare = call.on(*(None,) * len(call.arrays))
@@ -209,11 +188,6 @@ def unwatched() -> Iterator[None]:
         _listing.reset(tokens[1])
 
 
-def watched() -> bool:
-    """Return whether somebody wants to know which method runs, so that every call must go through `Methods`."""
-    return bool(_calls.get()) or _listing.get()
-
-
 def listing() -> bool:
     """Return whether nothing is to be computed, for only the methods are to be listed."""
     return _listing.get()
@@ -283,11 +257,11 @@ class Methods:
     ----------
     primitive : str
         Name of the public function.
-    **methods : Way
+    **methods : Method
         The methods by name, first choice first.
     """
 
-    def __init__(self, primitive: str, /, **methods: Method | Way) -> None:
+    def __init__(self, primitive: str, /, **methods: Method) -> None:
         self.primitive = primitive
         self._methods = methods
         self._choices = ("auto", *methods)
@@ -296,17 +270,17 @@ class Methods:
         """Raise ValueError unless there is a method of the name."""
         check_choice("method", method, self._choices)
 
-    def __call__(self, method: str, /, *args: Any) -> Any:
+    def __call__(self, method: str, xp: Any, call: Checked) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
         self.check(method)
-        if isinstance(method, Abstract) and isinstance(args[-1], Checked):
-            return args[-1].empty(args[0])
+        if isinstance(method, Abstract):
+            return call.empty(xp)
         if _listing.get():
-            raise _ListedError({name: _reason(one, args, auto=True) for name, one in self._methods.items()})
+            raise _ListedError({name: _reason(one, xp, call, auto=True) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
         if method == "auto":
             for name, one in self._methods.items():
-                reason = _reason(one, args, auto=True)
+                reason = _reason(one, xp, call, auto=True)
                 if reason is None:
                     break
                 refusals[name] = reason
@@ -315,42 +289,30 @@ class Methods:
                 raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
         else:
             name, one = method, self._methods[method]
-            reason = _reason(one, args, auto=False)
+            reason = _reason(one, xp, call, auto=False)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
         if _launching.get() and name != "kernel":
             raise _ListedError({})
         for calls in _calls.get():
             calls.append(Call(self.primitive, name, refusals))
-        xp = args[0] if args else None
         with quiet(xp):
-            run, given, key = self._ready(one, args, method)
+            run = one.prepare(xp, call)
+            if one.derivative is not None:
+                run = one.derivative(xp, call, run, method)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
-                result = run(*given)
-            if key is not None:
+                result = run(*call.arrays)
+            if call.key is not None:
                 own = _quietly(run) if library(xp) == "numpy" else run
-                _prepared.keep(key, _Prepared(own, Call(self.primitive, name, refusals)))
+                _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
 
-    @staticmethod
-    def _ready(
-        one: Method | Way, args: tuple[Any, ...], method: str
-    ) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-        """Return what computes a call, what it takes, and what the call can be found again by, or None."""
-        if isinstance(one, Method):
-            return one.run, args, None
-        xp, call = args
-        run = one.prepare(xp, call)
-        if one.derivative is not None:
-            run = one.derivative(xp, call, run, method)
-        return run, call.arrays, call.key
 
-
-def _reason(method: Method | Way, args: tuple[Any, ...], *, auto: bool) -> str | None:
-    reason = method.refusal(*args) if method.refusal else None
+def _reason(method: Method, xp: Any, call: Checked, *, auto: bool) -> str | None:
+    reason = method.refusal(xp, call) if method.refusal else None
     if reason is None and auto and method.slower:
-        reason = method.slower(*args)
+        reason = method.slower(xp, call)
     return reason
 
 

@@ -31,8 +31,7 @@ from parprims._arrays import (
     shown,
     sum_dtype,
 )
-from parprims._dispatch import Checked, Methods, Way, call_key, directly, in_graph, primitive, recalled, unwatched
-from parprims._memo import Memo
+from parprims._dispatch import Checked, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._operators import BUILT_IN, segmented
 from parprims._scan_array import inclusive
 from parprims._sort import sort, sort_by_key
@@ -480,9 +479,6 @@ def _kernel_refusal(xp: Namespace, h: _Histogram) -> str | None:
     return _cuda.refusal(xp, h.arrays)
 
 
-_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
-
-
 def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return what computes the counts by one launch of a CUDA kernel."""
     bare = h.on(*(None,) * len(h.arrays))
@@ -502,18 +498,13 @@ def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]
     return run
 
 
-def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., tuple[Array, ...]]:
+def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
     """Return a function that launches the kernel on elements, edges and weights of one dimension."""
     x, edges, *weights = given
     summed = None
     if weights:
         summed = dtype_name(weights[0].dtype), dtype_name(compute_dtype(xp, h.result))
     kind = _Kind(dtype_name(x.dtype), dtype_name(edges.dtype), h.even, dtype_name(h.result), summed)
-    on = None if is_jax(xp) else _cuda.device_index(xp, x)
-    key = (xp, mode(xp), kind, x.shape[0], h.bins, on)
-    found = _runners.get(key)
-    if found is not None:
-        return found
     bare = dataclasses.replace(h, arrays=(), even=False, density=False)
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
@@ -527,7 +518,8 @@ def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., t
         arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
         return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
 
-    return _runners.keep(key, _cuda.ready(xp, _plan(kind, x.shape[0], h.bins), x, otherwise, batched))
+    key = ("histogram", mode(xp), kind, x.shape[0], h.bins)
+    return _cuda.ready(xp, x, key, lambda: _plan(kind, x.shape[0], h.bins), otherwise, batched)
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
@@ -546,7 +538,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
 
 _METHODS = Methods(
     "histogram",
-    kernel=Way(_prepare, _kernel_refusal),
-    native=Way(directly(_native), _native_refusal),
-    array=Way(directly(_array), _array_refusal),
+    kernel=Method(_prepare, _kernel_refusal),
+    native=Method(directly(_native), _native_refusal),
+    array=Method(directly(_array), _array_refusal),
 )

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parprims._cuda import compiler, driver, libraries
+from parprims import _cuda
+from parprims._arrays import library, namespace
+from parprims._cuda import compiler, libraries
 from parprims._cuda.plan import SCRATCH, Observed, Plan, observing
 from parprims._dispatch import launching
 
@@ -116,21 +118,20 @@ def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list
         try:
             function(*args, **kwargs)
         except Observed as seen:
-            return _listed(seen.plan, seen.arrays, seen.device)
+            return _listed(seen.plan, seen.arrays)
     return []
 
 
-def _listed(plan: Plan, arrays: tuple[Any, ...], device: int | None) -> list[KernelLaunch]:
-    arguments: tuple[Any, ...] = ()
-    if arrays and libraries.KNOWN_TYPES.get(type(arrays[0])) == "cupy":
-        arguments = _arguments(plan, arrays)
+def _listed(plan: Plan, arrays: tuple[Any, ...]) -> list[KernelLaunch]:
+    xp = namespace(x=arrays[0])
+    arguments = _arguments(plan, arrays) if library(xp) == "cupy" else ()
+    arch = f"sm_{_cuda.capability(xp, arrays[0])}"
     names = (
         *(f"in{index}" for index in range(plan.inputs)),
         *(f"out{index}" for index in range(len(plan.outputs))),
         *SCRATCH,
         *(number.name for number in plan.numbers),
     )
-    arch = "sm_90" if device is None else driver.current().architecture(device)
     return [
         KernelLaunch(
             name=one.name,

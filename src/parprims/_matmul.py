@@ -40,7 +40,7 @@ from parprims._arrays import (
     ring_dtype,
     shown,
 )
-from parprims._dispatch import Abstract, Checked, Methods, Way, call_key, directly, in_graph, recalled
+from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, recalled
 from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, impossible, tuning
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
 from parprims._reduce_array import tree
@@ -560,7 +560,7 @@ def _is_large_float32(p: Product) -> bool:
 
 _METHODS = Methods(
     "matmul",
-    native=Way(_prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast),
-    kernel=Way(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
-    array=Way(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
+    native=Method(_prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast),
+    kernel=Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
+    array=Method(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
 )

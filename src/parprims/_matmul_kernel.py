@@ -481,7 +481,7 @@ def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Pla
 
 def refusal(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why no kernel can serve a checked call, or None."""
-    # A derivative of sums of products is carried by what the dispatch makes of the kernel (see `Way`).
+    # A derivative of sums of products is carried by what the dispatch makes of the kernel (see `Method`).
     reason = _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in p.arrays]) if p.ring else p.arrays)
     if reason is not None:
         return reason
@@ -509,9 +509,6 @@ def _text(problem: Problem, operation: tuple[Any, Any], immutable: bool) -> str:
         return semiring(problem, immutable=immutable)
     key = operation, problem.arithmetic, immutable
     return _texts.get(key) or _texts.keep(key, semiring(problem, immutable=immutable))
-
-
-_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
 
 
 def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
@@ -543,28 +540,23 @@ def _readable(xp: Namespace, dtype: Any, a: Array, b: Array) -> tuple[Array, Arr
     return _cuda.plain(xp, cast(xp, a, dtype)), _cuda.plain(xp, cast(xp, b, dtype))
 
 
-def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> Callable[..., tuple[Array, ...]]:
+def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
     """Return a function that carries out the plan on factors like these, remembered; ``p`` holds no arrays."""
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
-    gpu = None if is_jax(xp) else _cuda.device_index(xp, a)
     problem = Problem.of(p.on(a, b))
     operation = p.operation
     if None in operation:
         # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
         # them itself later on, by themselves too, whom the runner keeps.
-        own = (id(p.add.combine), id(p.multiply.combine)) if gpu is None else ()
+        own = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
         operation = (semiring(problem, immutable=is_jax(xp)), own)
     key = (
-        operation, xp, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
-        layouts, gpu,
+        "matmul", operation, mode(xp), p.dtype, p.working, p.precision, p.shape, problem.a, problem.b, p.kernel, p.tile,
+        layouts,
     )  # fmt: skip
-    found = _runners.get(key)
-    if found is not None:
-        return found
-    text = _text(problem, p.operation, is_jax(xp))
-    plan = make_plan(problem, text, layouts, _cuda.capability(xp, a))
-    if gpu is not None:
-        return _runners.keep(key, _cuda.Runner(xp, plan, gpu))
+
+    def plan() -> _cuda.Plan:
+        return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, _cuda.capability(xp, a))
 
     def otherwise(*factors: Array) -> tuple[Array, ...]:
         other = p.of_factors(xp, *factors)
@@ -575,7 +567,7 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> Callable[..., tuple[Ar
         a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
         return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
 
-    return _runners.keep(key, _cuda.traced(plan, otherwise, batched))
+    return _cuda.ready(xp, a, key, plan, otherwise, batched)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from parprims._arrays import (
     is_scalar,
     normalize_axis,
 )
-from parprims._dispatch import Methods, Way, call_key, directly, in_graph, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import start_element
 from parprims._scan_special import Adjoint
@@ -205,8 +205,8 @@ def adjoint(
 
 _METHODS = Methods(
     "linear_recurrence",
-    kernel=Way(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
-    native=Way(directly(_recurrence_array.native), _recurrence_array.native_refusal),
-    array=Way(directly(_recurrence_array.array), derivative=_derivatives.solution),
+    kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
+    native=Method(directly(_recurrence_array.native), _recurrence_array.native_refusal),
+    array=Method(directly(_recurrence_array.array), derivative=_derivatives.solution),
 )
-_ADJOINT = Methods("linear_recurrence", kernel=Way(_scan_kernel.prepare, _scan_kernel.refusal))
+_ADJOINT = Methods("linear_recurrence", kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal))

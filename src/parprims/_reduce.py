@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _derivatives, _layout, _reduce_array, _reduce_kernel
+from parprims import _derivatives, _reduce_array, _reduce_kernel
 from parprims._arrays import (
     Array,
     admit,
@@ -23,7 +23,7 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
 )
-from parprims._dispatch import Methods, Way, call_key, directly, in_graph, listing, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, recalled
 from parprims._elements import flat, is_structured
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast
 from parprims._reduction import (
@@ -571,11 +571,9 @@ def _checked(
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Way(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
-        native=Way(_reduce_array.prepare_native, _reduce_array.native_refusal),
-        array=Way(directly(_reduce_array.array), _reduce_array.array_refusal),
+        kernel=Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
+        native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal),
+        array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),
     )
     for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")
 }
-
-tree, _fold = _reduce_array.tree, _layout.fold

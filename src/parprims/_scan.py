@@ -12,7 +12,7 @@ from typing import Any
 
 from parprims import _derivatives, _scan_array, _scan_kernel
 from parprims._arrays import Array, Namespace, admit, as_dtypes, check_flag, dtype_name, filled, normalize_axis
-from parprims._dispatch import Methods, Way, call_key, directly, in_graph, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._elements import is_structured
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._scan_array import Scan, check_entries, result_dtypes, start_element, working_dtypes
@@ -306,9 +306,9 @@ def _by_segments(methods: Methods, method: str, xp: Namespace, r: Scan) -> tuple
 _METHODS = {
     name: Methods(
         name,
-        kernel=Way(_scan_kernel.prepare, _scan_kernel.refusal),
-        native=Way(_scan_array.prepare_native, _scan_array.native_refusal),
-        array=Way(directly(_scan_array.array), _scan_array.array_refusal),
+        kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal),
+        native=Method(_scan_array.prepare_native, _scan_array.native_refusal),
+        array=Method(directly(_scan_array.array), _scan_array.array_refusal),
     )
     for name in ("scan", "cumulative_sum", "cumulative_prod")
 }

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from parprims import _cuda, _derivatives, _recurrence_array, _scan_array
-from parprims._arrays import Array, Namespace, dtype_name, is_jax
+from parprims._arrays import Array, Namespace, dtype_name
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
 from parprims._layout import Layout, access, around, broadcast_strides, row_major
-from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, result_dtypes, working_dtypes
@@ -346,38 +345,43 @@ def _array_form(call: Call) -> Callable[..., Any]:
     return _scan_array.array if isinstance(call, Scan) else _recurrence_array.array
 
 
-_runners: Memo[Callable[..., tuple[Array, ...]]] = Memo()
-
-
-def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> Callable[..., tuple[Array, ...]]:
+def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
     """Return a function of arrays like those of the call: the outputs of the kernel."""
-    arrays = tuple([_cuda.plain(xp, x) for x in call.arrays])
-    run = _runner(xp, special, call.on(*arrays))
-    if run is None:
-        return _on_copies(xp, special, call)
-    if all(one is given for one, given in zip(arrays, call.arrays, strict=True)):
-        return run
-    return lambda *given: run(*(_cuda.plain(xp, x) for x in given))
+    return _cuda.on_readable(
+        xp, call.arrays, lambda arrays: _runner(xp, special, call.on(*arrays)), _on_copies(xp, special, call)
+    )
 
 
-def _runner(xp: Namespace, special: Specialisation, call: Call) -> Callable[..., tuple[Array, ...]] | None:
+def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | None:
     """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
     layouts = tuple([_cuda.layout(xp, x) for x in call.arrays])
     shapes = tuple([tuple(x.shape) for x in call.arrays])
-    gpu = None if is_jax(xp) else _cuda.device_index(xp, call.arrays[0])
-    key = (special, call.shape, call.axis, call.reverse, call.n, shapes, layouts, gpu)
-    found = _runners.get(key)
-    if found is None:
+    ndim, axis = len(call.shape), call.axis
+    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
+
+    def plan() -> _cuda.Plan | None:
         tuning = _cuda.tuned(TUNING, _cuda.capability(xp, call.arrays[0]))
-        plan = make_plan(special, tuning, call.shape, call.axis, call.reverse, call.n, shapes, layouts)
-        if plan is None:
-            return None
-        found = _cuda.Runner(xp, plan, gpu) if gpu is not None else _in_program(xp, special, call, plan)
-        _runners.keep(key, found)
-    return found
+        return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        # What is one for the whole batch has length 1 along its axis; along that of the scan starts have.
+        lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
+        shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
+        whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
+        found = _array_form(bare)(xp, bare.on(*whole))
+        return found if isinstance(found, tuple) else (found,)
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        size = max(x.shape[0] for x in arrays)
+        arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+        more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
+        return _prepare_outputs(xp, special, more)(*arrays)
+
+    key = (special, call.shape, axis, call.reverse, call.n, shapes, layouts)
+    return _cuda.ready(xp, call.arrays[0], key, plan, otherwise, batched)
 
 
-def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> Callable[..., tuple[Array, ...]]:
+def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
     """Return the same where no (high, low, n, inner) with one stride each fits the arrays: it does for copies."""
     count, bare = len(call.inputs), call.on(*(None,) * len(call.arrays))
 
@@ -391,30 +395,6 @@ def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> Callable[.
 
     call_shape = call.shape
     return run
-
-
-def _in_program(
-    xp: Namespace, special: Specialisation, call: Call, plan: _cuda.Plan
-) -> Callable[..., tuple[Array, ...]]:
-    """Return the plan as a function of JAX arrays."""
-    form, ndim, axis = _array_form(call), len(call.shape), call.axis
-    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
-
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        # What is one for the whole batch has length 1 along its axis; along that of the scan starts have.
-        lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
-        shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
-        whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
-        found = form(xp, bare.on(*whole))
-        return found if isinstance(found, tuple) else (found,)
-
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        size = max(x.shape[0] for x in arrays)
-        arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
-        more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
-        return _prepare_outputs(xp, special, more)(*arrays)
-
-    return _cuda.traced(plan, otherwise, batched)
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------

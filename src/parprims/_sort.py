@@ -18,7 +18,7 @@ from parprims._arrays import (
     move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Methods, Way, call_key, directly, in_graph, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
@@ -322,9 +322,9 @@ def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Way(_sort_kernel.prepare, _sort_kernel.refusal),
-        native=Way(_sort_native.prepare, _sort_native.refusal),
-        array=Way(directly(_array), _array_refusal),
+        kernel=Method(_sort_kernel.prepare, _sort_kernel.refusal),
+        native=Method(_sort_native.prepare, _sort_native.refusal),
+        array=Method(directly(_array), _array_refusal),
     )
     for primitive in ("sort", "argsort", "sort_by_key")
 }

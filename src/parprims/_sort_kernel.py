@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parprims import _cuda, _sort_native
-from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, is_jax, mode, move_axis
+from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
-from parprims._memo import Memo
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -447,12 +446,11 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
     if axis == last and all(one is other for one, other in zip(arrays, given, strict=True)):
         if isinstance(runner, _cuda.Runner) and len(runner.plan.launches) == 1 and call.keys_alone:
             return lambda x: (runner.one(x),)
-        launch: Callable[..., tuple[Array, ...]] = runner
-        return launch
+        return runner
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         arrays = _laid_out(xp, arrays, axis)
-        ys: tuple[Array, ...] = _runner(xp, bare, arrays)(*arrays)
+        ys = _runner(xp, bare, arrays)(*arrays)
         return ys if axis == last else tuple([move_axis(xp, y, -1, axis) for y in ys])
 
     return run
@@ -472,26 +470,19 @@ def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:
     return tuple([xp.empty(call.keys.shape, dtype=dtype, device=device(call.keys)) for dtype in dtypes])
 
 
-_runners: Memo[Any] = Memo()
-
-
-def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> Any:
+def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Run:
     """Return a function that launches the kernels on contiguous arrays, to be sorted along their last axis."""
     shape = tuple(arrays[0].shape)
     address = _cuda.layout(xp, arrays[0])[1]
-    gpu = None if is_jax(xp) else _cuda.device_index(xp, arrays[0])
     dtypes = tuple([x.dtype for x in arrays])
-    key = (xp, mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address, gpu)
-    found = _runners.get(key)
-    if found is not None:
-        return found
-    index = dtype_name(index_dtype(xp)) if bare.indices else None
-    names = [dtype_name(dtype) for dtype in dtypes]
-    spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
-    results = (names if spec.keyed else []) + ([index] if index else [])
-    made = plan(spec, tuple((shape, name) for name in results), shape, address, _cuda.capability(xp, arrays[0]))
-    if gpu is not None:
-        return _runners.keep(key, _cuda.Runner(xp, made, gpu))
+
+    def made() -> _cuda.Plan:
+        index = dtype_name(index_dtype(xp)) if bare.indices else None
+        names = [dtype_name(dtype) for dtype in dtypes]
+        spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
+        results = (names if spec.keyed else []) + ([index] if index else [])
+        return plan(spec, tuple((shape, name) for name in results), shape, address, _cuda.capability(xp, arrays[0]))
+
     rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
@@ -503,7 +494,8 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> Any:
         call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
         return prepare(xp, call)(*arrays)
 
-    return _runners.keep(key, _cuda.traced(made, otherwise, batched))
+    key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address)
+    return _cuda.ready(xp, arrays[0], key, made, otherwise, batched)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from parprims._arrays import (
     normalize_axis,
     quiet,
 )
-from parprims._dispatch import Methods, Way, call_key, directly, in_graph, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
 
@@ -285,7 +285,7 @@ def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 _METHODS = Methods(
     "solve_tridiagonal",
-    kernel=Way(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
-    native=Way(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
-    array=Way(directly(array)),
+    kernel=Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
+    native=Method(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
+    array=Method(directly(array)),
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from parprims import _cuda
-from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_name, is_jax
+from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_name
 from parprims._dispatch import directly
 from parprims._layout import row_major
-from parprims._memo import Memo
 from parprims._tridiagonal_array import array, empty
 from parprims._tridiagonal_batch import (
     TUNING,
@@ -140,23 +139,16 @@ def refusal(xp: Namespace, s: System) -> str | None:
     return None
 
 
-Run = Callable[..., tuple[Array, ...]]
-
-_runners: Memo[Run] = Memo()
-
-
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return what computes the solutions by CUDA kernels, one launch or several."""
     if 0 in s.shape:
         return directly(empty)(xp, s)
-    arrays = tuple([_cuda.plain(xp, x) for x in s.arrays])
-    found = _runner(xp, s, arrays)
-    if found is None:  # more than three axes beside that of the unknowns: copies have at most two
-        return directly(_on_copies)(xp, s)
-    run = found
-    if all(one is other for one, other in zip(arrays, s.arrays, strict=True)):
-        return lambda lower, diag, upper, rhs: run(lower, diag, upper, rhs)[0]
-    return lambda *given: run(*(_cuda.plain(xp, x) for x in given))[0]
+    bare = s.on(*(None,) * len(s.arrays))
+    # Arrays with more than three axes beside that of the unknowns are copied: copies have at most two.
+    run = _cuda.on_readable(
+        xp, s.arrays, lambda arrays: _runner(xp, s, arrays), lambda *arrays: (_on_copies(xp, bare.on(*arrays)),)
+    )
+    return lambda *arrays: run(*arrays)[0]
 
 
 def _on_copies(xp: Namespace, s: System) -> Array:
@@ -167,7 +159,7 @@ def _on_copies(xp: Namespace, s: System) -> Array:
     return run(*arrays)[0]
 
 
-def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> Run | None:
+def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | None:
     """Return a function of such arrays that launches the kernels, or None if the arrays have too many axes."""
     # More axes than the coefficients have: the first counts right-hand sides.
     columns = s.shape[0] if len(s.shape) > len(s.rows) else 0
@@ -181,13 +173,6 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> Run | None:
         tuple([tuple(x.shape) for x in arrays]),
         tuple([_cuda.layout(xp, x) for x in arrays]),
     )
-    key = (xp, None if is_jax(xp) else _cuda.device_index(xp, arrays[3]), problem)
-    found = _runners.get(key)
-    if found is not None:
-        return found
-    plan = make_plan(problem, _cuda.tuned(TUNING, _cuda.capability(xp, arrays[3])))
-    if plan is None:
-        return None
     axis, periodic, pivot = s.axis, s.periodic, s.pivot
 
     def system(arrays: tuple[Array, ...]) -> System:
@@ -204,7 +189,10 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> Run | None:
         aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
         return (prepare(xp, system(aligned))(*aligned),)
 
-    return _runners.keep(key, _cuda.ready(xp, plan, arrays[3], otherwise, batched))
+    def plan() -> _cuda.Plan | None:
+        return make_plan(problem, _cuda.tuned(TUNING, _cuda.capability(xp, arrays[3])))
+
+    return _cuda.ready(xp, arrays[3], problem, plan, otherwise, batched)
 
 
 # ---- What CI compiles -------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launch
 or leaves the device.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import overload
 
 from parprims._arrays import Array, Namespace, is_jax
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.libraries import transformed
-from parprims._cuda.memory import capability, contiguous, device_index, layout, plain, refusal, signature
+from parprims._cuda.memory import capability, contiguous, device_index, layout, plain, refusal
 from parprims._cuda.plan import (
     Argument,
     Launch,
@@ -26,21 +27,55 @@ from parprims._cuda.plan import (
 )
 from parprims._cuda.runner import Runner
 from parprims._cuda.xla import jax_export_checks, traced
+from parprims._memo import Memo
+
+Run = Callable[..., tuple[Array, ...]]
+"""Takes the inputs of a plan and returns its outputs."""
+
+_runners: Memo[Run] = Memo()
 
 
+@overload
+def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan], otherwise: Run, batched: Run) -> Run: ...
+@overload
 def ready(
-    xp: Namespace,
-    plan: Plan,
-    x: Array,
-    otherwise: Callable[..., tuple[Array, ...]],
-    batched: Callable[..., tuple[Array, ...]],
-) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of a plan's inputs that gives its outputs, for arrays that are where x is.
+    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], otherwise: Run, batched: Run
+) -> Run | None: ...
+def ready(
+    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], otherwise: Run, batched: Run
+) -> Run | None:
+    """Return what carries out a plan on arrays that are where x is, or None if there is no plan.
 
-    In a JAX program it computes ``otherwise`` away from CUDA devices, and ``batched`` takes inputs with one more
-    leading axis, of length 1 where an input is the same for the whole batch.
+    It is remembered under ``key``, which holds all that the plan and both functions depend on beside the namespace and
+    the device. In a JAX program it computes ``otherwise`` away from CUDA devices, and ``batched`` takes inputs with one
+    more leading axis, of length 1 where an input is the same for the whole batch.
     """
-    return traced(plan, otherwise, batched) if is_jax(xp) else Runner(xp, plan, device_index(xp, x))
+    place = None if is_jax(xp) else device_index(xp, x)
+    whole = (xp, place, key)
+    found = _runners.get(whole)
+    if found is None:
+        made = plan()
+        if made is None:
+            return None
+        found = traced(made, otherwise, batched) if place is None else Runner(xp, made, place)
+        _runners.keep(whole, found)
+    return found
+
+
+def on_readable(
+    xp: Namespace, arrays: tuple[Array, ...], find: Callable[[tuple[Array, ...]], Run | None], otherwise: Run
+) -> Run:
+    """Return a function of arrays like these: what ``find`` returns for their readable forms (see `plain`).
+
+    Where it returns None, that is ``otherwise``.
+    """
+    readable = tuple([plain(xp, x) for x in arrays])
+    run = find(readable)
+    if run is None:
+        return otherwise
+    if all(one is given for one, given in zip(readable, arrays, strict=True)):
+        return run
+    return lambda *given: run(*(plain(xp, x) for x in given))
 
 
 __all__ = [
@@ -52,6 +87,7 @@ __all__ = [
     "Parameter",
     "Plan",
     "Pointer",
+    "Run",
     "Runner",
     "Struct",
     "capability",
@@ -60,12 +96,11 @@ __all__ = [
     "device_source",
     "jax_export_checks",
     "layout",
+    "on_readable",
     "plain",
     "power_of_two",
     "ready",
     "refusal",
-    "signature",
-    "traced",
     "transformed",
     "tuned",
 ]

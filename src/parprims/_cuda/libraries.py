@@ -26,7 +26,3 @@ def transformed() -> bool:
     """Return whether a transformation of torch.func or a forward derivative is under way."""
     found: bool = torch()._C._are_functorch_transforms_active() or torch().autograd.forward_ad._current_level >= 0
     return found
-
-
-KNOWN_TYPES: dict[type, str] = {}
-"""The libraries of arrays of a type that kernels have taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from parprims._arrays import Array, Namespace, is_jax, library, wide_jax
+from parprims._arrays import Array, Namespace, is_jax, library
 from parprims._cuda import compiler, driver, libraries, xla
 from parprims._cuda.compiler import CudaError
 
@@ -82,43 +82,6 @@ def capability(xp: Namespace, x: Array) -> int:
     if is_jax(xp):
         return int(xla.devices()[0].compute_capability.replace(".", ""))
     return int(driver.current().architecture(device_index(xp, x)).removeprefix("sm_"))
-
-
-def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> tuple[Any, ...] | None:
-    """Return all that the choice of a method and a kernel can depend on, or None if that is not known cheaply.
-
-    Calls of equal signatures and equal options take the same way, so that the second can go straight to it. Where
-    PyTorch is asked for a derivative there is one only for a caller whose ways carry it, ``gradient``.
-    """
-    kind = libraries.KNOWN_TYPES.get(type(x))
-    if kind == "cupy":
-        memory = x.data  # type: ignore[union-attr]
-        return x.dtype.num, x.shape, x.strides, memory.ptr & 15, memory.device_id  # type: ignore[union-attr]
-    if kind == "torch":
-        return _torch_signature(x, gradient)
-    if kind == "jax":
-        sharding = x.sharding  # type: ignore[union-attr]
-        if type(sharding) is not xla.one_device():  # what has a mesh in its type takes the longer way
-            return None
-        return x.dtype, x.shape, sharding, wide_jax()  # type: ignore[union-attr]
-    if type(x) is tuple:
-        parts = tuple([signature(one, gradient) for one in x])
-        return None if None in parts else parts
-    return None
-
-
-def _torch_signature(x: Array, gradient: bool) -> tuple[Any, ...] | None:
-    torch = libraries.torch()
-    asked_for = x.requires_grad and torch.is_grad_enabled()
-    if (
-        (asked_for and not gradient)
-        or x.is_conj()
-        or x.is_neg()
-        or torch.compiler.is_compiling()
-        or libraries.transformed()
-    ):
-        return None
-    return x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device, asked_for
 
 
 def plain(xp: Namespace, x: Array) -> Array:

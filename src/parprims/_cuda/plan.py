@@ -252,10 +252,10 @@ class Plan:
 
 
 class Observed(Exception):
-    """Carries a plan, what it was to be carried out on, and the number of the device (None with JAX) out of a call."""
+    """Carries a plan, and the arrays on which it was to be carried out, out of a call."""
 
-    def __init__(self, plan: Any, arrays: tuple[Any, ...], device: int | None) -> None:
-        self.plan, self.arrays, self.device = plan, arrays, device
+    def __init__(self, plan: Any, arrays: tuple[Any, ...]) -> None:
+        self.plan, self.arrays = plan, arrays
 
 
 _observing: contextvars.ContextVar[bool] = contextvars.ContextVar("observing", default=False)
@@ -271,10 +271,10 @@ def observing() -> Iterator[None]:
         _observing.reset(token)
 
 
-def observed(plan: Any, arrays: tuple[Any, ...], device: int | None) -> None:
+def observed(plan: Any, arrays: tuple[Any, ...]) -> None:
     """Raise `Observed` where plans are looked at only."""
     if _observing.get():
-        raise Observed(plan, arrays, device)
+        raise Observed(plan, arrays)
 
 
 @functools.cache

@@ -66,7 +66,6 @@ class Runner:
             )
             self._stream = _torch_stream(device)
             self._address = torch.Tensor.data_ptr
-            libraries.KNOWN_TYPES[torch.Tensor] = libraries.KNOWN_TYPES[torch.nn.Parameter] = "torch"
         else:
             cupy = libraries.cupy()
             self._outputs = tuple(
@@ -75,7 +74,6 @@ class Runner:
             current_stream = cupy.cuda.get_current_stream
             self._stream = lambda: current_stream().ptr
             self._address = operator.attrgetter("data.ptr")
-            libraries.KNOWN_TYPES[cupy.ndarray] = "cupy"
         self._current_device = None if torch is not None else libraries.cupy().cuda.runtime.getDevice
         # What is the call's own is allocated as one output more, and dropped when all is launched: the libraries give
         # memory only to what comes later on the stream.
@@ -100,7 +98,7 @@ class Runner:
 
     def __call__(self, *arrays: Array) -> tuple[Array, ...]:
         """Launch on the caller's current stream and return the outputs; nothing waits."""
-        observed(self.plan, arrays, self._device)
+        observed(self.plan, arrays)
         if self._current_device is not None and self._current_device() != self._device:
             with libraries.cupy().cuda.Device(self._device):
                 return self(*arrays)
@@ -136,7 +134,7 @@ class Runner:
 
     def one(self, x: Array) -> Array:
         """Return what a call returns for one input, output and launch, sooner: small arrays wait for little else."""
-        observed(self.plan, (x,), self._device)
+        observed(self.plan, (x,))
         stream = self._stream()
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self(x)[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parprims._arrays import Array, is_sharded, varying_alike
-from parprims._cuda import compiler, libraries
+from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer, observed
 
 TARGET = "__gpu$xla.gpu.ptx"
@@ -81,19 +81,11 @@ def platform_refusal() -> str | None:
         # What is found is remembered, so it must not depend on the switches of this call.
         with jax.ensure_compile_time_eval(), jax.disable_jit(False), jax.transfer_guard("allow"):
             given = jax.device_put(np.arange(4, dtype=np.int32), devices()[0])
-            libraries.KNOWN_TYPES[type(given)] = "jax"  # that of arrays with values; tracers are of other types
             (result,) = jax.jit(lambda x: embedded(plan, (x,)))(given)
             works = bool((np.asarray(result) == np.arange(3, 7)).all())
     except Exception as error:  # whatever an XLA without this undocumented call target raises
         return f"this JAX cannot hold a CUDA kernel: {type(error).__name__}: {str(error).splitlines()[0]}"
     return None if works else "this JAX holds a CUDA kernel but does not run it right"
-
-
-@functools.cache
-def one_device() -> Any:
-    import jax
-
-    return jax.sharding.SingleDeviceSharding
 
 
 @functools.cache
@@ -194,7 +186,7 @@ def traced(
     compiled = jax.jit(lambda *arrays: differentiable(*varying_alike(arrays)))
 
     def function(*arrays: Array) -> tuple[Array, ...]:
-        observed(plan, arrays, None)
+        observed(plan, arrays)
         found: tuple[Array, ...] = compiled(*arrays)
         return found
 
