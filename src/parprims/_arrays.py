@@ -263,6 +263,14 @@ def is_traced(x: Array) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def one_program(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of JAX arrays, compiled as a whole."""
+    import jax
+
+    compiled: Callable[..., Any] = jax.jit(function)
+    return compiled
+
+
 def device(x: Array) -> Any:
     """Return the device of an array; None, which leaves it to the program, for a JAX array without a value.
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parprims._arrays import announced, check_choice, compiling, library, quiet, shown
+from parprims._arrays import announced, check_choice, compiling, is_jax, library, one_program, quiet, shown
 from parprims._memo import Memo
 from parprims._signature import signature
 from parprims._switches import autocast, without_autocast
@@ -300,6 +300,8 @@ class Methods:
             run = one.prepare(xp, call)
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
+            if call.key is not None and name != "kernel" and is_jax(xp):
+                run = one_program(run)  # one operation after another takes up to a thousand times as long
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = run(*call.arrays)
