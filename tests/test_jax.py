@@ -228,6 +228,32 @@ def test_a_nan_stays_where_it_is(jax):
 # ---- Transformations ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_remembered_call_is_one_program(jax, name):
+    """By the methods auto and array, and compiled at the first call only."""
+    function, arrays = CALLS[name]
+    compiled = []
+
+    def note(event, _, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(about.get("fun_name"))
+
+    arrays = [jax.device_put(np.concatenate([x] * 19)) for x in arrays if x is not C] + [
+        jax.device_put(x) for x in arrays if x is C
+    ]
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        for method in ("auto", "array"):
+            compiled.clear()
+            function(method, *arrays)
+            assert len(compiled) <= (40 if name == "solve_tridiagonal" else 6)  # the status is apart
+            compiled.clear()
+            function(method, *arrays)
+            assert len(compiled) <= (1 if "matmul" in name else 0)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+
+
 class TestTransformations:
     @pytest.mark.parametrize("name", CALLS)
     def test_shapes_without_values(self, jax, name):

@@ -52,9 +52,33 @@ class Checked:
         """Return the same call on other arrays of the same shapes and dtypes."""
         return dataclasses.replace(self, arrays=arrays)
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the operators are known by the field ``operation``: what they compute cannot change unseen."""
+        return True
+
     def empty(self, xp: Any) -> Any:
         """Return arrays like the result, of which nothing is computed."""
         raise NotImplementedError
+
+    def described(self) -> Any:
+        """Return all of the call but its arrays as a key, or None where that cannot be told from plain values."""
+        names = [field.name for field in dataclasses.fields(self)]
+        plain = _plain(tuple([getattr(self, name) for name in names if name not in _NOT_PLAIN]))
+        return (getattr(self, "operation", None), plain) if self.lasts and plain is not None else None
+
+
+_NOT_PLAIN = ("arrays", "key", "op", "add", "multiply", "operation")
+
+
+def _plain(value: Any) -> Any:
+    """Return a key that tells plain values apart, also 1 from 1.0 and True, and 0.0 from -0.0; None for any other."""
+    if type(value) is tuple:
+        parts = tuple([_plain(one) for one in value])
+        return None if any(one is None for one in parts) else parts
+    if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
+        return type(value), repr(value)
+    return value if isinstance(value, np.dtype | type) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +240,7 @@ class _Prepared:
 
 
 _prepared: Memo[_Prepared] = Memo()
+_programs: Memo[Callable[..., Any]] = Memo()
 
 
 def call_key(primitive: str, x: Any, *options: Any, gradient: bool = False) -> Any:
@@ -300,8 +325,8 @@ class Methods:
             run = one.prepare(xp, call)
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
-            if call.key is not None and name != "kernel" and is_jax(xp):
-                run = one_program(run)  # one operation after another takes up to a thousand times as long
+            if is_jax(xp) and name != "kernel":
+                run = self._program(run, name, call)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = run(*call.arrays)
@@ -309,6 +334,17 @@ class Methods:
                 own = _quietly(run) if library(xp) == "numpy" else run
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
+
+    def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
+        """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.
+
+        One operation after another takes up to a thousand times as long.
+        """
+        options, arrays = call.described(), signature(call.arrays)
+        if options is None or arrays is None:
+            return run if call.key is None else one_program(run)
+        key = self.primitive, name, arrays, options
+        return _programs.get(key) or _programs.keep(key, one_program(run))
 
 
 def _reason(method: Method, xp: Any, call: Checked, *, auto: bool) -> str | None:

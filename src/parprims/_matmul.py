@@ -270,6 +270,11 @@ class Product(Checked):
     kernel: str | None = None
     tile: tuple[int, int, int] | None = None
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the operators can be remembered."""
+        return None not in self.operation
+
     @staticmethod
     def of(
         xp: Namespace,

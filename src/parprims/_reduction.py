@@ -92,6 +92,11 @@ class Reduction(Checked):
     operation: Any = None
 
     @property
+    def lasts(self) -> bool:
+        """Whether the operator can be remembered."""
+        return self.operation is not None
+
+    @property
     def n(self) -> int:
         """The number of elements combined into one."""
         return math.prod([self.shape[axis] for axis in self.axes])

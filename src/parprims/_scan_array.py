@@ -81,6 +81,11 @@ class Scan(Checked):
     dtypes: tuple[Any, ...]
 
     @property
+    def lasts(self) -> bool:
+        """Whether the operator can be remembered."""
+        return self.operation is not None
+
+    @property
     def inputs(self) -> tuple[Array, ...]:
         """The arrays that are scanned."""
         return self.arrays[: len(self.dtypes)]
