@@ -1,5 +1,6 @@
 """Sorting against Python's own stable sort of numbers, one row after another."""
 
+import importlib
 from typing import ClassVar
 
 import numpy as np
@@ -48,6 +49,21 @@ def raw(x):
 
 
 class Sorting(Contract):
+    @pytest.fixture(autouse=True)
+    def _compile_less(self, request):
+        """Let JAX keep operations, not whole programs, in tests of many dtypes, lengths and axes by method array.
+
+        It compiles a program anew for each of them, and the same operations come again. Other tests have programs.
+        """
+        names = request.fixturenames
+        many = request.function.__name__ in ("test_every_bit", "test_dtype", "test_length", "test_axis")
+        on_jax = "method" in names and request.getfixturevalue("backend").name == "jax"
+        if many and on_jax and request.getfixturevalue("method") == "array":
+            with importlib.import_module("jax").disable_jit():
+                yield
+        else:
+            yield
+
     methods: ClassVar = ("kernel", "native", "array")
     dtypes: ClassVar = REAL
     lengths: ClassVar = (0, 1, 2, 128, 129, 300)
