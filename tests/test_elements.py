@@ -7,7 +7,7 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _elements, _trace
+from parprims import _elements, _lasting, _trace
 from tests.contract import compare
 
 
@@ -304,7 +304,7 @@ class TestStructures:
     def test_operators_on_structures_are_remembered(self):
         def key(kind):
             _, structure = _elements.flattened(kind(1, 2))
-            return _trace.lasting_key(parprims._operators.restructured(parprims.Operator(compose), structure))
+            return _lasting.lasting_key(parprims._operators.restructured(parprims.Operator(compose), structure))
 
         class Other(NamedTuple):
             slope: int

@@ -10,7 +10,7 @@ import pytest
 from array_api_compat import array_namespace
 
 import parprims
-from parprims import _dispatch, _reduction, _trace
+from parprims import _dispatch, _lasting, _reduction, _trace
 from parprims._operators import BUILT_IN
 from tests import emulator
 from tests.contract import compare
@@ -98,22 +98,22 @@ class TestLastingKey:
         def make(scale):
             return lambda x: x * scale
 
-        assert _trace.lasting_key(make(2.0)) == _trace.lasting_key(make(2.0))
-        assert _trace.lasting_key(make(2.0)) != _trace.lasting_key(make(3.0))
-        assert _trace.lasting_key(make(0.0)) != _trace.lasting_key(make(-0.0))
-        assert _trace.lasting_key(make(1)) != _trace.lasting_key(make(1.0))
-        assert _trace.lasting_key(make(True)) != _trace.lasting_key(make(1))
+        assert _lasting.lasting_key(make(2.0)) == _lasting.lasting_key(make(2.0))
+        assert _lasting.lasting_key(make(2.0)) != _lasting.lasting_key(make(3.0))
+        assert _lasting.lasting_key(make(0.0)) != _lasting.lasting_key(make(-0.0))
+        assert _lasting.lasting_key(make(1)) != _lasting.lasting_key(make(1.0))
+        assert _lasting.lasting_key(make(True)) != _lasting.lasting_key(make(1))
 
     def test_captures_that_may_change_change_it(self):
         state = {"scale": 1}
         function = lambda x: x * state["scale"]  # noqa: E731
-        before = _trace.lasting_key(function)
+        before = _lasting.lasting_key(function)
         assert before is not None
         state["scale"] = 2
-        assert _trace.lasting_key(function) not in (None, before)
-        assert _trace.lasting_key(lambda x: (lambda: helper(x))()) is not None
-        assert _trace.lasting_key(lambda x: np.maximum(x, 0)) is not None
-        assert _trace.lasting_key(_reduction.conjugate_product) is not None
+        assert _lasting.lasting_key(function) not in (None, before)
+        assert _lasting.lasting_key(lambda x: (lambda: helper(x))()) is not None
+        assert _lasting.lasting_key(lambda x: np.maximum(x, 0)) is not None
+        assert _lasting.lasting_key(_reduction.conjugate_product) is not None
 
     def test_what_cannot_be_told_has_none(self):
         nameless = types.SimpleNamespace(scale=1)
@@ -134,39 +134,39 @@ class TestLastingKey:
             list(range(1000)).index,
             type("Own", (parprims.Operator,), {})(helper),
         ):
-            assert _trace.lasting_key(function) is None
+            assert _lasting.lasting_key(function) is None
 
     def test_recursion_ends(self):
-        assert _trace.lasting_key(recursive) == _trace.lasting_key(recursive) is not None
+        assert _lasting.lasting_key(recursive) == _lasting.lasting_key(recursive) is not None
         endless = []
         endless.append(endless)
-        assert _trace.lasting_key(lambda x: x * endless[0]) is None
+        assert _lasting.lasting_key(lambda x: x * endless[0]) is None
 
     def test_operators_are_known_by_their_parts(self):
         def op(**options):
             return parprims.Operator(lambda e, later: e + later, **options)
 
-        key = _trace.lasting_key(op(identity=0))
-        assert key == _trace.lasting_key(op(identity=0, name="other"))
+        key = _lasting.lasting_key(op(identity=0))
+        assert key == _lasting.lasting_key(op(identity=0, name="other"))
         others = (op(identity=1), op(identity=0.0), op(identity=0, commutative=True), op(identity=0, components=1))
-        assert len({key, *map(_trace.lasting_key, others)}) == 5
-        assert _trace.lasting_key(BUILT_IN["add"]) is BUILT_IN["add"]
-        assert _trace.lasting_key(parprims.segmented("add")) == _trace.lasting_key(parprims.segmented("add"))
-        assert _trace.lasting_key(parprims.segmented("add")) != _trace.lasting_key(parprims.segmented("maximum"))
+        assert len({key, *map(_lasting.lasting_key, others)}) == 5
+        assert _lasting.lasting_key(BUILT_IN["add"]) is BUILT_IN["add"]
+        assert _lasting.lasting_key(parprims.segmented("add")) == _lasting.lasting_key(parprims.segmented("add"))
+        assert _lasting.lasting_key(parprims.segmented("add")) != _lasting.lasting_key(parprims.segmented("maximum"))
 
     def test_arrays_are_known_by_their_values(self):
         weights = np.array([1.0, 2.0])
         function = lambda x: x * weights[0]  # noqa: E731
-        before = _trace.lasting_key(function)
+        before = _lasting.lasting_key(function)
         weights[1] = 3.0
-        assert _trace.lasting_key(function) != before is not None
+        assert _lasting.lasting_key(function) != before is not None
         many = np.zeros(10_000)
-        assert _trace.lasting_key(lambda x: x * many[0]) is None
+        assert _lasting.lasting_key(lambda x: x * many[0]) is None
 
     def test_dtypes_and_functions_of_libraries_last(self):
         for captured in (np.float32, np.dtype("float32"), np.float32(2), np.add, np.where, math.exp, array_namespace):
             function = lambda: captured  # noqa: B023, E731
-            assert _trace.lasting_key(function) == _trace.lasting_key(function) is not None
+            assert _lasting.lasting_key(function) == _lasting.lasting_key(function) is not None
 
 
 def recursive(x):

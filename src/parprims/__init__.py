@@ -1,11 +1,12 @@
 """Parallel primitives for every array library."""
 
+from parprims._associativity import check_associative
 from parprims._cuda import jax_export_checks
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._histogram import histogram
 from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
-from parprims._operators import Operator, check_associative, segmented
+from parprims._operators import Operator, segmented
 from parprims._recurrence import linear_recurrence
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, scan

@@ -41,11 +41,12 @@ from parprims._arrays import (
     shown,
 )
 from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, recalled
+from parprims._harmless import harmless
+from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, impossible, tuning
-from parprims._operators import BUILT_IN, Operator, as_operator, check_components, harmless
+from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
 from parprims._switches import float32_products, narrowed
-from parprims._trace import lasting_key
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.

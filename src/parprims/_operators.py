@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import math
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,18 +13,13 @@ import numpy as np
 from parprims._arrays import (
     Array,
     Namespace,
-    admit,
-    along,
     cast,
     compute_dtype,
-    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
     namespace_of,
-    quiet,
 )
-from parprims._dispatch import unwatched
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
 
 Combine = Callable[[Any, Any], Any]
@@ -487,177 +480,6 @@ def by_leaves(primitive: Callable[..., Any], x: Any, op: Any, *, initial: Any, d
     return rebuilt(structure, primitive(leaves, flat_op, initial=start, dtype=to, **options))
 
 
-# ---- Functions that work in place -----------------------------------------------------------------------------------
-
-# What was seen to leave its arguments as they are: keys, or by function where there is none.
-_harmless: dict[Any, None] = {}
-_harmless_functions: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
-
-
-def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Operator:
-    """Return an operator that leaves its arguments as they are: this one, or where that cannot be told one on copies.
-
-    Raises TypeError if it works in place, which is tried once for an operator and dtypes, on a few elements of xs.
-    ``key`` is what the operator is remembered by, or None.
-    """
-    if op._built_in or array_api_compat.is_jax_namespace(xp):
-        return op
-    if _only_copies_are_safe(xp):
-        combine = op.combine
-        return _with(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
-    packed = len(xs) > 1 or op.components is not None
-    _try_once(xp, f"op {op.name}", op.combine, key, 2, packed, xs)
-    return op
-
-
-def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[Array, ...]) -> Callable[..., Any]:
-    """Return a function of arrays that leaves its arguments as they are, as `harmless` does for an operator."""
-    if array_api_compat.is_jax_namespace(xp):
-        return fn
-    if _only_copies_are_safe(xp):
-        return lambda *xs: fn(*_copied(xp, xs))
-    _try_once(xp, "fn", fn, key, 1, False, arrays)
-    return fn
-
-
-def _with(op: Operator, combine: Combine) -> Operator:
-    new = Operator(combine, identity=op._identity, commutative=op.commutative, name=op.name, components=op.components)
-    new._segments, new._structure = op._segments, op._structure
-    return new
-
-
-def _only_copies_are_safe(xp: Namespace) -> bool:
-    """Return whether nobody can tell if an array was changed: in programs of torch.compile and torch.func."""
-    if not array_api_compat.is_torch_namespace(xp):
-        return False
-    import torch
-
-    compiling: bool = torch.compiler.is_compiling()
-    return compiling or torch._C._are_functorch_transforms_active()
-
-
-def _copied(xp: Namespace, element: Any) -> Any:
-    """Return an element of copies, whether it is one array or a tuple."""
-    if isinstance(element, tuple):
-        return tuple(_copied(xp, x) for x in element)
-    return xp.astype(element, element.dtype, copy=True)
-
-
-def _try_once(
-    xp: Namespace, what: str, function: Callable[..., Any], key: Any, elements: int, packed: bool, xs: tuple[Array, ...]
-) -> None:
-    """Call a function on a few elements, unless it was called on such before; TypeError if it changes them."""
-    kind = (type(xs[0]), packed, *(dtype_name(x.dtype) for x in xs))
-    known: Any = _harmless
-    if key is None:
-        try:
-            known, key = _harmless_functions.setdefault(function, set()), ()
-        except TypeError:  # neither a key nor a reference: it is tried at every call
-            known = set()
-    if (key, kind) in known or math.prod(xs[0].shape) == 0 or _capturing(xp):
-        return
-    few = tuple(x[((slice(0, 1),) * x.ndim + (...,))] for x in xs)
-    with unwatched():
-        changes = changes_arguments(xp, function, elements, packed, few)
-    if changes:
-        raise TypeError(f"{what} changes its argument in place: return a new array")
-    if isinstance(known, set):
-        known.add((key, kind))
-    else:
-        if len(known) >= 4096:
-            known.clear()
-        known[key, kind] = None
-
-
-def _capturing(xp: Namespace) -> bool:
-    """Return whether CuPy records a CUDA graph, in which nothing may be looked at."""
-    if not array_api_compat.is_cupy_namespace(xp):
-        return False
-    import cupy
-
-    capturing: bool = cupy.cuda.get_current_stream().is_capturing()
-    return capturing
-
-
-def changes_arguments(
-    xp: Namespace, function: Callable[..., Any], elements: int, packed: bool, xs: tuple[Array, ...]
-) -> bool:
-    """Return whether a function of elements changes them in place, without a change to xs, which it is called on.
-
-    NumPy's arrays are made read-only, PyTorch counts the changes of a tensor; others are compared afterwards, and with
-    numbers of which no change goes unseen. What else is wrong with the function shows when it is called for its result.
-    """
-    numpy = array_api_compat.is_numpy_namespace(xp)
-    if not numpy and not array_api_compat.is_torch_namespace(xp):
-        return any(
-            _changes(xp, function, packed, tuple(given(at) for at in range(elements)))
-            for given in (
-                lambda _: _copied(xp, xs),
-                lambda at: tuple(_telling(xp, x, at) for x in xs),
-            )
-        )
-    if numpy:
-        with np.errstate(all="ignore"):
-            views = tuple(tuple(x.view() for x in xs) for _ in range(elements))
-            for view in (one for element in views for one in element):
-                view.flags.writeable = False
-            try:
-                _call(function, packed, views)
-            except Exception as error:  # of which only one is looked for
-                # A compiled function may ask for memory that it could write to and never do.
-                return "read-only" in str(error) and "buffer source" not in str(error)
-        return False
-    import torch
-
-    with torch.no_grad():
-        copies = tuple(tuple(x.detach().clone() for x in xs) for _ in range(elements))
-        if not _changes_are_counted(copies[0][0]):
-            telling = tuple(tuple(_telling(xp, x, at) for x in xs) for at in range(elements))
-            return _changes(xp, function, packed, telling)
-        before = [x._version for element in copies for x in element]
-        with contextlib.suppress(Exception):  # it shows when the function is called for its result
-            _call(function, packed, copies)
-        return before != [x._version for element in copies for x in element]
-
-
-def _changes_are_counted(x: Array) -> bool:
-    """Return whether PyTorch counts the changes of tensors here: not in inference mode, nor in nodes of a graph."""
-    if x.is_inference():
-        return False
-    one = x.clone()
-    before: int = one._version
-    one.zero_()
-    return before != int(one._version)
-
-
-def _call(function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]) -> None:
-    """Call an operator's function on two elements, or any other on the arrays of the one element there is."""
-    if len(elements) == 1:
-        function(*elements[0])
-    else:
-        function(*(elements if packed else [one for (one,) in elements]))
-
-
-def _changes(
-    xp: Namespace, function: Callable[..., Any], packed: bool, elements: tuple[tuple[Array, ...], ...]
-) -> bool:
-    before = _copied(xp, elements)
-    with contextlib.suppress(Exception):  # it shows when the function is called for its result
-        _call(function, packed, elements)
-    for element, old in zip(elements, before, strict=True):
-        for one, other in zip(element, old, strict=True):
-            if not bool(xp.all((one == other) | ((one != one) & (other != other)))):
-                return True
-    return False
-
-
-def _telling(xp: Namespace, like: Array, at: int) -> Array:
-    """Return a few elements of an array's dtype, which no operation with those of the other ``at`` leaves alone."""
-    values = ([2, 5, 3], [4, 1, 7])[at] if dtype_kind(like.dtype) != "bool" else ([1, 0, 1, 0], [0, 1, 1, 0])[at]
-    x = xp.astype(xp.asarray(values, device=device(like)), like.dtype)
-    return xp.reshape(x, (1,) * (like.ndim - 1) + (-1,)) if like.ndim else x[0]
-
-
 def segmented(op: Any) -> Operator:
     """Return the operator that starts anew at every flag: a reduction or scan of each segment by itself.
 
@@ -767,120 +589,3 @@ def restarted(
         marks.append(xp.where(before, starts[index], ys[index] | starts[index]))
         before = before | flags[index]
     return (*marks, *(xp.where(here, start, y) for start, y in zip(starts[count:], values, strict=True)))
-
-
-def check_associative(op: Any, examples: Any, *, rtol: float | None = None) -> bool:
-    """Check on examples that an operator is associative, and that it does what else is promised of it.
-
-    Every triple of consecutive examples a, b, c is combined as (a b) c and as a (b c). The identity must change
-    nothing, an operator declared ``commutative`` must give a b and b a alike, and none may change its arguments.
-
-    Parameters
-    ----------
-    op : str, Operator or callable
-        The operator to test.
-    examples : array, tuple, NamedTuple or dict of array
-        Elements along the first axis, at least three.
-    rtol : float, optional
-        Largest difference allowed, relative to the largest magnitude met; 64 units in the last place of the dtype
-        if not given. Integers and bools must agree exactly.
-
-    Returns
-    -------
-    bool
-        True; anything else raises.
-
-    Raises
-    ------
-    ValueError
-        If the two ways differ, the identity changes an example, or the order of two matters to an operator declared
-        commutative; the message names the first such place.
-    TypeError
-        If the operator changes an argument in place. The examples stay as they are.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import parprims
-    >>> parprims.check_associative("maximum", np.array([3.0, 1.0, 2.0]))
-    True
-    >>> parprims.check_associative(lambda earlier, later: earlier - later, np.array([3.0, 1.0, 2.0]))
-    Traceback (most recent call last):
-    ...
-    ValueError: op <lambda> is not associative: examples 0 to 2 give 0.0 from the left and 4.0 from the right
-    """
-    operator = as_operator(op)
-    if is_structured(examples):
-        examples, structure = flattened(examples, "examples")
-        operator = restructured(operator, structure) if examples else operator
-    xs = examples if isinstance(examples, tuple) else (examples,)
-    if not xs:
-        raise ValueError("examples must hold at least one array")
-    xp, admitted = admit({f"examples[{index}]": x for index, x in enumerate(xs)})
-    xs = tuple(admitted)
-    check_components(operator, tuple(x.dtype for x in xs), "examples")
-    if any(x.shape != xs[0].shape for x in xs):
-        xs = flags_broadcast(xp, operator, xs)
-        if any(x.shape != xs[0].shape for x in xs):
-            raise ValueError(f"examples must be arrays of equal shape, got {', '.join(str(x.shape) for x in xs)}")
-    n = xs[0].shape[0] if xs[0].ndim else 0
-    if n < 3:
-        raise ValueError(f"examples must hold at least 3 elements along the first axis, got {n}")
-    a, b, c = (tuple(x[along(0, start, n - 2 + start)] for x in xs) for start in range(3))
-    packed = len(xs) > 1 or operator.components is not None
-    if not array_api_compat.is_jax_namespace(xp) and changes_arguments(xp, operator.combine, 2, packed, a):
-        raise TypeError(f"op {operator.name} changes its argument in place: return a new array")
-    left = operator(operator(a, b), c)
-    right = operator(a, operator(b, c))
-    place = _first_difference(xp, left, right, rtol)
-    if place is not None:
-        index, one, other = place
-        raise ValueError(
-            f"op {operator.name} is not associative: examples {index} to {index + 2} give {one} from the left "
-            f"and {other} from the right"
-        )
-    earlier, later = (tuple(x[along(0, start, n - 1 + start)] for x in xs) for start in range(2))
-    if operator.commutative:
-        place = _first_difference(xp, operator(earlier, later), operator(later, earlier), rtol)
-        if place is not None:
-            index, one, other = place
-            raise ValueError(
-                f"op {operator.name} is declared commutative, but examples {index} and {index + 1} give {one} in this "
-                f"order and {other} in the other"
-            )
-    identity = operator.identity(*(dtype_name(x.dtype) for x in xs))
-    if identity is not None:
-        e = tuple(xp.full_like(x, value) for x, value in zip(xs, identity, strict=True))
-        for combined in (operator(e, xs), operator(xs, e)):
-            place = _first_difference(xp, combined, xs, rtol)
-            if place is not None:
-                index, one, other = place
-                raise ValueError(f"the identity of op {operator.name} turns example {index}, {other}, into {one}")
-    return True
-
-
-def _first_difference(
-    xp: Namespace, ones: tuple[Array, ...], others: tuple[Array, ...], rtol: float | None
-) -> tuple[int, Any, Any] | None:
-    """Return the first place along axis 0 where a component differs, with both values, or None."""
-    for one, other in zip(ones, others, strict=True):
-        if dtype_kind(one.dtype) in ("float", "complex"):
-            tolerance = 64 * float(xp.finfo(one.dtype).eps) if rtol is None else rtol
-            finite = xp.isfinite(one) & xp.isfinite(other)
-            size = abs(one)
-            scale = max(float(xp.max(xp.where(finite, size, xp.zeros_like(size)))), 1e-300)
-            with quiet(xp):
-                near = finite & (abs(one - other) <= tolerance * scale)
-            same = (one == other) | ((one != one) & (other != other)) | near
-        else:
-            same = one == other
-        for index in range(same.shape[0]) if not xp.all(same) else ():
-            if not xp.all(same[index, ...]):
-                return index, _shown(one[index, ...]), _shown(other[index, ...])
-    return None
-
-
-def _shown(x: Array) -> Any:
-    """Return an array of no dimension as a Python scalar, any other as it is."""
-    scalars: dict[str, Callable[[Array], Any]] = {"bool": bool, "int": int, "uint": int, "float": float}
-    return x if x.ndim else scalars.get(dtype_kind(x.dtype), complex)(x)

@@ -25,6 +25,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, recalled
 from parprims._elements import flat, is_structured
+from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast
 from parprims._reduction import (
     OWN_MAPS,
@@ -36,7 +37,6 @@ from parprims._reduction import (
     is_nonzero,
     with_start,
 )
-from parprims._trace import lasting_key
 
 
 def reduce(

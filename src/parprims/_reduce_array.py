@@ -29,7 +29,8 @@ from parprims._arrays import (
     ring_dtype,
 )
 from parprims._dispatch import directly
-from parprims._operators import BUILT_IN, Operator, harmless, restructured
+from parprims._harmless import harmless
+from parprims._operators import BUILT_IN, Operator, restructured
 from parprims._reduction import (
     OWN_MAPS,
     SUMS,

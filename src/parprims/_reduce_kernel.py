@@ -10,6 +10,7 @@ from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_bits, is_jax, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
+from parprims._lasting import lasting_key
 from parprims._layout import Layout, fold, is_aligned, row_major
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, as_operator, segmented
@@ -26,7 +27,7 @@ from parprims._reduction import (
     is_nonzero,
     traced,
 )
-from parprims._trace import C_TYPES, Untraceable, lasting_key, operator_struct, register_type, state_size
+from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 

@@ -24,16 +24,10 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Checked, computing
 from parprims._elements import Structure, flattened, is_structured, rebuilt
-from parprims._operators import (
-    BUILT_IN,
-    Operator,
-    check_components,
-    check_result,
-    explain_failure,
-    harmless_map,
-    restructured,
-)
-from parprims._trace import C_TYPES, Dtype, Trace, Untraceable, lasting_key, trace, trace_combine
+from parprims._harmless import harmless_map
+from parprims._lasting import lasting_key
+from parprims._operators import BUILT_IN, Operator, check_components, check_result, explain_failure, restructured
+from parprims._trace import C_TYPES, Dtype, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]
 

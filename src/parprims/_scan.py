@@ -14,9 +14,9 @@ from parprims import _derivatives, _scan_array, _scan_kernel
 from parprims._arrays import Array, Namespace, admit, as_dtypes, check_flag, dtype_name, filled, normalize_axis
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._elements import is_structured
+from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._scan_array import Scan, check_entries, result_dtypes, start_element, working_dtypes
-from parprims._trace import lasting_key
 
 
 @primitive

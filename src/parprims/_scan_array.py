@@ -28,7 +28,8 @@ from parprims._arrays import (
     sum_dtype,
 )
 from parprims._dispatch import Checked, directly
-from parprims._operators import BUILT_IN, Operator, check_components, harmless
+from parprims._harmless import harmless
+from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._reduction import SUMS
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]

@@ -38,9 +38,9 @@ from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_name, 
 from parprims._derivatives_torch import as_given, product_adjoint
 from parprims._dispatch import Abstract, Inside, MethodRefused, primitives, unwatched
 from parprims._elements import is_structured
+from parprims._harmless import _with as changed_operator
+from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted, segmented
-from parprims._operators import _with as changed_operator
-from parprims._trace import lasting_key
 from parprims._tridiagonal_system import ends_cleared
 
 xp: Namespace = array_api_compat.torch
