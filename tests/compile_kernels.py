@@ -93,7 +93,13 @@ SPILLS = {
 }
 
 
-_OF_LIBRARIES = ("parprims._derivatives_jax", "parprims._derivatives_torch", "parprims._torch_ops")
+_OF_LIBRARIES = (
+    "parprims._derivatives_jax",
+    "parprims._derivatives_torch",
+    "parprims._torch_nodes",
+    "parprims._torch_ops",
+    "parprims._torch_vmap",
+)
 """Modules that import a library that need not be there."""
 
 

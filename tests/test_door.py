@@ -327,7 +327,7 @@ class TestNumbers:
             ]
             for number in (*numbers, *kept, *edges):
                 same = Fraction(float(dtype(number))) == Fraction(float(number))
-                assert parprims._arrays._is_exact(float(number), np.dtype(dtype).name) == same, number
+                assert parprims._scalars._is_exact(float(number), np.dtype(dtype).name) == same, number
 
 
 class TestDtypes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -432,7 +431,7 @@ _DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
     "float64", "complex64", "complex128",
 )  # fmt: skip
-_LONG_DOUBLES = tuple(np.dtype(one).name for one in (np.longdouble, np.clongdouble))
+LONG_DOUBLES = tuple(np.dtype(one).name for one in (np.longdouble, np.clongdouble))
 
 
 def is_number(dtype: Any) -> bool:
@@ -444,7 +443,7 @@ def is_number(dtype: Any) -> bool:
 @functools.cache
 def _is_number(_type: Any, dtype: Any) -> bool:
     name = dtype_name(dtype)
-    return (name in _DTYPES or name in _LONG_DOUBLES) and getattr(dtype, "fields", None) is None
+    return (name in _DTYPES or name in LONG_DOUBLES) and getattr(dtype, "fields", None) is None
 
 
 _BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
@@ -603,115 +602,6 @@ def sum_dtype(xp: Namespace, dtype: Any) -> Any:
     if array_api_compat.is_torch_namespace(xp):
         return default
     return getattr(xp, f"uint{dtype_bits(default)}")
-
-
-_SCALAR_KINDS: dict[type, tuple[str, ...]] = {
-    bool: ("bool", "int", "uint", "float", "complex"),
-    int: ("int", "uint", "float", "complex"),
-    float: ("float", "complex"),
-    complex: ("complex",),
-}
-_PYTHON_TYPES: dict[str, type] = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
-
-
-def is_scalar(value: Any) -> bool:
-    """Return whether a value is a number of Python or NumPy, not an array."""
-    return type(value) in _SCALAR_KINDS or isinstance(value, np.generic)
-
-
-def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...]) -> Array:
-    """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape.
-
-    Numbers of Python are rounded to the dtype; those of NumPy have to be in it. Raises TypeError, naming the argument,
-    for an array of another library or dtype and for a scalar of a kind the dtype cannot hold (2.5 for an integer), and
-    ValueError for a number out of the dtype's range, one of NumPy that the dtype would round, or an array that does
-    not broadcast.
-    """
-    if is_scalar(value):
-        number = as_scalar(name, value, dtype)
-        with quiet(xp):
-            array = xp.asarray(number, dtype=dtype, device=device)
-    else:
-        other, (array,) = admit({name: value})
-        if other is not xp:
-            raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
-        if array.dtype != dtype:
-            raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
-        _check_on(name, array, device)
-    try:
-        return xp.broadcast_to(array, shape)
-    except (ValueError, RuntimeError, TypeError):  # the libraries differ
-        raise ValueError(f"{name} must broadcast to shape {shape}, got shape {tuple(array.shape)}") from None
-
-
-def _check_on(name: str, x: Array, device: Any) -> None:
-    """Raise ValueError unless an array is on a device, one of those of JAX if that is a sharding."""
-    if device is None or is_traced(x) or array_api_compat.is_numpy_array(x):
-        return
-    if array_api_compat.is_jax_array(x):
-        wanted = getattr(device, "device_set", {device})
-        fits = x.devices() == wanted
-    else:
-        wanted, fits = device, array_api_compat.device(x) == device
-    if not fits:
-        raise ValueError(f"{name} is on device {array_api_compat.device(x)}, but must be on {device}")
-
-
-def as_scalar(name: str, value: Any, dtype: Any) -> Any:
-    """Return a number of Python or NumPy as one of Python that the dtype holds; errors as `as_array` has them."""
-    given = type(value)
-    if isinstance(value, np.generic):
-        if dtype_name(value.dtype) == dtype_name(dtype):
-            return value if dtype_name(dtype) in _LONG_DOUBLES else value.item()
-        given = _PYTHON_TYPES.get(dtype_kind(value.dtype), object)
-    to = dtype_name(dtype)
-    if dtype_kind(dtype) not in _SCALAR_KINDS.get(given, ()):
-        raise TypeError(f"{name} must fit dtype {to}, got {shown(value)}")
-    number = given(value)
-    low, high = _range(to)
-    parts = (number.real, number.imag) if given is complex else (number,)
-    if not all(low <= part <= high or (given not in (bool, int) and not math.isfinite(part)) for part in parts):
-        raise ValueError(f"{name} must be in the range of {to}, got {shown(value)}")
-    # A number of Python is rounded as everywhere in Python, one of NumPy has a dtype of its own.
-    if given is not type(value) and not (
-        all(_is_exact(part, to) for part in parts) and (number == value or number != number)
-    ):
-        raise ValueError(f"{name} must be exact in {to}, got {shown(value)}")
-    return number
-
-
-_FLOATS = {"float16": (11, 15), "bfloat16": (8, 127), "float32": (24, 127), "float64": (53, 1023)}
-"""The bits of a significand, and the largest exponent."""
-
-
-def _float_format(name: str) -> tuple[int, int]:
-    return _FLOATS.get("float32" if name == "complex64" else name, _FLOATS["float64"])
-
-
-@functools.cache
-def _range(name: str) -> tuple[Any, Any]:
-    """Return the least and the largest finite number of a dtype, of the parts of a complex one."""
-    kind, bits = dtype_kind(name), dtype_bits(name)
-    if kind == "bool":
-        return 0, 1
-    if kind == "uint":
-        return 0, 2**bits - 1
-    if kind == "int":
-        return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    digits, exponent = _float_format(name)
-    largest = (2.0 - 2.0 ** (1 - digits)) * 2.0**exponent
-    return -largest, largest
-
-
-def _is_exact(number: Any, name: str) -> bool:
-    """Return whether a number in the range of a dtype is one of it."""
-    if dtype_kind(name) not in ("float", "complex") or (isinstance(number, float) and not math.isfinite(number)):
-        return True
-    if float(number) != number:
-        return False
-    digits, most = _float_format(name)
-    exponent = max(math.frexp(number)[1], 2 - most)  # that of subnormal numbers is the least of normal ones
-    return math.ldexp(number, digits - exponent).is_integer()
 
 
 def move_axis(xp: Namespace, x: Array, source: int, destination: int) -> Array:

@@ -7,15 +7,7 @@ from typing import Any
 
 import array_api_compat
 
-from parprims._arrays import (
-    Array,
-    Namespace,
-    admit,
-    along,
-    dtype_kind,
-    dtype_name,
-    quiet,
-)
+from parprims._arrays import Array, Namespace, admit, along, dtype_kind, dtype_name, quiet
 from parprims._elements import flattened, is_structured
 from parprims._harmless import changes_arguments
 from parprims._operators import as_operator, check_components, flags_broadcast, restructured

@@ -15,7 +15,6 @@ from parprims._arrays import (
     Array,
     Namespace,
     admit,
-    as_scalar,
     cast,
     check_flag,
     check_kind,
@@ -33,6 +32,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Checked, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._operators import BUILT_IN, segmented
+from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._sort import sort, sort_by_key
 from parprims._trace import C_TYPES, register_type

@@ -10,16 +10,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import (
-    Array,
-    Namespace,
-    cast,
-    compute_dtype,
-    dtype_bits,
-    dtype_kind,
-    dtype_name,
-    namespace_of,
-)
+from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_bits, dtype_kind, dtype_name, namespace_of
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
 
 Combine = Callable[[Any, Any], Any]

@@ -15,17 +15,16 @@ from parprims._arrays import (
     Array,
     Namespace,
     admit,
-    as_scalar,
     check_flag,
     check_kind,
     device,
     dtype_kind,
     dtype_name,
-    is_scalar,
     normalize_axis,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._recurrence_array import Recurrence
+from parprims._scalars import as_scalar, is_scalar
 from parprims._scan_array import start_element
 from parprims._scan_special import Adjoint
 

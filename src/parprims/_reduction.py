@@ -10,7 +10,6 @@ from typing import Any
 from parprims._arrays import (
     Array,
     Namespace,
-    as_array,
     as_result,
     cast,
     compute_dtype,
@@ -27,6 +26,7 @@ from parprims._elements import Structure, flattened, is_structured, rebuilt
 from parprims._harmless import harmless_map
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, check_components, check_result, explain_failure, restructured
+from parprims._scalars import as_array
 from parprims._trace import C_TYPES, Dtype, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]

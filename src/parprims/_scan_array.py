@@ -14,7 +14,6 @@ from parprims._arrays import (
     Array,
     Namespace,
     along,
-    as_array,
     cast,
     compute_dtype,
     device,
@@ -31,6 +30,7 @@ from parprims._dispatch import Checked, directly
 from parprims._harmless import harmless
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._reduction import SUMS
+from parprims._scalars import as_array
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""

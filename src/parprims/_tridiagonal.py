@@ -11,19 +11,18 @@ from parprims._arrays import (
     Namespace,
     admit,
     as_result,
-    as_scalar,
     broadcast_shapes,
     check_choice,
     check_flag,
     check_kind,
     compute_dtype,
     device,
-    is_scalar,
     move_axis,
     normalize_axis,
     quiet,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
+from parprims._scalars import as_scalar, is_scalar
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
 
