@@ -215,6 +215,15 @@ class TestScan:
                     start = 0 if initial is None else initial
                     compare(backend, result, loop(add, x, initial=(start,), **options)[0], dtype="int64")
 
+    def test_nothing_in_one_program(self, backend, run, method):
+        """XLA's compiler ends the process at some programs without elements."""
+        for shape, axis in (((0,), 0), ((4, 0), 1), ((0, 3), 0)):
+            for initial in (None, 5):
+                for exclusive in (False, True):
+                    x = backend.asarray(np.ones(shape, "int64"))
+                    result = run(scan, x, "add", axis=axis, exclusive=exclusive, initial=initial, method=method)
+                    assert result.shape == shape
+
     @pytest.mark.parametrize("reverse", [False, True])
     @pytest.mark.parametrize("exclusive", [False, True])
     def test_order(self, backend, run, method, rng, exclusive, reverse):

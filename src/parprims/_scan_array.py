@@ -178,6 +178,8 @@ def scanned(
 
     No record is asked for, so that torch.compile can read it.
     """
+    if n == 0:  # XLA's compiler for CPUs ends the process at a slice of no length of what is joined
+        return tuple([cast(xp, xp.concat([x], axis=axis), dtype) for x, dtype in zip(xs, dtypes, strict=True)])
     xs = tuple([cast(xp, x, dtype) for x, dtype in zip(xs, working, strict=True)])
     if reverse:
         xs = tuple([xp.flip(x, axis=axis) for x in xs])
