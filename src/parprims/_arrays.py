@@ -446,7 +446,7 @@ def _is_number(_type: Any, dtype: Any) -> bool:
     return (name in _DTYPES or name in LONG_DOUBLES) and getattr(dtype, "fields", None) is None
 
 
-_BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+BUILT_IN_DTYPES: dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
 
 def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
@@ -462,7 +462,7 @@ def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
 
         canonical = jax.dtypes.canonicalize_dtype(found)
         if canonical != found:
-            if isinstance(dtype, type) and dtype in _BUILT_IN_DTYPES:
+            if isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
                 return canonical
             raise TypeError(f"{name} must be a dtype that JAX has without jax_enable_x64, got {dtype_name(found)}")
     return found
@@ -480,8 +480,8 @@ def _as_dtype(xp: Namespace, dtype: Any) -> Any:
         import torch
 
         found = dtype if isinstance(dtype, torch.dtype) else None
-        if found is None and isinstance(dtype, type) and dtype in _BUILT_IN_DTYPES:
-            found = getattr(xp, _BUILT_IN_DTYPES[dtype])
+        if found is None and isinstance(dtype, type) and dtype in BUILT_IN_DTYPES:
+            found = getattr(xp, BUILT_IN_DTYPES[dtype])
         return found
     elif _has_numpy_dtypes(xp):
         found = dtype if isinstance(dtype, (str, type, np.dtype)) or hasattr(dtype, "dtype") else None

@@ -30,7 +30,7 @@ def harmless(xp: Namespace, op: Operator, key: Any, xs: tuple[Array, ...]) -> Op
         return op
     if _only_copies_are_safe(xp):
         combine = op.combine
-        return _with(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
+        return with_combine(op, lambda earlier, later: combine(_copied(xp, earlier), _copied(xp, later)))
     packed = len(xs) > 1 or op.components is not None
     _try_once(xp, f"op {op.name}", op.combine, key, 2, packed, xs)
     return op
@@ -46,7 +46,7 @@ def harmless_map(xp: Namespace, fn: Callable[..., Any], key: Any, arrays: tuple[
     return fn
 
 
-def _with(op: Operator, combine: Combine) -> Operator:
+def with_combine(op: Operator, combine: Combine) -> Operator:
     new = Operator(combine, identity=op._identity, commutative=op.commutative, name=op.name, components=op.components)
     new._segments, new._structure = op._segments, op._structure
     return new

@@ -29,7 +29,7 @@ from parprims import (
 from parprims._arrays import Array, cast, compute_dtype, dtype_name, sum_dtype
 from parprims._dispatch import Inside, MethodRefused
 from parprims._elements import is_structured
-from parprims._harmless import _with as changed_operator
+from parprims._harmless import with_combine
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._torch_nodes import kept, runs, xp
@@ -203,8 +203,8 @@ def _names(dtype: Any) -> Any:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _text(dtype: Any) -> str:
-    if isinstance(dtype, type) and dtype in _arrays._BUILT_IN_DTYPES:
-        return _arrays._BUILT_IN_DTYPES[dtype]
+    if isinstance(dtype, type) and dtype in _arrays.BUILT_IN_DTYPES:
+        return _arrays.BUILT_IN_DTYPES[dtype]
     return dtype_name(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
 
 
@@ -276,7 +276,7 @@ def _own(primitive: str, method: Any, op: Operator) -> Operator:
     if method != "auto" and method != "array":
         raise ValueError(f"method must be one of auto, kernel, native, array, got {method!r}")
     combine = op.combine
-    return changed_operator(op, lambda earlier, later: combine(_copied(earlier), _copied(later)))
+    return with_combine(op, lambda earlier, later: combine(_copied(earlier), _copied(later)))
 
 
 def _copied(element: Any) -> Any:
