@@ -8,6 +8,7 @@ failed run.
 import concurrent.futures
 import contextlib
 import dataclasses
+import gc
 import itertools
 import math
 import os
@@ -370,10 +371,17 @@ def limited(streams, left):
     else:
         import torch
 
+        gc.collect()
         torch.cuda.empty_cache()
-        total = torch.cuda.mem_get_info()[1]
-        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + left) / total)
+        total, reserved, taken = torch.cuda.mem_get_info()[1], torch.cuda.memory_reserved(), []
         try:
+            # What is free beside arrays that other tests left is no part of it.
+            torch.cuda.set_per_process_memory_fraction(reserved / total)
+            for size in (1 << exponent for exponent in range(30, 18, -1)):
+                with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                    while True:
+                        taken.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            torch.cuda.set_per_process_memory_fraction((reserved + left) / total)
             yield torch.cuda.OutOfMemoryError
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
