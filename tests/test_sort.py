@@ -51,14 +51,14 @@ def raw(x):
 class Sorting(Contract):
     @pytest.fixture(autouse=True)
     def _compile_less(self, request):
-        """Let JAX keep operations, not whole programs, in tests of many dtypes, lengths and axes by method array.
+        """Let JAX keep operations, not whole programs, by method array, but in tests that ask for programs.
 
-        It compiles a program anew for each of them, and the same operations come again. Other tests have programs.
+        It compiles a program anew for every dtype and length, and the same operations come again.
         """
         names = request.fixturenames
-        many = request.function.__name__ in ("test_every_bit", "test_dtype", "test_length", "test_axis")
+        programs = request.function.__name__ in ("test_jit", "test_ranks_in_one_program", "test_same_bits_twice")
         on_jax = "method" in names and request.getfixturevalue("backend").name == "jax"
-        if many and on_jax and request.getfixturevalue("method") == "array":
+        if on_jax and not programs and request.getfixturevalue("method") == "array":
             with importlib.import_module("jax").disable_jit():
                 yield
         else:
