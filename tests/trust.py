@@ -471,9 +471,9 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_matmul.py::TestMatmul::test_gradient",
             "tests/test_matmul_kernel.py::TestDerivatives::test_torch",
         ),
-        "src/parprims/_scan.py",
-        "add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and "
-        "backward, of any order) by every method",
+        "docs/scan.md",
+        "Scans by add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and "
+        "backward, of any order), by every method",
     ),
     Promise(
         "`torch.compile` and `torch.export` read every public function without a break of the graph, forward and "
@@ -486,7 +486,7 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_torch.py::TestCompile::test_own_operators",
             "tests/test_torch.py::TestCompile::test_registered_right",
         ),
-        "src/parprims/_scan.py",
+        "docs/libraries.md",
         "torch.compile and torch.export",
     ),
     Promise(
@@ -560,8 +560,8 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_reduce.py::TestBlocks::test_memory_of_a_view_that_repeats_one_number",
             "tests/test_gpu.py::TestStress::test_memory_stays_where_it_was",
         ),
-        "src/parprims/_scan.py",
-        "takes up to 3 % of the largest result",
+        "docs/scan.md",
+        "up to 3 % of the largest result",
     ),
     Promise(
         "Every kernel compiles for every architecture, without a GPU (`nox -s kernels`).",

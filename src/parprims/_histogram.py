@@ -89,22 +89,15 @@ def histogram(
 
     Notes
     -----
-    Work and depth: one search of the edges for each element, log2 of bins steps; then a sort of the bins' numbers, of 8
-    bits where these suffice, and two searches for each bin (array). Kernel: one pass, a division or a search for each.
-    Traffic and launches: kernel is one launch that reads every element once; with more bins than a block's shared
-    memory holds (8192; 1024 of weights, half for those of 8 bytes), weights are read again for each so many.
-    Memory besides input and result: kernel 8 bytes for each bin; for weights at most 4 MiB, or one sum for each bin.
-    Array as ``sort``, with an index for each element.
+    Work and depth: one search of the edges for each element, then a sort of the bins' numbers (array). Kernel: one
+    launch that reads every element once.
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
     most n additions by kernel (n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
     Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
     Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array; by native too, but for
-    weights on a GPU.
-    Methods: kernel (CUDA arrays), native (NumPy, CuPy, PyTorch and JAX), array.
-    Derivatives: none; counts are constant almost everywhere.
-    Reference: Nugteren, van den Braak, Corporaal and Mesman, High Performance Predictable Histogramming on GPUs,
-    GPGPU-4, 2011.
+    Reproducibility: the same input gives the same bits by kernel and array; by native too, but for weights on a GPU.
+    Methods: kernel (CUDA arrays), native (NumPy, CuPy, PyTorch and JAX), array. Derivatives: none.
+    Memory, reference and more: docs/histogram.md.
 
     Examples
     --------

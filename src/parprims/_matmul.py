@@ -116,43 +116,15 @@ def matmul(
 
     Notes
     -----
-    Work and depth: m n k products and as many sums, in ceil(log2 k) steps within a tile (array); in chains of k, or of
-    k / s where the kernel cuts the sum into s parts, to occupy the device with small or skinny matrices.
-    Traffic and launches: kernel is one launch (packed: three) that reads a once for every tile of n and b once for
-    every tile of m, from views as they are (batches that broadcast included), and writes the result once. Where
-    neither of two large float32 factors lies along k in steps of 16 bytes, a launch before it copies one so. Array
-    writes and reads every product about 3 times, tile after tile. Beyond the factors and the result it needs memory for
-    1.5 times a tile's products and for their sums; a compiler given the traced program may overlap tiles. Native copies
-    factors that it widens, NumPy's of 16 bits and all with highest, and then rounds a wide result. By default a
-    tile's products take 4 to 256 MiB, so that there are at most 256 tiles up to 2^35 bytes of products (float32
-    matrices of 2048 x 2048); beyond that the tiles grow in number and not in size, and so does a program traced from
-    them.
+    Work and depth: m n k products and sums, in ceil(log2 k) steps within a tile (array), in chains along k (kernel).
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
-    (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32, which it is chosen
-    for from k = 128 on, and of which it keeps fewer digits below 2^-126; 4 times that for complex numbers; 2^-9 sum |a|
-    |b| more with tf32, for which both factors are rounded, or one of them is cut if a stride of it is 0 or negative or
-    its matrices lie several strides apart; and rounded once with highest.
-    16-bit floats are multiplied and summed in float32 and rounded once. Integers wrap.
-    Measured on an H200, the largest of 65536 errors in units of 2^-24 sum |a| |b|, for k = 128, 4096 and 65536, by a
-    chain of float32 products and sums (kernel conflict_free), float32, tf32 and highest: of normal numbers 2.8, 0.87,
-    0.43; 1.8, 0.37, 0.14; 3000, 650, 160; 0.52, 0.09, 0.01. Of numbers uniform in [0, 1) 6.6, 6.7, 13; 5.5, 5.8, 6.8;
-    2200, 440, 550; 1.0, 1.0, 1.0. Of normal numbers times powers of two from 2^-20 to 2^19, where few products decide a
-    sum, 6.8, 5.5, 2.9; 11, 4.8, 1.8; 15000, 8100, 1900; 1.0, 0.7, 0.3.
+    (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
+    complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
-    Methods: native (sum and product, no tile given; JAX multiplies at its highest precision), kernel (CUDA arrays and
-    operators that can be traced; tensor multiplies floats by sum and product, on devices of compute capability 8.0 and
-    later), array. A kernel that is named runs or is refused. On devices of compute capability 9.0 auto takes the kernel
-    for large matrices of float32, whose tensor cores multiply them in half the time.
-    Several devices: JAX multiplies factors that are sharded, by native, where it knows how the product is to be; all
-    else as for `scan`.
-    Derivatives: by native and array as the library has them. By kernel, of sum and product, on PyTorch (backward, of
-    any order, by the kernel) and JAX (as native has them).
-    PyTorch's switches: torch.autocast changes nothing, neither dtype nor error, backward neither. Where PyTorch has
-    been told to multiply float32 with fewer bits than ``precision`` asks for (torch.set_float32_matmul_precision), auto
-    prefers the kernel, and native multiplies in float64, rounded once, with memory for the factors and the product in
-    it. torch.compile is in the notes of `reduce`.
-    Reference: Golub and Van Loan, Matrix Computations, 4th ed., Johns Hopkins, 2013, chapter 1; Ootomo and Yokota,
-    Recovering single precision accuracy from Tensor Cores, IJHPCA 36(4), 2022.
+    Methods: native (sum and product, no tile given), kernel (CUDA arrays and operators that can be traced), array. A
+    kernel that is named runs or is refused. torch.autocast changes nothing.
+    Derivatives: of sum and product, by every method on PyTorch and JAX; else as the library has them.
+    Memory, measured errors, reference and more: docs/matmul.md and docs/libraries.md.
 
     Examples
     --------

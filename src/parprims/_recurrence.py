@@ -77,31 +77,15 @@ def linear_recurrence(
 
     Notes
     -----
-    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array).
-    Traffic and launches: kernel reads a and b as they are given, each element once (a constant, or one coefficient for
-    each channel, costs next to nothing), and writes x once, in one launch; array reads and writes about 50n elements,
-    far fewer where the library fuses operations.
-    Memory besides input and result, in sizes of the result in the dtype computed in: up to 6 (array) or 3 (native).
+    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array). Kernel is one launch.
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
-    times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers
-    are exact, modulo the range of their dtype.
-    Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN, as in the
-    loop, though not always the same of the two. A product of consecutive coefficients that overflows is harmless
-    where the next coefficient, or the element it applies to, is zero; applied to an element too small to overflow
-    itself it gives an infinity or NaN where the loop stays finite. Behind an element that overflows in the loop
-    nothing is promised.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array, as for `scan`.
+    times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
+    Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays), native (JAX; a constant ``a`` on NumPy with SciPy), array.
-    Several devices: as for `scan`.
-    Derivatives: by a, b and initial on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
-    by every method. With g the derivative by x, that by b is the recurrence l[n] = g[n] + conj(a[n+1]) l[n+1], by the
-    same method where it can, and that by a is l[n] conj(x[n-1]); on JAX nothing is conjugated. The kernel finds both in
-    one launch in PyTorch's backward pass, which reads a, g and x once (not under torch.compile or where the backward
-    pass is to be differentiated). 16-bit floats are computed in float32 and rounded once, l[0] twice where initial is
-    given.
-    Reference: Kogge and Stone, A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
-    Equations, IEEE Trans. Comput. C-22(8), 1973; Blelloch, Prefix Sums and Their Applications, CMU-CS-90-190, 1990.
+    Derivatives: by a, b and initial on PyTorch and JAX, by every method.
+    Memory, overflow, reference and more: docs/linear_recurrence.md and docs/libraries.md.
 
     Examples
     --------

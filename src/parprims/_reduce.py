@@ -92,38 +92,14 @@ def reduce(
 
     Notes
     -----
-    Work and depth: n - 1 combinations in ceil(log2 n) steps (array).
-    Traffic and launches: kernel reads every element once, in one launch; array reads and writes about 3n elements.
-    Memory besides input and result: array and native combine block by block. A block is a 128th of the elements in the
-    dtype combined in, but at least 4 MiB (256 MiB on a GPU) and at most 256 MiB. Array takes the memory of about four
-    blocks and native of three, or of none where the library's routine takes the elements as they are. Results are held
-    twice, and once more for each doubling of the number of blocks along the axes. JAX and torch.compile are given all
-    elements at once, and so is an operator that cannot be traced as a kernel would need it. Kernel has 1 MiB of
-    scratch. It copies the elements first where they have more than two runs of axes that stay, or more than one that is
-    combined.
+    Work and depth: n - 1 combinations in ceil(log2 n) steps (array). Kernel reads every element once, in one launch.
     Error: a term of a sum passes at most 2 ceil(log2 n) additions by array and, in any array that fits a GPU, 500 by
     kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
     combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    CUDA graphs: kernels on one stream share scratch, which stays theirs. Those captured into a graph have scratch of
-    the graph's own until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays; auto leaves JAX's to XLA where it has the operator), native (operators the library
-    has), array.
-    Several devices: as for `scan`.
-    Derivatives: those of the library, by array and native; the kernel carries none. On PyTorch equal largest or
-    smallest elements share the derivative of ``max`` and ``min`` equally.
-    PyTorch's compiler: under torch.compile and torch.export every call of a public function is one node of the graph,
-    which takes any lengths, chooses its method when it runs (`explain` around the compiled call sees it; it does not go
-    inside, nor does `methods`), and has the derivatives of the call. Kernels run there too. So does an operator that is
-    a function or an Operator, if it captures no variables and reads nothing but numbers and modules; `segmented` keeps
-    to this. One that captures variables, such as a tensor, is read by the compiler: the call becomes the operations of
-    method array, without a kernel and compiled anew for every length, and asking for another method raises. The ``fn``
-    of `map_reduce` is always read. In a transformation of torch.func within the program a call is the operations too.
-    A program that was saved is loaded after ``import parprims._torch_ops``, which makes its nodes known; it cannot hold
-    functions of the caller's own.
-    PyTorch's switches: results depend neither on torch.autocast nor on the precision that PyTorch's own products of
-    float32 are set to, nor on deterministic mode, default dtype or default device.
-    Reference: Ladner and Fischer, Parallel Prefix Computation, J. ACM 27(4), 1980.
+    has), array. Derivatives are those of the library, by array and native.
+    Memory, reference and more: docs/reduce.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 
     Examples
     --------

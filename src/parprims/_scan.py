@@ -80,35 +80,15 @@ def scan(
 
     Notes
     -----
-    Work and depth: array combines about 2n times in 2 log2 n steps; arrays of at most 8192 elements are combined
-    n log2 n times in log2 n steps. Kernel combines about 2n times.
-    Traffic and launches: kernel reads every element and writes every result once, in one launch; array reads and
-    writes about 12n elements.
-    Memory besides input and result, in sizes of the result in the dtype computed in: up to 4 (array) or 3 (native,
-    besides what the library takes).
-    Order: elements are always combined earlier with later, so the operator need not be commutative. One that is not
-    associative gives results that depend on how a method groups elements: `check_associative` tells.
+    Work and depth: about 2n combinations in 2 log2 n steps (array). Kernel is one launch that reads and writes once.
+    Order: elements are always combined earlier with later, so the operator need not be commutative.
     Error: a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another,
     and n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the
     last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
-    Reproducibility: the same input gives the same bits, run after run, by kernel and array: what is grouped with what
-    depends on the shape and layout alone, not on which block of the GPU came first.
-    CUDA graphs: kernels on one stream share scratch, which stays theirs and takes up to 3 % of the largest result (7 %
-    in recurrences of 8-bit integers down columns), up to 4 times as much where results grew from call to call. Those
-    captured into a graph have as much of the graph's, until it is destroyed, so that any graphs and calls may run at
-    once.
+    Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays), native (operators the library can scan with; any operator on JAX), array.
-    Several devices: arrays of JAX that are sharded are refused, but inside jax.shard_map each device has an array like
-    others. An array in a program being traced tells of explicit axes of a mesh only: one that is sharded over axes of
-    type Auto is gathered by XLA, without a word, and every device does all the work.
-    Derivatives: add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and
-    backward, of any order) by every method, by scans and linear recurrences of the same method where it can; no
-    division, so zeros are factors like others. A product by the library's own routine has the library's own
-    derivative, and so have the other operators, which the kernel does not differentiate. torch.compile and torch.export
-    are in the notes of `reduce`.
-    Reference: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986; Blelloch, Prefix Sums and Their
-    Applications, CMU-CS-90-190, 1990; Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back,
-    NVR-2016-002, 2016.
+    Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method.
+    Memory, reference and more: docs/scan.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 
     Examples
     --------

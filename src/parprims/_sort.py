@@ -62,28 +62,14 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
 
     Notes
     -----
-    Work and depth: w / 4 passes for keys of w bits (one for bool), each a scan of 16 n counts and n binary searches,
-    in O(log n) steps (array); w / 8 passes (kernel).
-    Traffic and launches: kernel sorts rows of at most 8192 in one launch that reads and writes them once (of keys of 8
-    bytes of at most 6912, with values or indices 5632). Longer ones take w / 8 + 1: one reads the keys and counts their
-    digits, then each reads and writes keys and values, but for digits that are the same in every row; many rows go in
-    several turns. It has memory for one more copy of keys and values and at most 5 % and 1 MB besides (for indices of
-    32 bits and wider keys than 16 also for one more of those), and copies what is not contiguous along the axis. Array
-    reads n of its counts log2(16 n) times a pass.
-    Memory of array: besides the result at most 110 bytes for every element, half of them counts, half indices. Of
-    native on NumPy: 2 bytes for every element and what zeros and NaN take; of a sort that moves values or tells
-    indices, the indices twice and one array more. Elsewhere native has what the library takes, and the indices.
+    Work and depth: w / 8 passes over keys of w bits (kernel), w / 4 in O(log n) steps each (array).
+    Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB; array 110 bytes for every element.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
-    CUDA graphs: kernels on one stream share scratch, which stays theirs; those captured into a graph have the graph's,
-    until it is destroyed, so that any graphs and calls may run at once.
     Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
     another), array.
-    Several devices: as for `scan`.
-    Derivatives: of keys and values on PyTorch (backward, of any order) and JAX (forward and backward, of any order),
-    by every method: what belongs to an element moves with it. Indices have none.
-    Reference: Satish, Harris and Garland, Designing Efficient Sorting Algorithms for Manycore GPUs, IPDPS 2009;
-    Adinets and Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
+    Derivatives: of keys and values on PyTorch and JAX, by every method. Indices have none.
+    Reference and more: docs/sort.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 
     Examples
     --------

@@ -111,57 +111,16 @@ def solve_tridiagonal(
 
     Notes
     -----
-    Work and depth: O(n) in 2 ceil(log2 n) steps, twice (array; with ``none`` O(n log n) in ceil(log2 n) steps), O(n)
-    in n steps (native). Kernel is O(n): a few rows to a thread, then log2 n steps, twice where exchanges leave errors.
-    Traffic and launches: a block holds a short system: up to 8192 unknowns of float32, 4096 of float64 and complex64,
-    1568 of complex128 (on GPUs with 227 KB of shared memory to a block). For these, kernel is one launch with ``none``.
-    It reads every number once and writes every unknown once, in whatever order the axes lie. With ``partial`` a second
-    launch reads and solves again the few systems for which the first finds too large an error. With ``auto`` one more
-    comes first, which leaves to them the systems that are not diagonally dominant. Longer systems take 4 to 58
-    launches, most of which may find nothing to do. They read the data twice, and keep a thirty-second to a sixteenth of
-    the unknowns' memory between; ``auto`` reads it once more before it exchanges rows. Where a long system has rows
-    with too large an error, the data within some hundred rows of them is read once or twice more, and the rows there
-    are solved again. Where that is not enough, all data of the system is read twice more, for the residual; where that
-    is not either, or the system is periodic, two or four times more. With exchanges, memory for a second solution is
-    always allocated.
-    Coefficients that broadcast are read as they are, those of several right-hand sides once for each. Array passes
-    about 150 times over its n rows in all (with ``none`` 40 times at each step) unless a compiler fuses them.
-    Memory besides input and result, in sizes of the solution in the precision computed in: up to 32 (array), 14 (array
-    with ``none``) or 11 (native), and up to 16 for the residual and the status.
-    Error with row exchanges: rows are scaled to a largest coefficient of 1. They are eliminated in the order of a
-    binary tree, which is a change of the order of unknowns, with partial pivoting among the four rows that hold an
-    unknown. The solution is refined once by its residual (by kernel where the backward error of a row is above 6 eps),
-    and the better of both is returned. Kernel first tries a faster elimination with pivots among two rows, refined once
-    if need be. It keeps that solution where no row has a backward error above 8 eps; in long systems a row may, as
-    where x is zero, if its residual is at most 2^-10 eps of the largest numbers in the few rows of a thread. The
-    backward error is at most ten times that of LAPACK's gtsv, or ten eps if that is more, in the classes of matrices
-    that studies of stability use (tests/test_tridiagonal.py has them), by array and kernel, and by array commonly below
-    eps. This holds for periodic and transposed systems too. It does not hold in float32 for a few in a thousand systems
-    whose solution is 1e20 times rhs, such as of random coefficients with a diagonal of size 1e-8: the error may be a
-    thousand times that of gtsv there, and return_residual tells.
+    Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native). Kernel is O(n) too: one to three launches
+    for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
+    Error with row exchanges: a backward error of at most ten times that of LAPACK's gtsv, or of ten eps if that is
+    more; docs/solve_tridiagonal.md has the exceptions, which return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
-    8 ceil(log2 n) / (1 - t) units in the last place of max |x|. On all other diagonally dominant, symmetric
-    (Hermitian) positive definite and M-matrices no pivot vanishes before rounding, but as many digits may be lost
-    as the condition number has. Elsewhere a pivot may be small, which loses digits, or zero, which gives NaN,
-    though the matrix is regular. Periodic systems add a correction of rank one (Sherman and Morrison) to a
-    system that is dominant, definite or an M-matrix if theirs is, and lose digits where it is much better
-    conditioned than theirs; so do native's, which auto takes for them only with ``none``.
-    Singular systems: the solution is NaN or, where rounding hides that the matrix is singular, large numbers. Nothing
-    is raised and NumPy warns of nothing; the status tells. 16-bit floats are solved in float32 and rounded once; XLA
-    may take their residual before.
-    Reproducibility: the same input gives the same bits, run after run, and a system gives the same bits alone and in a
-    batch: by kernel, and by array with row exchanges where the library's elementwise operations do (NumPy's do).
-    Methods: kernel (CUDA arrays), native (NumPy with SciPy installed: LAPACK's gtsv; JAX on a CPU, and on a GPU for one
-    system at a time), array.
-    Kernel and native are for float32, float64, complex64 and complex128; native always exchanges rows.
-    Several devices: as for `scan`.
-    Derivatives: by coefficients and rhs on PyTorch (backward, of any order) and JAX (forward and backward, of any
-    order), by every method. With g the derivative by x, that by rhs is the solution l of the transposed system for
-    g, by the same method, and that by diag is -l x; on PyTorch the matrix and x are conjugated.
-    Reference: Hockney and Jesshope, Parallel Computers, 1981; Wright, Stable Parallel Algorithms for Two-Point
-    Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992; Skeel, Iterative Refinement Implies Numerical
-    Stability for Gaussian Elimination, Math. Comp. 35, 1980; Higham, Accuracy and Stability of Numerical Algorithms,
-    2002, chapters 7, 9 and 12.
+    8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
+    Singular systems: x is NaN or, where rounding hides it, large; nothing is raised, and the status tells.
+    Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
+    Methods: kernel (CUDA arrays), native (NumPy with SciPy, JAX), both of 32 and 64-bit floats and complex, array.
+    Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
 
     Examples
     --------
