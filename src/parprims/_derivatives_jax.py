@@ -12,7 +12,8 @@ import jax
 from parprims import _derivatives, _recurrence, _scan
 from parprims._arrays import Array, Namespace, cast, compute_dtype, filled, is_traced, quiet, varying_alike
 from parprims._derivatives import first, join, previous, rest
-from parprims._dispatch import Methods
+from parprims._dispatch import Call, Methods, explain, listing, tell
+from parprims._memo import Memo
 from parprims._sorting import Sorting
 from parprims._tridiagonal_system import product
 
@@ -22,10 +23,49 @@ def wanted(arrays: tuple[Array | None, ...]) -> bool:
     return any(x is not None and is_traced(x) for x in arrays)
 
 
+def _in_one_program(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile what a rule makes of a call as one program, and its derivative as another.
+
+    Outside of jit each would be one operation after another, which takes up to a thousand times as long.
+    """
+
+    @functools.wraps(rule)
+    def call_program(methods: Methods, method: str, xp: Namespace, call: Any) -> Any:
+        described = call.described()
+        if described is None or listing():
+            return rule(methods, method, xp, call)
+        key = rule.__name__, methods.primitive, method, described
+        known = _programs.get(key)
+        if known is None:
+            bare = call.on(*(None,) * len(call.arrays))
+            known = _programs.keep(key, _Program(jax.jit(lambda *arrays: rule(methods, method, xp, bare.on(*arrays)))))
+        with quiet(xp), explain() as calls:
+            result = known.run(*call.arrays)
+        if calls:  # it was traced now
+            known.calls = tuple(calls)
+        else:
+            tell(known.calls)
+        return result
+
+    return call_program
+
+
+@dataclasses.dataclass
+class _Program:
+    """A compiled program, and what `explain` saw when it was traced."""
+
+    run: Callable[..., Any]
+    calls: tuple[Call, ...] = ()
+
+
+_programs: Memo[_Program] = Memo()
+
+
 # A rule stays with the program that it is part of, after the arrays without values that the program was made with are
 # no more. So rules are given their arrays and keep a record of the call without any.
 
 
+@_in_one_program
 def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     """Return the solution of a linear recurrence, with its derivative: dx[n] = a[n] dx[n-1] + da[n] x[n-1] + db[n]."""
     given, r = r.arrays, r.on(*(None,) * len(r.arrays))
@@ -53,6 +93,7 @@ def recurrence(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:
     return solution
 
 
+@_in_one_program
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the scan by sum, product or affine map, with its derivative.
 
@@ -109,6 +150,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     return ys[0] if r.single else ys
 
 
+@_in_one_program
 def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     """Return the solution of tridiagonal systems, whose transposed systems give the derivatives."""
     s = s.on(*varying_alike(s.arrays))
@@ -127,6 +169,7 @@ def constant(x: Array) -> Array:
     return _on_device(jax.lax.stop_gradient(x)) if is_traced(x) else x
 
 
+@_in_one_program
 def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[Array, ...]:
     """Return sorted keys and values, with their derivatives: tangents move as what they belong to."""
     given, s = s.arrays, dataclasses.replace(s, arrays=(), key=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -263,9 +263,14 @@ def recalled(key: Any) -> Callable[..., Any] | None:
     found = _prepared.get(key)
     if found is None or _listing.get() or _launching.get():
         return None
-    for calls in _calls.get():
-        calls.append(Call(found.call.primitive, found.call.method, {**found.call.refusals}))
+    tell((found.call,))
     return found.run
+
+
+def tell(told: Iterable[Call]) -> None:
+    """Tell `explain` of calls that were seen before and are made again."""
+    for calls in _calls.get():
+        calls.extend([Call(one.primitive, one.method, {**one.refusals}) for one in told])
 
 
 def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
