@@ -228,30 +228,51 @@ def test_a_nan_stays_where_it_is(jax):
 # ---- Transformations ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_remembered_call_is_one_program(jax, name):
-    """By the methods auto and array, and compiled at the first call only."""
-    function, arrays = CALLS[name]
-    compiled = []
+@pytest.fixture
+def compiled(jax):
+    """The names of the programs that JAX compiles from now on."""
+    names = []
 
     def note(event, _, **about):
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(about.get("fun_name"))
+            names.append(about.get("fun_name"))
 
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.mark.parametrize("by", ["auto", "array"])
+def test_a_derivative_is_a_few_programs(jax, compiled, by):
+    """Also outside of jit; `explain` tells of the call each time."""
+    a, b = (jax.device_put(np.linspace(0.1, 0.9, 83)) for _ in range(2))
+
+    def loss(a, b):
+        return parprims.linear_recurrence(a, b, method=by).sum()
+
+    for most in (40, 0):
+        compiled.clear()
+        with parprims.explain() as calls:
+            found = jax.grad(loss, (0, 1))(a, b)
+        assert len(compiled) <= most
+        assert [call.primitive for call in calls][:1] == ["linear_recurrence"]
+    same(jax, found, jax.jit(jax.grad(loss, (0, 1)))(a, b))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_remembered_call_is_one_program(jax, compiled, name):
+    """By the methods auto and array, and compiled at the first call only."""
+    function, arrays = CALLS[name]
     arrays = [jax.device_put(np.concatenate([x] * 19)) for x in arrays if x is not C] + [
         jax.device_put(x) for x in arrays if x is C
     ]
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        for method in ("auto", "array"):
-            compiled.clear()
-            function(method, *arrays)
-            assert len(compiled) <= (40 if name == "solve_tridiagonal" else 6)  # the status is apart
-            compiled.clear()
-            function(method, *arrays)
-            assert len(compiled) <= (1 if "matmul" in name else 0)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
+    for method in ("auto", "array"):
+        compiled.clear()
+        function(method, *arrays)
+        assert len(compiled) <= (40 if name == "solve_tridiagonal" else 6)  # the status is apart
+        compiled.clear()
+        function(method, *arrays)
+        assert len(compiled) <= (1 if "matmul" in name else 0)
 
 
 class TestTransformations:
