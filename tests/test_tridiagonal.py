@@ -846,7 +846,8 @@ def test_steps_are_the_logarithm(jax, pivot):
     def operations(n: int) -> int:
         x = np.ones(n)
         traced = jax.make_jaxpr(lambda *a: solve_tridiagonal(*a, method="array", pivot=pivot))
-        (solve,) = traced(*(jax.numpy.asarray(x),) * 4).jaxpr.eqns[-1:]
+        (program,) = traced(*(jax.numpy.asarray(x),) * 4).jaxpr.eqns[-1:]
+        (solve,) = program.params["jaxpr"].jaxpr.eqns[-1:]
         return len(solve.params["jaxprs"].solve.jaxpr.eqns)
 
     counts = {n: operations(n) for n in (3, 4, 5, 8, 9, 16, 17, 33, 512, 513, 1024, 1025)}
