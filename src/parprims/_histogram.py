@@ -485,24 +485,27 @@ def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]
         given = [
             _cuda.contiguous(xp, _cuda.plain(xp, one)) for one in (x, edges) + (() if weights is None else (weights,))
         ]
-        (counts,) = _runner(xp, call, given)(*given)
+        (counts,) = _runner(xp, bare, given)(*given)
         return _finish(xp, call, counts, edges)
 
     return run
 
 
 def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
-    """Return a function that launches the kernel on elements, edges and weights of one dimension."""
+    """Return a function that launches the kernel on elements, edges and weights of one dimension.
+
+    ``h`` holds no arrays.
+    """
     x, edges, *weights = given
     summed = None
     if weights:
         summed = dtype_name(weights[0].dtype), dtype_name(compute_dtype(xp, h.result))
     kind = _Kind(dtype_name(x.dtype), dtype_name(edges.dtype), h.even, dtype_name(h.result), summed)
-    bare = dataclasses.replace(h, arrays=(), even=False, density=False)
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         x, edges, *weights = arrays
-        return (xp.astype(_native(xp, bare.on(x, *weights, edges))[0], h.result),)
+        call = dataclasses.replace(h, arrays=(x, *weights, edges), even=False, density=False)
+        return (xp.astype(_native(xp, call)[0], h.result),)
 
     def batched(*arrays: Array) -> tuple[Array, ...]:
         import jax

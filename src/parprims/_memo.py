@@ -1,4 +1,4 @@
-"""What is remembered from call to call: bounded dictionaries, all of which can be made to forget."""
+"""What is remembered from call to call: bounded dictionaries, all of which can be found."""
 
 from __future__ import annotations
 
@@ -32,9 +32,3 @@ class Memo(Generic[Found]):
             self._found.clear()
         self._found[key] = found
         return found
-
-    @classmethod
-    def forget_all(cls) -> None:
-        """Forget everything that any memo keeps."""
-        for memo in cls._all:
-            memo._found.clear()
