@@ -33,7 +33,7 @@ from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """How the kernels cut their work on devices of one compute capability.
 
     All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
@@ -57,12 +57,13 @@ class Tuning:
 
 
 TUNING = {
-    # Chosen by the runs recorded in benches/results/nvidia-h200.json. 528 blocks are four for each of 132.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         threads=256,
         long_threads=512,
         bytes_in_flight=64,
-        blocks=528,
+        blocks=4 * 132,
         rounds=16,
         column_bytes=32,
         scratch_bytes=1 << 19,
@@ -391,7 +392,7 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
     bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
 
     def plan() -> _cuda.Plan | None:
-        return make_plan(special, _cuda.tuned(TUNING, _cuda.capability(xp, r.arrays[0])), r, layouts)
+        return make_plan(special, _cuda.tuned_for(TUNING, xp, r.arrays[0]), r, layouts)
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         ones, _ = flattened(array(xp, bare.on(*arrays)))

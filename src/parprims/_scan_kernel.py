@@ -21,7 +21,7 @@ from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """How the kernels cut their work on devices of one compute capability.
 
     All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
@@ -57,8 +57,9 @@ class Tuning:
 
 
 TUNING = {
-    # Chosen by the runs recorded in benches/results/nvidia-h200.json, which has 132 multiprocessors.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         threads=256,
         line_bytes=320,
         tile_bytes=160,
@@ -68,7 +69,7 @@ TUNING = {
         column_state_bytes=32,
         tiles=132,
         chained_lines=128,
-        serial_lines=1056,
+        serial_lines=8 * 132,
         serial_threads=128,
         serial_bytes=160,
         serial_resident=4,
@@ -360,7 +361,7 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
     bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
     def plan() -> _cuda.Plan | None:
-        tuning = _cuda.tuned(TUNING, _cuda.capability(xp, call.arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, call.arrays[0])
         return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:

@@ -190,7 +190,7 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
         return (prepare(xp, system(aligned))(*aligned),)
 
     def plan() -> _cuda.Plan | None:
-        return make_plan(problem, _cuda.tuned(TUNING, _cuda.capability(xp, arrays[3])))
+        return make_plan(problem, _cuda.tuned_for(TUNING, xp, arrays[3]))
 
     return _cuda.ready(xp, arrays[3], problem, plan, otherwise, batched)
 

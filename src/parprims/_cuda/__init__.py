@@ -5,13 +5,13 @@ A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launch
 or leaves the device.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import overload
 
 from parprims._arrays import Array, Namespace, is_jax
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.libraries import transformed
-from parprims._cuda.memory import capability, contiguous, device_index, layout, plain, refusal
+from parprims._cuda.memory import capability, contiguous, device_index, layout, multiprocessors, plain, refusal
 from parprims._cuda.plan import (
     Argument,
     Launch,
@@ -23,9 +23,9 @@ from parprims._cuda.plan import (
     Struct,
     device_source,
     power_of_two,
-    tuned,
 )
 from parprims._cuda.runner import Runner
+from parprims._cuda.tuning import Entry, Tuning, tuned
 from parprims._cuda.xla import jax_export_checks, traced
 from parprims._memo import Memo
 
@@ -62,6 +62,11 @@ def ready(
     return found
 
 
+def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:
+    """Return the entry of a table of tunings for the device that an array is on."""
+    return tuned(table, capability(xp, x)).on(multiprocessors(xp, x))
+
+
 def on_readable(
     xp: Namespace, arrays: tuple[Array, ...], find: Callable[[tuple[Array, ...]], Run | None], otherwise: Run
 ) -> Run:
@@ -90,12 +95,14 @@ __all__ = [
     "Run",
     "Runner",
     "Struct",
+    "Tuning",
     "capability",
     "contiguous",
     "device_index",
     "device_source",
     "jax_export_checks",
     "layout",
+    "multiprocessors",
     "on_readable",
     "plain",
     "power_of_two",
@@ -103,4 +110,5 @@ __all__ = [
     "refusal",
     "transformed",
     "tuned",
+    "tuned_for",
 ]
