@@ -151,7 +151,7 @@ def matrices_problem(rng, n):
 
 
 def scans(scale: Scale):
-    for k in scale.pick((10,), (10, 16, 20), (16, 20)):
+    for k in scale.pick((10,), (10, 16, 20), (10, 16, 20)):
         yield Case(
             "cumulative_sum",
             f"sum call, 2^{k}",
@@ -360,6 +360,14 @@ def recurrences(scale: Scale):
         b10,
         parprims.linear_recurrence,
         {"numpy": by_loop, "jax": by_associative_scan},
+        whole_call=True,
+    )
+    yield Case(
+        "linear_recurrence",
+        "call, 2^10",
+        functools.partial(recurrence_problem, shape=2**10),
+        parprims.linear_recurrence,
+        {"jax": by_associative_scan},
         whole_call=True,
     )
     no_numba = {} if installed("numba") else {"cuda.compute": "an operator in Python needs Numba"}
