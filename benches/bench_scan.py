@@ -159,6 +159,7 @@ def scans(scale: Scale):
             parprims.cumulative_sum,
             library(lambda xp, x: xp.cumsum(x, 0)),
             whole_call=True,
+            raw_kernel=True,
         )
     for k in scale.pick((16,), (16, 20, 24), (16, 20, 24, 26, 28)):
         yield Case(
@@ -167,6 +168,7 @@ def scans(scale: Scale):
             functools.partial(sum_problem, shape=2**k),
             parprims.cumulative_sum,
             {**library(lambda xp, x: xp.cumsum(x, 0)), "cuda.compute": cuda_compute("PLUS")},
+            raw_kernel=True,
         )
     squares = scale.pick((64, 1024), (512, 4096), (16384, 16384))
     narrow = scale.pick((4096, 16), (2**17, 16), (2**24, 16))
