@@ -449,16 +449,7 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
         try:
             if id(one) in compiling:
                 compiling[id(one)].result()
-            result = one.call(*one.inputs[0])
-            to_numpy, name = one.backend.to_numpy, one.backend.name
-            # What a GPU finds equal to a result that passed need not be copied and pass once more.
-            if one.backend.cuda and name in passed and equal(result, passed[name]):
-                wrong = None
-            else:
-                arrays = tuple(map(to_numpy, result)) if isinstance(result, (tuple, list)) else to_numpy(result)
-                wrong = gate(arrays, problem)
-            if wrong is None:
-                passed.setdefault(name, result)
+            wrong = checked(one, problem, passed)
         except parprims.MethodRefused as refusal:
             outcome.notes.append(f"{one.backend.name} {str(refusal).partition(': ')[2]}")
         except Exception as error:
@@ -472,13 +463,26 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
             else:
                 contenders.append(one)
     passed.clear()
-    result = arrays = None
     clock.append(time.perf_counter())
     interleave(contenders, case.whole_call, budget)
     clock.append(time.perf_counter())
     outcome.spent = tuple(after - before for before, after in itertools.pairwise(clock))
     outcome.records = [_record(case, problem, one, ceilings) for one in contenders]
     return outcome
+
+
+def checked(one: Contender, problem: Problem, passed: dict[str, Any]) -> str | None:
+    """Return what is wrong with a contender's result, or None; ``passed`` keeps one by backend that passed the gate."""
+    result = one.call(*one.inputs[0])
+    to_numpy, name = one.backend.to_numpy, one.backend.name
+    # What a GPU finds equal to a result that passed need not be copied and pass once more.
+    if one.backend.cuda and name in passed and equal(result, passed[name]):
+        return None
+    arrays = tuple(map(to_numpy, result)) if isinstance(result, (tuple, list)) else to_numpy(result)
+    wrong = gate(arrays, problem)
+    if wrong is None:
+        passed.setdefault(name, result)
+    return wrong
 
 
 def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: Outcome) -> Iterator[Contender]:
