@@ -521,24 +521,27 @@ def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
         summed = dtype_name(weights[0].dtype), dtype_name(compute_dtype(xp, h.result))
     kind = _Kind(dtype_name(x.dtype), dtype_name(edges.dtype), h.even, dtype_name(h.result), summed)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        x, edges, *weights = arrays
-        call = dataclasses.replace(h, arrays=(x, *weights, edges), even=False, density=False)
-        return (xp.astype(_native(xp, call)[0], h.result),)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            x, edges, *weights = arrays
+            call = dataclasses.replace(h, arrays=(x, *weights, edges), even=False, density=False)
+            return (xp.astype(_native(xp, call)[0], h.result),)
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        import jax
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            import jax
 
-        size = max(one.shape[0] for one in arrays)
-        arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
-        return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
+            size = max(one.shape[0] for one in arrays)
+            arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
+            return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
+
+        return otherwise, batched
 
     key = ("histogram", mode(xp), kind, x.shape[0], h.bins)
 
     def plan() -> _cuda.Plan:
         return _plan(kind, x.shape[0], h.bins, _cuda.tuned_for(TUNING, xp, x))
 
-    return _cuda.ready(xp, x, key, plan, otherwise, batched)
+    return _cuda.ready(xp, x, key, plan, in_program)
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:

@@ -568,16 +568,19 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
         device = _cuda.capability(xp, a), _cuda.multiprocessors(xp, a)
         return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, *device)
 
-    def otherwise(*factors: Array) -> tuple[Array, ...]:
-        other = p.of_factors(xp, *factors)
-        return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*factors: Array) -> tuple[Array, ...]:
+            other = p.of_factors(xp, *factors)
+            return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
 
-    def batched(*factors: Array) -> tuple[Array, ...]:
-        rank = max(x.ndim for x in factors)
-        a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
-        return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
+        def batched(*factors: Array) -> tuple[Array, ...]:
+            rank = max(x.ndim for x in factors)
+            a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
+            return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
 
-    return _cuda.ready(xp, a, key, plan, otherwise, batched)
+        return otherwise, batched
+
+    return _cuda.ready(xp, a, key, plan, in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -495,19 +495,22 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
         return plan(spec, tuple((shape, name) for name in results), shape, address, tuning)
 
-    rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
-        return result
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
+            return result
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        arrays = tuple(xp.broadcast_arrays(*arrays))
-        call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
-        return prepare(xp, call)(*arrays)
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+            call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
+            return prepare(xp, call)(*arrays)
+
+        return otherwise, batched
 
     key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address)
-    return _cuda.ready(xp, arrays[0], key, made, otherwise, batched)
+    return _cuda.ready(xp, arrays[0], key, made, in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

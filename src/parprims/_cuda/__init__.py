@@ -32,23 +32,27 @@ from parprims._memo import Memo
 Run = Callable[..., tuple[Array, ...]]
 """Takes the inputs of a plan and returns its outputs."""
 
+InProgram = Callable[[], tuple[Run, Run]]
+"""Returns what a JAX program computes in a plan's place, neither of which may keep an array of the call.
+
+The first function is computed away from CUDA devices. The second takes inputs with one more leading axis, of length 1
+where an input is the same for the whole batch.
+"""
+
 _runners: Memo[Run] = Memo()
 
 
 @overload
-def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan], otherwise: Run, batched: Run) -> Run: ...
+def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan], in_program: InProgram) -> Run: ...
 @overload
 def ready(
-    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], otherwise: Run, batched: Run
+    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram
 ) -> Run | None: ...
-def ready(
-    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], otherwise: Run, batched: Run
-) -> Run | None:
+def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram) -> Run | None:
     """Return what carries out a plan on arrays that are where x is, or None if there is no plan.
 
-    It is remembered under ``key``, which holds all that the plan and both functions depend on beside the namespace and
-    the device. In a JAX program it computes ``otherwise`` away from CUDA devices, and ``batched`` takes inputs with one
-    more leading axis, of length 1 where an input is the same for the whole batch.
+    It is remembered under ``key``, which holds all that the plan and both functions of ``in_program`` depend on beside
+    the namespace and the device.
     """
     place = None if is_jax(xp) else device_index(xp, x)
     whole = (xp, place, key)
@@ -57,7 +61,7 @@ def ready(
         made = plan()
         if made is None:
             return None
-        found = traced(made, otherwise, batched) if place is None else Runner(xp, made, place)
+        found = traced(made, *in_program()) if place is None else Runner(xp, made, place)
         _runners.keep(whole, found)
     return found
 
