@@ -236,7 +236,7 @@ class Tuner:
 def entry_text(capability: int, entry: Any) -> str:
     """Return an entry as it stands in the table of its module."""
     fields = (f"        {field.name}={getattr(entry, field.name)!r}," for field in dataclasses.fields(entry))
-    return "\n".join((f"    {capability}: Tuning(", *fields, "    ),"))
+    return "\n".join((f"    {capability}: Tuning(", *fields, "    ),")).replace("'", '"')
 
 
 def judges(primitive: str, backend: harness.Backend, scale: harness.Scale) -> list[Judge]:
