@@ -124,7 +124,7 @@ class Driver:
         number._obj.value = self.release
 
     def _cuDeviceGetAttribute(self, number, attribute, handle):
-        number._obj.value = self.capability[attribute - 75]
+        number._obj.value = {75: self.capability[0], 76: self.capability[1], 16: 78}[attribute]
 
     def _cuDevicePrimaryCtxRetain(self, context, handle):
         context._obj.value = 0xC0DE
@@ -1054,6 +1054,10 @@ class TestRefusals:
         found = memory._device_refusal(0)
         assert (found is None) == (reason is None)
         assert reason is None or re.match(reason, found)
+
+    def test_multiprocessors(self, library):
+        assert library.own.multiprocessors(0) == 78
+        assert library.own.architecture(0) == "sm_90"
 
     def test_machine_code_of_a_later_minor_release(self, library, monkeypatch):
         """Runs, as CUDA promises within a major release; its PTX does not."""

@@ -5,6 +5,7 @@ import functools
 import importlib
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import parprims
 from benches import __main__ as command
 from benches import bench_reduce, harness, tune
 from parprims import _cuda, _histogram, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
+from parprims._cuda import memory, xla
 
 FILES = pathlib.Path(parprims.__file__).parent.glob("_*.py")
 NAMES = sorted(path.stem for path in FILES if "\nTUNING = {" in path.read_text(encoding="utf-8"))
@@ -57,6 +59,18 @@ def test_other_devices_of_a_capability():
             before, now = getattr(entry, field.name), getattr(half, field.name)
             assert now == (before // 2 if field.name in entry.scaled else before)
         assert all(getattr(entry.on(1), name) >= 1 for name in entry.scaled)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("told", [{}, {"core_count": 78}])
+def test_multiprocessors_in_jax_programs(monkeypatch, told):
+    """JAX may not tell how many the device has."""
+    devices = [types.SimpleNamespace(compute_capability="9.0", **told)]
+    monkeypatch.setattr(xla, "devices", lambda: devices)
+    monkeypatch.setattr(memory, "is_jax", lambda _: True)
+    assert _cuda.multiprocessors(None, None) == told.get("core_count")
+    found = _cuda.tuned_for(_histogram.TUNING, None, None)
+    assert found.blocks == 8 * told.get("core_count", 132)
 
 
 @pytest.mark.once
