@@ -12,7 +12,7 @@ from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_b
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
 from parprims._layout import Layout, broadcast_strides, fold
-from parprims._matmul_tiles import Arithmetic, Tile, choose_block, choose_kernel, tuning
+from parprims._matmul_tiles import TUNING, Arithmetic, Tile, Tuning, choose_block, choose_kernel
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
@@ -303,10 +303,12 @@ class _Builder:
         return Plan(launches, 2, outputs, self.number.all(), **scratch)
 
 
-def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability: int) -> Plan:
+def make_plan(
+    problem: Problem, text: str, layouts: Sequence[Layout], capability: int, multiprocessors: int | None = None
+) -> Plan:
     """Return the launches for factors of these layouts; ``text`` is what `semiring` returns for the problem."""
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
-    kernel, tuned = problem.choose_kernel(capability)[0], tuning(capability)
+    kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     a, b, (m, n, k), matrices = batch.a, batch.b, batch.lengths, batch.matrices
     swapped = _swapped(kernel, arithmetic, a, b, capability)
     to_pack = None
@@ -352,7 +354,9 @@ def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability
         return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if by_groups:
-        return _by_groups(make, block.stages, tile, lies, swapped, to_pack, sizes, scratch)
+        # On the number of these blocks no bits depend.
+        most = multiprocessors or tuned.multiprocessors
+        return _by_groups(make, tuned, most, block.stages, tile, lies, swapped, to_pack, sizes, scratch)
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
     arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *lies, n % 2 == 0)
@@ -362,6 +366,8 @@ def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability
 
 def _by_groups(
     make: _Builder,
+    tuned: Tuning,
+    most: int,
     stages: int,
     tile: tuple[int, ...],
     lies: list[bool | int],
@@ -370,10 +376,13 @@ def _by_groups(
     sizes: dict[str, Any],
     scratch: dict[str, int],
 ) -> Plan:
-    """Return the launches for groups of four warps; the last is of blocks that go from one unit of work to the next."""
+    """Return the launches for groups of four warps.
+
+    The last is of ``most`` blocks at most, which go from one unit of work to the next.
+    """
     arithmetic, batch = make.problem.arithmetic, make.batch
     (m, n, k), matrices, a, b = batch.lengths, batch.matrices, batch.a, batch.b
-    units, tuned = sizes["grid"], tuning(90)
+    units = sizes["grid"]
     packing: tuple[Launch, ...] = ()
     if to_pack:
         packing, packed, scratch = _pack_lines(make, to_pack, scratch)
@@ -381,7 +390,7 @@ def _by_groups(
     if arithmetic.kind != "DOUBLE":
         make.text += wgmma(arithmetic, tile[1], a.along_k, b.along_k)
     files = "_matmul_tensor.cu", "_matmul_groups.cu"
-    sizes = {**sizes, "grid": min(units, tuned.multiprocessors), "own_instructions": True}
+    sizes = {**sizes, "grid": min(units, most), "own_instructions": True}
     left, right = (b, a) if swapped else (a, b)
     size, copying = arithmetic.memory_bytes, "BY_THREADS"
     if max(m, n, k) < 2**31 and right.fits_map(size):
@@ -556,18 +565,22 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
     )  # fmt: skip
 
     def plan() -> _cuda.Plan:
-        return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, _cuda.capability(xp, a))
+        device = _cuda.capability(xp, a), _cuda.multiprocessors(xp, a)
+        return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, *device)
 
-    def otherwise(*factors: Array) -> tuple[Array, ...]:
-        other = p.of_factors(xp, *factors)
-        return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*factors: Array) -> tuple[Array, ...]:
+            other = p.of_factors(xp, *factors)
+            return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
 
-    def batched(*factors: Array) -> tuple[Array, ...]:
-        rank = max(x.ndim for x in factors)
-        a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
-        return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
+        def batched(*factors: Array) -> tuple[Array, ...]:
+            rank = max(x.ndim for x in factors)
+            a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
+            return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
 
-    return _cuda.ready(xp, a, key, plan, otherwise, batched)
+        return otherwise, batched
+
+    return _cuda.ready(xp, a, key, plan, in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from parprims import _cuda
 from parprims._arrays import dtype_bits, dtype_kind
 
 Tile = tuple[int, int, int]
@@ -18,18 +19,17 @@ KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """What was measured on devices of one compute capability.
 
     Lists of tiles begin with the largest. A tile that would multiply twice as much beyond the edges as another is out;
     of the others the one is taken that `choose_block` finds to be the quickest. Where the sum is cut, bits depend on
     the tile and on the number of parts: so they depend on every field here but ``preferred`` and
-    ``preferred_products``, and the multiprocessors are those of the entry and not those of the device at hand.
+    ``preferred_products``, and the multiprocessors are those of the entry and not those of the device at hand. Only
+    the number of blocks that go from one unit of work to the next is the device's.
 
     Parameters
     ----------
-    multiprocessors : int
-        How many blocks can be at work, for each that fits a multiprocessor.
     naive, tiled : Tile
         The tiles of the kernels naive, and tiled and packed.
     conflict_free : dict of int to tuple of Tile
@@ -56,7 +56,6 @@ class Tuning:
         faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
     """
 
-    multiprocessors: int
     naive: Tile
     tiled: Tile
     conflict_free: dict[int, tuple[Tile, ...]]
@@ -74,6 +73,7 @@ class Tuning:
 
 TUNING = {
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
         multiprocessors=132,
         naive=(8, 32, 1),
         tiled=(32, 32, 32),
@@ -104,15 +104,10 @@ TUNING = {
         preferred_products=2**30,
     ),
 }
-"""Entries by compute capability. The measurements are those of benches/results/nvidia-h200.json."""
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
 
 SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99, 121: 99}
 """The shared memory that a block can have, in KiB, by compute capability (CUDA C++ Programming Guide, appendix K)."""
-
-
-def tuning(capability: int) -> Tuning:
-    """Return the entry of a compute capability, or that of 9.0 where there is none of its own."""
-    return TUNING.get(capability, TUNING[90])
 
 
 def shared_bytes(capability: int) -> int:
@@ -258,7 +253,7 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         most = 16 if arithmetic.kind == "SPLIT" else 8  # whose warps have smaller tiles
         if down * across > most:
             return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
-    need = block(kernel, tile, arithmetic, 0, tuning(capability)).shared_bytes
+    need = block(kernel, tile, arithmetic, 0, _cuda.tuned(TUNING, capability)).shared_bytes
     there = shared_bytes(capability)
     if need > there:
         return f"it asks for {need} bytes of shared memory, a block has {there}"
@@ -278,7 +273,7 @@ def choose_kernel(
     if kernel is not None:
         wanted: tuple[str, ...] = (kernel,)
     else:
-        exact = arithmetic.kind != "SPLIT" or k >= tuning(capability).chain
+        exact = arithmetic.kind != "SPLIT" or k >= _cuda.tuned(TUNING, capability).chain
         tensor = arithmetic.kind is not None and exact and capability >= 80
         wanted = ("tensor",) * tensor + ("conflict_free", "tiled")
     reason = None
@@ -308,7 +303,7 @@ def choose_block(
     ``swapped`` says whether groups multiply b and a and transpose the result, None that they cannot multiply.
     """
     m, n, k = lengths
-    most, tuned = shared_bytes(capability), tuning(capability)
+    most, tuned = shared_bytes(capability), _cuda.tuned(TUNING, capability)
     if kernel in ("naive", "tiled", "packed"):
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
         return block(kernel, own_tile, arithmetic, most, tuned), 1, False

@@ -33,7 +33,7 @@ from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """How the kernels cut their work on devices of one compute capability.
 
     All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
@@ -57,12 +57,13 @@ class Tuning:
 
 
 TUNING = {
-    # Chosen by the runs recorded in benches/results/nvidia-h200.json. 528 blocks are four for each of 132.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         threads=256,
         long_threads=512,
         bytes_in_flight=64,
-        blocks=528,
+        blocks=4 * 132,
         rounds=16,
         column_bytes=32,
         scratch_bytes=1 << 19,
@@ -388,22 +389,26 @@ def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> _cu
 def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run | None:
     """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
     layouts = tuple([_cuda.layout(xp, x) for x in r.arrays])
-    bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
 
     def plan() -> _cuda.Plan | None:
-        return make_plan(special, _cuda.tuned(TUNING, _cuda.capability(xp, r.arrays[0])), r, layouts)
+        return make_plan(special, _cuda.tuned_for(TUNING, xp, r.arrays[0]), r, layouts)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        ones, _ = flattened(array(xp, bare.on(*arrays)))
-        return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, special.outputs, strict=True)])
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        arrays = tuple(xp.broadcast_arrays(*arrays))
-        more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
-        return _prepare_totals(xp, special, more)(*arrays)
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            ones, _ = flattened(array(xp, bare.on(*arrays)))
+            return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, special.outputs, strict=True)])
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+            more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
+            return _prepare_totals(xp, special, more)(*arrays)
+
+        return otherwise, batched
 
     key = (special, r.shape, r.axes, r.keepdims, layouts)
-    return _cuda.ready(xp, r.arrays[0], key, plan, otherwise, batched)
+    return _cuda.ready(xp, r.arrays[0], key, plan, in_program)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:

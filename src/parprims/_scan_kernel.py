@@ -21,7 +21,7 @@ from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """How the kernels cut their work on devices of one compute capability.
 
     All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
@@ -57,8 +57,9 @@ class Tuning:
 
 
 TUNING = {
-    # Chosen by the runs recorded in benches/results/nvidia-h200.json, which has 132 multiprocessors.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         threads=256,
         line_bytes=320,
         tile_bytes=160,
@@ -68,7 +69,7 @@ TUNING = {
         column_state_bytes=32,
         tiles=132,
         chained_lines=128,
-        serial_lines=1056,
+        serial_lines=8 * 132,
         serial_threads=128,
         serial_bytes=160,
         serial_resident=4,
@@ -357,28 +358,32 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
     layouts = tuple([_cuda.layout(xp, x) for x in call.arrays])
     shapes = tuple([tuple(x.shape) for x in call.arrays])
     ndim, axis = len(call.shape), call.axis
-    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
     def plan() -> _cuda.Plan | None:
-        tuning = _cuda.tuned(TUNING, _cuda.capability(xp, call.arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, call.arrays[0])
         return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        # What is one for the whole batch has length 1 along its axis; along that of the scan starts have.
-        lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
-        shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
-        whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
-        found = _array_form(bare)(xp, bare.on(*whole))
-        return found if isinstance(found, tuple) else (found,)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        size = max(x.shape[0] for x in arrays)
-        arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
-        more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
-        return _prepare_outputs(xp, special, more)(*arrays)
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            # What is one for the whole batch has length 1 along its axis; along that of the scan starts have.
+            lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
+            shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
+            whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
+            found = _array_form(bare)(xp, bare.on(*whole))
+            return found if isinstance(found, tuple) else (found,)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            size = max(x.shape[0] for x in arrays)
+            arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+            more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
+            return _prepare_outputs(xp, special, more)(*arrays)
+
+        return otherwise, batched
 
     key = (special, call.shape, axis, call.reverse, call.n, shapes, layouts)
-    return _cuda.ready(xp, call.arrays[0], key, plan, otherwise, batched)
+    return _cuda.ready(xp, call.arrays[0], key, plan, in_program)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:

@@ -31,7 +31,7 @@ class RowTile(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """The sizes of the kernels' work on devices of one compute capability. Results do not depend on them.
 
     Parameters
@@ -50,7 +50,7 @@ class Tuning:
         The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
         of a block, the elements of a thread, and the blocks on a multiprocessor.
     blocks : int
-        The multiprocessors of the device: where there would be fewer blocks than these, tiles are smaller.
+        Where there would be fewer blocks than these, one for each multiprocessor, tiles are smaller.
     counters : int
         The most blocks that count digits.
     counting : int
@@ -67,41 +67,52 @@ class Tuning:
         Integers of 32 bits number the keys of rows up to this length.
     """
 
-    lanes: int = 32
-    each: int = 4
-    rows: tuple[RowTile, ...] = (
-        RowTile(128, 32, 128, digit=5),
-        RowTile(1024, 32, 128),
-        RowTile(8192, 256, 256, uneven=6144),
-        RowTile(8192, 384, 384, resident=2),
-    )
-    few: tuple[RowTile, ...] = (RowTile(128, 32, 128, digit=5), RowTile(1024, 256, 256), RowTile(8192, 512, 512))
-    shared_bytes: int = 64 << 10
-    alone: tuple[tuple[int, int, int, int], ...] = (
-        (1, 512, 18, 2),
-        (2, 512, 20, 2),
-        (4, 384, 28, 2),
-        (8, 384, 12, 3),
-    )
-    together: tuple[tuple[int, int, int, int], ...] = (
-        (2, 512, 16, 2),
-        (4, 512, 18, 2),
-        (8, 384, 15, 2),
-        (16, 384, 5, 3),
-    )
-    blocks: int = 132
-    counters: int = 1056
-    counting: int = 256
-    chunk: int = 16384
-    besides: int = 1 << 20
-    counts: int = 2**30 - 1
-    segment: int = 2**29
-    places: int = 2**32
+    lanes: int
+    each: int
+    rows: tuple[RowTile, ...]
+    few: tuple[RowTile, ...]
+    shared_bytes: int
+    alone: tuple[tuple[int, int, int, int], ...]
+    together: tuple[tuple[int, int, int, int], ...]
+    blocks: int
+    counters: int
+    counting: int
+    chunk: int
+    besides: int
+    counts: int
+    segment: int
+    places: int
+
+    scaled = ("blocks", "counters")
 
 
-TUNING = {90: Tuning()}
-"""The sizes by compute capability. Those of 9.0 were chosen on an H200, whose speeds are in
-benches/results/nvidia-h200.json."""
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
+        lanes=32,
+        each=4,
+        rows=(
+            RowTile(128, 32, 128, digit=5),
+            RowTile(1024, 32, 128),
+            RowTile(8192, 256, 256, uneven=6144),
+            RowTile(8192, 384, 384, resident=2),
+        ),
+        few=(RowTile(128, 32, 128, digit=5), RowTile(1024, 256, 256), RowTile(8192, 512, 512)),
+        shared_bytes=64 << 10,
+        alone=((1, 512, 18, 2), (2, 512, 20, 2), (4, 384, 28, 2), (8, 384, 12, 3)),
+        together=((2, 512, 16, 2), (4, 512, 18, 2), (8, 384, 15, 2), (16, 384, 5, 3)),
+        blocks=132,
+        counters=8 * 132,
+        counting=256,
+        chunk=16384,
+        besides=1 << 20,
+        counts=2**30 - 1,
+        segment=2**29,
+        places=2**32,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
 
 
 # ---- What a kernel is made for ----------------------------------------------------------------------------------
@@ -187,10 +198,10 @@ def plan(
     outputs: tuple[tuple[tuple[int, ...], str], ...],
     shape: tuple[int, ...],
     address: int,
-    capability: int = 90,
+    tuning: Tuning | None = None,
 ) -> Plan:
     """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
-    n, rows, sizes = shape[-1], math.prod(shape[:-1]), _cuda.tuned(TUNING, capability)
+    n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
         return _plan_lanes(spec, sizes, outputs, rows, n)
     tile = _row_tile(spec, sizes, rows, n)
@@ -481,21 +492,25 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         names = [dtype_name(dtype) for dtype in dtypes]
         spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
         results = (names if spec.keyed else []) + ([index] if index else [])
-        return plan(spec, tuple((shape, name) for name in results), shape, address, _cuda.capability(xp, arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
+        return plan(spec, tuple((shape, name) for name in results), shape, address, tuning)
 
-    rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
-        return result
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
+            return result
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        arrays = tuple(xp.broadcast_arrays(*arrays))
-        call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
-        return prepare(xp, call)(*arrays)
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+            call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
+            return prepare(xp, call)(*arrays)
+
+        return otherwise, batched
 
     key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address)
-    return _cuda.ready(xp, arrays[0], key, made, otherwise, batched)
+    return _cuda.ready(xp, arrays[0], key, made, in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from parprims._cuda import Number, Numbers, Pointer, Struct, device_source, power_of_two
+from parprims._cuda import Tuning as Base
 from parprims._layout import Axis, Layout, access, around, broadcast_strides, row_major
 from parprims._trace import C_TYPES
 
@@ -16,11 +17,11 @@ from parprims._trace import C_TYPES
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(Base):
     """How the kernels cut their work on devices of one compute capability.
 
     Mappings are by the bytes of a number: 4, 8 and 16. The bits of a solution depend on which rows a thread and a block
-    have, so on the fields that say so, and on nothing that is not the same for all devices of an entry.
+    have, so on the fields that say so, which are the same for all devices of an entry.
     """
 
     shared_bytes: int
@@ -77,18 +78,20 @@ class Tuning:
     few_blocks: int
     """The same where there may be nothing to do."""
 
+    scaled = ("blocks", "long_blocks", "few_blocks")
+
 
 TUNING = {
-    # Chosen by measurements on an H200, whose results are in benches/results/nvidia-h200.json. It has 132
-    # multiprocessors: 2112 blocks are 16 for each, 4224 are 32 and 1056 are 8.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         shared_bytes=227 << 10,
         rows={4: 8, 8: 8, 16: 4},
         threads=128,
         interleaved_systems=32,
         interleaved_words=512,
         resident_blocks=4,
-        blocks=2112,
+        blocks=16 * 132,
         rows_in_order={4: 8, 8: 8, 16: 4},
         threads_in_order={4: 256, 8: 512, 16: 256},
         interleaved_threads_in_order=512,
@@ -102,8 +105,8 @@ TUNING = {
         chunk_threads=256,
         few_unknowns=1 << 19,
         window_threads=128,
-        long_blocks=4224,
-        few_blocks=1056,
+        long_blocks=32 * 132,
+        few_blocks=8 * 132,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""

@@ -173,26 +173,32 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
         tuple([tuple(x.shape) for x in arrays]),
         tuple([_cuda.layout(xp, x) for x in arrays]),
     )
-    axis, periodic, pivot = s.axis, s.periodic, s.pivot
 
-    def system(arrays: tuple[Array, ...]) -> System:
-        shape = broadcast_shapes(*(x.shape for x in arrays))
-        rows = broadcast_shapes(*(x.shape for x in arrays[:3]), (shape[axis], *(1,) * (-1 - axis)))
-        return System(arrays=arrays, rows=tuple(rows), shape=tuple(shape), axis=axis, periodic=periodic, pivot=pivot)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        axis, periodic, pivot = s.axis, s.periodic, s.pivot
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        return (array(xp, system(arrays)),)
+        def system(arrays: tuple[Array, ...]) -> System:
+            shape = broadcast_shapes(*(x.shape for x in arrays))
+            rows = broadcast_shapes(*(x.shape for x in arrays[:3]), (shape[axis], *(1,) * (-1 - axis)))
+            return System(
+                arrays=arrays, rows=tuple(rows), shape=tuple(shape), axis=axis, periodic=periodic, pivot=pivot
+            )
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        # The new axis leads: every array gets as many axes as the solution has, before those that it has.
-        ndim = max(x.ndim for x in arrays)
-        aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
-        return (prepare(xp, system(aligned))(*aligned),)
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            return (array(xp, system(arrays)),)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            # The new axis leads: every array gets as many axes as the solution has, before those that it has.
+            ndim = max(x.ndim for x in arrays)
+            aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
+            return (prepare(xp, system(aligned))(*aligned),)
+
+        return otherwise, batched
 
     def plan() -> _cuda.Plan | None:
-        return make_plan(problem, _cuda.tuned(TUNING, _cuda.capability(xp, arrays[3])))
+        return make_plan(problem, _cuda.tuned_for(TUNING, xp, arrays[3]))
 
-    return _cuda.ready(xp, arrays[3], problem, plan, otherwise, batched)
+    return _cuda.ready(xp, arrays[3], problem, plan, in_program)
 
 
 # ---- What CI compiles -------------------------------------------------------------------------------------------

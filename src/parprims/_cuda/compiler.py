@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -11,7 +12,7 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 
@@ -173,6 +174,20 @@ def compiled(text: str, arch: str) -> bytes:
         if folder:
             _to_disk(folder / name, code)
     return code
+
+
+def compiled_together(sources: Iterable[tuple[str, str]]) -> list[bytes]:
+    """Return what `compiled` returns for each of these texts and architectures, compiled on as many cores as there are.
+
+    NVRTC compiles several programs at once, and the bindings let go of the interpreter meanwhile.
+    """
+    sources = list(sources)
+    different = list(dict.fromkeys(sources))
+    if len(different) == 1:
+        return [compiled(*different[0])] * len(sources)
+    with concurrent.futures.ThreadPoolExecutor(min(len(different), os.cpu_count() or 1)) as pool:
+        found = dict(zip(different, pool.map(lambda one: compiled(*one), different), strict=True))
+    return [found[one] for one in sources]
 
 
 def _from_disk(path: pathlib.Path) -> bytes | None:

@@ -103,14 +103,21 @@ class Driver:
     @functools.cache  # noqa: B019  the driver lives as long as the process
     def architecture(self, device: int) -> str:
         """Return the device's compute capability as NVRTC's sm_NN."""
-        handle = ctypes.c_int()
+        major, minor = self._attributes(device, 75, 76)
+        return f"sm_{major}{minor}"
+
+    @functools.cache  # noqa: B019  the same
+    def multiprocessors(self, device: int) -> int:
+        """Return how many multiprocessors the device has."""
+        (count,) = self._attributes(device, 16)
+        return count
+
+    def _attributes(self, device: int, *attributes: int) -> list[int]:
+        handle, numbers = ctypes.c_int(), [ctypes.c_int() for _ in attributes]
         self.call("cuDeviceGet", ctypes.byref(handle), device)
-        digits = ""
-        for attribute in (75, 76):  # compute capability, major and minor
-            number = ctypes.c_int()
+        for number, attribute in zip(numbers, attributes, strict=True):
             self.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, handle)
-            digits += str(number.value)
-        return f"sm_{digits}"
+        return [number.value for number in numbers]
 
     def load(self, code: bytes, shared_bytes: int) -> int:
         """Return the handle of the function ``kernel`` in a module of the current context."""

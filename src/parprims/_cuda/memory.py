@@ -84,6 +84,13 @@ def capability(xp: Namespace, x: Array) -> int:
     return int(driver.current().architecture(device_index(xp, x)).removeprefix("sm_"))
 
 
+def multiprocessors(xp: Namespace, x: Array) -> int | None:
+    """Return how many multiprocessors the device of an array has, or None where JAX does not tell."""
+    if is_jax(xp):
+        return getattr(xla.devices()[0], "core_count", None)
+    return driver.current().multiprocessors(device_index(xp, x))
+
+
 def plain(xp: Namespace, x: Array) -> Array:
     """Return the array if a kernel can read its memory as it is, else a copy: resolved and whole-element strides."""
     kind = library(xp)

@@ -12,10 +12,8 @@ import contextvars
 import dataclasses
 import functools
 import importlib.resources
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar
-
-Entry = TypeVar("Entry")
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 # ---- Parameters -------------------------------------------------------------------------------------------------
 
@@ -289,11 +287,3 @@ def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
     if n <= 1:
         return 1
     return min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
-
-
-def tuned(table: Mapping[int, Entry], capability: int) -> Entry:
-    """Return the entry of a table of tunings for a device of this compute capability, 90 for 9.0.
-
-    A device without an entry has that of the newest device before it, or of the oldest after it if there is none.
-    """
-    return table[max((one for one in table if one <= capability), default=min(table))]

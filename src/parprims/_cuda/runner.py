@@ -238,9 +238,10 @@ class Runner:
             return
         arch = self._driver.architecture(self._device)
         plan = self.plan
+        sources = ((plan.text(at), one.architecture(arch)) for at, one in enumerate(plan.launches))
         functions = [
-            loaded(self._device, compiler.compiled(plan.text(at), one.architecture(arch)), one.shared_bytes)
-            for at, one in enumerate(plan.launches)
+            loaded(self._device, code, one.shared_bytes)
+            for one, code in zip(plan.launches, compiler.compiled_together(sources), strict=True)
         ]
         self._later, self._function = tuple(functions[1:]), functions[0]
 

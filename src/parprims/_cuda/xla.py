@@ -120,8 +120,9 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     kept = len(results)
     places = [*range(kept, kept + len(updated))]  # among the results, of what a launch updates
     results += [result(zero.shape, zero.dtype) for zero in updated]
-    for at, launch in enumerate(plan.launches):
-        text = plan.text(at, static=True)
+    arch = f"compute_{capability}"
+    sources = [(plan.text(at, static=True), one.architecture(arch)) for at, one in enumerate(plan.launches)]
+    for launch, code in zip(plan.launches, compiler.compiled_together(sources), strict=True):
         aliases = {plan.inputs + given: place for given, place in enumerate(places)}
         call = jax.ffi.ffi_call(TARGET, results, input_output_aliases=aliases)
         outputs = call(
@@ -129,7 +130,7 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
             *updated,
             name="kernel",
             kernel_type="ptx",
-            kernel_data=compiler.compiled(text, launch.architecture(f"compute_{capability}")).rstrip(b"\0").decode(),
+            kernel_data=code.rstrip(b"\0").decode(),
             grid_x=np.int32(launch.grid),
             grid_y=np.int32(1),
             grid_z=np.int32(1),
