@@ -120,8 +120,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     const auto stage = [&](unsigned number) {
 #pragma unroll 4
         for (int r = 0; r < ROUNDS; ++r)
-            stage_vectors<VEC>(from, buffer_of(number), slot(r * WIDTH + lane), begin_of(number) + (r * WIDTH + lane) * VEC,
-                         read);
+            stage_vectors<VEC>(from, buffer_of(number), slot(r * WIDTH + lane),
+                               begin_of(number) + (r * WIDTH + lane) * VEC, read);
         if (CARRY == SERIAL) end_group_of_staged();
     };
     if (!DIRECT) stage(tile.number);
@@ -226,7 +226,9 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             if constexpr (Scan::PEEKS && DIRECT) {
                 last = shuffle_down(Scan::peek(found[0]), 1);
                 const Peek wrapped =
-                    r + 1 < ROUNDS ? shuffle(Scan::peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP_SIZE & -WIDTH) : behind_run;
+                    r + 1 < ROUNDS
+                        ? shuffle(Scan::peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP_SIZE & -WIDTH)
+                        : behind_run;
                 if (lane == WIDTH - 1) last = wrapped;
             } else if (Scan::PEEKS && r + 1 < ROUNDS) {
                 Raw following[VEC];
@@ -273,7 +275,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
 // A thread takes ROWS consecutive elements of VEC adjacent lines. A block has OUTERS x GROUPS x COLUMNS threads: its
 // columns of threads are adjacent across the lines, its groups follow each other along the lines. If lines have
 // several tiles, OUTERS is 1. A tile is cut from a strip of COLUMNS x VEC lines.
-template <int COLUMNS, int GROUPS, int ROWS, int VEC, Carry CARRY, class Scan, class Inputs, class Outputs, class Starts>
+template <int COLUMNS, int GROUPS, int ROWS, int VEC, Carry CARRY, class Scan, class Inputs, class Outputs,
+          class Starts>
 DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
                          Index low, Index read, Index n, Index inner, unsigned tiles) {
     using Op = typename Scan::Op;
@@ -368,7 +371,8 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
             const State one = Scan::element(raw[u][k]);
-            const Next<Peek> next = {Scan::peek(u + 1 < ROWS ? raw[min(u + 1, ROWS - 1)][k] : behind[k]), begin + u + 1 < read};
+            const Next<Peek> next = {Scan::peek(u + 1 < ROWS ? raw[min(u + 1, ROWS - 1)][k] : behind[k]),
+                                     begin + u + 1 < read};
             if (Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);
             state[k] = valid || u > 0 ? Op::combine(state[k], one) : one;
             if (!Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);
