@@ -61,8 +61,8 @@ struct Result {
 };
 
 // A unit of work: the tile of the result that begins at (row, column), and the part of the sum over k from begin to
-// end. `matrix` is the number of the product in the batch, `tile` that of the tile among those of all products, `split`
-// that of the part among `splits`.
+// end. `matrix` numbers the products of the batch, `tile` the tiles of all products, and `split` the `splits` parts of
+// the sum.
 struct WorkTile {
     Index row, column, begin, end, tile;
     int split, splits, matrix;
