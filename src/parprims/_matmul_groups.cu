@@ -11,7 +11,7 @@
 // permuted within each 8 rows. So neither copies nor reads have bank conflicts.
 //   multiply_by_groups        16-bit floats. Both factors are read from shared memory, along k or not.
 //   multiply_floats_by_groups TF32 and SPLIT. Instructions on 32-bit numbers only take operands from shared memory
-//                             whose lines are along k. The right factor is read so. The left one goes through
+//                             whose lines are along k. The right factor is read from there. The left one goes through
 //                             registers, where it is rounded or split. If only a is along k, it is the right factor
 //                             (SWAPPED), and the result is transposed when it is stored. If neither is, pack_lines
 //                             packs one of them first. For SPLIT, each copying thread splits in shared memory what it
@@ -174,7 +174,7 @@ DEVICE void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and makes the phase wait for bulk copies of so many bytes too.
+// Arrives, and makes the phase also wait for bulk copies of `bytes` bytes.
 DEVICE void arrive_for(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -184,7 +184,7 @@ DEVICE void arrive_when_copied(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits until the phase of a parity has ended. Before the first phase, that of parity 1 counts as ended.
+// Waits until the phase with the given parity has ended. Before the first phase, parity 1 counts as ended.
 DEVICE void wait(unsigned barrier, int parity) {
     unsigned ended;
     do {
@@ -336,7 +336,7 @@ struct Nothing {
 };
 
 // Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
-// all units, of the left and the right factor, and gets true when it is done. prepare(stage) is that of Pipeline. If
+// all units, of the left and the right factor, and gets true when it is done. It passes `prepare` to the pipeline. If
 // there are two groups that multiply, the first one gives registers to them.
 template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
           bool LOADED, Copying HOW, class Products, class Prepare = Nothing, class T = typename Products::T>
