@@ -222,7 +222,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             }
             const Raw(&found)[VEC] = fetch(r);
             const Index i = begin + (DIRECT ? r * WIDTH + lane : lane * ROUNDS + r) * VEC;
-            Peek last = behind;  // that of the element after the vector
+            Peek last = behind;  // the Peek of the element after the vector
             if constexpr (Scan::PEEKS && DIRECT) {
                 last = shuffle_down(Scan::peek(found[0]), 1);
                 const Peek wrapped =
