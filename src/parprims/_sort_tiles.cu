@@ -89,7 +89,7 @@ DEVICE unsigned long long read_word(const unsigned long long* from) {
 }
 
 // Returns the first row of the batch that a ticket belongs to, and makes the ticket its number in that batch. A batch
-// has so many `tickets`, and rows that are sorted `together`.
+// has `tickets` tickets and `together` rows.
 DEVICE Position first_together(Position& ticket, Position tickets, Position together) {
     Position first = 0;
     for (; ticket >= tickets; ticket -= tickets) first += together;
@@ -158,7 +158,7 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     if (like_first) add(first, 1, like_first);
     __syncthreads();  // separates the additions from the reads
 
-    if (threadIdx.x < WARP) {  // a lane for each digit; it is needed unless all keys have that of the first key
+    if (threadIdx.x < WARP) {  // a lane for each digit, which is needed unless all keys are alike in it
         const unsigned first_digit = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
         const bool differs =
             lane < PASSES && Counts::sum(counts, lane / DIGITS, first_digit, lane % DIGITS) != (unsigned)(end - begin);
