@@ -1,4 +1,4 @@
-"""Reductions by a CUDA kernel: what is generated for an operator, how work is cut, and the launch."""
+"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type
 
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
-    """How the kernels cut their work on devices of one compute capability.
+    """How the kernels divide their work on devices of one compute capability.
 
-    All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
-    capability alone: one device gives the bits of another of its kind, however many multiprocessors it has.
+    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
+    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
     """
 
     threads: int
@@ -45,11 +45,11 @@ class Tuning(_cuda.Tuning):
     long_threads: int
     """Threads of a block that makes several rounds of loads over a long row."""
     bytes_in_flight: int
-    """What a thread loads before it uses the first of it, over all inputs."""
+    """The bytes that a thread loads, from all inputs, before it uses the first of them."""
     blocks: int
-    """A long reduction is cut finer until it has so many blocks, so that each multiprocessor has several."""
+    """A long reduction is divided further until it has this many blocks, so that each multiprocessor has several."""
     rounds: int
-    """The most rounds of loads that a block makes, as long as the partial results fit their scratch."""
+    """The most rounds of loads that a block makes, as long as the partial results fit in their scratch."""
     column_bytes: int
     """The most bytes of totals that a thread keeps when it reduces columns."""
     scratch_bytes: int
@@ -77,7 +77,7 @@ TUNING = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Specialisation:
-    """What the kernels are made for: an operator and a map on inputs of given dtypes.
+    """What the kernels are generated for: an operator and a map on inputs of given dtypes.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Specialisation:
     outputs : tuple of str
         The dtypes of the arrays that the kernel writes.
     functions : tuple
-        The functions that it is known by, where these can be told apart by identity only.
+        The functions that identify it, if only their identity does.
     """
 
     code: Traced
@@ -109,7 +109,7 @@ class Specialisation:
         return max(self.register_bytes, -(-state_size(self.code.states) // 4) * 4)
 
     def definitions(self) -> str:
-        """Return the CUDA text of what kernels for any layout of the inputs have in common: Op, Map and Outputs."""
+        """Return the CUDA text that kernels for all layouts of the inputs share: Op, Map and Outputs."""
         code = self.code
         members = ((register_type(state), one) for state, one in zip(code.states, code.codes, strict=True))
         return "\n".join(
@@ -164,7 +164,7 @@ class Specialisation:
 def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
     """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
     code = traced(xp, r, inputs)
-    # With an initial element to come, results keep the dtype they are computed in.
+    # If an initial element is still to be combined, results keep the dtype they are computed in.
     return Specialisation(code, code.results if r.initial is None else code.states)
 
 
@@ -172,15 +172,15 @@ _specialisations: Memo[Specialisation] = Memo()
 
 
 def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
-    """Return the specialisation for a call, found again where it was made before; raise Untraceable."""
+    """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
     fn, names = lasting_key(r.fn), dtype_names(r)
     rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None)
     if r.operation is not None and fn is not None:
         key: Any = (r.operation, fn, *rest)
         found = _specialisations.get(key)
         return found or _specialisations.keep(key, specialise(xp, r, names))
-    # What the functions read may have changed: they are known by what they were translated into, and on JAX, which may
-    # call them itself later on, by the functions too, which the specialisation keeps.
+    # Variables that the functions read may have changed, so the key holds their translation. JAX may call the functions
+    # again later, so there the key holds their ids too, and the specialisation keeps them alive.
     made = specialise(xp, r, names)
     if is_jax(xp):
         made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
@@ -212,7 +212,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     columns = inner > 1
     vector = max(1, 16 // max(special.itemsizes))
     if columns:
-        # A thread keeps one total per column: no more of them than fit its registers.
+        # A thread keeps one total per column: no more of them than fit in its registers.
         vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
 
     def is_vectorized(at: int) -> bool:
@@ -222,7 +222,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
 
     vectorized = tuple([is_vectorized(at) for at in range(inputs)])
     if columns and not all(vectorized):
-        # Threads side by side read side by side: without vectors, one element each.
+        # Adjacent threads load adjacent elements: without vectors, one element each.
         vector, vectorized = 1, (False,) * inputs
     unroll = _cuda.power_of_two(tuning.bytes_in_flight // (vector * sum(special.itemsizes)), most=8)
 
@@ -248,7 +248,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         chunks: int = 1,
         totals: int = 0,
     ) -> _cuda.Plan:
-        """Return the plan of one launch, ``totals`` being those of a chunk that go to scratch if there are several."""
+        """Return the plan of one launch. If there are several chunks, each stores ``totals`` states in scratch."""
         launch = _cuda.Launch(
             special.source(vectorized),
             template,
@@ -387,7 +387,7 @@ def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> _cu
 
 
 def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run | None:
-    """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
     layouts = tuple([_cuda.layout(xp, x) for x in r.arrays])
 
     def plan() -> _cuda.Plan | None:
@@ -412,7 +412,7 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
 
 
 def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
-    """Return the same where no (outer, n, inner) with one stride each fits the arrays: copies have the axes last."""
+    """Return the same for arrays that cannot be seen as (outer, n, inner) with one stride each: it copies them."""
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     axes, shape = tuple(range(len(kept), len(r.shape))), r.result_shape
     bare = r.on(*(None,) * len(r.arrays))

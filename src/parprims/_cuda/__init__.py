@@ -1,7 +1,7 @@
-"""Everything of the library that knows CUDA: plans, the compiler, the driver, and who carries plans out.
+"""All of the library that concerns CUDA: plans, the compiler, the driver, and what carries plans out.
 
-A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launches it on the caller's current stream
-(CuPy arrays, PyTorch tensors) through the CUDA driver, `traced` makes it part of a JAX program. Neither copies an array
+A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launches it through the CUDA driver on the
+caller's current stream (CuPy arrays, PyTorch tensors). `traced` makes it part of a JAX program. Neither copies an array
 or leaves the device.
 """
 
@@ -49,10 +49,10 @@ def ready(
     xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram
 ) -> Run | None: ...
 def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram) -> Run | None:
-    """Return what carries out a plan on arrays that are where x is, or None if there is no plan.
+    """Return a function that carries out a plan on arrays on the device of x, or None if there is no plan.
 
-    It is remembered under ``key``, which holds all that the plan and both functions of ``in_program`` depend on beside
-    the namespace and the device.
+    The function is remembered under ``key``, which must hold all that the plan and both functions of ``in_program``
+    depend on, except the namespace and the device.
     """
     place = None if is_jax(xp) else device_index(xp, x)
     whole = (xp, place, key)
@@ -76,7 +76,7 @@ def on_readable(
 ) -> Run:
     """Return a function of arrays like these: what ``find`` returns for their readable forms (see `plain`).
 
-    Where it returns None, that is ``otherwise``.
+    If ``find`` returns None, it is ``otherwise``.
     """
     readable = tuple([plain(xp, x) for x in arrays])
     run = find(readable)
