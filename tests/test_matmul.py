@@ -1,5 +1,6 @@
 """Matrix products against a sequential loop over k."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -326,6 +327,38 @@ class TestMatmul:
             for tile in tiles:
                 with subtests.test(tile=tile), pytest.raises(error, match=r"^tile must"):
                     run(parprims.matmul, *arrays, tile=tile, method=method)
+
+
+class TestIntegers:
+    """Integers wrap around, whichever floats multiply them."""
+
+    @pytest.mark.parametrize(
+        "dtypes", ["int8 int8", "int16 uint16", "int32 int32", "uint32 int8", "int64 int64", "uint64 uint64"]
+    )
+    def test_range(self, backend, run, rng, subtests, dtypes):
+        one, other = dtypes.split()
+        for name in (one, other):
+            if not backend.supports(name):
+                pytest.skip(f"{backend.name} has no {name} arithmetic")
+
+        def ends(shape, dtype):
+            return rng.choice(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype), shape)
+
+        def whole(shape, dtype):
+            return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+        def small(shape, dtype):
+            return rng.integers(0, 3, shape).astype(dtype)
+
+        for first, second in itertools.product((ends, whole, small), repeat=2):
+            for shape in ((3, 40, 50, 40), (1, 17, 1500, 5)):
+                with subtests.test(first=first.__name__, second=second.__name__, shape=shape):
+                    batch, m, k, n = shape
+                    a, b = first((batch, m, k), one), second((k, n), other)
+                    dtype = np.result_type(a, b)
+                    expected = np.einsum("bmk,kn->bmn", a.astype(dtype), b.astype(dtype))
+                    result = run(parprims.matmul, backend.asarray(a), backend.asarray(b), method="native")
+                    compare(backend, result, expected, dtype=dtype.name)
 
 
 class TestArguments:

@@ -348,6 +348,33 @@ class TestOperators:
                 result = run(parprims.reduce, arrays if len(xs) > 1 else arrays[0], op, method=method)
                 compare(backend, result, expected, bound)
 
+    @pytest.mark.parametrize("op", ["argmax", "argmin"])
+    @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "bfloat16", "float64"])
+    def test_equals(self, backend, run, method, rng, subtests, op, dtype):
+        """Among equals, zeros of both signs and NaN included, the smallest index wins, wherever it stands."""
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        for shape, axis in (((40,), None), ((3, 17), 0), ((3, 17), 1), ((2, 3, 4), (0, 2)), ((1, 6), 0), ((5, 6), ())):
+            if backend.name.startswith("jax") and shape != (3, 17):
+                continue  # where each is compiled, two are enough
+            for top, share in ((3, 0.0), (3, 0.1), (1, 0.0)):
+                x = rng.integers(0, top + 1, shape).astype(dtype)
+                if x.dtype.kind not in "iu":
+                    x[rng.random(shape) < 0.3] *= -1  # of which some are zeros
+                    x[rng.random(shape) < share] = np.nan
+                most = np.iinfo("int16").max
+                for index in (rng.permutation(x.size), np.full(x.size, most), rng.integers(most - 2, most + 1, x.size)):
+                    with subtests.test(shape=shape, axis=axis, top=top):
+                        index = index.reshape(shape).astype("int16")
+                        arrays = backend.asarray(x), backend.asarray(index)
+                        value, at = run(parprims.reduce, arrays, op, axis=axis, method=method)
+                        axes = tuple(range(x.ndim)) if axis is None else axis
+                        wide = x.astype(np.float64)
+                        best = (np.max if op == "argmax" else np.min)(wide, axis=axes, keepdims=True)
+                        equal = (wide == best) | (np.isnan(wide) & np.isnan(best))
+                        compare(backend, value, best.squeeze(axes), dtype=dtype)
+                        compare(backend, at, np.min(np.where(equal, index, most), axis=axes), dtype="int16")
+
     def test_segments(self, backend, run, method, rng):
         x = rng.integers(-9, 9, 5000)
         starts = rng.random(5000) < 0.01

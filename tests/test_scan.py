@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from array_api_compat import is_jax_array
 
 import parprims
+from parprims import _recurrence_array
 from tests.contract import Contract, compare, eps, random
 
 METHODS = ("kernel", "native", "array")
@@ -557,17 +559,86 @@ class TestRecurrence:
             bound = recurrence_bound(np.broadcast_to(a, b.shape), b, axis=axis, **size)
             compare(backend, result, expected, bound, dtype)
 
-    def test_constant_coefficient_takes_the_filter(self):
-        scipy = pytest.importorskip("scipy")
-        a, b = np.asarray(0.5), np.ones(4)
-        assert scipy
-        assert parprims.methods(parprims.linear_recurrence, a, b)["native"] is None
-        for one, other, reason in (
-            (b, b, "constant"),
-            (np.asarray(2), np.ones(4, int), "floats"),
+    @pytest.mark.parametrize("loaded", [False, True])
+    def test_constant_coefficient_by_either_routine(self, rng, monkeypatch, loaded):
+        signal = pytest.importorskip("scipy.signal")
+        monkeypatch.setitem(sys.modules, "scipy.signal", signal)
+        if not loaded:
+            monkeypatch.delitem(sys.modules, "scipy.signal")
+        a, b = np.asarray(0.9), random(rng, (3, 200), "float64")
+        for axis, reverse, initial in ((0, False, None), (1, False, 2.0), (1, True, None), (0, True, 2.0)):
+            options = {"axis": axis, "reverse": reverse, "initial": initial}
+            result = parprims.linear_recurrence(a, b, method="native", **options)
+            np.testing.assert_array_equal(result, recur(a, b, **options))
+        assert ("scipy.signal" in sys.modules) == loaded
+
+    def test_native_refusals(self, monkeypatch):
+        pytest.importorskip("scipy")
+        b, whole = np.ones(4), np.ones(4, int)
+        assert parprims.methods(parprims.linear_recurrence, b, b)["native"] is None
+        assert (
+            parprims.methods(parprims.linear_recurrence, whole[:, None], np.ones((4, 128), int), axis=0)["native"]
+            is None
+        )
+        with pytest.raises(parprims.MethodRefused, match="floats"):
+            parprims.linear_recurrence(whole, whole, method="native")
+        monkeypatch.setattr(_recurrence_array, "_has_scipy", lambda: False)
+        with pytest.raises(parprims.MethodRefused, match="SciPy"):
+            parprims.linear_recurrence(b, b, method="native")
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("dtype", ["int32", "uint8", "bfloat16", "float32", "float64", "complex64"])
+    def test_lines_side_by_side(self, backend, run, method, rng, subtests, dtype, reverse):
+        need(backend, dtype)
+        if backend.name.startswith("jax") and dtype != "float32":
+            pytest.skip("the number of lines is nothing special to JAX")
+        # Around the number of lines from which native steps along all at once.
+        for shape, axis in (
+            ((5, 127), 0),
+            ((6, 129), 0),
+            ((8, 5, 16), 1),
+            ((9, 5, 15), 1),
+            ((129, 6), 1),
+            ((2, 64, 3), 0),
         ):
-            with pytest.raises(parprims.MethodRefused, match=reason):
-                parprims.linear_recurrence(one, other, method="native")
+            rest = shape[:axis] + shape[axis + 1 :]
+            a, b, initial = (random(rng, one, dtype) for one in (shape, shape, rest))
+            for start in (None, initial):
+                with subtests.test(shape=shape, axis=axis, start=start is not None):
+                    arrays = (backend.asarray(a), backend.asarray(b))
+                    given = None if start is None else backend.asarray(start)
+                    options = {"axis": axis, "reverse": reverse}
+                    result = run(linear_recurrence, *arrays, method=method, initial=given, **options)
+                    wider = None if start is None else wide(start)
+                    expected = recur(wide(a), wide(b), initial=wider, **options)
+                    sizes = {"initial": None if start is None else abs(wider)} if a.dtype.kind not in "biu" else {}
+                    compare(backend, result, expected, recurrence_bound(a, b, **options, **sizes), dtype)
+
+    def test_program_of_operations_holds_the_call(self, backend, rng):
+        """What records the operations on tensors sees those of a call, also of one that was made before."""
+        if backend.name != "torch":
+            pytest.skip("PyTorch's own tracers")
+        import torch
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        a, b = (backend.asarray(random(rng, (9,), "float64")) for _ in range(2))
+        before = parprims.linear_recurrence(a, b)
+        program = make_fx(lambda b: parprims.linear_recurrence(a, b))(b)
+        torch.testing.assert_close(program(2 * b), 2 * before)
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_lines_do_not_touch(self, backend, run, method, rng, reverse):
+        for shape, axis in (((6, 9), 1), ((9, 6), 0), ((9, 130), 0)):
+            a, b = random(rng, shape, "float64"), random(rng, shape, "float64")
+            lines = np.moveaxis(b, axis, 1)
+            lines[1, 4], lines[3, 0], lines[4, -1] = np.nan, np.inf, -np.inf
+            expected = recur(a, b, axis=axis, reverse=reverse)
+            arrays = (backend.asarray(a), backend.asarray(b))
+            result = backend.to_numpy(run(linear_recurrence, *arrays, axis=axis, reverse=reverse, method=method))
+            finite = np.isfinite(expected)
+            np.testing.assert_array_equal(np.isfinite(result), finite)
+            bound = recurrence_bound(a, np.nan_to_num(b, posinf=0, neginf=0), axis=axis, reverse=reverse)
+            assert (abs(result - expected)[finite] <= bound[finite]).all()
 
     def test_course_problem(self, backend, run, method):
         rng = np.random.default_rng(10)

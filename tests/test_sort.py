@@ -9,7 +9,7 @@ import pytest
 import parprims
 from parprims._sorting import bits, computed_bits
 from tests import emulator
-from tests.contract import Contract, random
+from tests.contract import Contract, compare, random
 
 REAL = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 
@@ -283,6 +283,32 @@ class TestBits:
         np.testing.assert_array_equal(
             backend.to_numpy(bits(backend.xp, backend.asarray(x))), x.view(f"int{8 * x.dtype.itemsize}")
         )
+
+    @pytest.mark.parametrize(
+        "dtype", ["bool", "uint8", "int16", "float16", "int32", "uint32", "float32", "int64", "uint64", "float64"]
+    )
+    def test_stable_order_of_many(self, backend, run, rng, subtests, dtype):
+        """From some thousand elements on NumPy finds a stable order by a sort that is not stable."""
+        if backend.name.startswith("jax") or not backend.supports(dtype):
+            pytest.skip("JAX has one way, for any number of elements")
+        for shape, axis in (((2100,), 0), ((70, 40), 0), ((700, 3), 1), ((2500, 1), 1)):
+            for most in (1, 30, 10**6):
+                x = rng.integers(0, 2 if dtype == "bool" else min(most, 100 if dtype == "uint8" else 30000) + 1, shape)
+                x = x.astype(dtype)
+                if x.dtype.kind not in "biu":
+                    x[rng.random(shape) < 0.2] *= -1  # of which some are zeros
+                    x[rng.random(shape) < 0.1] = np.nan
+                for descending in (False, True):
+                    with subtests.test(shape=shape, axis=axis, most=most, descending=descending):
+                        options = {"axis": axis, "descending": descending}
+                        order = run(parprims.argsort, backend.asarray(x), method="native", **options)
+                        keys = x.astype(np.float64) if x.dtype.kind not in "iu" else x
+                        if descending:  # twice flipped, equals keep their order
+                            flipped = np.argsort(np.flip(keys, axis), axis=axis, kind="stable")
+                            expected = x.shape[axis] - 1 - np.flip(flipped, axis)
+                        else:
+                            expected = np.argsort(keys, axis=axis, kind="stable")
+                        compare(backend, order, expected)
 
     @pytest.mark.parametrize("way", ["native", "array"])
     def test_other_byte_order(self, way, rng):

@@ -439,7 +439,7 @@ class TestSolveTridiagonal(Systems):
         assert backward_error(*inputs, backend.to_numpy(x)) < allowed
         assert float(error) < allowed
         if method == "auto":
-            on_cpu = "native" if backend.name in ("numpy", "emulated", "jax") else "array"
+            on_cpu = "native" if backend.name in ("numpy", "emulated", "torch", "jax") else "array"
             assert calls[0].method == ("kernel" if backend.name in ("cupy", "torch-cuda", "jax-cuda") else on_cpu)
 
     def test_definite_and_m_matrices(self, backend, run, method, rng, subtests):
@@ -514,7 +514,7 @@ class TestSolveTridiagonal(Systems):
         offered = parprims.methods(solve_tridiagonal, x, 3 * x, x, x)
         assert list(offered) == ["kernel", "native", "array"]
         assert offered["array"] is None
-        if backend.name in ("numpy", "emulated", "jax", "jax-cuda"):
+        if backend.name in ("numpy", "emulated", "torch", "jax", "jax-cuda"):
             assert offered["native"] is None
         else:
             assert "no tridiagonal solve" in offered["native"]
@@ -977,3 +977,37 @@ def test_torch_func():
     solve_tridiagonal(*given).sum().backward()
     for slope, x in zip(slopes, given, strict=True):
         np.testing.assert_allclose(slope.numpy(), x.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_systems_side_by_side(backend, rng, subtests, dtype):
+    """From 512 systems side by side on, native goes along all at once; LAPACK solves those that exchange rows."""
+    if backend.name not in ("numpy", "torch"):
+        pytest.skip("a way of NumPy")
+    for shape, axis in (((5, 511), 0), ((1, 520), 0), ((2, 600), 0), ((7, 600), 0), ((3, 6, 200), 1), ((600, 6), 1)):
+        systems = tuple(length for place, length in enumerate(shape) if place != axis)
+        lower, diag, upper, rhs = (random(rng, shape, dtype) for _ in range(4))
+        diag = diag + np.expand_dims(np.where(rng.random(systems) < 0.5, 9, 0), axis).astype(dtype)
+        diag[rng.random(shape) < 0.02] = 0
+        diag[rng.random(shape) < 0.01] = np.nan
+        rhs[rng.random(shape) < 0.01] = np.inf
+        columns = np.stack([rhs, 2 * rhs], axis=-1)
+        for right, options in (
+            (rhs, {}),
+            (columns, {}),
+            (rhs, {"transpose": True}),
+            (rhs, {"periodic": True}),
+        ):
+            with subtests.test(shape=shape, columns=right.ndim > rhs.ndim, **options):
+                given = [
+                    *(np.moveaxis(one, axis, -1) for one in (lower, diag, upper)),
+                    np.moveaxis(right, axis, len(shape) - 1),
+                ]
+                options = {**options, "method": "native", "return_residual": True, "return_status": True}
+                along = solve_tridiagonal(*map(backend.asarray, (lower, diag, upper, right)), axis=axis, **options)
+                apart = solve_tridiagonal(*map(np.ascontiguousarray, given), **options)
+                x, error, status = map(backend.to_numpy, along)
+                np.testing.assert_array_equal(status == 1, apart[2] == 1)
+                np.testing.assert_array_equal(np.isnan(np.moveaxis(x, axis, len(shape) - 1)), np.isnan(apart[0]))
+                solved = status != 1
+                assert (error[solved] <= np.maximum(10 * apart[1][solved], 10 * eps(dtype))).all()

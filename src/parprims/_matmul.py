@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 from array_api_extra import at
 
-from parprims import _cuda, _derivatives, _matmul_kernel
+from parprims import _cuda, _derivatives, _integer_products, _matmul_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -36,6 +36,7 @@ from parprims._arrays import (
     is_traced,
     lacks_arithmetic,
     lacks_products,
+    library,
     mode,
     ring_dtype,
     shown,
@@ -458,6 +459,9 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
         direct: Callable[..., Array] = torch.matmul
         return direct
     routine: Callable[..., Array] = xp.matmul
+    integers = library(xp) == "numpy" and dtype_kind(p.dtype) in ("int", "uint") and min(p.a.ndim, p.b.ndim) > 1
+    if integers and _integer_products.is_large(p.a, p.b):
+        return partial(_integer_products.product, dtype=p.dtype)
     if is_jax(xp):
         return partial(_native_jax, xp, working, p.dtype)
     if working != p.dtype or any(x.dtype != p.dtype for x in p.arrays):

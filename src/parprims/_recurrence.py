@@ -77,13 +77,15 @@ def linear_recurrence(
 
     Notes
     -----
-    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array). Kernel is one launch.
+    Work and depth: about 4n multiplications and 3n additions in 2 log2 n steps (array), n of both in n steps (native).
+    Kernel is one launch.
     State: the last element of x is the ``initial`` of what follows.
     Error: within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays), native (JAX; a constant ``a`` on NumPy with SciPy), array.
+    Methods: kernel (CUDA arrays), native (JAX; BLAS on NumPy with SciPy and PyTorch's CPU, or steps along many lines
+    side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
     Memory, overflow, reference and more: docs/linear_recurrence.md and docs/libraries.md.
 
@@ -189,7 +191,7 @@ def adjoint(
 _METHODS = Methods(
     "linear_recurrence",
     kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
-    native=Method(directly(_recurrence_array.native), _recurrence_array.native_refusal),
+    native=Method(_recurrence_array.prepare_native, _recurrence_array.native_refusal, derivative=_derivatives.solution),
     array=Method(directly(_recurrence_array.array), derivative=_derivatives.solution),
 )
 _ADJOINT = Methods("linear_recurrence", kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal))

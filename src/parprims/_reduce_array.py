@@ -46,6 +46,7 @@ from parprims._reduction import (
     working_dtype,
 )
 from parprims._switches import narrowed
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 from parprims._trace import Untraceable
 
 # ---- By a tree --------------------------------------------------------------------------------------------------
@@ -230,14 +231,25 @@ _ROUTINES = {
 
 def native_refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
+    if _is_extremum(r.op):
+        if not in_numpy(xp, r.arrays) or carries_derivative(xp, r.arrays):
+            return f"{xp.__name__} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
+        return array_refusal(xp, r)
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
         return f"{xp.__name__} has no reduction with the operator {r.op.name}"
     return array_refusal(xp, r)
 
 
+def _is_extremum(op: Operator) -> bool:
+    """Return whether the operator finds the largest or smallest value and its index."""
+    return op is BUILT_IN["argmax"] or op is BUILT_IN["argmin"]
+
+
 def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
     run: Callable[..., Any] | None = None
+    if _is_extremum(r.op):
+        return _prepare_extremum(xp, r)
     if r.initial is None and r.n > 1 and library(xp) in ("numpy", "cupy", "torch", "jax"):
         run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_routine(xp, r)
     return run or directly(_native)(xp, r)
@@ -316,3 +328,63 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
     # What array_api_compat does, in operations for which torch.func.vmap has rules.
     x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
     return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
+
+
+def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of values and indices that finds the largest or smallest values and their indices in NumPy."""
+    given = tuple([x.dtype for x in r.arrays])
+    plain = r.fn is None and r.initial is None and not r.keepdims and len(r.shape) == 1 and r.axes == (0,) and r.n > 1
+    if not plain or r.dtypes not in (None, given) or working_dtype(r.op)(xp, given[0]) != given[0]:
+        return directly(_native_extremum)(xp, r)
+    name = r.op.name
+
+    def search(values: Array, indices: Array) -> tuple[Array, Array]:
+        """Return the winner of a line, after a look whether it has an equal behind it."""
+        x, index = as_numpy(values), as_numpy(indices)
+        place = getattr(x, name)()
+        value = x[place]
+        parts = (x[start : start + _LOOK] for start in range(place, len(x), _LOOK))
+        is_nan = value != value
+        if sum(np.count_nonzero(part != part if is_nan else part == value) for part in parts) > 1:
+            value, at = _extremum(name, x, index, 0)
+            return returned(xp, value.reshape(())), returned(xp, at.reshape(()))
+        return returned(xp, np.array(value)), returned(xp, np.array(index[place]))
+
+    return search
+
+
+_LOOK = 2**16
+"""Elements that are compared at once: as many as stay in a cache."""
+
+
+def _native_extremum(xp: Namespace, r: Reduction) -> Any:
+    """Return the same for any call."""
+    return of_nothing(xp, r) if r.n == 0 else finish(xp, r, *_by_blocks(xp, r, _by_search))
+
+
+def _by_search(xp: Namespace, r: Reduction) -> Combined:
+    values = evaluate(xp, r)
+    xs, axis = as_one_axis(xp, values.arrays, r.axes)
+    x, index = (as_numpy(one) for one in xs)
+    return values, tuple([returned(xp, one) for one in _extremum(r.op.name, x, index, axis)])
+
+
+def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
+    """Return the winning values along an axis, NaN before all, and the smallest indices among those of equals."""
+    last = axis == x.ndim - 1
+    if last:  # elsewhere NumPy looks for places far more slowly than for values
+        place = np.expand_dims(getattr(x, name)(axis=axis), axis)
+        value = np.take_along_axis(x, place, axis)
+    else:
+        value = (np.max if name == "argmax" else np.min)(x, axis=axis, keepdims=True)
+    equal = x == value
+    lost = value != value
+    if lost.any():
+        equal |= (x != x) & lost
+    alone = np.count_nonzero(equal) == value.size
+    if alone and last:
+        return value, np.take_along_axis(index, place, axis)
+    least = np.min(np.where(equal, index, np.iinfo(index.dtype).max), axis=axis, keepdims=True)
+    if alone or not (lost | (value == 0)).any():  # equals have the same bits
+        return value, least
+    return np.take_along_axis(x, np.expand_dims(np.argmax(equal & (index == least), axis=axis), axis), axis), least

@@ -95,10 +95,11 @@ def _torch_switched() -> Callable[[], bool]:
     torch: Any = sys.modules["torch"]
     compiling, autocast = torch.compiler.is_compiling, torch._C._is_any_autocast_enabled
     transformed, forward_ad = torch._C._are_functorch_transforms_active, torch.autograd.forward_ad
+    tracing, modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack  # which see no more than operations
 
     def switched() -> bool:
         found: bool = autocast() or transformed() or forward_ad._current_level >= 0 or compiling()
-        return found
+        return found or tracing() or modes() > 0
 
     return switched
 

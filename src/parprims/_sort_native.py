@@ -12,9 +12,11 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
+from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, returned
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -40,9 +42,12 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
     """NumPy's order is ours, except for bfloat16. Its stable sort is its fastest only if it counts digits."""
     keys, axis = call.keys, call.axis
     is_float = dtype_kind(keys.dtype) == "float"
-    counts_digits = not is_float and dtype_bits(keys.dtype) <= 16
+    counts_digits = not is_float and dtype_bits(keys.dtype) <= 16 and keys.shape[axis] >= _COUNTED
     is_ours = dtype_name(keys.dtype) != "bfloat16"
     if not (call.keys_alone and is_ours):
+        if call.stable and not counts_digits and keys.size >= _PAIRED and keys.shape[axis] < 2**31:
+            argsort = functools.partial(_stable_order, xp, axis=axis, descending=call.descending)
+            return _by_indices(xp, call, is_ours=True, stable=True, argsort=argsort)
         return _by_indices(xp, call, is_ours, stable=call.stable or counts_digits)
     if is_float and keys.size >= _SEARCHED:
         return _in_direction(xp, call, lambda x: _floats_in_numpy(xp, x, axis))
@@ -59,8 +64,15 @@ def _cupy(xp: Namespace, call: Sorting) -> Sort:
 
 
 def _torch(xp: Namespace, call: Sorting) -> Sort:
-    """PyTorch's order is ours on a CPU. On GPUs NaN with a sign come first, and it compares only signed integers."""
+    """PyTorch's order is ours on a CPU. On GPUs NaN with a sign come first, and it compares only signed integers.
+
+    In a CPU's memory NumPy sorts up to 80 times as fast, whatever the dtype, length and number of rows.
+    """
     keys = call.keys
+    arrays = call.arrays
+    if in_numpy(xp, arrays) and not carries_derivative(xp, arrays) and all(is_shared(x.dtype) for x in arrays):
+        sort = _numpy(numpy_namespace, call.on(*map(as_numpy, arrays)))
+        return lambda *arrays: tuple([returned(xp, one) for one in sort(*map(as_numpy, arrays))])
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):
         return _by_indices(xp, call, is_ours, stable=call.stable)
@@ -106,10 +118,13 @@ def _in_direction(xp: Namespace, call: Sorting, ascending: Callable[[Array], Arr
     return lambda x: (flip(ascending(flip(x))),)
 
 
-def _by_indices(xp: Namespace, call: Sorting, is_ours: bool, *, stable: bool) -> Sort:
+def _by_indices(
+    xp: Namespace, call: Sorting, is_ours: bool, *, stable: bool, argsort: Callable[[Array], Array] | None = None
+) -> Sort:
     """Return a sort by the library's argsort. It is given integers in our order if the library's order is not ours."""
     axis, keyed, indices = call.axis, call.keyed, call.indices
-    argsort = functools.partial(xp.argsort, axis=axis, descending=call.descending, stable=stable)
+    if argsort is None:
+        argsort = functools.partial(xp.argsort, axis=axis, descending=call.descending, stable=stable)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         order = argsort(arrays[0] if is_ours else _signed(xp, ordered_integers(xp, arrays[0])))
@@ -129,8 +144,47 @@ def _signed(xp: Namespace, keys: Array) -> Array:
     return keys ^ xp.iinfo(keys.dtype).min
 
 
-# Below this length, a stable sort takes less time than the search for zeros and NaN.
-_SEARCHED = 1000
+# Rows of 16 bits or fewer from this length on are sorted fastest by counting digits.
+_COUNTED = 64
+
+
+def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Array:
+    """Return the indices that sort NumPy's array, those of equals ascending, by its sort that is not stable.
+
+    The unstable sort is many times faster. Keys of up to 32 bits are sorted together with their indices, as integers of
+    64 bits. For wider keys the indices are found first. Then the indices of equal keys are sorted, together with the
+    number of their run of equals.
+    """
+    x = np.swapaxes(x, axis, -1)
+    if descending:  # twice flipped, equals keep their order
+        order = x.shape[-1] - 1 - _stable_order(xp, x[..., ::-1], axis=-1, descending=False)[..., ::-1]
+        return np.swapaxes(order, axis, -1)
+    if dtype_bits(x.dtype) <= 32:
+        keys = ordered_integers(xp, x)
+        pairs = keys.astype(np.uint64 if dtype_kind(keys.dtype) == "uint" else np.int64, order="C")
+        pairs <<= pairs.dtype.type(32)
+        pairs |= np.arange(x.shape[-1], dtype=pairs.dtype)
+    else:
+        order = np.argsort(x, axis=-1)
+        found = np.take_along_axis(x, order, axis=-1)
+        begins = found[..., 1:] != found[..., :-1]
+        if dtype_kind(x.dtype) == "float":
+            # NaN differs from NaN: only the first of them begins a run.
+            begins &= found[..., :-1] == found[..., :-1]
+        if begins.all():
+            return np.swapaxes(order, axis, -1)
+        del found
+        pairs = np.zeros(x.shape, np.int64)
+        np.cumsum(begins, axis=-1, out=pairs[..., 1:])
+        pairs <<= 32
+        pairs |= order
+    pairs.sort(axis=-1)
+    pairs &= pairs.dtype.type(2**32 - 1)
+    return np.swapaxes(pairs.view(np.int64), axis, -1)
+
+
+# Below these lengths, a stable sort takes less time than the search for zeros and NaN, and than `_stable_order`.
+_SEARCHED, _PAIRED = 1000, 2000
 
 
 def _floats_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:

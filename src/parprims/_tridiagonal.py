@@ -119,7 +119,8 @@ def solve_tridiagonal(
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
     Singular systems: x is NaN or, where rounding hides it, large; nothing is raised, and the status tells.
     Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
-    Methods: kernel (CUDA arrays), native (NumPy with SciPy, JAX), both of 32 and 64-bit floats and complex, array.
+    Methods: kernel (CUDA arrays), native (JAX; NumPy and PyTorch's CPU with SciPy), both of 32 and 64-bit floats and
+    complex, array.
     Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
 
     Examples

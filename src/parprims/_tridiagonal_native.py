@@ -1,4 +1,7 @@
-"""Tridiagonal systems by the libraries' own routines: LAPACK's gtsv for NumPy, and JAX's routine."""
+"""Tridiagonal systems by the libraries' own routines: LAPACK's gtsv for NumPy and PyTorch on a CPU, and JAX's routine.
+
+If many systems are adjacent in memory, NumPy does for all of them at once what gtsv does without row exchanges.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,20 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+from array_api_compat import numpy as numpy_namespace
 
-from parprims._arrays import Array, Namespace, dtype_name, is_traced, move_axis, quiet, varying_alike
+from parprims._arrays import Array, Namespace, dtype_name, is_traced, library, move_axis, quiet, varying_alike
 from parprims._dispatch import directly
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, in_numpy, returned
 from parprims._tridiagonal_array import empty, solve_by
 from parprims._tridiagonal_system import LAPACK, System, ends_cleared, whole
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
+    if library(xp) == "torch":
+        solve_in_numpy = prepare(numpy_namespace, s.on(*map(as_numpy, s.arrays)))
+        return lambda *arrays: returned(xp, solve_in_numpy(*map(as_numpy, arrays)))
     found = directly(_native)(xp, s)
     single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
     if not (single and array_api_compat.is_numpy_namespace(xp)):
@@ -54,38 +62,97 @@ def _by_library(xp: Namespace, s: System) -> Array:
     if math.prod(s.shape) == 0:
         return empty(xp, s)
     batch = s.rows if s.is_single else s.shape[len(s.shape) - len(s.rows) :]
-    lower, diag, upper = (_axis_last(xp, x, batch, s.axis).reshape(-1, s.n) for x in s.coefficients(xp))
-    rhs = _axis_last(xp, s.rhs, s.shape, s.axis)
+    steps = array_api_compat.is_numpy_namespace(xp) and _side_by_side(batch, s.axis)
+    # The axis comes before the systems where steps go along it, else behind them.
+    to = -len(batch) if steps else -1
+    lower, diag, upper = (_axis_moved(xp, x, batch, s.axis, to) for x in s.coefficients(xp))
+    rhs = _axis_moved(xp, s.rhs, s.shape, s.axis, to)
     shape = rhs.shape
+    lower, diag, upper = (x.reshape((s.n, -1) if steps else (-1, s.n)) for x in (lower, diag, upper))
     rhs = rhs.reshape(-1, *diag.shape)
     flat = System(
         arrays=(lower, diag, upper, rhs),
         rows=tuple(diag.shape),
         shape=tuple(rhs.shape),
-        axis=-1,
+        axis=-2 if steps else -1,
         periodic=s.periodic,
         pivot=s.pivot,
     )
-    x = solve_by(xp, flat, functools.partial(_exchange_rows, xp))
+    solve = _by_steps if steps else _lapack_solve if array_api_compat.is_numpy_namespace(xp) else _jax_solve
+    x = solve_by(xp, flat, functools.partial(_exchange_rows, xp, solve))
     if not (array_api_compat.is_numpy_namespace(xp) and np.isfinite(x).all()):
-        x = whole(xp, x, -1)
+        x = whole(xp, x, flat.axis)
     x = x.reshape(shape)
-    return x if s.axis == -1 else move_axis(xp, x, -1, s.axis)
+    return x if s.axis == to else move_axis(xp, x, to, s.axis)
 
 
-def _axis_last(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return x broadcast to the shape and with the axis moved to the end."""
+def _axis_moved(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int, to: int) -> Array:
+    """Return x broadcast to the shape and with the axis moved."""
     if x.shape != shape:
         x = xp.broadcast_to(x, shape)
-    return x if axis == -1 else move_axis(xp, x, axis, -1)
+    return x if axis == to else move_axis(xp, x, axis, to)
 
 
-def _exchange_rows(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: tuple[Array, ...]) -> tuple[Array, ...]:
-    solve = _lapack_solve if array_api_compat.is_numpy_namespace(xp) else _jax_solve
+def _exchange_rows(
+    xp: Namespace,
+    solve: Callable[..., Array],
+    lower: Array,
+    diag: Array,
+    upper: Array,
+    rhs: tuple[Array, ...],
+) -> tuple[Array, ...]:
     if len(rhs) == 1:
         return (solve(xp, lower, diag, upper, rhs[0]),)
     x = solve(xp, lower, diag, upper, xp.concat([rhs[0], xp.expand_dims(rhs[1], axis=0)]))
     return x[:-1, ...], x[-1, ...]
+
+
+_SIDE_BY_SIDE, _TOGETHER = 512, 64
+"""So many systems, and so many of them next to one another in memory, are solved by steps along all of them.
+
+A step costs eight calls of NumPy, 5 to 10 microseconds, and LAPACK 30 to 50 ns for an unknown. Measured on 16 to 16384
+systems of 64 to 1000 unknowns.
+"""
+
+
+def _side_by_side(batch: tuple[int, ...], axis: int) -> bool:
+    """Return whether so many systems lie side by side that steps along all of them are worth their calls."""
+    systems = math.prod(batch) // batch[axis]
+    return systems >= _SIDE_BY_SIDE and math.prod(batch[len(batch) + axis + 1 :]) >= _TOGETHER
+
+
+def _by_steps(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
+    """Solve systems that lie side by side, all of them a row at a time, by LAPACK's elimination.
+
+    It exchanges rows where a number is larger than the pivot above it. Systems with such are left to LAPACK, and so
+    are those with numbers that are not finite.
+    """
+    x, largest = _eliminated(lower, diag, upper, rhs)
+    others = np.flatnonzero(~(largest <= 1))
+    if others.size:
+        given = (np.ascontiguousarray(np.swapaxes(one[..., others], -1, -2)) for one in (lower, diag, upper, rhs))
+        x[..., others] = np.swapaxes(_lapack_solve(xp, *given), -1, -2)
+    return x
+
+
+def _eliminated(lower: Array, diag: Array, upper: Array, rhs: Array) -> tuple[Array, Array]:
+    """Return solutions by an elimination without exchanges, and the largest factor that it took in each system."""
+    pivots, x = np.empty_like(diag), np.moveaxis(np.empty_like(rhs), -2, 0)
+    rhs = np.moveaxis(rhs, -2, 0)
+    factor, size, product = np.empty_like(diag[0]), np.empty(diag.shape[1:], abs(diag[:1]).dtype), np.empty_like(x[0])
+    largest = np.zeros_like(size)
+    pivots[0], x[0] = diag[0], rhs[0]
+    rows = zip(lower[1:], diag[1:], upper, rhs[1:], pivots, pivots[1:], x, x[1:], strict=False)
+    for a, b, c, d, above, pivot, y, z in rows:
+        np.divide(a, above, out=factor)
+        np.maximum(largest, np.abs(factor, out=size), out=largest)  # which keeps NaN
+        np.subtract(b, np.multiply(factor, c, out=pivot), out=pivot)
+        np.subtract(d, np.multiply(factor, y, out=z), out=z)
+    x[-1] /= pivots[-1]
+    for c, pivot, below, z in zip(upper[-2::-1], pivots[-2::-1], x[:0:-1], x[-2::-1], strict=True):
+        np.subtract(z, np.multiply(c, below, out=product), out=z)
+        np.divide(z, pivot, out=z)
+    return np.moveaxis(x, 0, -2), largest
 
 
 def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
@@ -138,7 +205,7 @@ def _has_scipy() -> bool:
 
 def refusal(xp: Namespace, s: System) -> str | None:
     """Return why the library has no routine for a call, or None."""
-    if array_api_compat.is_numpy_namespace(xp):
+    if in_numpy(xp, s.arrays):
         if not _has_scipy():
             return "NumPy has no tridiagonal solve, and SciPy, which brings LAPACK's, is not installed"
         if math.prod(s.shape) >= 2**31:
@@ -148,7 +215,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
         if platform != "cpu" and (platform != "gpu" or traced or s.n < 3 or not s.is_single):
             return "away from the CPU, JAX exchanges rows only on a GPU, for one untraced system of 3 unknowns or more"
     else:
-        return f"{xp.__name__} has no tridiagonal solve"
+        return f"{xp.__name__} has no tridiagonal solve{NOT_IN_NUMPY.get(library(xp), '')}"
     if dtype_name(s.rhs.dtype) not in LAPACK:
         return f"LAPACK does not compute in {dtype_name(s.rhs.dtype)}"
     return None

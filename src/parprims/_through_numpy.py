@@ -1,0 +1,69 @@
+"""Arrays of PyTorch in a CPU's memory as NumPy's arrays in the same memory, for routines that NumPy or SciPy has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from parprims._arrays import Array, Namespace, dtype_name, library
+
+_SHARED = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+"""The dtypes that NumPy and PyTorch both have."""
+
+NOT_IN_NUMPY = {"torch": ", and NumPy reads tensors only outside of transformations and in the memory of a CPU"}
+"""What a refusal says further of tensors for which `in_numpy` does not hold."""
+
+
+def in_numpy(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether the arrays are NumPy's, or plain tensors of PyTorch that have values in the memory of a CPU.
+
+    Tensors are not where a transformation, a compiler or another observer is to see what is done with them. Whether a
+    derivative may be asked for by one is left to the caller.
+    """
+    if library(xp) != "torch":
+        return library(xp) == "numpy"
+    import torch
+
+    observed = (
+        torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+    return not observed and all(
+        type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cpu" for x in arrays
+    )
+
+
+def carries_derivative(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether autograd may be asked for a derivative by one of the arrays, which it would not see in NumPy."""
+    if library(xp) != "torch":
+        return False
+    import torch
+
+    return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
+
+
+def is_shared(dtype: Any) -> bool:
+    """Return whether NumPy has a dtype of PyTorch."""
+    return dtype_name(dtype) in _SHARED
+
+
+def as_numpy(x: Array) -> np.ndarray[Any, Any]:
+    """Return an array for which `in_numpy` holds as NumPy's, in the same memory."""
+    found: np.ndarray[Any, Any] = x if isinstance(x, np.ndarray) else x.numpy(force=True)
+    return found
+
+
+def returned(xp: Namespace, y: Any) -> Array:
+    """Return an array of NumPy, whose memory nobody else has, as one of the library."""
+    if library(xp) != "torch":
+        return y
+    import torch
+
+    return torch.from_numpy(y if min(y.strides, default=0) >= 0 else y.copy())
