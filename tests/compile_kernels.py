@@ -2,9 +2,9 @@
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
 compile error, on a spill that is not in `SPILLS`, and where asynchronous products would wait for each other. One
-architecture, or the one in `WHOLE`, compiles the whole list; beside it the others compile every 32nd kernel, and
-the oldest and the newest the first of each way of each template. Kernels with instructions of one
-architecture alone, which is that in `WHOLE`, compile for it.
+architecture, or the one in `WHOLE`, compiles the whole list. Each of the others compiles beside it the first kernel
+of each template, and the first of each way of each template goes to one of them in turn. Kernels with instructions
+of one architecture alone, which is that in `WHOLE`, compile for it.
 """
 
 import argparse
@@ -167,19 +167,22 @@ def main() -> int:
             if options.match in name:
                 sources.setdefault(plan.text(at), (name, launch))
     architectures = options.arch or ARCHITECTURES
-    ways = {_way(name): name for name, _ in reversed(sources.values())}
+    others = [arch for arch in architectures if arch != WHOLE] if len(architectures) > 1 else []
+    ways = {_way(name): text for text, (name, _) in reversed(sources.items())}
+    turns = {text: others[at % len(others)] for at, (_, text) in enumerate(sorted(ways.items())) if others}
+    templates = {name.split("<")[0]: text for text, (name, _) in reversed(sources.items())}
 
-    def wanted(arch: str, at: int, name: str, launch: _cuda.Launch) -> bool:
+    def wanted(arch: str, text: str) -> bool:
+        name, launch = sources[text]
         if arch == WHOLE or launch.own_instructions:
             return arch == WHOLE
-        ends = ARCHITECTURES[0], ARCHITECTURES[-1]
-        return len(architectures) == 1 or at % 32 == 0 or (arch in ends and ways[_way(name)] == name)
+        return not others or turns.get(text) == arch or templates[name.split("<")[0]] == text
 
     jobs = [
         (name, text, launch.architecture(arch))
-        for at, (text, (name, launch)) in enumerate(sources.items())
+        for text, (name, launch) in sources.items()
         for arch in architectures
-        if wanted(arch, at, name, launch)
+        if wanted(arch, text)
     ]
     print(f"{len(sources)} kernels for {', '.join(architectures)}")
     failures = 0

@@ -7,10 +7,10 @@ and not a skip. ``--promise ways`` says that the tests chosen reach every way of
 """
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -70,10 +70,6 @@ def _jax(platform: str, name: str) -> Backend:
     import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
-    # Compiling takes most of the time, and the same programs come again: by another method, and in the next run.
-    jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     device = jax.devices(platform)[0]
 
     def asarray(x: np.ndarray) -> Any:
@@ -170,6 +166,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ways)
     if config.getoption("--record-errors"):
         config.pluginmanager.register(trust.Recorder(config))
+    # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.rootpath / ".pytest_cache" / "jax"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -278,17 +278,49 @@ def _first_gpu(request: pytest.FixtureRequest) -> None:
         torch.cuda.set_device(0)
 
 
+@functools.cache
+def _teach_to_compile_quickly() -> None:
+    """Let JAX, while it leaves out optimisations, have XLA take its older code generator, and one part for a program.
+
+    Where a release has both, that takes less than half the time. JAX has no public switch for every program.
+    """
+    jax = importlib.import_module("jax")
+
+    def known(name: str, value: Any) -> bool:
+        try:
+            jax.jit(lambda: 0, compiler_options={name: value})()
+        except jax.errors.JaxRuntimeError:  # this release has no such option
+            return False
+        return True
+
+    quick = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+    quick = {name: value for name, value in quick.items() if known(name, value)}
+    compiler = importlib.import_module("jax._src.compiler")
+    make = compiler.get_compile_options
+
+    def get_compile_options(*args: Any, **options: Any) -> Any:
+        made = make(*args, **options)
+        if made.executable_build_options.debug_options.xla_backend_optimization_level == 0:
+            made.env_option_overrides = [*made.env_option_overrides, *quick.items()]
+        return made
+
+    compiler.get_compile_options = get_compile_options
+
+
 @pytest.fixture(autouse=True)
 def _compile_quickly(request: pytest.FixtureRequest) -> None:
-    """Let XLA leave out its optimisations for a CPU, which take a third of the time, where no test asks for them.
+    """Let XLA leave out its optimisations for a CPU, which take most of the time, where no test asks for them.
 
     They change how numbers are rounded, for they join products and sums: tests of that are marked ``optimised``.
     """
     names = request.fixturenames
     on_jax = "jax" in names or ("backend" in names and request.getfixturevalue("backend").name == "jax")
-    jax = importlib.import_module("jax") if on_jax and importlib.util.find_spec("jax") else sys.modules.get("jax")
-    if jax is not None:
-        quickly = shutil.which("nvidia-smi") is None and request.node.get_closest_marker("optimised") is None
+    if on_jax and importlib.util.find_spec("jax"):
+        importlib.import_module("jax")
+    jax = sys.modules.get("jax")
+    if jax is not None and shutil.which("nvidia-smi") is None:
+        _teach_to_compile_quickly()
+        quickly = request.node.get_closest_marker("optimised") is None
         jax.config.update("jax_disable_most_optimizations", quickly)
 
 

@@ -613,6 +613,7 @@ def on_four_devices(program, timeout=300):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     paths = os.pathsep.join((str(root), *sys.path))
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _MESHES + textwrap.dedent(program)],
         capture_output=True, text=True, env=environment, timeout=timeout,

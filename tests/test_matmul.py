@@ -783,6 +783,7 @@ class TestTiles:
     def test_packed_blocks_in_double(self, backend, run, rng):
         check(backend, run, "array", make(rng, ((30, 32), (32, 17)), "float64"), tile=16)
 
+    @pytest.mark.optimised
     def test_same_bits_in_other_m_and_n(self, backend, run, rng):
         arrays = tuple(backend.asarray(x) for x in make(rng, ((3, 6), (6, 4)), "float32"))
         one, other = (
