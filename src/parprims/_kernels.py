@@ -27,4 +27,5 @@ def by_device(gpu: Method, cpu: Method) -> Method:
     def prepare(xp: Namespace, call: Checked) -> Callable[..., Any]:
         return of(xp, call).prepare(xp, call)
 
-    return Method(prepare, refusal, slower)
+    assert gpu.derivative is cpu.derivative
+    return Method(prepare, refusal, slower, gpu.derivative)

@@ -54,7 +54,7 @@ def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
     return code.results if r.initial is None else code.states
 
 
-def _texts(code: Traced, outputs: tuple[str, ...], steps: tuple[int | None, ...]) -> tuple[str, ...]:
+def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps: tuple[int, ...]) -> tuple[str, ...]:
     pairs = list(zip(code.values, code.states, code.codes, strict=True))
     values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
     results = [
@@ -65,10 +65,13 @@ def _texts(code: Traced, outputs: tuple[str, ...], steps: tuple[int | None, ...]
     ]
     text = _cpu.text
     return (
-        text.views(len(code.inputs)),
-        text.element(code.inputs, steps, code.lines, values),
+        text.group("in", views, 6, 2),
+        text.function(
+            "element(inputs, at, steps, i)",
+            (*text.elements(views, steps), *code.lines, f"return {text.packed(values)}"),
+        ),
         text.operator(code.states, code.combined),
-        text.finish(outputs, results),
+        text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
         text.function(
             "state_of_block(inputs, at, steps, count, width, lanes)",
             (f"return {'lanes' if code.op.commutative else 'parts'}_of_block(inputs, at, steps, count, width, lanes)",),
@@ -104,10 +107,11 @@ def _plan(
     blocks = -(-n // size)
     lines = outer * inner
     tasks = outer * blocks * -(-inner // width) if columns else lines * blocks
-    numbers = [inner, n, size, blocks, width, inner if columns else 1, 0, 0]
-    for at, x in enumerate(hosts):
-        numbers += [_cpu.first(x), outward[at], along[at], across[at]]
-    compiled_in = tuple([step if step in (0, 1) else None for step in steps])
+    views = [
+        _cpu.View(dtype, _cpu.first(x), (outward[at], across[at]), along[at])
+        for at, (dtype, x) in enumerate(zip(code.inputs, hosts, strict=True))
+    ]
+    numbers = [inner, n, size, blocks, width, inner if columns else 1]
     name = "reduce_columns" if columns else "reduce_lines"
     each = math.prod(r.shape) // tasks
     launches = [_cpu.Launch(name, tasks, -(-_LEAST // each))]
@@ -115,11 +119,11 @@ def _plan(
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=False))
     return _cpu.Plan(
         tuple(launches),
-        _texts(code, outputs, compiled_in),
+        _texts(code, outputs, views, steps),
         code.inputs,
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
-        tuple(numbers),
+        (*numbers, *(number for view in views for number in view.numbers)),
     )
 
 

@@ -7,11 +7,13 @@ from parprims._cpu import text
 from parprims._cpu.language import NUMBA, register_type
 from parprims._cpu.memory import first, host, on_cpu, reader, refusal, strides
 from parprims._cpu.plan import Launch, Plan, runner
+from parprims._cpu.text import View
 
 __all__ = [
     "NUMBA",
     "Launch",
     "Plan",
+    "View",
     "first",
     "host",
     "on_cpu",

@@ -11,6 +11,7 @@ import numpy as np
 from parprims._arrays import Array, Namespace
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
+from parprims._cpu.language import memory_type, register_type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Plan:
         Arrays of one axis for states, which a call has for itself.
     numbers : tuple of int
         What all kernels are told.
+    starts : tuple of str, optional
+        The dtypes of the inputs behind the others that kernels are given as a group of their own.
     """
 
     launches: tuple[Launch, ...]
@@ -62,11 +65,17 @@ class Plan:
     scratch: tuple[tuple[int, str], ...]
     numbers: tuple[int, ...]
 
+    starts: tuple[str, ...] | None = None
+
     def text(self, at: int = 0) -> str:
         """Return the whole text of one kernel."""
         launch = self.launches[at]
-        outputs, states = ([dtype for _, dtype in ones] for ones in (self.outputs, self.scratch))
-        return text.kernel(launch.name, self.texts, self.inputs if launch.reads else (), outputs, states)
+        read = [self.inputs] if self.starts is None else [self.inputs, self.starts]
+        written = [[memory_type(dtype) for _, dtype in self.outputs]]
+        if self.scratch:
+            written.append([register_type(dtype) for _, dtype in self.scratch])
+        groups = [[memory_type(dtype) for dtype in group if launch.reads] for group in read]
+        return text.kernel(launch.name, self.texts, groups, written)
 
 
 def runner(
