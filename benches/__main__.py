@@ -1,4 +1,4 @@
-"""Run the comparison: ``python -m benches [--quick] [--primitive sort] [--backend numpy]``."""
+"""Run the comparison: ``python -m benches [--quick] [--primitive sort] [--backend numpy]``, or tune kernels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import benches
 from benches import harness
+from benches.tune import tune
 
 
 def cases(scale: harness.Scale, wanted: Iterable[str] | None = None) -> list[harness.Case]:
@@ -74,7 +75,7 @@ def against(before: str, path: Path | None) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the comparison, or compare results, or rewrite the README's table; return the exit status."""
+    """Run the comparison, compare results, rewrite the README's table, or tune; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
     parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
@@ -88,6 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="measure nothing: fail if a row of the results is over 5 %% slower than in this commit or file",
     )
     parser.add_argument("--readme", action="store_true", help="measure nothing: rewrite the README's table")
+    parser.add_argument(
+        "--tune", nargs="+", metavar="MODULE", help="compare nothing: search for the kernels' tuning on this machine"
+    )
     options = parser.parse_args(arguments)
 
     if options.readme:
@@ -100,6 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     present = harness.backends(options.backend)
     scale = harness.Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
+    if options.tune:
+        return tune(options.tune, present, scale, options.commit)
     selected = cases(scale, options.primitive)
     ceilings = harness.measure_ceilings(present, scale)
     head = harness.header(present, ceilings, options.commit)

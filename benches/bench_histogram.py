@@ -58,12 +58,13 @@ def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
 
-    def add(name, make, bins, n, **options):
+    def add(name, make, bins, n, *, whole_call=False, **options):
         make = functools.partial(make, n=n, bins=bins, **options)
         run = functools.partial(count, bins=bins)
         skip = {"array": "it is timed at smaller sizes"} if n >= 2**22 else {}
-        found.append(Case("histogram", name, make, run, peers(bins), skip=skip))
+        found.append(Case("histogram", name, make, run, peers(bins), whole_call=whole_call, skip=skip))
 
+    add("call, 2^10", problem, 256, 2**10, whole_call=True)
     for k in scale.pick((12,), (14, 20), (16, 20, 26)):
         add(f"256 bins, 2^{k}", problem, 256, 2**k)
     k = scale.pick(12, 20, 26)

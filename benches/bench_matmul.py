@@ -155,7 +155,9 @@ def cases(scale: Scale) -> list[Case]:
     largest = scale.pick(275, 512, 1024)
     found = []
 
-    def add(name, make, shape, peers=PEERS, *, unit="FLOP/s", ceiling=None, libraries=None, **options):
+    def add(
+        name, make, shape, peers=PEERS, *, unit="FLOP/s", ceiling=None, libraries=None, whole_call=False, **options
+    ):
         m, k, n = shape
         array = ""
         if k > largest:
@@ -177,6 +179,7 @@ def cases(scale: Scale) -> list[Case]:
                 unit,
                 None if unit == "B/s" else 2 * m * k * n,
                 ceiling,
+                whole_call,
                 skip=skip,
                 **({"libraries": libraries} if libraries else {}),
             )
@@ -188,6 +191,8 @@ def cases(scale: Scale) -> list[Case]:
         top = ceiling or (f"matmul {dtype}" if dtype in ROUNDING else None)
         add(f"{family}, {n}", make, (n, n, n), peers, ceiling=top, **options)
 
+    for n in scale.pick((64,), (64, 128), (64, 128, 256, 512)):
+        random("call", "float32", n, whole_call=True)
     sizes = scale.pick((256,), (512, 2048), (512, 1024, 2048, 4096, 8192))
     for n in sizes:
         random("square", "float32", n)

@@ -70,6 +70,7 @@ def sum_case(name, shape, dtype="float32", axis=None, **options):
         functools.partial(parprims.sum, axis=axis),
         peers if axis is not None or dtype == "bfloat16" else {**peers, **CUDA_COMPUTE_SUM},
         ceiling="read",
+        raw_kernel=True,
         **options,
     )
 

@@ -151,7 +151,7 @@ def matrices_problem(rng, n):
 
 
 def scans(scale: Scale):
-    for k in scale.pick((10,), (10, 16, 20), (16, 20)):
+    for k in scale.pick((10,), (10, 16, 20), (10, 16, 20)):
         yield Case(
             "cumulative_sum",
             f"sum call, 2^{k}",
@@ -159,6 +159,7 @@ def scans(scale: Scale):
             parprims.cumulative_sum,
             library(lambda xp, x: xp.cumsum(x, 0)),
             whole_call=True,
+            raw_kernel=True,
         )
     for k in scale.pick((16,), (16, 20, 24), (16, 20, 24, 26, 28)):
         yield Case(
@@ -167,6 +168,7 @@ def scans(scale: Scale):
             functools.partial(sum_problem, shape=2**k),
             parprims.cumulative_sum,
             {**library(lambda xp, x: xp.cumsum(x, 0)), "cuda.compute": cuda_compute("PLUS")},
+            raw_kernel=True,
         )
     squares = scale.pick((64, 1024), (512, 4096), (16384, 16384))
     narrow = scale.pick((4096, 16), (2**17, 16), (2**24, 16))
@@ -360,6 +362,14 @@ def recurrences(scale: Scale):
         b10,
         parprims.linear_recurrence,
         {"numpy": by_loop, "jax": by_associative_scan},
+        whole_call=True,
+    )
+    yield Case(
+        "linear_recurrence",
+        "call, 2^10",
+        functools.partial(recurrence_problem, shape=2**10),
+        parprims.linear_recurrence,
+        {"jax": by_associative_scan},
         whole_call=True,
     )
     no_numba = {} if installed("numba") else {"cuda.compute": "an operator in Python needs Numba"}

@@ -192,6 +192,7 @@ def cases(scale: Scale) -> list[Case]:
 
     for k in scale.pick((10,), (10, 16), (10, 12, 14, 16)):
         add(parprims.sort, f"call, 2^{k}", sort_problem, SORT, 2**k, "int32", whole_call=True)
+    add(parprims.argsort, "call, 2^10", argsort_problem, ARGSORT, 2**10, "int32", whole_call=True)
     k = scale.pick(12, 16, 20)
     add(parprims.sort, f"B11, 2^{k}", sort_problem, SORT, 2**k, "uint32")
     for k in scale.pick((14,), (14, 18, 20), (16, 20, 24, 28)):

@@ -71,7 +71,8 @@ class Case:
     arrays. ``work`` is counted in ``unit``; for B/s it is the bytes of inputs and outputs. ``ceiling`` names the
     entry of `ceilings` that bounds the case. With ``whole_call`` the time is that of the call as Python sees it,
     and not only the device's. ``libraries`` are those whose arrays the case is for. ``skip`` maps a method or peer,
-    or one of a backend ("jax-cuda array"), to the reason why it is not timed.
+    or one of a backend ("jax-cuda array"), to the reason why it is not timed. With ``raw_kernel`` the kernels of the
+    call are also timed as CuPy launches them, without the library, under the name rawkernel.
     """
 
     primitive: str
@@ -85,6 +86,7 @@ class Case:
     whole_call: bool = False
     libraries: tuple[str, ...] = LIBRARIES
     skip: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    raw_kernel: bool = False
 
 
 OUTSIDE = {  # peer: (backend whose arrays it takes, module)
@@ -330,6 +332,34 @@ def equal(result: Any, other: Any) -> bool:
     )
 
 
+_launched: dict[tuple[int, ...], Callable[[], Any]] = {}  # of the arrays that were launched on last
+
+
+def launched(call: Callable[..., Any], *arrays: Any) -> Any:
+    """Return the outputs of a call's kernels, launched as ``cupy.RawKernel``; they are made for the arrays once."""
+    key = (id(call), *map(id, arrays))
+    if key not in _launched:
+        _launched.clear()
+        _launched[key] = _raw_kernels(call, arrays)
+    return _launched[key]()
+
+
+def _raw_kernels(call: Callable[..., Any], arrays: tuple[Any, ...]) -> Callable[[], Any]:
+    found = parprims.launches(call, *arrays)
+    if not found:
+        raise ValueError("the call launches no kernel")
+    ready = [(one.raw_kernel(), (one.grid,), (one.block,), one.arguments, one.shared_bytes) for one in found]
+    named = dict(zip(found[0].parameters, found[0].arguments, strict=True))
+    outputs = tuple(value for name, value in named.items() if re.fullmatch(r"out\d+", name))
+
+    def run() -> Any:
+        for kernel, grid, block, arguments, shared_bytes in ready:
+            kernel(grid, block, arguments, shared_mem=shared_bytes)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return run
+
+
 @dataclasses.dataclass
 class Contender:
     """One backend and method (or peer) in one case, with its inputs and the times taken so far."""
@@ -419,16 +449,7 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
         try:
             if id(one) in compiling:
                 compiling[id(one)].result()
-            result = one.call(*one.inputs[0])
-            to_numpy, name = one.backend.to_numpy, one.backend.name
-            # What a GPU finds equal to a result that passed need not be copied and pass once more.
-            if one.backend.cuda and name in passed and equal(result, passed[name]):
-                wrong = None
-            else:
-                arrays = tuple(map(to_numpy, result)) if isinstance(result, (tuple, list)) else to_numpy(result)
-                wrong = gate(arrays, problem)
-            if wrong is None:
-                passed.setdefault(name, result)
+            wrong = checked(one, problem, passed)
         except parprims.MethodRefused as refusal:
             outcome.notes.append(f"{one.backend.name} {str(refusal).partition(': ')[2]}")
         except Exception as error:
@@ -442,7 +463,6 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
             else:
                 contenders.append(one)
     passed.clear()
-    result = arrays = None
     clock.append(time.perf_counter())
     interleave(contenders, case.whole_call, budget)
     clock.append(time.perf_counter())
@@ -451,8 +471,24 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
     return outcome
 
 
+def checked(one: Contender, problem: Problem, passed: dict[str, Any]) -> str | None:
+    """Return what is wrong with a contender's result, or None; ``passed`` keeps one by backend that passed the gate."""
+    result = one.call(*one.inputs[0])
+    to_numpy, name = one.backend.to_numpy, one.backend.name
+    # What a GPU finds equal to a result that passed need not be copied and pass once more.
+    if one.backend.cuda and name in passed and equal(result, passed[name]):
+        return None
+    arrays = tuple(map(to_numpy, result)) if isinstance(result, (tuple, list)) else to_numpy(result)
+    wrong = gate(arrays, problem)
+    if wrong is None:
+        passed.setdefault(name, result)
+    return wrong
+
+
 def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: Outcome) -> Iterator[Contender]:
     dtype = problem.inputs[0].dtype.name
+    if case.raw_kernel and all(backend.name != "cupy" for backend in present):
+        outcome.notes.append("rawkernel not timed, CuPy launches it and is not among the backends")
     for backend in present:
         if backend.name.partition("-")[0] not in case.libraries:
             continue
@@ -480,6 +516,8 @@ def _contenders(case: Case, problem: Problem, present: list[Backend], outcome: O
                 outcome.notes.append(f"peer {peer} is not installed")
             elif peer != "numpy" or case.whole_call or methods.get("native", "absent") is not None:
                 calls[f"peer:{peer}"] = functools.partial(call, backend.module)
+        if case.raw_kernel and backend.name == "cupy":
+            calls["rawkernel"] = functools.partial(launched, calls["kernel"])
         for name, call in calls.items():
             short = name.removeprefix("peer:")
             label = next((one for one in (short, f"{backend.name} {short}") if one in case.skip), None)
@@ -647,7 +685,7 @@ def verdict(now: Mapping[str, Any], before: Mapping[str, Any]) -> Verdict:
     new, old = rows(now), rows(before)
     ratios = {row: new[row] / old[row] for row in old if row in new}
     ours = {row: ratio for row, ratio in ratios.items() if row[3] in OURS}
-    peers = [ratio for row, ratio in ratios.items() if row[3] not in OURS]
+    peers = [ratio for row, ratio in ratios.items() if row[3].startswith("peer:")]
 
     def line(row: tuple[str, ...]) -> str:
         primitive, case, backend, method, dtype, _ = row

@@ -440,6 +440,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_cuda, "contiguous", lambda _, x: np.ascontiguousarray(x))
     patch.setattr(_cuda, "device_index", lambda *_: 0)
     patch.setattr(_cuda, "capability", lambda *_: 90)
+    patch.setattr(_cuda, "multiprocessors", lambda *_: None)
     patch.setattr(_cuda, "Runner", Runner)
     patch.setitem(_signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15))
 

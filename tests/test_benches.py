@@ -202,6 +202,55 @@ def test_skipped_and_refused_methods_are_noted(numpy_only):
     assert "native*" in harness.table(outcome)
 
 
+class Launched:
+    """What a kernel that sums is in `parprims.launches`, on NumPy arrays."""
+
+    grid, block, shared_bytes, parameters = 3, 64, 16, ("in0", "out0", "n")
+
+    def __init__(self, wrong):
+        self.arguments, self.wrong, self.calls = (), wrong, []
+
+    def raw_kernel(self):
+        def kernel(grid, block, arguments, *, shared_mem):
+            self.calls.append((grid, block, shared_mem))
+            x, out, n = arguments
+            assert x.size == n
+            out[...] = x.sum() + self.wrong
+
+        return kernel
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_kernels_launched_by_hand(numpy_only, monkeypatch, wrong):
+    one = Launched(wrong)
+
+    def launches(call, x):
+        assert call.keywords["method"] == "kernel"
+        one.arguments = x, np.empty((), x.dtype), x.size
+        return [one]
+
+    monkeypatch.setattr(parprims, "launches", launches)
+    monkeypatch.setattr(harness, "_launched", {})
+    as_cupy = [dataclasses.replace(numpy_only[0], name="cupy")]
+    outcome = harness.run_case(case(raw_kernel=True), as_cupy, {"copy": 1e9}, 0.001)
+    methods = [record["method"] for record in outcome.records]
+    assert ("rawkernel" in methods) is not wrong
+    assert set(one.calls) == {((3,), (64,), 16)}
+    if wrong:
+        assert len(one.calls) == 1  # it is not timed
+        assert "cupy rawkernel WRONG: 1 of 1 elements are wrong" in outcome.errors[0]
+    else:
+        assert outcome.errors == []
+        assert "rawkernel" in harness.table(outcome)
+        assert "rawkernel" not in harness.summary(outcome.records)  # it is ours and no peer
+
+
+def test_without_cupy_no_kernel_is_launched_by_hand(numpy_only):
+    outcome = harness.run_case(case(raw_kernel=True), numpy_only, {"copy": 1e9}, 0.001)
+    assert "rawkernel not timed, CuPy launches it and is not among the backends" in outcome.notes
+    assert "rawkernel" not in {record["method"] for record in outcome.records}
+
+
 def test_case_for_other_libraries_only(numpy_only):
     outcome = harness.run_case(case(libraries=("torch",)), numpy_only, {"copy": 1e9}, 0.001)
     assert (outcome.records, outcome.auto, outcome.errors) == ([], {}, [])

@@ -124,7 +124,7 @@ class Driver:
         number._obj.value = self.release
 
     def _cuDeviceGetAttribute(self, number, attribute, handle):
-        number._obj.value = self.capability[attribute - 75]
+        number._obj.value = {75: self.capability[0], 76: self.capability[1], 16: 78}[attribute]
 
     def _cuDevicePrimaryCtxRetain(self, context, handle):
         context._obj.value = 0xC0DE
@@ -973,6 +973,37 @@ class TestCache:
         assert len([*compiler.folder.iterdir()]) == 2
 
 
+class TestTogether:
+    def test_at_once(self, monkeypatch):
+        """All of a plan's kernels compile at the same time, each once."""
+        texts, both = [], threading.Barrier(2, timeout=60)
+
+        def compiled(text, arch):
+            texts.append(text)
+            both.wait()
+            return f"{text} for {arch}".encode()
+
+        monkeypatch.setattr(compiler_module, "compiled", compiled)
+        monkeypatch.setattr(compiler_module.os, "cpu_count", lambda: 2)
+        sources = [(text, "sm_90") for text in "abab"]
+        assert compiler_module.compiled_together(sources) == [b"a for sm_90", b"b for sm_90"] * 2
+        assert sorted(texts) == ["a", "b"]
+
+    def test_an_error(self, compiler):
+        with pytest.raises(_cuda.CudaError, match="makes code for 7"):
+            compiler_module.compiled_together([("a", "sm_90"), ("b", "sm_70")])
+
+    def test_the_real_compiler(self, monkeypatch, tmp_path):
+        """Several programs compiled at once are those compiled one after another."""
+        if compiler_module.refusal():
+            pytest.skip(compiler_module.refusal())
+        monkeypatch.setenv("PARPRIMS_CACHE_DIR", str(tmp_path))
+        texts = [f'extern "C" __global__ void kernel(int* x) {{ *x = {at}; }}' for at in range(4)]
+        together = compiler_module.compiled_together([(text, "sm_90") for text in texts])
+        COMPILED.cache_clear()
+        assert together == [compiler_module.compile_source(text, "sm_90")[0] for text in texts]
+
+
 class TestArchitectures:
     def test_newer_than_the_compiler(self, compiler):
         again(arch="sm_90")
@@ -1023,6 +1054,10 @@ class TestRefusals:
         found = memory._device_refusal(0)
         assert (found is None) == (reason is None)
         assert reason is None or re.match(reason, found)
+
+    def test_multiprocessors(self, library):
+        assert library.own.multiprocessors(0) == 78
+        assert library.own.architecture(0) == "sm_90"
 
     def test_machine_code_of_a_later_minor_release(self, library, monkeypatch):
         """Runs, as CUDA promises within a major release; its PTX does not."""

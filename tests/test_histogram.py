@@ -1,5 +1,7 @@
 """Histograms against a loop over the elements, which compares each with every edge."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -149,8 +151,8 @@ class TestKernel:
     def small(self, gpu, monkeypatch):
         """A GPU, on which little shared memory and scratch is used."""
         emulator.forget(monkeypatch)
-        tuning = _histogram._Tuning(counters=20, sums_bytes=8 * 4 * 12, runs=5, partial_bytes=2000, each=2, blocks=6)
-        monkeypatch.setattr(_histogram, "_TUNING", tuning)
+        sizes = {"counters": 20, "sums_bytes": 8 * 4 * 12, "runs": 5, "partial_bytes": 2000, "each": 2, "blocks": 6}
+        monkeypatch.setitem(_histogram.TUNING, 90, dataclasses.replace(_histogram.TUNING[90], **sizes))
         return gpu
 
     @pytest.mark.sanitize

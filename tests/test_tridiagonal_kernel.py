@@ -625,6 +625,7 @@ def _check_jax_plumbing(jax, monkeypatch, axis):
     monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
     monkeypatch.setattr(_cuda, "layout", lambda _, x: (row_major(x.shape), 0))
     monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda *_: None)
     monkeypatch.setattr(
         xla, "embedded", lambda plan, _: tuple(jax.numpy.zeros(shape, name) for shape, name in plan.outputs)
     )

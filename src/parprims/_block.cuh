@@ -1,17 +1,17 @@
-// Scans within a warp and a block, and what blocks of one launch tell each other: the tile counter and the look-back.
-// Follows _common.cuh and _block_reduce.cuh.
+// Scans within a warp and a block, and scans across the blocks of a launch: tile counter, chained scan and decoupled
+// look-back. Needs _common.cuh and _block_reduce.cuh.
 //
 // Every template takes an operator type `Op` with
 //     Op::State                      a partial result, a plain structure of any size
 //     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
-// An Optional<State> that is not valid stands for nothing at all, for there is no identity.
+// An Optional<State> that is not valid stands for "no elements", in place of an identity.
 
 using Index = long long;
 
 // ---- Scans within a warp and a block --------------------------------------------------------------------------
 
-// Combines every lane with all before it, LANES lanes being a unit; `lane` counts within the unit, whose lanes are
-// `apart` from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
+// Inclusive scan over units of LANES lanes. `lane` is the caller's number in its unit, and the lanes of a unit are
+// `apart` lanes from each other. The shuffle scan of Hillis and Steele, CACM 29(12), 1986.
 template <class Op, int LANES>
 DEVICE typename Op::State scan_lanes(typename Op::State mine, int lane, int apart = 1) {
 #pragma unroll
@@ -22,8 +22,9 @@ DEVICE typename Op::State scan_lanes(typename Op::State mine, int lane, int apar
     return mine;
 }
 
-// Returns the combination of the totals of all warps before this one, and makes `total`, which all lanes of a warp have
-// alike, that of the whole block. `totals` is shared memory that nobody else uses before all threads have returned.
+// Exclusive scan over the warps of a block. `total` is the warp's total, the same in all lanes, and becomes the total
+// of the block. Returns the combination of the totals of all earlier warps. `totals` is shared memory. It must not be
+// used for anything else before all threads have returned.
 template <class Op, int WARPS>
 DEVICE Optional<typename Op::State> scan_warps(typename Op::State& total, typename Op::State (&totals)[WARPS]) {
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
@@ -37,19 +38,19 @@ DEVICE Optional<typename Op::State> scan_warps(typename Op::State& total, typena
 
 // ---- The tile counter -----------------------------------------------------------------------------------------
 
-// A block draws the number of its tile when it starts. So a tile that waits for tiles of lower numbers waits for blocks
-// that have started, and the launch makes progress in whatever order the device starts blocks.
+// A block draws the number of its tile when it starts. So all tiles of lower numbers belong to blocks that have
+// started, and a tile can wait for them without deadlock, in whatever order the device starts blocks.
 struct Ticket {
     unsigned long long drawn;
 
     DEVICE unsigned number() const { return (unsigned)(drawn & 0x7fffffffull); }
-    // Counts the launches that used the counter, from 1 on.
+    // The number of this launch among all that used the counter, from 1 on.
     DEVICE unsigned long long launch() const { return (drawn >> 31) + 1; }
 };
 
-// Returns one ticket of as many as `lines` of so many `tiles` have, the same to all threads of the block. The counter,
-// which is zero before its first launch, holds the number of launches above 31 bits of tickets drawn; the block that
-// draws the last ticket counts one launch more. (It would take 2^33 launches to see a launch's number again.)
+// Draws one of lines * tiles tickets for the block and returns it to all threads. The counter is zero before its first
+// launch. Its lower 31 bits count the tickets drawn in this launch, its upper 33 bits count launches. The block that
+// draws the last ticket resets the lower bits and adds one launch. (A launch's number recurs after 2^33 launches.)
 DEVICE Ticket draw_ticket(ulonglong2* counter, unsigned lines, unsigned tiles) {
     __shared__ unsigned long long drawn;
     if (threadIdx.x == 0) {
@@ -61,11 +62,11 @@ DEVICE Ticket draw_ticket(ulonglong2* counter, unsigned lines, unsigned tiles) {
     return {drawn};
 }
 
-// ---- States that cross from block to block --------------------------------------------------------------------
+// ---- States published from block to block ---------------------------------------------------------------------
 
-// A slot holds a state in words of 16 bytes, 8 of payload and 8 of flag, which move as one: a word whose flag is seen is
-// a word that has arrived, and no fence is needed. A state of several words has arrived when all of them have. The flag
-// is the number of the launch, so that what an earlier launch left is not mistaken.
+// A slot holds a state as words of 16 bytes, 8 of payload and 8 of flag, each stored and loaded by one instruction. A
+// word whose flag is set has arrived whole, so no fence is needed. A state has arrived when all its words have. The
+// flag is the number of the launch, so that a state left by an earlier launch is not taken for a new one.
 template <class State>
 struct StateSlots {
     static constexpr int WORDS = (sizeof(State) + 7) / 8;
@@ -84,7 +85,7 @@ struct StateSlots {
                          : "memory");
     }
 
-    // Tells whether a state has arrived; leaves `state` alone if not.
+    // Returns whether the state has arrived. Writes `state` only if so.
     DEVICE bool poll(State& state) const {
         unsigned long long words[WORDS], flags[WORDS];
 #pragma unroll
@@ -101,17 +102,17 @@ struct StateSlots {
     }
 };
 
-// ---- What stands before a tile --------------------------------------------------------------------------------
+// ---- The prefix of a tile -------------------------------------------------------------------------------------
 
-// The scratch of a launch whose lines are cut into tiles: the tile counter, then a slot for every tile of every line,
-// then one for every group of 32 tiles (look_back_bytes of _block.py).
+// The scratch of a launch whose lines are cut into tiles: the tile counter, one slot for every tile of every line, and
+// one slot for every group of 32 tiles. Its size is look_back_bytes of _block.py.
 constexpr int COUNTER_WORDS = 8;
 
 template <class State>
 struct TileStates {
-    StateSlots<State> slots;  // the first
+    StateSlots<State> slots;  // those of line 0
     Index lines;
-    unsigned tiles;  // of a line
+    unsigned tiles;  // in a line
 
     DEVICE StateSlots<State> of_tiles(Index line) const { return slots.at(line * tiles); }
     DEVICE StateSlots<State> of_groups(Index line) const {
@@ -124,9 +125,9 @@ DEVICE StateSlots<State> first_slot(ulonglong2* scratch, const Ticket& ticket) {
     return {scratch + COUNTER_WORDS, ticket.launch()};
 }
 
-// Chained scan: waits for what stands before tile `number` of a line, which the tile before publishes, and publishes
-// what stands before the next. It is enough where the tile before is nearly always done, for tiles are drawn across
-// many lines. One thread calls it. `start` is what stands before the line.
+// Chained scan: waits for the exclusive prefix of tile `number` of a line, which the previous tile publishes, and
+// publishes that of the next tile. It is enough where tiles are drawn across many lines, for then the previous tile is
+// nearly always done. One thread calls it. `total` is the tile's aggregate, `start` the prefix of the line.
 template <class Op>
 DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& states, Index line, unsigned number,
                                           const typename Op::State& total, Optional<typename Op::State> start) {
@@ -140,14 +141,14 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
     return start;
 }
 
-// Decoupled look-back: returns to warp 0 what stands before tile `number` of a line, and publishes what the tiles after
-// it need. WARPS warps call it, all threads with the same arguments.
+// Decoupled look-back: publishes the aggregate `total` of tile `number` of a line, and returns its exclusive prefix to
+// warp 0. All threads of WARPS warps call it, with the same arguments. `start` is the prefix of the line.
 //
-// Tiles are in groups of 32, and every tile publishes its total. Warp w waits for the totals of the w-th group before
-// the tile's own, one a lane, and combines them; warp 0 does so with those of the own group that stand before the
-// tile. The last tile of a group publishes the group's prefix: the combination of everything up to its end. So what
-// stands before a tile is the last prefix that is there already, combined from left to right with the groups since and
-// the tiles since: the same bits, whichever group that was.
+// Tiles are in groups of 32. Every tile publishes its aggregate, and the last tile of a group publishes the group's
+// inclusive prefix. Warp 0 waits for the aggregates of the earlier tiles of the own group, one per lane, and scans
+// them. Warp w > 0 does so for all tiles of the w-th group before. The exclusive prefix of the tile is then combined
+// from left to right: the latest group prefix that has arrived, the aggregates of the groups after it, the aggregates
+// of the earlier tiles of the own group. The bits are the same whichever group prefix has arrived.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 constexpr int MOST_LOOKING = 4;  // warps that look back; 2, 8 and 16 are no faster on an H200
@@ -173,7 +174,7 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
             if (!arrived) arrived = totals.at((Index)(group - warp) * WARP_SIZE + lane).poll(mine);
             if (looks && !seen) seen = prefixes.at((Index)group - 1 - lane).poll(prefix);
         } while (!__all_sync(0xffffffffu, arrived));
-        mine = scan_lanes<Op, WARP_SIZE>(mine, lane);  // in warp 0 lane `place` has the tile's own total in it
+        mine = scan_lanes<Op, WARP_SIZE>(mine, lane);  // in warp 0, lane `place` also has the tile's own aggregate
     }
     __shared__ State groups[LOOKING];
     if (LOOKING > 1) {

@@ -1,14 +1,14 @@
-// Reduction by one thread, by the lanes of a warp and by the warps of a block, all in the order of the elements.
+// Reduction by one thread, by the lanes of a warp and by the warps of a block. All combine in the order of elements.
 //
 // Every template takes an operator type `Op` with
 //     Op::State                      a partial result, a plain structure
 //     Op::combine(earlier, later)    static and associative; it need not be commutative and needs no identity
-// A thread without elements has no partial result: it is not valid, and left out. The in-order shuffle tree follows
-// Ladner and Fischer, J. ACM 27(4), 1980.
+// A thread without elements has no partial result: its Optional is not valid and is left out. The in-order shuffle
+// tree follows Ladner and Fischer, J. ACM 27(4), 1980.
 
 constexpr int WARP_SIZE = 32;
 
-// A state, or none.
+// A state, or no state.
 template <class State>
 struct Optional {
     State state;
@@ -21,7 +21,7 @@ DEVICE void append(Optional<typename Op::State>& total, const typename Op::State
     total.valid = true;
 }
 
-// Returns s[0] op s[1] op ... op s[N - 1] by a tree, and overwrites s.
+// Returns s[0] op s[1] op ... op s[N - 1], combined by a tree. Overwrites s.
 template <class Op, int N>
 DEVICE typename Op::State reduce_items(typename Op::State (&s)[N]) {
 #pragma unroll
@@ -31,7 +31,7 @@ DEVICE typename Op::State reduce_items(typename Op::State (&s)[N]) {
     return s[0];
 }
 
-// Lane 0 of every WIDTH lanes returns the combination of them all, in order; what the others return is of no use.
+// Lane 0 of every WIDTH lanes returns the combination of all of them, in order. Other lanes' results are meaningless.
 template <class Op, int WIDTH>
 DEVICE Optional<typename Op::State> reduce_lanes(Optional<typename Op::State> mine) {
 #pragma unroll
@@ -42,7 +42,7 @@ DEVICE Optional<typename Op::State> reduce_lanes(Optional<typename Op::State> mi
     return mine;
 }
 
-// Thread 0 returns the combination of what lane 0 of every warp has, in order.
+// Thread 0 returns the combination of what lane 0 of every warp passes, in order.
 template <class Op, int THREADS>
 DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mine) {
     constexpr int WARPS = THREADS / WARP_SIZE;
@@ -64,8 +64,8 @@ DEVICE Optional<typename Op::State> reduce_warps(Optional<typename Op::State> mi
     return all;
 }
 
-// Combines N neighbouring columns over the row groups of a block, in order; group 0 ends with the whole. Thread t is in
-// column t % COLUMNS of group t / COLUMNS % GROUPS.
+// Combines N adjacent columns over the row groups of a block, in order. Group 0 gets the result. Thread t is in column
+// t % COLUMNS of group t / COLUMNS % GROUPS.
 template <class Op, int THREADS, int COLUMNS, int GROUPS, int N>
 DEVICE void reduce_groups(typename Op::State (&total)[N], int group, bool valid) {
     __shared__ typename Op::State states[THREADS][N];

@@ -1,9 +1,10 @@
-// Device helpers shared by every kernel: 16-bit floats, complex numbers, the elementwise functions that traced
-// operators call, and movement of structures between lanes. No header is included: NVRTC compiles this text alone.
+// Device functions shared by all kernels: 16-bit floats, complex numbers, the elementwise functions that traced
+// operators call, warp shuffles of structures, and asynchronous copies to shared memory. No header is included: NVRTC
+// compiles this text alone.
 
 #define DEVICE __device__ __forceinline__
 
-// ---- Numbers in memory that have no C++ type of their own -----------------------------------------------------
+// ---- Element types that C++ does not have ---------------------------------------------------------------------
 
 struct Half {
     unsigned short bits;
@@ -18,7 +19,7 @@ struct alignas(2 * sizeof(T)) Complex {
     T re, im;
 };
 
-// What a number in memory is computed in: 16-bit floats in float, everything else in itself.
+// Converts an element from its type in memory to the type it is computed in: 16-bit floats to float, others unchanged.
 DEVICE float value(Half x) {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
@@ -30,7 +31,7 @@ DEVICE T value(T x) {
     return x;
 }
 
-// A computed number as memory holds it: 16-bit floats are rounded to nearest, ties to even.
+// Converts a computed value to its type in memory. 16-bit floats round to nearest, ties to even.
 template <class T>
 struct Store {
     template <class S>
@@ -70,7 +71,7 @@ DEVICE void store_to(T& to, S x) {
     to = store<T>(x);
 }
 
-// ---- Elementwise functions, by the array API standard's names -------------------------------------------------
+// ---- Elementwise functions, named as in the array API standard ------------------------------------------------
 
 namespace ops {
 
@@ -88,7 +89,7 @@ struct Traits<double> {
     static constexpr bool INTEGER = false, SIGNED = true;
 };
 
-// Integers wrap modulo 2^n: the arithmetic is unsigned, where overflow is defined.
+// Integers wrap modulo 2^n. They are computed as unsigned numbers, because signed overflow is undefined.
 #define ARITHMETIC(name, symbol)                                                        \
     template <class T>                                                                  \
     DEVICE T name(T a, T b) {                                                           \
@@ -149,7 +150,7 @@ DEVICE T absolute(T a) {
         return ::fabs(a);
 }
 
-// A NaN on either side is the result, as the standard has it for maximum and minimum.
+// If either argument is NaN, the result is NaN, as the array API standard requires.
 template <class T>
 DEVICE T maximum(T a, T b) {
     return a != a || a > b ? a : b;
@@ -160,7 +161,8 @@ DEVICE T minimum(T a, T b) {
 }
 
 #if defined(EXTREMA_BY_INSTRUCTION) && __CUDA_ARCH__ >= 800
-// The same in one instruction for kernels that wait for little else: -0 is less than +0, and all NaN become one.
+// The same in one instruction, for kernels whose time they dominate. Here -0 is less than +0, and every NaN becomes
+// the canonical NaN.
 DEVICE float maximum(float a, float b) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -173,7 +175,7 @@ DEVICE float minimum(float a, float b) {
 }
 #endif
 
-// The quotient rounds down; an integer divided by zero is zero, as in NumPy.
+// Rounds the quotient toward minus infinity. An integer divided by zero is zero, as in NumPy.
 template <class T>
 DEVICE T floor_divide(T a, T b) {
     if constexpr (!Traits<T>::INTEGER) {
@@ -232,7 +234,8 @@ DEVICE T bitwise_invert(T a) {
     return ~a;
 }
 DEVICE bool bitwise_invert(bool a) { return !a; }
-// A shift by the width or more leaves nothing but the sign.
+// A shift by the width or more, or by a negative number, shifts out all bits: what is left is 0, or to the right -1 if
+// the number is negative.
 template <class T>
 DEVICE T bitwise_left_shift(T a, T b) {
     return b < (T)0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((unsigned long long)a << b);
@@ -314,7 +317,7 @@ template <class T>
 DEVICE T copysign(T a, T b) {
     return ::copysign(a, b);
 }
-// log(exp(a) + exp(b)) without overflow. Equal infinities have no difference to speak of.
+// log(exp(a) + exp(b)) without overflow. Equal arguments are handled apart, because inf - inf is NaN.
 template <class T>
 DEVICE T logaddexp(T a, T b) {
     return a == b ? a + (T)0.69314718055994530942 : maximum(a, b) + ::log1p(::exp(-::fabs(a - b)));
@@ -332,7 +335,8 @@ template <class T>
 DEVICE Complex<T> multiply(Complex<T> a, Complex<T> b) {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
-// Smith's method: scales by the larger part of b, so that neither overflows early.
+// Divides by the larger part of b first, so that no intermediate result overflows early.
+// R. L. Smith, Algorithm 116: Complex division, CACM 5(8), 1962.
 template <class T>
 DEVICE Complex<T> divide(Complex<T> a, Complex<T> b) {
     if (::fabs(b.re) >= ::fabs(b.im)) {
@@ -419,9 +423,9 @@ DEVICE T cast(S x) {
 
 }  // namespace ops
 
-// ---- Movement between lanes -----------------------------------------------------------------------------------
+// ---- Warp shuffles of structures ------------------------------------------------------------------------------
 
-// Returns the structure held by the lane `distance` above; lanes whose source is outside keep their own.
+// Returns the structure that the lane `distance` above holds. A lane that has no such lane gets its own.
 template <class T>
 DEVICE T shuffle_down(const T& mine, int distance) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
@@ -434,7 +438,7 @@ DEVICE T shuffle_down(const T& mine, int distance) {
     return theirs;
 }
 
-// Returns the structure held by the lane `distance` below; lanes whose source is outside keep their own.
+// Returns the structure that the lane `distance` below holds. A lane that has no such lane gets its own.
 template <class T>
 DEVICE T shuffle_up(const T& mine, int distance) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
@@ -447,7 +451,7 @@ DEVICE T shuffle_up(const T& mine, int distance) {
     return theirs;
 }
 
-// Returns the structure held by a lane.
+// Returns the structure that the given lane holds.
 template <class T>
 DEVICE T shuffle(const T& mine, int lane) {
     constexpr int WORDS = (sizeof(T) + 3) / 4;
@@ -485,11 +489,15 @@ struct Word<16> {
     using Type = uint4;
 };
 
-// How a thread reaches N elements side by side along the axis it moves on: each by its stride, as one aligned vector
-// of ascending or of descending addresses, or as one element that stands for all.
+// How a thread accesses N consecutive elements along an axis:
+//     STRIDED       one by one
+//     ASCENDING     as one aligned vector of ascending addresses
+//     DESCENDING    as one aligned vector of descending addresses
+//     CONSTANT      as one element that stands for all of them
 enum Access { STRIDED, ASCENDING, DESCENDING, CONSTANT };
 
-// Copies to shared memory past the registers, where the architecture can.
+// Begins to copy from global to shared memory without using registers (cp.async). Where the architecture or the size
+// does not allow that, copies at once.
 template <class V>
 DEVICE void copy_async(V& to, const V& from) {
 #if __CUDA_ARCH__ >= 800
@@ -506,21 +514,21 @@ DEVICE void copy_async(V& to, const V& from) {
     to = from;
 }
 
-// Waits until what this thread has begun to copy is there, for itself to read.
+// Waits until this thread's asynchronous copies have arrived. Only this thread may then read them without a barrier.
 DEVICE void wait_for_staged() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
-// Makes one group of what this thread has begun to copy since the last.
+// Commits this thread's asynchronous copies since the last commit as one group.
 DEVICE void end_group_of_staged() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// The same as wait_for_staged for all groups but the last.
+// Waits for all of this thread's groups of copies but the latest.
 DEVICE void wait_for_earlier_groups() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group 1;" ::: "memory");

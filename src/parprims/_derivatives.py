@@ -13,9 +13,9 @@ from typing import Any
 
 import array_api_compat
 
-from parprims import _cuda, _reduction
+from parprims import _reduction
 from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled
-from parprims._dispatch import Abstract, Methods
+from parprims._dispatch import Abstract, Checked, Methods
 from parprims._operators import BUILT_IN
 from parprims._sorting import Sorting, index_dtype
 from parprims._switches import autocast
@@ -57,7 +57,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         or not rules.wanted(r.arrays)
         or r.op not in OPERATORS
         or not all(_has_derivative(dtype) for dtype in r.dtypes)
-        or (r.op is BUILT_IN["multiply"] and _by_library(xp, method, r.inputs[0]))
+        or (r.op is BUILT_IN["multiply"] and _by_library(methods, method, xp, r))
     ):
         return methods(method, xp, r)
     # Where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps.
@@ -100,7 +100,7 @@ def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[A
     rules = _rules(xp)
     if rules is not None and not s.keyed:
         s = s.on(rules.constant(s.keys))  # indices have no derivative
-    elif rules is not None and rules.wanted(s.arrays) and not _by_library(xp, method, s.keys):
+    elif rules is not None and rules.wanted(s.arrays) and not _by_library(methods, method, xp, s):
         moved: tuple[Array, ...] = rules.sorting(methods, method, xp, s)
         return moved
     result: tuple[Array, ...] = methods(method, xp, s)
@@ -130,11 +130,12 @@ def detached(x: Array) -> Array:
     return x.detach() if hasattr(x, "detach") else x
 
 
-def _by_library(xp: Namespace, method: str, x: Array) -> bool:
-    """Return whether a product or a sort is left to the library, whose own derivative of it is the faster there."""
-    if method == "auto":
-        return _cuda.refusal(xp, (detached(x),)) is not None
-    return method == "native"
+def _by_library(methods: Methods, method: str, xp: Namespace, call: Checked) -> bool:
+    """Return whether the library's own routine would compute a call whose derivative is asked for by our rules.
+
+    Its own derivative is the faster there.
+    """
+    return methods.chosen(method, xp, call.on(*map(detached, call.arrays))) == "native"
 
 
 @functools.cache

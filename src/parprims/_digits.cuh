@@ -1,15 +1,15 @@
-// Digits: how many elements have each, and where each element stands among those with the same one. A digit is any
-// small number of an element: some bits of a sort's key, or the bin of a histogram.
+// Counting and ranking of digits: how many elements have each digit, and the rank of each element among those with the
+// same digit. A digit is a small number that belongs to an element, such as a few bits of its sort key.
 //
-// The functions take digits that are known already and depend neither on keys nor on what else is done with them. A
-// tile is what a group of threads, a warp or a whole block, holds in registers: ITEMS elements to a thread.
+// The functions take digits, not keys. A tile is what a group of threads, a warp or a whole block, holds in registers:
+// ITEMS elements per thread.
 
 namespace digits {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// The threads that hold one tile together wait for each other.
+// Barrier of the threads that hold one tile.
 template <int THREADS>
 DEVICE void wait_for_group() {
     if (THREADS == WARP)
@@ -18,7 +18,8 @@ DEVICE void wait_for_group() {
         __syncthreads();
 }
 
-// Where element i of a thread is in its tile: warps have one stretch each, lanes lie side by side.
+// The position in its tile of element i of a thread. Every warp has a contiguous part of the tile, and element i of its
+// lanes are adjacent: row i of the warp.
 template <int ITEMS>
 DEVICE int in_tile(int thread, int i) {
     return thread / WARP * (WARP * ITEMS) + i * WARP + threadIdx.x % WARP;
@@ -26,8 +27,9 @@ DEVICE int in_tile(int thread, int i) {
 
 // ---- Ranks among equal digits -----------------------------------------------------------------------------------
 
-// Returns which lanes of the warp have the digit of this one. Neither empty asm does anything: the first lets the
-// compiler set the predicates of 7 bits at once, the second lets it turn votes under the predicate it votes with.
+// Returns the mask of the lanes with the same digit as this one, by a vote on each bit. Both asm statements are empty
+// and only guide the compiler. The first lets it set the predicates of 7 bits by one instruction. The second lets it
+// invert the votes under the predicate of the vote.
 template <int BITS>
 DEVICE unsigned lanes_with(unsigned digit) {
     unsigned equal = ALL_LANES;
@@ -45,7 +47,7 @@ DEVICE unsigned lanes_with(unsigned digit) {
     return equal;
 }
 
-// Leaves in a warp's counts how many of its elements have each digit.
+// Counts the elements of a warp by their digits. Overwrites `counts`.
 template <int BITS, int ITEMS>
 DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
     for (int digit = threadIdx.x % WARP; digit < 1 << BITS; digit += WARP) counts[digit] = 0;
@@ -54,26 +56,26 @@ DEVICE void count_in_warp(const unsigned (&digits)[ITEMS], unsigned* counts) {
     for (int i = 0; i < ITEMS; ++i) atomicAdd(&counts[digits[i]], 1u);
 }
 
-// Calls take(i, place + 1) for each of ITEMS rows of lanes, given their digits and for each digit the place of the
-// warp's first element with it, which is counted on. The order is that of rows, then lanes.
+// Ranks the ITEMS rows of a warp, row by row and within a row lane by lane. firsts[digit] is the place of the warp's
+// first element with the digit, and is advanced past each element. Calls take(i, place + 1) for every row i.
 template <int BITS, int ITEMS, class Take>
 DEVICE void rank_in_warp(const unsigned (&digits)[ITEMS], unsigned* firsts, Take take) {
-    const unsigned upto = ALL_LANES >> (WARP - 1 - threadIdx.x % WARP);  // this lane and those before it
+    const unsigned upto = ALL_LANES >> (WARP - 1 - threadIdx.x % WARP);  // the mask of this lane and those before it
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         unsigned digit = digits[i];
-        asm("" : "+r"(digit));  // else the compiler keeps addresses since the digits were counted
+        asm("" : "+r"(digit));  // else the compiler keeps the addresses from counting in registers
         unsigned& first = firsts[digit];
         const unsigned equal = lanes_with<BITS>(digit);
         const unsigned next = first + __popc(equal & upto);
         __syncwarp();  // separates the reads of places from their writes
-        if (equal <= upto) first = next;  // the last of the equal lanes
+        if (equal <= upto) first = next;  // in the last of the lanes with this digit
         __syncwarp();  // separates the writes of places from the reads for the next row
         take(i, next);
     }
 }
 
-// Returns the exclusive scan of a number of each of the first SIZE threads of a group.
+// Exclusive scan of one number from each of the first SIZE threads of a group.
 template <int THREADS, int SIZE, class T>
 DEVICE T exclusive_scan(T mine, int thread, T* sums) {
     constexpr int LANES = SIZE < WARP ? SIZE : WARP;
@@ -95,9 +97,9 @@ DEVICE T exclusive_scan(T mine, int thread, T* sums) {
     return start;
 }
 
-// Turns counts[warp][digit] into the place in the tile of the warp's first element with the digit. A thread has
-// `RADIX / THREADS` digits, at least one, and returns the place of the tile's first element with the first of them.
-// Calls counted(number) as soon as that is the number of elements of a thread's digits.
+// Replaces counts[warp][digit] by the place in the tile of the warp's first element with the digit. Each of the first
+// threads has RADIX / THREADS consecutive digits, at least one, and returns the place of the tile's first element with
+// the first of them. It calls counted(number) as soon as it knows the number of elements with its digits.
 template <int THREADS, int RADIX, class Counted>
 DEVICE unsigned place_digits(unsigned (*counts)[RADIX], int thread, unsigned* sums, Counted counted) {
     constexpr int EACH = RADIX > THREADS ? RADIX / THREADS : 1, SIZE = RADIX / EACH;
@@ -126,43 +128,45 @@ DEVICE unsigned place_digits(unsigned (*counts)[RADIX], int thread, unsigned* su
     return start;
 }
 
-// ---- Counts of a block ------------------------------------------------------------------------------------------
+// ---- Digit counts of a block ------------------------------------------------------------------------------------
 
-// Counts in shared memory, for which lanes never wait. Elements consist of words, each of which has DIGITS digits, 1, 2
-// or 4 of them, 8 bits apart. A digit has RADIX values, a power of two, and COPIES of the counts of each, in banks of
-// their own. Lanes with the same copy take their digits in turn, each beginning with another.
+// Digit counts in shared memory, without bank conflicts. An element consists of words. A word has DIGITS digits (1, 2
+// or 4), which are 8 bits apart and have RADIX values, a power of two. There are COPIES counters for each value of a
+// digit, and every counter of a word and value has a bank of its own. Lane l adds to copy l % COPIES. The DIGITS lanes
+// that share a copy go through the digits of their words in turn, each beginning with another digit, so that in every
+// step all lanes add in different banks.
 template <int DIGITS, int RADIX>
 struct DigitCounts {
     static constexpr int COPIES = WARP / DIGITS, COUNTS = RADIX * WARP;  // of a word
     static_assert(DIGITS == 1 || RADIX <= 256, "the digits of a word have 8 bits each");
 
     unsigned banks[DIGITS];
-    int turn;
+    int rotation;
 
     DEVICE DigitCounts() {
         const int lane = threadIdx.x % WARP;
-        turn = lane / COPIES * 8;
+        rotation = lane / COPIES * 8;
 #pragma unroll
         for (int digit = 0; digit < DIGITS; ++digit) {
             banks[digit] = (lane + digit * COPIES) % WARP * sizeof(unsigned);
-            asm("" : "+r"(banks[digit]));  // else the compiler takes it from the thread's number again for every add
+            asm("" : "+r"(banks[digit]));  // else the compiler computes it from the thread's number for every addition
         }
     }
 
-    // Adds a number of elements to the counts of the digits that they have in one of their words, which is `value`.
+    // Adds `number` to the counters of all digits of word number `word` of an element, whose value is `value`.
     DEVICE void add(unsigned* counts, int word, unsigned value, unsigned number) const {
-        constexpr int EACH = WARP * sizeof(unsigned);  // offsets are in bytes: an instruction less for each digit
+        constexpr int EACH = WARP * sizeof(unsigned);  // bytes of a value's counters: byte offsets save an instruction
         const unsigned long long bits = value;
-        const unsigned long long turned = DIGITS == 1 ? bits : (unsigned)((bits << 8 * DIGITS | bits) >> turn);
+        const unsigned long long rotated = DIGITS == 1 ? bits : (unsigned)((bits << 8 * DIGITS | bits) >> rotation);
 #pragma unroll
         for (int digit = 0; digit < DIGITS; ++digit) {
-            const unsigned offset = (unsigned)(turned * EACH >> 8 * digit) & (RADIX - 1) * EACH;
+            const unsigned offset = (unsigned)(rotated * EACH >> 8 * digit) & (RADIX - 1) * EACH;
             char* const at = (char*)counts + word * RADIX * EACH + (offset | banks[digit]);
             atomicAdd(reinterpret_cast<unsigned*>(at), number);
         }
     }
 
-    // Returns how many elements have a value of one of the digits of a word.
+    // Returns how many elements have `value` as digit number `digit` of a word.
     DEVICE static unsigned sum(const unsigned* counts, int word, int value, int digit) {
         unsigned sum = 0;
 #pragma unroll

@@ -300,6 +300,13 @@ class Methods:
         """Raise ValueError unless there is a method of the name."""
         check_choice("method", method, self._choices)
 
+    def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
+        """Return the name of the method that would compute a call, or None where every one refuses."""
+        if method != "auto":
+            return str(method)
+        served = (name for name, one in self._methods.items() if _reason(one, xp, call, auto=True) is None)
+        return next(served, None)
+
     def __call__(self, method: str, xp: Any, call: Checked) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
         self.check(method)

@@ -1,18 +1,21 @@
-// Histogram: counts[b] = the number of x, or the sum of their weights, with edges[b] <= x < edges[b + 1]; the last bin
-// holds its right edge too. What lies outside, and NaN, counts nowhere.
+// Histogram: counts[b] is the number of x with edges[b] <= x < edges[b + 1], or the sum of their weights. The last bin
+// includes its right edge. Elements outside all bins, and NaN, are ignored.
 //
-// Phases:
-//   1. Every block counts a run of the elements in shared memory. Numbers of elements are counted by atomic additions
-//      to one histogram a block: integers, whose order does not matter. Weights are summed in one histogram a warp,
-//      where lanes with equal bins take turns from the lowest lane to the highest: no atomic addition of floats.
-//   2. Counts: blocks add theirs to totals in global memory, by atomic additions of integers. Weights: every block
-//      folds its warps in order and stores the sums.
-//   3. The block that draws the last ticket stores the result: the totals, which it leaves zero for the next launch,
-//      or the sums of all blocks, added in order.
-// More bins than fit shared memory are counted in the totals at once; their weights are summed by several groups of
-// blocks, each for a range of bins, which read all elements.
-// Bits: which elements a warp and a block have depends on the numbers of elements and bins alone, and so does the order
-// of every sum of weights.
+// Phases of count_bins, which counts elements:
+//   1. Every block counts in a shared-memory histogram, in a grid-stride loop. The counters are integers, so atomic
+//      additions give the same result in any order.
+//   2. Blocks add their counters to totals in global memory, again by atomic additions of integers.
+//   3. The last block (see _ticket.cuh) stores the totals as the result, and zeros them for the next launch.
+//   If the bins do not fit in shared memory, elements are counted in the totals directly.
+// Phases of sum_bins, which sums weights without atomic additions of floating-point numbers:
+//   1. Every warp sums a contiguous run of the elements in a shared-memory histogram of its own. Lanes with equal bins
+//      take turns, from the lowest lane to the highest.
+//   2. Every block adds up the histograms of its warps in order, and stores the sums.
+//   3. The last block adds up the sums of all blocks in order, and stores the result.
+//   If the bins do not fit in shared memory, there are several groups of blocks. Each reads all elements and sums the
+//   weights of one range of bins.
+// Reproducibility: the elements of a warp and of a block depend only on the numbers of elements and bins, and so does
+// the order of every sum of weights.
 //
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.
@@ -21,14 +24,15 @@ namespace histogram {
 
 using Index = long long;
 
-// The edges of the bins, of type E, which elements are compared as. EVEN promises edges at equal distances, up to
-// rounding: the bin is then computed and corrected by its edges; otherwise it is searched.
+// The edges of the bins, of type E; elements are converted to E and compared. EVEN promises that the edges have equal
+// distances up to rounding. Then the bin is computed, and corrected by comparison with its edges. Otherwise it is found
+// by binary search.
 template <class E, bool EVEN>
 struct Bins {
     const E* edges;
     int count;
 
-    // Returns the bin of x, or -1 if there is none.
+    // Returns the bin of an element, or -1 if it is in none.
     template <class T>
     DEVICE int find(T element) const {
         const E x = ops::cast<E>(value(element)), first = edges[0], last = edges[count];
@@ -40,7 +44,7 @@ struct Bins {
             while (bin > 0 && x < edges[bin]) --bin;
             while (bin + 1 < count && x >= edges[bin + 1]) ++bin;
         } else {
-            int low = 0, high = count;  // edges[low] <= x, and x < edges[high] or high is the last
+            int low = 0, high = count;  // invariant: edges[low] <= x, and x < edges[high] or high == count
             while (high - low > 1) {
                 const int middle = (low + high) / 2;
                 if (x >= edges[middle])
@@ -54,8 +58,8 @@ struct Bins {
     }
 };
 
-// Counts the elements in every bin. SHARED tells whether a block has counters of its own in shared memory. `totals` has
-// a zero for every bin.
+// Counts the elements of every bin. T, E and R are the types of elements, edges and result. SHARED tells whether a
+// block counts in shared memory first. `totals` has a zero for every bin, and is zero again in the end.
 template <class T, class E, class R, bool EVEN, bool SHARED>
 DEVICE void count_bins(const T* x, const E* edges, R* counts, unsigned* ticket, unsigned long long* totals,
                        Index n, Index bins) {
@@ -87,9 +91,9 @@ DEVICE void count_bins(const T* x, const E* edges, R* counts, unsigned* ticket, 
     }
 }
 
-// Sums the weights in every bin. Blocks are `groups` groups of `runs`, each for `width` bins; a warp of a block sums
-// in a histogram of its own. `sums` has a place for every bin of every run. S is what weights are summed in, W and R
-// are what they and the result are in memory.
+// Sums the weights of every bin. T, E, W and R are the types of elements, edges, weights and result, S is the type of
+// the sums. A block has WARPS warps. Every group of `runs` blocks has `width` bins, and every block of it one run of
+// the elements. `sums` has a place for every bin of every run.
 template <class T, class E, class W, class S, class R, bool EVEN, int WARPS>
 DEVICE void sum_bins(const T* x, const E* edges, const W* weights, R* result, unsigned* tickets, S* sums, Index n,
                      Index bins, Index width, Index runs) {

@@ -378,25 +378,44 @@ def _array_refusal(xp: Namespace, h: _Histogram) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Tuning:
-    """How the kernels cut their work. What bits of sums depend on is the same for every device: all but ``blocks``."""
+class Tuning(_cuda.Tuning):
+    """How the kernels cut their work on devices of one compute capability.
 
-    threads: int = 256
-    blocks: int = 1056
-    """The most blocks that count: eight for each multiprocessor of a large GPU."""
-    each: int = 16
+    The bits of sums of weights depend on all fields but ``blocks``.
+    """
+
+    threads: int
+    """Threads of a block."""
+    blocks: int
+    """The most blocks that count."""
+    each: int
     """The fewest elements of a thread that counts, while there are more blocks to be had."""
-    counters: int = 8192
+    counters: int
     """The most counters of a block in shared memory, 4 bytes each."""
-    sums_bytes: int = 32 << 10
+    sums_bytes: int
     """The most shared memory of a block for sums."""
-    runs: int = 264
+    runs: int
     """The most blocks that share the elements of one range of bins."""
-    partial_bytes: int = 4 << 20
+    partial_bytes: int
     """The most scratch for the sums of all blocks, where there is more than one for each bin."""
 
+    scaled = ("blocks",)
 
-_TUNING = _Tuning()
+
+TUNING = {
+    90: Tuning(
+        record="",
+        multiprocessors=132,
+        threads=256,
+        blocks=8 * 132,
+        each=16,
+        counters=8192,
+        sums_bytes=32 << 10,
+        runs=2 * 132,
+        partial_bytes=4 << 20,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,16 +429,16 @@ class _Kind:
     weights: tuple[str, str] | None = None
 
 
-def _plan(kind: _Kind, n: int, bins: int) -> _cuda.Plan:
+def _plan(kind: _Kind, n: int, bins: int, tuning: Tuning) -> _cuda.Plan:
     """Return the launch for so many elements and bins."""
-    numbers, threads = _cuda.Numbers(), _TUNING.threads
+    numbers, threads = _cuda.Numbers(), tuning.threads
     source = _cuda.device_source("_common.cuh", "_ticket.cuh", "_histogram.cu")
     x, edges = _cuda.Pointer("in0", f"const {C_TYPES[kind.x]}"), _cuda.Pointer("in1", f"const {C_TYPES[kind.edges]}")
     given = C_TYPES[kind.x], C_TYPES[kind.edges]
     sizes = numbers("n", n), numbers("bins", bins)
     if kind.weights is None:
-        shared = bins <= _TUNING.counters
-        grid = min(_TUNING.blocks, -(-n // (threads * _TUNING.each)))
+        shared = bins <= tuning.counters
+        grid = min(tuning.blocks, -(-n // (threads * tuning.each)))
         totals = _cuda.Pointer("zeroed", "unsigned long long", bytes=16)
         counting = x, edges, _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("zeroed", "unsigned"), totals
         launch = _cuda.Launch(
@@ -434,9 +453,9 @@ def _plan(kind: _Kind, n: int, bins: int) -> _cuda.Plan:
         return _cuda.Plan((launch,), 2, (((bins,), kind.result),), numbers.all(), zeroed_bytes=16 + 8 * bins)
     (weights, working), result = kind.weights, kind.result
     warps, nbytes = threads // 32, dtype_bits(working) // 8
-    width = min(bins, _TUNING.sums_bytes // (warps * nbytes))
+    width = min(bins, tuning.sums_bytes // (warps * nbytes))
     groups = -(-bins // width)
-    runs = min(_TUNING.runs, -(-n // (threads * _TUNING.each)), _TUNING.partial_bytes // (bins * nbytes))
+    runs = min(tuning.runs, -(-n // (threads * tuning.each)), tuning.partial_bytes // (bins * nbytes))
     runs = max(1, runs)
     pointers = (
         x,
@@ -502,20 +521,27 @@ def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
         summed = dtype_name(weights[0].dtype), dtype_name(compute_dtype(xp, h.result))
     kind = _Kind(dtype_name(x.dtype), dtype_name(edges.dtype), h.even, dtype_name(h.result), summed)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        x, edges, *weights = arrays
-        call = dataclasses.replace(h, arrays=(x, *weights, edges), even=False, density=False)
-        return (xp.astype(_native(xp, call)[0], h.result),)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            x, edges, *weights = arrays
+            call = dataclasses.replace(h, arrays=(x, *weights, edges), even=False, density=False)
+            return (xp.astype(_native(xp, call)[0], h.result),)
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        import jax
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            import jax
 
-        size = max(one.shape[0] for one in arrays)
-        arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
-        return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
+            size = max(one.shape[0] for one in arrays)
+            arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
+            return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
+
+        return otherwise, batched
 
     key = ("histogram", mode(xp), kind, x.shape[0], h.bins)
-    return _cuda.ready(xp, x, key, lambda: _plan(kind, x.shape[0], h.bins), otherwise, batched)
+
+    def plan() -> _cuda.Plan:
+        return _plan(kind, x.shape[0], h.bins, _cuda.tuned_for(TUNING, xp, x))
+
+    return _cuda.ready(xp, x, key, plan, in_program)
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
@@ -525,11 +551,11 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for even in (True, False):
             for dtype in ("float32", "float64", "float16", "bfloat16", "uint8", "int32", "int64", "uint64"):
                 edges = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}.get(dtype, "float64")
-                yield f"histogram {dtype}", _plan(_Kind(dtype, edges, even), n, bins)
+                yield f"histogram {dtype}", _plan(_Kind(dtype, edges, even), n, bins, TUNING[90])
             for weights, working in sums:
                 result = weights if weights == "float16" else working
                 kind = _Kind("float32", "float32", even, result, (weights, working))
-                yield f"histogram float32 weights {weights}", _plan(kind, n, bins)
+                yield f"histogram float32 weights {weights}", _plan(kind, n, bins, TUNING[90])
 
 
 _METHODS = Methods(

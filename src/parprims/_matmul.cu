@@ -1,40 +1,49 @@
-// Matrix product by any two operators: c[i, j] = a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ..., combined in this order.
+// Matrix product over any two operators: c[i, j] = a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + ..., combined in this order.
 //
 // Every kernel is a template over the arithmetic of the product:
 //   struct Op {
-//       using Element, Sum;                       // a number as memory holds it, and one in registers
-//       static Sum load(Element);                 // from the one to the other
+//       using Element, Sum;                       // the type of a number in memory, and in registers
+//       static Sum load(Element);                 // converts the one to the other
 //       static Element save(Sum);                 // and back
 //       static Sum identity();                    // of the sum
 //       static Sum combine(Sum earlier, Sum later);
 //       static Sum step(Sum sum, Sum x, Sum y);   // combines a sum with the product of x and y
+//       static constexpr bool LONG;               // whether the code of a step is long
 //   };
 //
-// A ladder, each kernel with what the one before lacks:
-//   multiply_naive          A thread computes an element and reads a row and a column of it from memory.
-//   multiply_tiled          A block computes a tile. Tiles of a and b wait in shared memory, so that an element is read
-//                           from memory once for a whole row or column of threads.
-//   multiply_packed         The same, after pack_tiles has laid the elements of a tile side by side in memory, in the
-//                           order in which they are asked for: whatever the strides, reads are of whole lines.
-//   multiply_conflict_free  A thread computes a small tile in registers, so that an element read from shared memory
-//                           serves several products; reads are of 16 bytes and meet no bank conflict, and the next
-//                           tiles are on their way from memory while these are multiplied.
-// Past these stand the tensor cores, in _matmul_tensor.cu and _matmul_groups.cu.
+// Each of these kernels improves on the one before:
+//   multiply_naive          A thread computes an element of c. It reads a row of a and a column of b from global
+//   memory. multiply_tiled          A block computes a tile of c. Tiles of a and b are staged in shared memory, so that
+//                           an element is read from global memory once for a whole row or column of threads.
+//   multiply_packed         The same, after pack_tiles has stored the elements of every tile of a and b contiguously,
+//                           in the order in which they are read. So reads are coalesced, whatever the strides.
+//   multiply_conflict_free  A thread computes a register tile, so that an element read from shared memory serves
+//                           several products. Reads of shared memory take 16 bytes and have no bank conflicts. Tiles
+//                           are double buffered: the next ones are loaded while these are multiplied.
+// The kernels for tensor cores are in _matmul_tensor.cu and _matmul_groups.cu.
 //
-// Tiles are walked in bands of BAND tile rows, so that blocks in flight share what they read of a and b in the L2
-// cache. Where there are few tiles, the sum over k is cut: blocks leave their parts in memory, and the last of them to
-// come, by a ticket, combines the parts in the order of k, so that the result does not depend on who was last.
+// Tiles are processed in bands of BAND tile rows, so that blocks in flight share what they read of a and b in the L2
+// cache. If there are few tiles, the sum over k is split: blocks store partial sums, and the last block (see
+// _ticket.cuh) combines them in the order of k. So the result does not depend on which block was last.
+//
+// Template parameters of the kernels:
+//   M, N, K              the tile of a block: M x N of c, M x K of a, K x N of b
+//   BYTES                dynamic shared memory
+//   A_VECTOR, B_VECTOR   elements of a and b that a thread loads as one vector
+//   A_ALONG, B_ALONG     whether these vectors are along k
+//   C_VECTOR             whether rows of c are stored in aligned vectors
+//   Products             a ProductBatch
 //
 // K. Goto and R. A. van de Geijn, Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34(3), 2008 (packing);
-// R. Nath, S. Tomov and J. Dongarra, An Improved MAGMA GEMM for Fermi GPUs, IJHPCA 24(4), 2010 (tiles in registers).
+// R. Nath, S. Tomov and J. Dongarra, An Improved MAGMA GEMM for Fermi GPUs, IJHPCA 24(4), 2010 (register tiles).
 
 using Index = long long;
 
 constexpr int WARP = 32, BAND = 8;
 
-// ---- What a block works at ----------------------------------------------------------------------------------------
+// ---- Work of a block ----------------------------------------------------------------------------------------------
 
-// A factor of one product, seen as `length` lines along k (the rows of a, the columns of b), with strides in elements:
+// A factor of one product, as `length` lines along k: the rows of a, or the columns of b. Its strides are in elements:
 // `outer` from line to line, `along` along k.
 template <class T>
 struct Factor {
@@ -51,15 +60,16 @@ struct Result {
     Index m, n;
 };
 
-// A tile of the result, which begins at (row, column), and the part of the sum from begin to end. `matrix` is the number
-// of the product in the batch; `tile` counts the tiles of all products, `split` the parts of the sum.
+// A unit of work: the tile of the result that begins at (row, column), and the part of the sum over k from begin to
+// end. `matrix` numbers the products of the batch, `tile` the tiles of all products, and `split` the `splits` parts of
+// the sum.
 struct WorkTile {
     Index row, column, begin, end, tile;
     int split, splits, matrix;
 };
 
-// Finds the tile and the part that a unit of work of a product stands for. Divisions take long, and most are by 1 or have
-// a quotient of 0.
+// Returns the tile and the part of a unit of work. Divisions are slow. Most are by 1 or have the quotient 0, and these
+// are avoided.
 template <int M, int N>
 DEVICE WorkTile work_tile(
     unsigned unit, unsigned matrix, Index m, Index n, Index k, unsigned tiles, unsigned splits, Index part) {
@@ -74,12 +84,12 @@ DEVICE WorkTile work_tile(
             (int)splits, (int)matrix};
 }
 
-// An axis of a batch: its length, and how far its neighbours are apart in a and in b, in elements.
+// An axis of a batch: its length and its strides in elements, in a and in b.
 struct BatchAxis {
     Index length, step_a, step_b;
 };
 
-// The axes of a batch, the innermost first. A matrix of the batch lies offset_a, offset_b elements behind the first one.
+// The axes of a batch, the innermost first. find returns where a matrix of the batch begins in a and in b.
 template <int AXES>
 struct Batch {
     BatchAxis axes[AXES];
@@ -90,7 +100,9 @@ struct Batch {
 #pragma unroll
         for (int axis = 0; axis < AXES; ++axis) {
             const unsigned length = (unsigned)axes[axis].length;
-            offset_a += rest % length * axes[axis].step_a, offset_b += rest % length * axes[axis].step_b, rest /= length;
+            offset_a += rest % length * axes[axis].step_a,
+            offset_b += rest % length * axes[axis].step_b,
+            rest /= length;
         }
     }
 };
@@ -99,7 +111,7 @@ struct Batch<0> {
     DEVICE void find(unsigned, Index& offset_a, Index& offset_b) const { offset_a = offset_b = 0; }
 };
 
-// A factor of all products of a batch as an array holds it.
+// A factor of all products of a batch, in the array that was given.
 template <class T>
 struct StridedFactor {
     using Element = T;
@@ -109,7 +121,8 @@ struct StridedFactor {
     DEVICE Factor<T> of(unsigned, Index offset, Index length) const { return {base + offset, outer, along, length}; }
 };
 
-// The same as pack_lines leaves it: along k, lines `pitch` apart, one matrix `step` after the other.
+// The same as stored by pack_lines: contiguous along k, `pitch` elements from line to line, `step` from matrix to
+// matrix.
 template <class T>
 struct PackedFactor {
     using Element = T;
@@ -119,13 +132,13 @@ struct PackedFactor {
     DEVICE Factor<T> of(unsigned matrix, Index, Index length) const { return {base + matrix * step, pitch, 1, length}; }
 };
 
-// Returns the number of the product that a unit of work belongs to, where each has so many units.
+// Returns the number of the product that a unit of work belongs to. Every product has `units` units.
 DEVICE unsigned matrix_of(unsigned unit, Index units) { return unit < units ? 0 : unit / (unsigned)units; }
 
 enum Which { FACTOR_A, FACTOR_B };
 
-// A batch of products c = a b, m by k times k by n. The result of each is made of `tiles` tiles, its sums are cut in
-// `splits` parts of the length `part`. A unit of work is a part of a tile.
+// A batch of products c = a b, each of an m x k and a k x n matrix. Every result has `tiles` tiles, and every sum is
+// split into `splits` parts of length `part`. A unit of work is one part of a tile.
 template <class A, class B, int AXES>
 struct ProductBatch {
     using T = typename A::Element;
@@ -135,7 +148,7 @@ struct ProductBatch {
     Index m, n, k, tiles, splits, part;
     Batch<AXES> batch;
 
-    // What a unit consists of.
+    // The factors, the result and the tile of a unit of work.
     struct Work {
         Factor<T> a, b;
         Result<T> c;
@@ -151,8 +164,8 @@ struct ProductBatch {
         return WHICH == FACTOR_A ? a.of(matrix, offset_a, m) : b.of(matrix, offset_b, n);
     }
 
-    // Returns a unit. The kernel's tile has M lines of its left factor, which is a, and N of its right one, which is b;
-    // SWAPPED says that it is the other way round.
+    // Returns a unit of work. The kernel's tile has M lines of its left factor and N lines of its right factor. These
+    // are a and b, or b and a if SWAPPED.
     template <int M, int N, bool SWAPPED = false>
     DEVICE Work work(unsigned unit) const {
         const unsigned matrix = matrix_of(unit, splits * tiles);
@@ -168,7 +181,7 @@ struct ProductBatch {
 
 // ---- naive ------------------------------------------------------------------------------------------------------
 
-// A block of M x N threads; neighbours in a warp read neighbouring columns of b.
+// A block has M x N threads. Adjacent threads of a warp read adjacent columns of b.
 template <class Op, int M, int N, class Products>
 DEVICE void multiply_naive(const Products& products) {
     const auto work = products.template work<M, N>(blockIdx.x);
@@ -184,7 +197,7 @@ DEVICE void multiply_naive(const Products& products) {
 
 // ---- tiled and packed -------------------------------------------------------------------------------------------
 
-// Adds to each thread's sum the products of tiles that wait in shared memory, as lines of M and of N for every k.
+// Adds to each thread's sum the products of two tiles in shared memory, in the order [k][line].
 template <class Op, int M, int N, class S>
 DEVICE S add_tile(S sum, const S* a, const S* b, int depth) {
     const int row = threadIdx.x / N, column = threadIdx.x % N;
@@ -198,24 +211,24 @@ DEVICE void save_element(typename Op::Sum sum, const Result<typename Op::Element
     if (i < c.m && j < c.n) c.base[i * c.n + j] = Op::save(sum);
 }
 
-// Copies the K elements of LENGTH lines, from line `first` and from k on, to the order [k][line]. What is outside is
-// zero, or anything: nothing comes of it.
+// Copies the K elements of LENGTH lines, from line `first` and from k on, to shared memory in the order [k][line].
+// Elements outside the factor become zero; no result depends on them.
 template <class Op, int LENGTH, int K, int THREADS>
 DEVICE void copy_tile(
     typename Op::Sum* to, const Factor<typename Op::Element>& from, Index first, Index k, Index end) {
     for (int at = threadIdx.x; at < LENGTH * K; at += THREADS) {
-        // Neighbouring threads take the neighbours in memory.
+        // Adjacent threads read adjacent elements of memory.
         const int line = from.along == 1 ? at / K : at % LENGTH, depth = from.along == 1 ? at % K : at / LENGTH;
         const bool inside = first + line < from.length && k + depth < end;
         to[depth * LENGTH + line] = inside ? Op::load(from.at(first + line, k + depth)) : typename Op::Sum();
     }
 }
 
-// A block of M x N threads, with BYTES of dynamic shared memory.
+// A block has M x N threads.
 template <class Op, int M, int N, int K, int BYTES, class Products>
 DEVICE void multiply_tiled(const Products& products) {
     using S = typename Op::Sum;
-    static_assert((M + N) * K * sizeof(S) <= BYTES, "a tile of each factor fits shared memory");
+    static_assert((M + N) * K * sizeof(S) <= BYTES, "a tile of each factor fits in shared memory");
     const auto work = products.template work<M, N>(blockIdx.x);
     const WorkTile& tile = work.tile;
     extern __shared__ uint4 memory[];
@@ -231,7 +244,7 @@ DEVICE void multiply_tiled(const Products& products) {
     save_element<Op, M, N>(sum, work.c, tile);
 }
 
-// A block packs one tile of a factor, whose matrices have `tiles` each: its elements as they are, in the order [k][line].
+// Packs a factor, one tile for each block, without conversion, in the order [k][line]. Every matrix has `tiles` tiles.
 template <Which WHICH, int LENGTH, int K, int THREADS, class Products>
 DEVICE void pack_tiles(const Products& products, Index tiles, typename Products::T* to) {
     const unsigned matrix = matrix_of(blockIdx.x, tiles);
@@ -245,8 +258,8 @@ DEVICE void pack_tiles(const Products& products, Index tiles, typename Products:
     }
 }
 
-// A block moves SIDE numbers of SIDE lines of a factor, whose matrices have `tiles` such tiles each: so that each line
-// lies along k, `pitch` numbers after the one before, and ends with zeros, and matrices are `step` numbers apart.
+// Packs a factor so that every line is contiguous along k. Lines are padded by zeros to `pitch` elements, and matrices
+// are `step` elements apart. Each block transposes a tile of SIDE elements of SIDE lines, and every matrix has `tiles`.
 template <Which WHICH, int SIDE, int THREADS, class Products>
 DEVICE void pack_lines(const Products& products, Index tiles, Index pitch, Index step, typename Products::T* to) {
     using T = typename Products::T;
@@ -259,7 +272,7 @@ DEVICE void pack_lines(const Products& products, Index tiles, Index pitch, Index
     const int lane = threadIdx.x % SIDE;
     to += matrix * step;
     for (int i = threadIdx.x / SIDE; i < SIDE; i += THREADS / SIDE) {
-        // Neighbouring threads take the neighbours in memory.
+        // Adjacent threads read adjacent elements of memory.
         const int line = from.along == 1 ? i : lane, along = from.along == 1 ? lane : i;
         if (first + line < from.length && k + along < depth) tile[line][along] = from.at(first + line, k + along);
     }
@@ -269,12 +282,12 @@ DEVICE void pack_lines(const Products& products, Index tiles, Index pitch, Index
             to[(first + i) * pitch + k + lane] = k + lane < depth ? tile[i][lane] : T();
 }
 
-// A block of M x N threads, with BYTES of dynamic shared memory; a and b are what pack_tiles left, so many tiles a matrix.
+// A block has M x N threads. a and b are results of pack_tiles, with tiles_a and tiles_b tiles in every matrix.
 template <class Op, int M, int N, int K, int BYTES, class Products>
 DEVICE void multiply_packed(const Products& products, const typename Op::Element* a, const typename Op::Element* b,
                             Index tiles_a, Index tiles_b) {
     using S = typename Op::Sum;
-    static_assert((M + N) * K * sizeof(S) <= BYTES, "a tile of each factor fits shared memory");
+    static_assert((M + N) * K * sizeof(S) <= BYTES, "a tile of each factor fits in shared memory");
     const unsigned matrix = matrix_of(blockIdx.x, products.splits * products.tiles);
     const WorkTile tile = products.template tile<M, N>(blockIdx.x, matrix);
     extern __shared__ uint4 memory[];
@@ -293,10 +306,10 @@ DEVICE void multiply_packed(const Products& products, const typename Op::Element
     save_element<Op, M, N>(sum, products.result(matrix), tile);
 }
 
-// ---- Sums cut along k -------------------------------------------------------------------------------------------
+// ---- Sums split along k -----------------------------------------------------------------------------------------
 
-// Combines the sums of all blocks of a tile, in the order of k, and returns whether this block has them: the last to
-// come. These are the sums of `threads` threads, which together() makes wait for each other.
+// Combines the partial sums of all blocks of a tile, in the order of k. Returns whether this block has the result,
+// which is the last to arrive. `threads` threads of a block take part, and together() is their barrier.
 template <class Op, int COUNT, class Together>
 DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, int thread,
                           int threads, const Together& together) {
@@ -323,37 +336,39 @@ DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile,
 
 // ---- conflict_free ----------------------------------------------------------------------------------------------
 
-// Numbers in 16 bytes of shared memory, which a lane reads at once.
+// Numbers in 16 bytes of shared memory, which a lane reads by one instruction.
 template <class S>
 struct alignas(16) SharedVector {
     static constexpr int COUNT = 16 / (int)sizeof(S);
     S at[COUNT];
 };
 
-// The tile of a thread, ROWS x COLUMNS, and of a warp, whose lanes stand in 4 rows and 8 columns: 2 x 2 of them side by
-// side, so that each quarter of a warp reads few different rows of a tile and few columns.
+// The register tile of a thread has ROWS x COLUMNS elements. The lanes of a warp form a grid of 4 rows and 8 columns.
+// This grid, with a square of 16-byte vectors for each lane, is repeated side by side to make up the tile of the warp.
+// So each quarter of a warp reads few different rows and columns of the shared tiles.
 template <class S>
 struct OuterProduct {
     static constexpr int ROWS = sizeof(S) > 8 ? 4 : 8, COLUMNS = sizeof(S) > 4 ? 4 : 8;
     static constexpr int WARP_ROWS = 4 * ROWS, WARP_COLUMNS = 8 * COLUMNS;
 };
 
-// How threads take the vectors of a tile of HEIGHT rows with ACROSS vectors each: `row` and `vector` of the thread's e-th of
-// EACH. Where whole rows fit the threads, the rows of a thread are DOWN apart, a number all threads share.
+// How threads divide a tile of HEIGHT rows with ACROSS vectors each: `row` and `vector` are the position of the e-th of
+// a thread's EACH vectors. If the threads make up whole rows (EVEN), the rows of a thread are DOWN apart, a constant.
 template <int HEIGHT, int ACROSS, int THREADS>
 struct ThreadMap {
     static constexpr bool EVEN = THREADS % ACROSS == 0;
     static constexpr int DOWN = EVEN ? THREADS / ACROSS : 1, EACH = (HEIGHT * ACROSS + THREADS - 1) / THREADS;
 
-    static DEVICE int thread() { return threadIdx.x % THREADS; }  // tells the compiler how many there are
+    static DEVICE int thread() { return threadIdx.x % THREADS; }  // tells the compiler the range
     static DEVICE int row(int e) { return EVEN ? thread() / ACROSS + e * DOWN : (thread() + e * THREADS) / ACROSS; }
     static DEVICE int vector(int e) { return (EVEN ? thread() : thread() + e * THREADS) % ACROSS; }
     static DEVICE bool beyond(int e) { return HEIGHT * ACROSS % THREADS && row(e) >= HEIGHT; }
 };
 
-// A tile of a factor on its way from memory, in vectors along k (ALONG) or along its lines, to shared memory, in the
-// order [k][line]. Along k a warp would write to few banks, for K / VECTOR of its lanes have the same line: there the
-// line is changed by a multiple of UNIT that differs for these.
+// A tile of a factor on its way from global memory through registers to shared memory, where its order is [k][line]. It
+// is loaded in vectors along k (ALONG) or along its lines. Along k, the lanes of K / VECTOR vectors have the same line
+// and would write to the same banks. So the line is swizzled: a multiple of UNIT that differs among these lanes is
+// exclusive-ored to it.
 template <class Op, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct RegisterTile {
     using T = typename Op::Element;
@@ -364,19 +379,20 @@ struct RegisterTile {
     using Map = ThreadMap<ALONG ? LENGTH : K, ACROSS, THREADS>;
     static constexpr int BANKS = 128 / (int)sizeof(S), MOST = BANKS / ROW;
     static constexpr int SPREAD = !ALONG ? 1 : ACROSS < MOST ? ACROSS : MOST, UNIT = BANKS / SPREAD;
-    static_assert(LENGTH % BANKS == 0, "lines are changed within a multiple of the banks");
+    static_assert(LENGTH % BANKS == 0, "lines are swizzled within a multiple of the banks");
     T held[Map::EACH][VECTOR];
-    const T* next;  // what the thread reads first of the next tile
+    const T* next;  // the first element that this thread loads of the next tile
 
-    static DEVICE int changed(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
+    static DEVICE int swizzled(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
 
-    // Begins at line `first` and at k = begin.
+    // Sets the next tile to that from line `first` and from k = begin on.
     DEVICE void start(const Factor<T>& from, Index first, Index begin) {
         const Index across = Map::vector(0) * VECTOR, down = Map::row(0);
-        next = from.base + (first + (ALONG ? down : across)) * from.outer + (begin + (ALONG ? across : down)) * from.along;
+        next = from.base + (first + (ALONG ? down : across)) * from.outer +
+               (begin + (ALONG ? across : down)) * from.along;
     }
 
-    // Reads the next tile, all of which lies inside.
+    // Loads the next tile, all of which is inside the factor.
     DEVICE void fetch_whole(const Factor<T>& from) {
         const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
 #pragma unroll
@@ -395,9 +411,10 @@ struct RegisterTile {
         next += K * from.along;
     }
 
-    // Reads the tile from line `first` and from `begin` on; what is outside becomes zero.
+    // Loads the tile from line `first` and from k = begin on. Elements outside the factor become zero.
     DEVICE void fetch(const Factor<T>& from, Index first, Index begin, Index end) {
-        const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+        const Index rows = ALONG ? from.length - first : end - begin,
+                    columns = ALONG ? end - begin : from.length - first;
         const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
         const T* const start = from.base + first * from.outer + begin * from.along;
 #pragma unroll
@@ -422,27 +439,28 @@ struct RegisterTile {
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) to[i / ROW].at[i % ROW] = Op::load(held[e][i]);
             } else {
-                // Where rows are whole parts of the banks apart, all are changed alike.
+                // If a thread's rows are a multiple of the banks apart, all are swizzled alike.
                 constexpr bool ALIKE = ALONG && Map::EVEN && Map::DOWN % BANKS == 0;
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) {
                     const int line = ALONG ? row : column + i, k = ALONG ? column + i : row;
-                    const int place = ALIKE ? changed(Map::row(0), column) + e * Map::DOWN : changed(line, k);
+                    const int place = ALIKE ? swizzled(Map::row(0), column) + e * Map::DOWN : swizzled(line, k);
                     shared[k * LENGTH + place] = Op::load(held[e][i]);
                 }
             }
         }
     }
 
-    // Reads COUNT lines, ROW side by side in every LANES * ROW, from `line` on: of a lane among LANES, in a part of the tile
-    // that begins at a multiple of COUNT * LANES. What changes a line is split in what changes the lane and what does not.
+    // Reads COUNT lines as vectors of ROW: from `line` on, one vector of every LANES * ROW lines. LANES lanes share a
+    // part of the tile, which begins at a multiple of COUNT * LANES. The swizzle is split into what changes the lane's
+    // line and what changes the vector.
     template <int LANES, int COUNT>
     static DEVICE void get(S (&to)[COUNT], const S* shared, int line, int k) {
-        static_assert(COUNT * LANES >= BANKS, "lines are changed within the part");
-        const int change = changed(0, k), lane = change % (LANES * ROW);
+        static_assert(COUNT * LANES >= BANKS, "lines are swizzled within the part");
+        const int swizzle = swizzled(0, k), lane = swizzle % (LANES * ROW);
 #pragma unroll
         for (int i = 0; i < COUNT; i += ROW) {
-            const int later = k * LENGTH + (i * LANES ^ (change - lane));
+            const int later = k * LENGTH + (i * LANES ^ (swizzle - lane));
             const Row row = *reinterpret_cast<const Row*>(shared + (line ^ lane) + later);
 #pragma unroll
             for (int e = 0; e < ROW; ++e) to[i + e] = row.at[e];
@@ -450,8 +468,9 @@ struct RegisterTile {
     }
 };
 
-// A block of (M / WARP_ROWS) x (N / WARP_COLUMNS) warps, with BYTES of dynamic shared memory.
-template <class Op, int M, int N, int K, int BYTES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR,
+// A block has (M / WARP_ROWS) x (N / WARP_COLUMNS) warps.
+template <class Op, int M, int N, int K, int BYTES, int A_VECTOR, bool A_ALONG, int B_VECTOR, bool B_ALONG,
+          bool C_VECTOR,
           class Products>
 DEVICE void multiply_conflict_free(const Products& products, void* parts, void* tickets) {
     using T = typename Op::Element;
@@ -460,7 +479,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     constexpr int ROW = SharedVector<S>::COUNT, ROWS = Own::ROWS, COLUMNS = Own::COLUMNS;
     constexpr int WARPS = N / Own::WARP_COLUMNS, THREADS = M / Own::WARP_ROWS * WARPS * WARP;
     static_assert(M % Own::WARP_ROWS == 0 && N % Own::WARP_COLUMNS == 0, "a tile is made of whole tiles of warps");
-    static_assert(2 * (M + N) * K * sizeof(S) <= BYTES, "two tiles of each factor fit shared memory");
+    static_assert(2 * (M + N) * K * sizeof(S) <= BYTES, "two tiles of each factor fit in shared memory");
     using TileA = RegisterTile<Op, M, K, THREADS, A_VECTOR, A_ALONG>;
     using TileB = RegisterTile<Op, N, K, THREADS, B_VECTOR, B_ALONG>;
     const auto work = products.template work<M, N>(blockIdx.x);
@@ -471,7 +490,8 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     S *shared_a = reinterpret_cast<S*>(memory), *shared_b = shared_a + 2 * M * K;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int lane_row = lane / 16 * 2 + lane % 2, lane_column = lane / 2 % 8;
-    const int row = warp / WARPS * Own::WARP_ROWS + lane_row * ROW, column = warp % WARPS * Own::WARP_COLUMNS + lane_column * ROW;
+    const int row = warp / WARPS * Own::WARP_ROWS + lane_row * ROW,
+              column = warp % WARPS * Own::WARP_COLUMNS + lane_column * ROW;
 
     S sums[ROWS * COLUMNS];
 #pragma unroll
@@ -490,14 +510,15 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     const auto put = [&] {
         tile_a.put(shared_a + stage * M * K);
         tile_b.put(shared_b + stage * N * K);
-        __syncthreads();  // separates reads of the last tiles from the writes after the next, and those from their reads
+        __syncthreads();  // separates reads of the last tiles from later writes in their place, and writes from reads
     };
     tile_a.fetch(a, part.row, part.begin, part.end);
     tile_b.fetch(b, part.column, part.begin, part.end);
     put();
-    // Tiles with a whole one behind them, then the others.
+    // First the tiles that a whole tile follows, then the others.
     const bool inside = part.row + M <= a.length && part.column + N <= b.length;
-    const int tiles = (int)((part.end - part.begin + K - 1) / K), quick = inside ? (int)((part.end - part.begin) / K) - 1 : 0;
+    const int tiles = (int)((part.end - part.begin + K - 1) / K),
+              quick = inside ? (int)((part.end - part.begin) / K) - 1 : 0;
     tile_a.start(a, part.row, part.begin + K);
     tile_b.start(b, part.column, part.begin + K);
     int at = 0;
@@ -506,7 +527,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
         tile_a.fetch_whole(a);
         tile_b.fetch_whole(b);
         const S *const from_a = shared_a + stage * M * K, *const from_b = shared_b + stage * N * K;
-        if constexpr (Op::LONG) {  // K times over it would fill the instruction cache, and the compiler's time
+        if constexpr (Op::LONG) {  // unrolled, it would fill the instruction cache and take long to compile
 #pragma unroll 1
             for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
         } else {

@@ -43,7 +43,7 @@ from parprims._arrays import (
 from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, recalled
 from parprims._harmless import harmless
 from parprims._lasting import lasting_key
-from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, impossible, tuning
+from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
 from parprims._switches import float32_products, narrowed
@@ -518,22 +518,21 @@ def _array_refusal(xp: Namespace, p: Product) -> str | None:
 def _native_slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
-    if not (is_narrowed or _is_large_float32(p)) or _matmul_kernel.refusal(xp, p) is not None:
+    is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and min(p.a.ndim, p.b.ndim) > 1
+    if not (is_narrowed or is_float32) or _matmul_kernel.refusal(xp, p) is not None:
         return None
     if is_narrowed:
         return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
-    if _cuda.capability(xp, p.a) not in TUNING:
+    tuned = TUNING.get(_cuda.capability(xp, p.a))
+    if tuned is None or not _is_large(p, tuned):
         return None
     return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
 
 
-def _is_large_float32(p: Product) -> bool:
-    """Return whether the product is one that a kernel can be preferred for, which every call asks."""
-    tuned, k = tuning(90), p.a.shape[-1]
-    if k < tuned.preferred or min(p.a.ndim, p.b.ndim) < 2 or min(p.shape[-2:]) < tuned.preferred:
-        return False
-    large = math.prod(p.shape) * k >= tuned.preferred_products
-    return large and p.precision == "float32" and dtype_name(p.dtype) == "float32"
+def _is_large(p: Product, tuned: Tuning) -> bool:
+    """Return whether the kernel is faster than the library's own product of two such matrices of float32."""
+    k: int = p.a.shape[-1]
+    return min(k, *p.shape[-2:]) >= tuned.preferred and math.prod(p.shape) * k >= tuned.preferred_products
 
 
 _METHODS = Methods(

@@ -1,55 +1,64 @@
-// Matrix product on tensor cores by the instructions of a group of four warps (wgmma, compute capability 9.0 alone).
+// Matrix product on tensor cores by the instructions of a warp group (wgmma, compute capability 9.0 alone).
 //
-// Stands after _matmul_tensor.cu, whose kinds and copies it takes. The instruction itself depends on the kind and the width:
+// Needs _matmul_tensor.cu. The instruction is a template parameter, which depends on the kind and the width:
 //   struct Wgmma {
 //       static constexpr int WIDTH;
-//       // c += a b, or without `more` c = a b, asynchronously: a of 64 x DEPTH from shared memory (by its descriptor) or
-//       // from registers, b of DEPTH x WIDTH from shared memory.
+//       // c += a b, or c = a b if `more` is 0, asynchronously. a is 64 x DEPTH, in shared memory (given by its
+//       // descriptor) or in registers. b is DEPTH x WIDTH, in shared memory.
 //       static void multiply(float (&c)[WIDTH / 2], a, unsigned long long b, int more);
 //   };
-// What an instruction reads from shared memory lies in rows of 128 bytes whose parts of
-// 16 are exchanged within each 8 rows (the 128-byte swizzle), so that neither copies nor reads meet bank conflicts.
-//   multiply_by_groups        16-bit floats: both factors from shared memory, whichever way they lie.
-//   multiply_floats_by_groups TF32 and SPLIT: instructions on 32-bit numbers take factors whose lines lie along k only.
-//                             So does the right factor here, while the left one goes through registers, where it is
-//                             rounded or split on the way. Where only a lies so, it is the right one: the result is
-//                             transposed when it is written. Where neither does, pack_lines has laid one so. For SPLIT
-//                             each thread that copies splits in shared memory what it has copied itself.
-//   multiply_doubles_by_groups  DOUBLE, which has no such instructions: the four warps multiply by those of a warp.
+// Operands in shared memory have the layout of the 128-byte swizzle: rows of 128 bytes, whose parts of 16 bytes are
+// permuted within each 8 rows. So neither copies nor reads have bank conflicts.
+//   multiply_by_groups        16-bit floats. Both factors are read from shared memory, along k or not.
+//   multiply_floats_by_groups TF32 and SPLIT. Instructions on 32-bit numbers only take operands from shared memory
+//                             whose lines are along k. The right factor is read from there. The left one goes through
+//                             registers, where it is rounded or split. If only a is along k, it is the right factor
+//                             (SWAPPED), and the result is transposed when it is stored. If neither is, pack_lines
+//                             packs one of them first. For SPLIT, each copying thread splits in shared memory what it
+//                             has copied.
+//   multiply_doubles_by_groups  DOUBLE, for which there is no such instruction: warps use mma.sync.
 //
-// Tiles are copied by threads, 16 bytes at a time, or at once by an instruction (a bulk tensor copy), which one thread
-// issues, and which rounds the right factor of TF32 on the way. What such a copy knows of a factor, its tensor map, has to
-// lie in memory: each block makes its own, for addresses are not known before. That takes 0.7 us, more than bulk copies of
-// 16-bit floats win for small products.
+// Copies: tiles are copied by threads, 16 bytes at a time, or by bulk tensor copies. One thread issues a bulk copy for
+// a whole tile, which can also round the right factor of TF32. A bulk copy needs a tensor map in memory, which
+// describes the factor. Each block makes its own, because addresses are not known before. That takes 0.7 us, which is
+// more than bulk copies of 16-bit floats save in small products.
 //
-// A block goes from one tile of the result, or part of its sum, to the next, so that copies for that are under way while a
-// result is written. The first group of a block copies; each other group multiplies 64 lines of the left factor. They meet at two barriers
-// in shared memory for each of the STAGES tiles there: `full`, when all that a tile consists of has come; `empty`, when all
-// that multiply are done with it. What was written is shown to the tensor cores, which read shared memory past the
-// caches of ordinary reads, by those who have waited for it, or by those who have copied it and seen to it.
+// Roles: a block goes from one unit of work to the next, so that copies for the next unit are in flight while a result
+// is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. They
+// synchronize by two barriers in shared memory for each of the STAGES tiles: `full` when all of a tile has arrived,
+// `empty` when all that multiply have released it. Tensor cores read shared memory by another path than ordinary reads
+// (the async proxy), so ordinary writes need a fence. It is called by the threads that waited for a tile, or by those
+// that copied and prepared it.
 //
-// A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B. Khailany,
-// CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
+// Template parameters besides those in _matmul.cu and _matmul_tensor.cu:
+//   Wgmma      see above
+//   HOW        how tiles are copied (see Copying)
+//   SWAPPED    whether the left factor is b
+//   LEFT_VECTOR, LEFT_ALONG    A_VECTOR and A_ALONG for the left factor
+//
+// A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B.
+// Khailany, CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
 
 #if __CUDA_ARCH__ == 900
 
-// Whether tiles are copied by threads, or by instructions that copy all of one: of both factors, or of the right one.
+// How tiles are copied: by threads; both factors by bulk copies; the right factor by bulk copies and the left by
+// threads.
 enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
 
-// What a bulk copy knows of the memory it reads from.
+// A tensor map, which describes an array for bulk copies.
 struct alignas(128) TensorMap {
     unsigned words[32];
 };
-static_assert(2 * sizeof(TensorMap) == 256, "a block has as much scratch, for the maps of both factors");
+static_assert(2 * sizeof(TensorMap) == 256, "the scratch of a block, for the maps of both factors");
 
-// What bulk copies know besides: the length of lines along k; how many matrices there are, and how far those of a and of b are
-// apart, in elements: 0 if all products share one; memory for the tensor maps of all blocks.
+// What bulk copies need besides: the length of lines along k; the number of matrices; the distances between matrices of
+// a and of b in elements, 0 if all products share one; memory for the tensor maps of all blocks.
 struct Bulk {
     Index depth, count, step_a, step_b;
     void* maps;
 };
 
-// A tile of a factor in rows of 128 bytes: LENGTH lines of K numbers (ALONG), or for each 128 bytes of lines K rows.
+// A tile of a factor in rows of 128 bytes: LENGTH rows of K numbers (ALONG), or K rows for every 128 bytes of lines.
 template <class T, int LENGTH, int K, int THREADS, bool ALONG>
 struct SwizzledTile {
     static constexpr int VECTOR = 16 / (int)sizeof(T), ROW = 8 * VECTOR, PITCH = ROW, SIZE = LENGTH * K;
@@ -62,23 +71,25 @@ struct SwizzledTile {
 
     using Copies = TileCopies<T, SwizzledTile, LENGTH, K, THREADS, VECTOR, ALONG>;
 
-    // What tells an instruction where lines from `line` on and numbers from k on lie: the address; the distance of
-    // blocks of 128 bytes of lines; that of 8 rows; the swizzle.
+    // Returns the descriptor of the operand that begins at (line, k): the address, the distance between blocks of 128
+    // bytes of lines, the distance between groups of 8 rows, and the swizzle.
     static DEVICE unsigned long long descriptor(const T* shared, int line, int k) {
         const T* const at = shared + (ALONG ? line * ROW + k : (line / ROW * K + k) * ROW);
         const unsigned address = (unsigned)__cvta_generic_to_shared(at);
-        return (address & 0x3ffff) >> 4 | (unsigned long long)(K * 128 >> 4) << 16 | (unsigned long long)(1024 >> 4) << 32 |
+        return (address & 0x3ffff) >> 4 | (unsigned long long)(K * 128 >> 4) << 16 |
+               (unsigned long long)(1024 >> 4) << 32 |
                1ull << 62;
     }
 
-    static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;
+    static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;  // bulk copies for a tile
 
-    // Describes a factor, whose matrices are `step` apart, for bulk copies (a tensor map), as a warp: in shared memory, from
-    // where it goes to `map`.
+    // Makes the tensor map of a factor whose matrices are `step` apart. A warp calls it. The map is made in shared
+    // memory and then copied to `map`.
     template <Kind KIND>
-    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor<T>& factor, const Bulk& bulk, Index step) {
+    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor<T>& factor, const Bulk& bulk,
+                              Index step) {
         shared.words[threadIdx.x % WARP] = 0;
-        map->words[threadIdx.x % WARP] = 0;  // what goes there is exchanged with what lies there, atomically
+        map->words[threadIdx.x % WARP] = 0;  // initialised, because the copy below is an atomic exchange
         __syncwarp();
         const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
         if (threadIdx.x % WARP == 0) {
@@ -117,7 +128,7 @@ struct SwizzledTile {
         asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
     }
 
-    // Copies the tile of a matrix from line `line` and from k on, as one thread; from beyond the factor come zeros.
+    // Copies the tile of a matrix from (line, k) on. One thread calls it. What is outside the factor arrives as zeros.
     static DEVICE void copy_at_once(const TensorMap* map, T* shared, unsigned barrier, int line, int k, int matrix) {
 #pragma unroll
         for (int box = 0; box < BOXES; ++box) {
@@ -131,29 +142,30 @@ struct SwizzledTile {
     }
 };
 
-// Shows ordinary writes to shared memory, copies among them, to the tensor cores.
+// A fence that makes ordinary writes to shared memory, copies among them, visible to the tensor cores.
 DEVICE void show_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Lets products use registers that were written before.
+// A fence between earlier accesses to registers and the products that use them.
 DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
+// Commits the products since the last commit as one group.
 DEVICE void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until no more than LEFT ended groups of products are under way.
+// Waits until at most LEFT groups of products are in flight.
 template <int LEFT>
 DEVICE void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-// Keeps reads of sums, whose products have been waited for, behind that.
+// Keeps the compiler from moving reads of sums before the wait for their products.
 template <int COUNT>
 DEVICE void keep_behind(float (&sums)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// A barrier of 8 bytes at an address in shared memory, whose phases end when `count` arrivals have come; the parities of
-// phases alternate, from 0 on.
+// A barrier of 8 bytes at an address in shared memory (mbarrier). A phase ends after `count` arrivals. The parities of
+// phases alternate, beginning with 0.
 DEVICE void initialize(unsigned barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -162,17 +174,17 @@ DEVICE void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives for bulk copies that bring so many bytes, without which the phase does not end.
+// Arrives, and makes the phase also wait for bulk copies of `bytes` bytes.
 DEVICE void arrive_for(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives as soon as all has come that this thread has begun to copy.
+// Arrives as soon as all asynchronous copies that this thread has begun are complete.
 DEVICE void arrive_when_copied(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits until the phase of a parity has ended; that of parity 1 has before any began.
+// Waits until the phase with the given parity has ended. Before the first phase, parity 1 counts as ended.
 DEVICE void wait(unsigned barrier, int parity) {
     unsigned ended;
     do {
@@ -184,9 +196,9 @@ DEVICE void wait(unsigned barrier, int parity) {
     } while (!ended);
 }
 
-// What the groups of a block are to each other. PREPARED: who has copied sees to a tile before it is shown, and shows it,
-// where it has come, when the copies of LAG - 1 later ones are under way. LOADED: threads load from a tile, and each of them
-// leaves it; otherwise the tensor cores read it, and a warp leaves it as one.
+// How the groups of a block synchronize. PREPARED: the threads that copied a tile prepare it and make it visible when
+// it has arrived, while LAG - 1 later tiles are in flight. LOADED: threads load from a tile, and each thread releases
+// it. Otherwise tensor cores read it, and each warp releases it.
 template <int GROUPS, int STAGES, bool PREPARED, bool LOADED, Copying HOW>
 struct Pipeline {
     static constexpr int COPIERS = (HOW != AT_ONCE) * 128 + (HOW != BY_THREADS), READERS = GROUPS * (LOADED ? 128 : 4);
@@ -196,7 +208,7 @@ struct Pipeline {
     DEVICE Pipeline() {
         __shared__ unsigned long long memory[2 * STAGES];
         barriers = (unsigned)__cvta_generic_to_shared(memory);
-        asm("" : "+r"(barriers));  // keeps the address from being found again, which takes long, wherever it is used
+        asm("" : "+r"(barriers));  // else the compiler computes the address again, which is slow, wherever it is used
         if (threadIdx.x == 0) {
 #pragma unroll
             for (int stage = 0; stage < STAGES; ++stage) {
@@ -213,13 +225,13 @@ struct Pipeline {
 
     DEVICE void wait_for_tile(unsigned at) const { wait(full(at), at / STAGES % 2); }
 
-    // Says that a tile is read no more.
+    // Releases a tile, which this thread or warp does not read any more.
     DEVICE void leave_tile(unsigned at) const {
         __syncwarp();
         if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));
     }
 
-    // Begins to copy a tile, by copy(at). prepare(stage) sees to what the thread has copied.
+    // Begins to copy a tile, by copy(at). prepare(stage) prepares what this thread has copied.
     template <class Copy, class Prepare>
     DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) const {
         if (PREPARED && at >= LAG) {
@@ -234,7 +246,7 @@ struct Pipeline {
             arrive_when_copied(full(at));
     }
 
-    // Sees to what is left of `count` tiles.
+    // Prepares the last of `count` tiles, and waits for all copies.
     template <class Prepare>
     DEVICE void end_copies(unsigned count, const Prepare& prepare) const {
         wait_for_staged();
@@ -243,6 +255,7 @@ struct Pipeline {
             for (unsigned at = count < LAG ? 0 : count - LAG; at < count; ++at) show(at, prepare);
     }
 
+    // Prepares a tile that has arrived, and makes it visible.
     template <class Prepare>
     DEVICE void show(unsigned at, const Prepare& prepare) const {
         prepare(at % STAGES);
@@ -251,7 +264,7 @@ struct Pipeline {
     }
 };
 
-// Combines parts as all threads but those that copy; the barrier of all is not for them.
+// combine_parts for all threads but those that copy, which a barrier of the whole block would wait for.
 template <class Op, int GROUPS, int COUNT>
 DEVICE bool combine_parts_of_groups(
     typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
@@ -259,7 +272,7 @@ DEVICE bool combine_parts_of_groups(
                          [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
-// Returns the first place in dynamic shared memory that is a multiple of 1024 bytes, as swizzled rows begin.
+// Returns the first place in dynamic shared memory that is aligned to 1024 bytes, where swizzled rows must begin.
 template <class T>
 DEVICE T* swizzled_memory() {
     extern __shared__ uint4 memory[];
@@ -267,12 +280,12 @@ DEVICE T* swizzled_memory() {
     return reinterpret_cast<T*>(memory + (-address % 1024) / 16);
 }
 
-// The element of c, in the tile of a group, that register `at` of a thread holds.
+// The row and column, in the tile of a group, of the element of c in register `at` of a thread.
 DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
 DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
-// Exchanges numbers with the thread whose number differs in a bit: of the two threads, the lower one has both that were
-// first then, the upper one both that were second.
+// Transposes 2 x 2 numbers between two threads whose numbers differ in one bit. Afterwards the lower thread has what
+// was `first` in both, and the upper thread what was `second` in both.
 DEVICE void exchange(unsigned& first, unsigned& second, int bit) {
     const bool upper = threadIdx.x & bit;
     const unsigned other = __shfl_xor_sync(0xffffffffu, upper ? first : second, bit);
@@ -282,8 +295,8 @@ DEVICE void exchange(unsigned& first, unsigned& second, int bit) {
         second = other;
 }
 
-// Writes the sums of a group, as numbers of 16 bits, to c from (row, column) on, where c has rows of whole eights of them:
-// each thread those that its four neighbours have side by side.
+// Stores the sums of a group in c, from (row, column) on, as 16-bit numbers. The length of a row of c is a multiple of
+// 8. Four adjacent threads transpose their numbers, so that each stores 8 adjacent ones at once.
 template <class Op, int COUNT>
 DEVICE void save_eights(const float (&sums)[COUNT], const Result<typename Op::Element>& c, Index row, Index column) {
 #pragma unroll
@@ -306,8 +319,8 @@ DEVICE void save_eights(const float (&sums)[COUNT], const Result<typename Op::El
     }
 }
 
-// Calls then(work, tiles) for all units of the block, with what a unit consists of, for a kernel whose tile has M lines of
-// its left factor and N of its right one, and with its number of tiles along k.
+// Calls then(work, tiles) for all units of work of the block, where `tiles` is the number of tiles along k. The
+// kernel's tile has M lines of its left factor and N lines of its right factor.
 template <int M, int N, int K, bool SWAPPED, class Products, class Then>
 DEVICE void for_each_unit(const Products& products, unsigned units, const Then& then) {
 #pragma unroll 1
@@ -317,14 +330,14 @@ DEVICE void for_each_unit(const Products& products, unsigned units, const Then& 
     }
 }
 
-// For tiles that are shown as they come.
+// Prepares nothing.
 struct Nothing {
     DEVICE void operator()(int) const {}
 };
 
-// Begins a block: returns false to the groups that are to multiply. The first group copies the tiles of all units, of the left
-// factor and the right one (b and a if SWAPPED), prepare(stage) as in `Pipeline`, and is done. Where three groups share the
-// registers, it gives some of its own to the others.
+// Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
+// all units, of the left and the right factor, and gets true when it is done. It passes `prepare` to the pipeline. If
+// there are two groups that multiply, the first one gives registers to them.
 template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
           bool LOADED, Copying HOW, class Products, class Prepare = Nothing, class T = typename Products::T>
 DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW>& pipeline, const Products& products,
@@ -342,7 +355,8 @@ DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW>& pi
             const auto work = products.template work<M, N, SWAPPED>(0);
             const auto &from_left = SWAPPED ? work.b : work.a, &from_right = SWAPPED ? work.a : work.b;
             Right::template describe<KIND>(right_map, shared[0], from_right, bulk, right_step);
-            if constexpr (HOW == AT_ONCE) Left::template describe<KIND>(left_map, shared[1], from_left, bulk, left_step);
+            if constexpr (HOW == AT_ONCE)
+                Left::template describe<KIND>(left_map, shared[1], from_left, bulk, left_step);
         }
         if (HOW == AT_ONCE && threadIdx.x > 0) return true;
     }
@@ -375,6 +389,7 @@ DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW>& pi
     return true;
 }
 
+// 16-bit floats. Each group multiplies 64 rows of a and N columns of b.
 template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, bool A_ALONG,
           bool B_ALONG, bool C_VECTOR, class Products>
 DEVICE void multiply_by_groups(
@@ -384,12 +399,12 @@ DEVICE void multiply_by_groups(
     using TileA = SwizzledTile<T, M, K, 128, A_ALONG>;
     using TileB = SwizzledTile<T, N, K, 128, B_ALONG>;
     static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
-    static_assert(STAGES * (TileA::SIZE + TileB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit shared memory");
+    static_assert(STAGES * (TileA::SIZE + TileB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit in shared memory");
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     const Pipeline<GROUPS, STAGES, false, false, HOW> pipeline;
     if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
-    unsigned at = 0;  // the number of a tile along k, of all units
+    unsigned at = 0;  // counts tiles along k, through all units
     for_each_unit<M, N, K, false>(products, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
         const WorkTile& part = work.tile;
@@ -426,9 +441,10 @@ DEVICE void multiply_by_groups(
     });
 }
 
-// M lines of the left factor, N of the right one, which are columns and rows of c if SWAPPED. TF32 starts the products of a
-// tile before those of the last one have ended. SPLIT sums the products of a tile apart, and adds them to sums in
-// registers while those with remainders, whose sums need no such care, are under way.
+// TF32 and SPLIT. A tile has M lines of the left factor and N of the right one, which are columns and rows of c if
+// SWAPPED. TF32 starts the products of a tile before those of the last one have ended. SPLIT sums the products of each
+// tile apart, and adds them to sums in registers while the products with remainders are in flight. Those are summed
+// through all tiles, for their sums need less accuracy.
 template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, int LEFT_VECTOR,
           bool LEFT_ALONG, bool SWAPPED, bool C_VECTOR, class Products>
 DEVICE void multiply_floats_by_groups(
@@ -438,7 +454,8 @@ DEVICE void multiply_floats_by_groups(
     using Left = PaddedTile<T, M, K, 128, LEFT_VECTOR, LEFT_ALONG>;
     using Right = SwizzledTile<T, N, K, 128, true>;
     static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
-    static_assert(STAGES * (Left::SIZE + PARTS * Right::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit shared memory");
+    static_assert(STAGES * (Left::SIZE + PARTS * Right::SIZE) * sizeof(T) + 1024 <= BYTES,
+                  "the stages fit in shared memory");
     static_assert(N % 16 == 0, "128 threads split 16 lines at once");
     T* const shared_right = swizzled_memory<T>();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
@@ -466,13 +483,14 @@ DEVICE void multiply_floats_by_groups(
             pipeline, products, units, shared_left, shared_right, bulk, prepare))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
-    unsigned at = 0;  // the number of a tile along k, of all units
+    unsigned at = 0;  // counts tiles along k, through all units
 
     const auto load_left = [&](T (&to)[K / 2], unsigned at) {
         const T* const from = shared_left + at % STAGES * Left::SIZE;
 #pragma unroll
         for (int k = 0; k < K; k += 8)
-            take_rows<Left>(from, row + threadIdx.x / WARP % 4 * 16, k, [&](int i, T number) { to[k / 2 + i] = number; });
+            take_rows<Left>(from, row + threadIdx.x / WARP % 4 * 16, k,
+                            [&](int i, T number) { to[k / 2 + i] = number; });
     };
     using Registers = unsigned[K / 8][PARTS][4];
     const auto split_left = [&](Registers& to, const T (&x)[K / 2]) {
@@ -490,7 +508,7 @@ DEVICE void multiply_floats_by_groups(
         float sums[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
-        T next[K / 2];  // what the thread has of the next tile: split when no product reads the registers it goes to
+        T next[K / 2];  // this thread's numbers of the next tile; split when no product reads the registers they go to
         const auto take = [&](unsigned tile) {
             pipeline.wait_for_tile(tile);
             if (KIND != SPLIT && HOW == BY_THREADS) show_to_tensor_cores();
@@ -570,17 +588,18 @@ DEVICE void multiply_floats_by_groups(
                 if (i < c.m && j < c.n) c.base[i * c.n + j] = Op::save(sums[at]);
             }
         }
-        multiply_again<Op>(sums, work.a, work.b, c, products.k, where);
+        recompute_not_finite<Op>(sums, work.a, work.b, c, products.k, where);
     });
 }
 
+// A bool that is known when the code is compiled, as an argument.
 template <bool VALUE>
 struct Flag {
     static constexpr bool value = VALUE;
 };
 
-// Each warp has a tile of 64 x 32. While it multiplies 16 rows of that, it loads those that follow, and a part of what the
-// next step along k has of the right factor.
+// DOUBLE. Each warp has a tile of 64 x 32. While it multiplies 16 rows of it, it loads the next 16 rows, and a part of
+// the right factor for the next step along k.
 template <class Op, Kind KIND, int M, int N, int K, int STAGES, int BYTES, int A_VECTOR, bool A_ALONG, int B_VECTOR,
           bool B_ALONG, bool C_VECTOR, class Products>
 DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units, void* parts, void* tickets) {
@@ -591,7 +610,8 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     static_assert(STEPS % 2 == 0 && TALL == BROAD, "two sets of registers take turns");
     using SharedA = PaddedTile<T, M, K, 128, A_VECTOR, A_ALONG>;
     using SharedB = PaddedTile<T, N, K, 128, B_VECTOR, B_ALONG>;
-    static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit shared memory");
+    static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 1024 <= BYTES,
+                  "the stages fit in shared memory");
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * SharedA::SIZE;
     const Pipeline<GROUPS, STAGES, false, true, BY_THREADS> pipeline;
     if (copy_units<KIND, M, N, K, SharedA, SharedB, false>(pipeline, products, units, shared_a, shared_b)) return;
@@ -611,7 +631,7 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     };
     const auto move_a = [&](unsigned at) { from_a.move_to(shared_a + at % STAGES * SharedA::SIZE); };
     const auto move_b = [&](unsigned at) { from_b.move_to(shared_b + at % STAGES * SharedB::SIZE); };
-    unsigned at = 0;  // the number of a tile along k, of all units
+    unsigned at = 0;  // counts tiles along k, through all units
     for_each_unit<M, N, K, false>(products, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
         const WorkTile& part = work.tile;

@@ -1,4 +1,4 @@
-"""The matrix product by CUDA kernels: the text that is made for two operators, the plan, and who carries it out."""
+"""The matrix product by CUDA kernels: the text generated for two operators, the plan of launches, the prepared call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_b
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
 from parprims._layout import Layout, broadcast_strides, fold
-from parprims._matmul_tiles import Arithmetic, Tile, choose_block, choose_kernel, tuning
+from parprims._matmul_tiles import TUNING, Arithmetic, Tile, Tuning, choose_block, choose_kernel
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
@@ -20,7 +20,7 @@ from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type,
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is multiplied, without the arrays: all that a kernel is made for but their layouts.
+    """A product without its arrays: all that a kernel is made for, except the memory layouts.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Problem:
         )
 
     def choose_kernel(self, capability: int) -> tuple[str, str | None]:
-        """Return the kernel for a device, and why it cannot serve, or None."""
+        """Return the kernel for a device, and the reason why it cannot serve or None."""
         what = self.arithmetic.memory if self.arithmetic.ring else f"{self.add.name} of {self.multiply.name}"
         return choose_kernel(self.arithmetic, self.a[-1], self.kernel, self.tile, what, capability)
 
@@ -76,7 +76,7 @@ class Problem:
 def semiring(problem: Problem, *, immutable: bool) -> str:
     """Return the definition of the struct ``Semiring``, which is `Op` of _matmul.cu.
 
-    ``immutable`` says that the library's arrays cannot be written to (see `trace`).
+    ``immutable`` tells that the library's arrays cannot be written to (see `trace`).
     """
     arithmetic = problem.arithmetic
     dtype, memory = arithmetic.registers, arithmetic.memory
@@ -127,8 +127,8 @@ def sum_identity(problem: Problem) -> Any:
 def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool) -> str:
     """Return the definition of the struct ``Wgmma`` of _matmul_groups.cu.
 
-    The number of an instruction's operands depends on its width, so that no template can write it. ``columns`` is the
-    width. The flags say how 16-bit factors lie.
+    The number of operands of an instruction depends on its width, so no template can write it. ``columns`` is the
+    width. The flags are the memory layout of 16-bit factors.
     """
     half = columns // 2
     sums = ", ".join(f"%{i}" for i in range(half))
@@ -165,18 +165,18 @@ def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """How a factor of a product lies in memory: as lines along k, with strides in elements.
+    """The memory layout of a factor of a product: lines along k, with strides in elements.
 
     Parameters
     ----------
     outer, along : int
         The strides from line to line, and along k.
     vector : int
-        How many elements can be read at once, along k if ``along_k``, otherwise along the lines.
+        How many elements can be loaded as one vector, along k if ``along_k``, otherwise of adjacent lines.
     along_k : bool
-        Whether neighbours along k are nearer to each other than neighbouring lines.
+        Whether elements adjacent along k are nearer to each other than adjacent lines.
     step : int, optional
-        How far the matrices of a batch are apart; None if by several strides.
+        The distance between the matrices of a batch; None if there are several strides.
     """
 
     outer: int
@@ -189,7 +189,7 @@ class Factor:
     def of(
         strides: tuple[int, int], batch: tuple[int, ...], lengths: tuple[int, int], address: int, itemsize: int
     ) -> Factor:
-        """Return the factor given strides and lengths of lines and of k, those of the batch, the address modulo 16."""
+        """Return the factor for strides and lengths (of lines, of k), strides of the batch, the address modulo 16."""
         outer, along = (0 if length == 1 else stride for stride, length in zip(strides, lengths, strict=True))
         along_k = along == 1 or (outer != 1 and abs(along) <= abs(outer))
         unit, other = (along, outer) if along_k else (outer, along)
@@ -200,7 +200,7 @@ class Factor:
         return Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
 
     def fits_map(self, itemsize: int) -> bool:
-        """Return whether a tensor map can tell bulk copies where the factor lies."""
+        """Return whether a tensor map can describe the factor."""
         pitch = self.outer if self.along_k else self.along
         if self.vector * itemsize < 16 or self.step is None:
             return False
@@ -232,7 +232,7 @@ def _folded(problem: Problem, layouts: Sequence[Layout]) -> _Folded:
         for strides, shape in ((strides_a, problem.a), (strides_b, problem.b))
     ]
     axes, _ = fold(problem.batch, (), steps)
-    # Matrices that follow each other as their rows do, and meet one b, are one matrix.
+    # Matrices whose rows all have one distance, and which are multiplied by the same b, are one matrix.
     while axes and axes[-1][1][1] == 0 and (axes[-1][1][0] == m * strides_a[-2] or m == 1):
         length, (step, _) = axes.pop()
         strides_a = (step, strides_a[-1]) if m == 1 else strides_a[-2:]
@@ -243,7 +243,7 @@ def _folded(problem: Problem, layouts: Sequence[Layout]) -> _Folded:
 
 
 class _Builder:
-    """Makes the launches of one plan: the integers that they share, and the batch of products as they are given it."""
+    """Makes the launches of one plan, from the integers that they share and the batch of products."""
 
     def __init__(self, problem: Problem, text: str, batch: _Folded, tiles: int, splits: int, part: int) -> None:
         self.problem, self.text, self.batch = problem, text, batch
@@ -303,15 +303,17 @@ class _Builder:
         return Plan(launches, 2, outputs, self.number.all(), **scratch)
 
 
-def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability: int) -> Plan:
+def make_plan(
+    problem: Problem, text: str, layouts: Sequence[Layout], capability: int, multiprocessors: int | None = None
+) -> Plan:
     """Return the launches for factors of these layouts; ``text`` is what `semiring` returns for the problem."""
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
-    kernel, tuned = problem.choose_kernel(capability)[0], tuning(capability)
+    kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     a, b, (m, n, k), matrices = batch.a, batch.b, batch.lengths, batch.matrices
     swapped = _swapped(kernel, arithmetic, a, b, capability)
     to_pack = None
     if swapped is None and kernel == "tensor" and capability == 90 and arithmetic.kind in ("TF32", "SPLIT"):
-        # Groups can multiply once the smaller factor has been laid along k, which is worth it for enough products.
+        # Groups can multiply once the smaller factor has been packed along k, which pays for enough products.
         to_pack, other = ("b", m) if n <= m else ("a", n)
         swapped = to_pack == "a" if other >= tuned.packed else None
     block, splits, by_groups = choose_block(
@@ -352,7 +354,9 @@ def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability
         return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if by_groups:
-        return _by_groups(make, block.stages, tile, lies, swapped, to_pack, sizes, scratch)
+        # On the number of these blocks no bits depend.
+        most = multiprocessors or tuned.multiprocessors
+        return _by_groups(make, tuned, most, block.stages, tile, lies, swapped, to_pack, sizes, scratch)
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
     arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *lies, n % 2 == 0)
@@ -362,6 +366,8 @@ def make_plan(problem: Problem, text: str, layouts: Sequence[Layout], capability
 
 def _by_groups(
     make: _Builder,
+    tuned: Tuning,
+    most: int,
     stages: int,
     tile: tuple[int, ...],
     lies: list[bool | int],
@@ -370,10 +376,13 @@ def _by_groups(
     sizes: dict[str, Any],
     scratch: dict[str, int],
 ) -> Plan:
-    """Return the launches for groups of four warps; the last is of blocks that go from one unit of work to the next."""
+    """Return the launches for groups of four warps.
+
+    The last launch has at most ``most`` blocks, which go from one unit of work to the next.
+    """
     arithmetic, batch = make.problem.arithmetic, make.batch
     (m, n, k), matrices, a, b = batch.lengths, batch.matrices, batch.a, batch.b
-    units, tuned = sizes["grid"], tuning(90)
+    units = sizes["grid"]
     packing: tuple[Launch, ...] = ()
     if to_pack:
         packing, packed, scratch = _pack_lines(make, to_pack, scratch)
@@ -381,7 +390,7 @@ def _by_groups(
     if arithmetic.kind != "DOUBLE":
         make.text += wgmma(arithmetic, tile[1], a.along_k, b.along_k)
     files = "_matmul_tensor.cu", "_matmul_groups.cu"
-    sizes = {**sizes, "grid": min(units, tuned.multiprocessors), "own_instructions": True}
+    sizes = {**sizes, "grid": min(units, most), "own_instructions": True}
     left, right = (b, a) if swapped else (a, b)
     size, copying = arithmetic.memory_bytes, "BY_THREADS"
     if max(m, n, k) < 2**31 and right.fits_map(size):
@@ -410,8 +419,8 @@ def _by_groups(
 def _swapped(kernel: str, arithmetic: Arithmetic, a: Factor, b: Factor, capability: int) -> bool | None:
     """Return whether groups of four warps are to multiply b and a and transpose the result; None if they cannot.
 
-    They read 16 bytes at once: of both factors where numbers have 2 bytes; of the right one, and along k, where they
-    have 4. In float64 factors may lie in any way.
+    They read 16 bytes at once: of both factors if numbers have 2 bytes; of the right one, along k, if they have 4. In
+    float64, factors may have any layout.
     """
     if kernel != "tensor" or capability != 90:
         return None
@@ -426,9 +435,9 @@ def _swapped(kernel: str, arithmetic: Arithmetic, a: Factor, b: Factor, capabili
 def _pack_lines(
     make: _Builder, name: str, scratch: dict[str, int]
 ) -> tuple[tuple[Launch, ...], Factor, dict[str, int]]:
-    """Return the launch that lays a factor along k, how it lies then, and the scratch with room for it.
+    """Return the launch that packs a factor along k, its memory layout then, and the scratch with room for it.
 
-    From then on the builder's products have the factor as it lies then.
+    From then on, the products of the builder have the packed factor.
     """
     m, n, k = make.batch.lengths
     length, side, threads = m if name == "a" else n, 64, 256
@@ -452,7 +461,7 @@ def _pack_lines(
 
 
 def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Plan:
-    """Return the launches that pack a and b and multiply what is packed."""
+    """Return the launches that pack a and b and multiply the packed factors."""
     rows, columns, depth, _ = tile
     m, n, k = make.batch.lengths
     matrices, threads, deep = make.batch.matrices, 256, -(-k // depth)
@@ -481,7 +490,7 @@ def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Pla
 
 def refusal(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why no kernel can serve a checked call, or None."""
-    # A derivative of sums of products is carried by what the dispatch makes of the kernel (see `Method`).
+    # For sums of products, the dispatch adds derivatives to the kernel (see `Method`).
     reason = _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in p.arrays]) if p.ring else p.arrays)
     if reason is not None:
         return reason
@@ -504,7 +513,7 @@ _texts: Memo[str] = Memo()
 
 
 def _text(problem: Problem, operation: tuple[Any, Any], immutable: bool) -> str:
-    """Return the struct ``Semiring``, remembered where the operators last."""
+    """Return the struct ``Semiring``, remembered if the operators can be (see `lasting_key`)."""
     if None in operation:
         return semiring(problem, immutable=immutable)
     key = operation, problem.arithmetic, immutable
@@ -541,13 +550,13 @@ def _readable(xp: Namespace, dtype: Any, a: Array, b: Array) -> tuple[Array, Arr
 
 
 def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
-    """Return a function that carries out the plan on factors like these, remembered; ``p`` holds no arrays."""
+    """Return the remembered function that launches the plan for factors like these; ``p`` holds no arrays."""
     layouts = tuple(_cuda.layout(xp, x) for x in (a, b))
     problem = Problem.of(p.on(a, b))
     operation = p.operation
     if None in operation:
-        # What they read may have changed: they are known by what they were translated into, and on JAX, which may call
-        # them itself later on, by themselves too, whom the runner keeps.
+        # Variables that the operators read may have changed, so the key holds their translation. JAX may call the
+        # operators again later, so there the key holds their ids too, and the runner keeps them alive.
         own = (id(p.add.combine), id(p.multiply.combine)) if is_jax(xp) else ()
         operation = (semiring(problem, immutable=is_jax(xp)), own)
     key = (
@@ -556,25 +565,29 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
     )  # fmt: skip
 
     def plan() -> _cuda.Plan:
-        return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, _cuda.capability(xp, a))
+        device = _cuda.capability(xp, a), _cuda.multiprocessors(xp, a)
+        return make_plan(problem, _text(problem, p.operation, is_jax(xp)), layouts, *device)
 
-    def otherwise(*factors: Array) -> tuple[Array, ...]:
-        other = p.of_factors(xp, *factors)
-        return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        def otherwise(*factors: Array) -> tuple[Array, ...]:
+            other = p.of_factors(xp, *factors)
+            return (xp.reshape(other.by_library(xp) if p.ring else other.by_array(xp), p.shape),)
 
-    def batched(*factors: Array) -> tuple[Array, ...]:
-        rank = max(x.ndim for x in factors)
-        a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
-        return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
+        def batched(*factors: Array) -> tuple[Array, ...]:
+            rank = max(x.ndim for x in factors)
+            a, b = (xp.reshape(x, (x.shape[0], *(1,) * (rank - x.ndim), *x.shape[1:])) for x in factors)
+            return (xp.reshape(prepare(xp, p.of_factors(xp, a, b))(a, b), (-1, *p.shape)),)
 
-    return _cuda.ready(xp, a, key, plan, otherwise, batched)
+        return otherwise, batched
+
+    return _cuda.ready(xp, a, key, plan, in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
 
 
 def cases() -> Iterator[tuple[str, Plan]]:
-    """Yield the name and the plan of matrix products that reach every way of the ladder's templates."""
+    """Yield the name and the plan of matrix products that reach every branch of the kernels' templates."""
     for dtype in ("float32", "int8", "complex128"):
         yield _case("naive", dtype)
     for dtype in ("float32", "bfloat16", "uint64"):
@@ -589,7 +602,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("conflict_free", "float32", operators=("minimum", "add"))
     yield _case("conflict_free", "float32", operators=("logaddexp", "add"))
     yield _case("conflict_free", "bool", operators=("logical_or", "logical_and"))
-    # Tensor cores by single warps: every kind of instruction and every way that factors lie with few rows, which
+    # Tensor cores by single warps: every kind of instruction and every layout of the factors with few rows, which
     # compile the fastest; then the large tiles.
     few = (16, 8192, 8192)
     for dtype, precision in (

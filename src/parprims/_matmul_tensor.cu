@@ -1,28 +1,35 @@
-// Matrix product on tensor cores, by the instructions of a warp (mma.sync, compute capability 8.0 and later).
+// Matrix product on tensor cores by the instructions of a warp (mma.sync, compute capability 8.0 and later).
 //
-// Stands after _matmul.cu, whose view of a batch of products it takes. KIND says what is multiplied:
-//   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, fragments by ldmatrix, which also transposes
+// Needs _matmul.cu. KIND says what is multiplied:
+//   HALF, BFLOAT  16-bit floats, summed in float32: m16n8k16, with fragments loaded by ldmatrix, which can transpose
 //   TF32          float32 rounded to 10 fraction bits: m16n8k8
-//   SPLIT         float32 as the sum of two such numbers, the second in units of 1 / UNITS, so that it keeps its digits
-//                 where the first is close to the least a float can be: three products, which two sums keep apart. A
-//                 tensor core truncates what it adds, so that long sums lose what the split has won: every K products
-//                 both are added to sums in ordinary registers, which round to nearest.
+//   SPLIT         float32 as the sum of two such numbers. The second one, the remainder, is multiplied by UNITS, so
+//                 that it keeps its digits if the first one is near the smallest float. There are three products, in
+//                 two sums that are kept apart. A tensor core truncates when it adds, so long sums would lose what the
+//                 split has gained. Therefore both are added, after every K products, to sums in ordinary registers,
+//                 which round to nearest.
 //   DOUBLE        float64, or float32 widened to it: m16n8k8, and m8n8k4 before compute capability 9.0
-// Where a float32 is split, infinity leaves a remainder that is NaN, and numbers close to it are rounded to it: an element
-// that is not finite in the end is computed again by a chain of products in float32.
+// Rounding float32 makes numbers near infinity infinite, and an infinity leaves a remainder that is NaN. Therefore an
+// element that is not finite in the end is computed again in float32.
 //
-// Phases: copies to a ring of STAGES tiles in shared memory go on past the registers while older tiles are multiplied, and
-// so do loads of the fragments of the next step, over the end of a tile too; what lies outside the factors arrives as
-// zeros. Within each 128 bytes of a row the parts of 16 are exchanged as the row says, so that neither copies nor
-// ldmatrix nor the reads of single numbers meet bank conflicts; rows of other lengths are padded.
+// Asynchronous copies fill a ring of STAGES tiles in shared memory while older tiles are multiplied. The fragments of
+// the next step are loaded before they are needed too, also across the end of a tile. What is outside the factors is
+// copied as zeros. Rows in shared memory are swizzled: within each 128 bytes, parts of 16 bytes are permuted by the
+// number of the row. So neither copies nor ldmatrix nor reads of single numbers have bank conflicts. Rows whose length
+// does not allow that are padded.
 //
-// S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018; H. Ootomo and R. Yokota,
-// Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance,
-// IJHPCA 36(4), 2022.
+// Template parameters besides those in _matmul.cu:
+//   KIND            see above
+//   DOWN, ACROSS    the warps of a block, which divide its tile
+//   STAGES          tiles in shared memory
+//
+// S. Markidis et al., NVIDIA Tensor Core Programmability, Performance & Precision, IPDPSW 2018; H. Ootomo and R.
+// Yokota, Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
+// performance, IJHPCA 36(4), 2022.
 
 enum Kind { HALF, BFLOAT, TF32, SPLIT, DOUBLE };
 
-// A register of a fragment, and the numbers of k that an instruction takes.
+// The register of a fragment, the numbers along k of one instruction, and the registers for one number.
 template <Kind KIND>
 struct Fragment {
     using Register = unsigned;
@@ -36,9 +43,11 @@ struct Fragment<DOUBLE> {
     static constexpr int DEPTH = 8, PARTS = 1;
 };
 
-// c += a b on a tile of 16 x 8. Lane 4 g + t holds of c the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
-// Register i of a has row g + 8 (i % 2), register i of b column g. In 32-bit registers and wider their k is t + 4 (i / 2)
-// and t + 4 i; a pair of 16-bit numbers has k = 2t and 2t + 1, and 8 more where the others have 4 more.
+// c += a b for a tile of 16 x 8. Lane 4 g + t holds
+//   of c the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1);
+//   of a in register i row g + 8 (i % 2) and k = t + 4 (i / 2);
+//   of b in register i column g and k = t + 4 i.
+// A register with two 16-bit numbers has k = 2t and 2t + 1 in place of t, and 8 in place of 4.
 template <Kind KIND>
 DEVICE void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
@@ -79,8 +88,8 @@ DEVICE void multiply_add(double (&c)[4], const double (&a)[4], const double (&b)
 #endif
 }
 
-// Four tiles of 8 x 8 16-bit numbers, whose rows the lanes point to, 8 to a tile, as registers of fragments; the rows
-// become columns if TRANSPOSED.
+// Loads four tiles of 8 x 8 16-bit numbers as registers of fragments. Lanes 8 i to 8 i + 7 point to the rows of tile i.
+// TRANSPOSED: rows become columns.
 template <bool TRANSPOSED>
 DEVICE void load_matrices(unsigned& w, unsigned& x, unsigned& y, unsigned& z, const void* row) {
     const unsigned address = (unsigned)__cvta_generic_to_shared(row);
@@ -96,21 +105,21 @@ DEVICE void load_matrices(unsigned& w, unsigned& x, unsigned& y, unsigned& z, co
                      : "memory");
 }
 
-// Returns a float32 rounded to the 10 fraction bits a tensor core multiplies.
+// Rounds a float32 to the 10 fraction bits that a tensor core multiplies.
 DEVICE unsigned rounded(float x) {
     unsigned y = 0;
 #if __CUDA_ARCH__ >= 900
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));  // one instruction; ties go to even numbers
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));  // one instruction; ties go to even
 #elif __CUDA_ARCH__ >= 800
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
 #endif
     return y;
 }
 
-constexpr float UNITS = 2048;  // as many as a remainder is smaller than what it is left by, at least
+constexpr float UNITS = 2048;  // a remainder is smaller than its number by this factor, at least
 
-// A number as the registers of the fragments it goes to. SPLIT rounds by integers: what is not finite leaves a remainder that
-// is NaN. Of the remainder the tensor core cuts at most one digit, which has no bias.
+// Converts a number to the registers of its fragments. SPLIT rounds by integer arithmetic, and if x is not finite, the
+// remainder is NaN. The tensor core truncates at most one bit of the remainder, which causes no bias.
 template <Kind KIND, class Register, int PARTS, class Number>
 DEVICE void split(Register (&to)[PARTS], Number x) {
     if constexpr (KIND == DOUBLE) {
@@ -123,7 +132,7 @@ DEVICE void split(Register (&to)[PARTS], Number x) {
     }
 }
 
-// Copies `count` of N elements to shared memory, and zeros for the others, past the registers where they are wide enough.
+// Copies `count` of N elements to shared memory, asynchronously if they have 4 bytes or more. The others become zero.
 template <int N, class T>
 DEVICE void copy_or_clear(T* to, const T* from, int count) {
     constexpr int BYTES = N * sizeof(T);
@@ -145,7 +154,7 @@ DEVICE void copy_or_clear(T* to, const T* from, int count) {
     for (int i = 0; i < N; ++i) to[i] = i < count ? from[i] : T();
 }
 
-// Waits until no more than LEFT groups of this thread's copies are under way.
+// Waits until at most LEFT groups of this thread's asynchronous copies are in flight.
 template <int LEFT>
 DEVICE void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -153,19 +162,20 @@ DEVICE void wait_for_copies() {
 #endif
 }
 
-// Copies tiles of a factor that follow each other along k to shared memory: rows, which are LENGTH lines of K numbers (ALONG)
-// or K rows with a number of every line, in vectors to Layout::place(row, column). That is Layout::PITCH times row and what
-// depends on row % 8 alone. From `end` on, and beyond the last line, there are zeros.
+// Copies the tiles of a factor, one after the other along k, to shared memory. A tile has rows: LENGTH lines of K
+// numbers (ALONG), or K rows with a number of every line. They are copied in vectors to Layout::place(row, column),
+// which is Layout::PITCH times the row plus an offset that depends on row % 8 and the column alone. Numbers from `end`
+// on, and past the last line, become zero.
 template <class T, class Layout, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct TileCopies {
     using Map = ThreadMap<ALONG ? LENGTH : K, (ALONG ? K : LENGTH) / VECTOR, THREADS>;
-    // After so many vectors of a thread its rows have the same remainder modulo 8.
+    // A thread's rows have the same remainders modulo 8 again after this many of its vectors.
     static constexpr int PERIOD = Map::DOWN % 8 == 0 ? 1 : Map::DOWN % 4 == 0 ? 2 : Map::DOWN % 2 == 0 ? 4 : 8;
     const Factor<T>& from;
     const Index first, end, down, right;  // down and right are strides
     Index begin;                          // of the next tile
-    const T* next;                        // what the thread reads first of it
-    int whole;                            // tiles from it on that lie inside
+    const T* next;                        // the first element that this thread reads of the next tile
+    int whole;                            // how many tiles, from the next one on, are inside the factor
 
     DEVICE TileCopies(const Factor<T>& from, Index first, Index begin, Index end)
         : from(from), first(first), end(end), down(ALONG ? from.outer : from.along),
@@ -190,10 +200,11 @@ struct TileCopies {
                 using Vector = typename Word<VECTOR * sizeof(T)>::Type;
                 copy_async(*reinterpret_cast<Vector*>(to[e % PERIOD] + later), *reinterpret_cast<const Vector*>(at));
                 at += Map::DOWN * down;
-                asm("" : "+l"(at));  // keeps the sum from being written as products with e
+                asm("" : "+l"(at));  // else the compiler replaces the sum by products with e
             }
         } else {
-            const Index rows = ALONG ? from.length - first : end - begin, columns = ALONG ? end - begin : from.length - first;
+            const Index rows = ALONG ? from.length - first : end - begin,
+                        columns = ALONG ? end - begin : from.length - first;
             const T* const start = from.base + first * from.outer + begin * from.along;
 #pragma unroll 1
             for (int e = 0; e < Map::EACH; ++e) {
@@ -209,17 +220,18 @@ struct TileCopies {
     }
 };
 
-// A tile of a factor in shared memory. A warp reads at once 16 bytes of 8 rows, or 32 of 4.
+// A tile of a factor in shared memory. A warp reads 16 bytes from each of 8 rows at a time (EIGHT), or 32 from each of
+// 4.
 template <class T, int LENGTH, int K, int THREADS, int VECTOR, bool ALONG>
 struct PaddedTile {
     using Element = T;
     static constexpr int ROW = ALONG ? K : LENGTH, ROWS = ALONG ? LENGTH : K, PART = 16 / (int)sizeof(T);
-    static constexpr bool EXCHANGED = ROW % (8 * PART) == 0, EIGHT = sizeof(T) == 2 || (sizeof(T) == 4 && ALONG);
-    static constexpr int PITCH = ROW + (EXCHANGED ? 0 : EIGHT ? PART : 2 * PART), SIZE = ROWS * PITCH;
-    static constexpr bool LINES = ALONG;  // are rows
+    static constexpr bool SWIZZLED = ROW % (8 * PART) == 0, EIGHT = sizeof(T) == 2 || (sizeof(T) == 4 && ALONG);
+    static constexpr int PITCH = ROW + (SWIZZLED ? 0 : EIGHT ? PART : 2 * PART), SIZE = ROWS * PITCH;
+    static constexpr bool LINES = ALONG;  // whether rows are lines
 
     static DEVICE int place(int row, int column) {
-        return row * PITCH + (EXCHANGED ? column ^ (EIGHT ? row % 8 : row % 4 * 2) * PART : column);
+        return row * PITCH + (SWIZZLED ? column ^ (EIGHT ? row % 8 : row % 4 * 2) * PART : column);
     }
 
     using Copies = TileCopies<T, PaddedTile, LENGTH, K, THREADS, VECTOR, ALONG>;
@@ -229,14 +241,15 @@ struct PaddedTile {
     }
 };
 
-// What a thread reads of tiles that follow each other: numbers a constant way, of `line` lines and `k` along k, from where its
-// part begins, at places known before. LINE and DEPTH are what these ways are multiples of.
+// Reads the numbers of a thread from one tile after the other. at(line, k) is `line` lines and k numbers from where the
+// thread's part begins; both are constants, multiples of LINE and DEPTH. So the swizzled places are few, and computed
+// before.
 template <class Shared, int LINE, int DEPTH>
 struct TileReader {
     using T = typename Shared::Element;
     static constexpr int GRAIN = Shared::LINES ? DEPTH : LINE;
-    static constexpr int CYCLE = Shared::EXCHANGED ? 8 * Shared::PART : GRAIN, COUNT = CYCLE / GRAIN;
-    static_assert((Shared::LINES ? LINE : DEPTH) % (Shared::EIGHT ? 8 : 4) == 0, "parts are exchanged alike");
+    static constexpr int CYCLE = Shared::SWIZZLED ? 8 * Shared::PART : GRAIN, COUNT = CYCLE / GRAIN;
+    static_assert((Shared::LINES ? LINE : DEPTH) % (Shared::EIGHT ? 8 : 4) == 0, "all rows are swizzled alike");
     int places[COUNT];
     const T* from[COUNT];
 
@@ -257,10 +270,10 @@ struct TileReader {
     }
 };
 
-// Computes again, in float32 from the first to the last product, the sums of a thread that are not finite: some may only be that
-// because of how numbers were split or rounded. where(at, i, j) says which elements of c they are.
+// Computes the sums of a thread that are not finite again, by a chain of products in float32. They may be infinite or
+// NaN only because numbers were rounded or split. where(at, i, j) sets i and j to the place in c of the sum `at`.
 template <class Op, int COUNT, class Where>
-DEVICE void multiply_again(const typename Op::Sum (&sums)[COUNT], const Factor<typename Op::Element>& a,
+DEVICE void recompute_not_finite(const typename Op::Sum (&sums)[COUNT], const Factor<typename Op::Element>& a,
                            const Factor<typename Op::Element>& b, const Result<typename Op::Element>& c, Index depth,
                            const Where& where) {
     unsigned wanted[(COUNT + 31) / 32] = {};
@@ -282,7 +295,8 @@ DEVICE void multiply_again(const typename Op::Sum (&sums)[COUNT], const Factor<t
     }
 }
 
-// Writes the sums of a thread to c: two by two side by side in rows, those at `at` and behind it where where(at, i, j) says.
+// Stores the sums of a thread in c, in pairs of adjacent columns. where(at, i, j) sets i and j to the place of the
+// first.
 template <class Op, bool C_VECTOR, int COUNT, class Where>
 DEVICE void save_pairs(
     const typename Op::Sum (&sums)[COUNT], const Result<typename Op::Element>& c, const Where& where) {
@@ -307,7 +321,8 @@ DEVICE void save_pairs(
     }
 }
 
-// Calls take(register, number) for what a thread has of 8 numbers along k of 16 lines of the left factor, of 8 of the right.
+// Calls take(register, number) for a thread's registers of a fragment: take_rows for 8 numbers along k of 16 lines of
+// the left factor, take_columns for 8 numbers along k of 8 lines of the right factor.
 template <class Shared, class Take>
 DEVICE void take_rows(const typename Shared::Element* from, int line, int k, const Take& take) {
     const int lane = threadIdx.x % WARP;
@@ -321,7 +336,7 @@ DEVICE void take_columns(const typename Shared::Element* from, int line, int k, 
     for (int i = 0; i < 2; ++i) take(i, *Shared::at(from, line + lane / 4, k + lane % 4 + i * 4));
 }
 
-// What a warp multiplies in a step of DEPTH along k: TALL x BROAD tiles of an instruction.
+// The fragments that a warp multiplies in a step of DEPTH along k. They make up TALL x BROAD instructions.
 template <Kind KIND, int TALL, int BROAD>
 struct WarpStep {
     using S = typename Fragment<KIND>::Sum;
@@ -337,12 +352,13 @@ struct WarpStep {
         for (int part = 0; part < PARTS; ++part) to[part][tile][at] = both[part];
     }
 
-    // Loads the warp's part of tiles in shared memory, which begins at (row, column), from k on.
+    // Loads the fragments of the warp's part of two tiles, which begins at lines `row` and `column`, from k on.
     template <class SharedA, class SharedB, class T>
     DEVICE void load(const T* from_a, const T* from_b, int row, int column, int k) {
         if constexpr (KIND == HALF || KIND == BFLOAT) {
             const int lane = threadIdx.x % WARP;
-            // The lane's row in the quarter of a fragment that it points to: of a quarters go down first, of b along k.
+            // The row of a quarter of a fragment that this lane points to. The second quarter of a is down, of b along
+            // k.
             const int near = lane % 8, second = lane / 8 % 2 * 8, later = lane / 16 * 8;
 #pragma unroll
             for (int i = 0; i < TALL; ++i) {
@@ -368,11 +384,11 @@ struct WarpStep {
         }
     }
 
-    // Where in the warp's tile the sum of a thread is that has the number `at`, counted through its tiles.
+    // The place in the warp's tile of a thread's sum number `at`.
     static DEVICE int row_of(int at) { return at / 4 / BROAD * 16 + at % 4 / 2 * 8 + threadIdx.x % WARP / 4; }
     static DEVICE int column_of(int at) { return at / 4 % BROAD * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
-    // Adds the products to sums, for SPLIT those with remainders to others.
+    // Adds the products to `sums`; SPLIT adds those with remainders to `rest`.
     DEVICE void multiply(S (&sums)[TALL][BROAD][4], S (&rest)[TALL][BROAD][4]) const {
 #pragma unroll
         for (int i = 0; i < TALL; ++i)
@@ -387,24 +403,26 @@ struct WarpStep {
     }
 };
 
-// A block of DOWN x ACROSS warps, each with a tile of M / DOWN x N / ACROSS, and BYTES of dynamic shared memory.
-template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR, bool A_ALONG,
+// A block has DOWN x ACROSS warps. Each has a tile of M / DOWN x N / ACROSS.
+template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR,
+          bool A_ALONG,
           int B_VECTOR, bool B_ALONG, bool C_VECTOR, class Products>
 DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets) {
     using T = typename Op::Element;
     using S = typename Op::Sum;
     constexpr int THREADS = DOWN * ACROSS * WARP, HIGH = M / DOWN, WIDE = N / ACROSS;
-    constexpr int TALL = HIGH / 16, BROAD = WIDE / 8;  // tiles of an instruction
+    constexpr int TALL = HIGH / 16, BROAD = WIDE / 8;  // instructions
     constexpr int DEPTH = Fragment<KIND>::DEPTH;
     using SharedA = PaddedTile<T, M, K, THREADS, A_VECTOR, A_ALONG>;
     using SharedB = PaddedTile<T, N, K, THREADS, B_VECTOR, B_ALONG>;
     static_assert(HIGH % 16 == 0 && WIDE % 16 == 0 && K % DEPTH == 0, "a warp's tile is made of whole fragments");
-    static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 128 <= BYTES, "the stages fit shared memory");
+    static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 128 <= BYTES,
+                  "the stages fit in shared memory");
     const auto work = products.template work<M, N>(blockIdx.x);
     const auto &a = work.a, &b = work.b;
     const auto& c = work.c;
     const WorkTile& part = work.tile;
-    extern __shared__ __align__(128) uint4 memory[];  // so that copies of rows of 128 bytes are
+    extern __shared__ __align__(128) uint4 memory[];  // aligned, so that rows of 128 bytes are
     T *const shared_a = reinterpret_cast<T*>(memory), *const shared_b = shared_a + STAGES * SharedA::SIZE;
     const int warp = threadIdx.x / WARP;
     const int row = warp / ACROSS * HIGH, column = warp % ACROSS * WIDE;
@@ -412,7 +430,7 @@ DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets
     S sums[TALL * BROAD * 4];
 #pragma unroll
     for (int i = 0; i < TALL * BROAD * 4; ++i) sums[i] = 0;
-    // The sums of the instructions, for SPLIT those since the last promotion; those with remainders.
+    // The sums of the instructions, for SPLIT since they were last added to `sums`; and those with remainders.
     S tile[TALL][BROAD][4] = {}, rest[TALL][BROAD][4] = {};
 
     const int tiles = (int)((part.end - part.begin + K - 1) / K);
@@ -428,14 +446,15 @@ DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets
 #pragma unroll
     for (int at = 0; at < STAGES - 1; ++at) copy(at);
 
-    // Two in turn: one is loaded before the products of the other. DOUBLE has no registers for that.
+    // Fragments are double buffered: those of the next step are loaded before the products of this one. DOUBLE has too
+    // few registers for that.
     constexpr int STEPS = K / DEPTH, TURNS = STEPS > 1 && KIND != DOUBLE ? 2 : 1;
     WarpStep<KIND, TALL, BROAD> steps[TURNS];
     const auto load = [&](int turn, int at, int k) {
         steps[turn].template load<SharedA, SharedB>(
             shared_a + at % STAGES * SharedA::SIZE, shared_b + at % STAGES * SharedB::SIZE, row, column, k);
     };
-    // Separates all threads' copies of a tile from its reads, and reads of the one before from copies to where that was.
+    // Separates all threads' copies of a tile from its reads, and reads of the last tile from copies in its place.
     const auto next_tile = [] {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
@@ -478,5 +497,5 @@ DEVICE void multiply_tensor(const Products& products, void* parts, void* tickets
         j = part.column + column + WarpStep<KIND, TALL, BROAD>::column_of(at);
     };
     save_pairs<Op, C_VECTOR>(sums, c, where);
-    if constexpr (KIND == TF32 || KIND == SPLIT) multiply_again<Op>(sums, a, b, c, products.k, where);
+    if constexpr (KIND == TF32 || KIND == SPLIT) recompute_not_finite<Op>(sums, a, b, c, products.k, where);
 }

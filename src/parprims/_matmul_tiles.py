@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from parprims import _cuda
 from parprims._arrays import dtype_bits, dtype_kind
 
 Tile = tuple[int, int, int]
@@ -18,18 +19,17 @@ KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class Tuning(_cuda.Tuning):
     """What was measured on devices of one compute capability.
 
-    Lists of tiles begin with the largest. A tile that would multiply twice as much beyond the edges as another is out;
-    of the others the one is taken that `choose_block` finds to be the quickest. Where the sum is cut, bits depend on
-    the tile and on the number of parts: so they depend on every field here but ``preferred`` and
-    ``preferred_products``, and the multiprocessors are those of the entry and not those of the device at hand.
+    Lists of tiles begin with the largest. `choose_block` leaves out tiles that compute more than twice as much as the
+    best one, because of the edges, and takes the one that it estimates to be the fastest of the others. If the sum is
+    split, bits depend on the tile and on the number of parts. So they depend on every field here but ``preferred`` and
+    ``preferred_products``, and the multiprocessors are those of the entry, not those of the device at hand. Only the
+    number of blocks that go from one unit of work to the next is the device's.
 
     Parameters
     ----------
-    multiprocessors : int
-        How many blocks can be at work, for each that fits a multiprocessor.
     naive, tiled : Tile
         The tiles of the kernels naive, and tiled and packed.
     conflict_free : dict of int to tuple of Tile
@@ -37,26 +37,25 @@ class Tuning:
     tensor : dict of str to tuple of Tile
         Those of the kernel tensor by single warps, by the kind of its instructions.
     groups : dict of str to tuple of Tile
-        Those of the kernel tensor by groups of four warps, lengths of the left factor, the right one, and k.
+        Those of the kernel tensor by groups of four warps: lengths of the left factor, of the right one, and of k.
     stages : int
         The most tiles in shared memory for single warps.
     stages_of_groups : tuple of int
-        The same for groups: the first number that there is room for. One divides quickly by these.
+        The same for groups. The first number that there is room for is used; the kernel divides by these quickly.
     part : int
         The least number of tiles along k in a part of a sum.
     packed : int
-        The least number of lines of one factor for which the other one is laid along k, for groups.
+        The least number of lines of one factor for which the other one is packed along k, for groups.
     at_once : int
         The number of products from which on 16-bit floats are copied by bulk copies.
     chain : int
-        The least length of a sum of float32 that is left to the tensor cores. They truncate, so that shorter sums have
+        The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
     preferred, preferred_products : int
         The least rows, columns and length summed over, and the least number of products, from which on the kernel is
         faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
     """
 
-    multiprocessors: int
     naive: Tile
     tiled: Tile
     conflict_free: dict[int, tuple[Tile, ...]]
@@ -74,6 +73,7 @@ class Tuning:
 
 TUNING = {
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
         multiprocessors=132,
         naive=(8, 32, 1),
         tiled=(32, 32, 32),
@@ -104,15 +104,10 @@ TUNING = {
         preferred_products=2**30,
     ),
 }
-"""Entries by compute capability. The measurements are those of benches/results/nvidia-h200.json."""
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
 
 SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99, 121: 99}
 """The shared memory that a block can have, in KiB, by compute capability (CUDA C++ Programming Guide, appendix K)."""
-
-
-def tuning(capability: int) -> Tuning:
-    """Return the entry of a compute capability, or that of 9.0 where there is none of its own."""
-    return TUNING.get(capability, TUNING[90])
 
 
 def shared_bytes(capability: int) -> int:
@@ -132,7 +127,7 @@ class Arithmetic:
     memory : str
         The dtype of the arrays.
     registers : str
-        That of sums. Integers narrower than 32 bits wrap in the end, so that sums of products have 32.
+        That of sums. Integers narrower than 32 bits are summed in 32 bits, for they wrap in the end anyway.
     ring : bool
         Whether the operators are sum and product.
     kind : str, optional
@@ -180,7 +175,7 @@ class Arithmetic:
         return {"SPLIT": (32, 32), "DOUBLE": (64, 32)}.get(self.kind or "", (64, 64))
 
     def warps(self, tile: Tile) -> tuple[int, int]:
-        """Return how many warps stand along m and n of a tile of the kernel tensor."""
+        """Return the number of warps along m and n of a tile of the kernel tensor."""
         high, wide = self.warp_of_tensor()
         return max(1, tile[0] // high), max(1, tile[1] // wide)
 
@@ -190,7 +185,7 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What a block of a kernel has: its tile, its threads, and the tiles and bytes that it keeps in shared memory."""
+    """A block of a kernel: its tile, its threads, and the number of tiles and bytes in its shared memory."""
 
     tile: Tile
     threads: int
@@ -199,9 +194,9 @@ class Block:
 
 
 def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tuning) -> Block:
-    """Return the block for a tile, with as many stages as a pipeline has and ``most`` bytes of shared memory hold.
+    """Return the block for a tile, with as many stages as the tuning has and ``most`` bytes of shared memory hold.
 
-    A kernel "groups" is the kernel tensor by groups of four warps. The kernels assert that the bytes suffice.
+    The kernel "groups" is the kernel tensor by groups of four warps. The kernels assert that the bytes suffice.
     """
     m, n, k = tile
     size = arithmetic.memory_bytes
@@ -214,7 +209,7 @@ def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tun
         return Block(tile, 32 * (m // rows) * (n // columns), 2, 2 * (m + n) * k * arithmetic.registers_bytes)
 
     def padded(length: int) -> int:
-        """Return the bytes of a `PaddedTile`, the most of both ways in which a factor can lie: some rows are padded."""
+        """Return the bytes of a `PaddedTile`, the larger of both layouts of a factor: some rows are padded."""
         ways = ((length, k * size, 32 if size > 4 else 16), (k, length * size, 32 if size > 2 else 16))
         return max(rows * (row + pad * (row % 128 != 0)) for rows, row, pad in ways)
 
@@ -255,10 +250,10 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
             if length % 16 or (length > longest and length % longest):
                 return f"{name} must be a multiple of 16, and of {longest} if it is more"
         down, across = arithmetic.warps(tile)
-        most = 16 if arithmetic.kind == "SPLIT" else 8  # whose warps have smaller tiles
+        most = 16 if arithmetic.kind == "SPLIT" else 8  # the warps of SPLIT have smaller tiles
         if down * across > most:
             return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
-    need = block(kernel, tile, arithmetic, 0, tuning(capability)).shared_bytes
+    need = block(kernel, tile, arithmetic, 0, _cuda.tuned(TUNING, capability)).shared_bytes
     there = shared_bytes(capability)
     if need > there:
         return f"it asks for {need} bytes of shared memory, a block has {there}"
@@ -273,12 +268,12 @@ def choose_kernel(
 ) -> tuple[str, str | None]:
     """Return the kernel for a product of length k, and why it cannot serve, or None.
 
-    ``kernel`` and ``tile`` are those that the caller asks for, if any, and ``what`` says what is multiplied.
+    ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names what is multiplied.
     """
     if kernel is not None:
         wanted: tuple[str, ...] = (kernel,)
     else:
-        exact = arithmetic.kind != "SPLIT" or k >= tuning(capability).chain
+        exact = arithmetic.kind != "SPLIT" or k >= _cuda.tuned(TUNING, capability).chain
         tensor = arithmetic.kind is not None and exact and capability >= 80
         wanted = ("tensor",) * tensor + ("conflict_free", "tiled")
     reason = None
@@ -302,13 +297,13 @@ def choose_block(
     capability: int,
     swapped: bool | None,
 ) -> tuple[Block, int, bool]:
-    """Return the block, in how many parts the sum is cut, and whether groups of four warps multiply.
+    """Return the block, the number of parts that the sum is split into, and whether groups of four warps multiply.
 
     ``tile`` is the one that the caller asks for, if any, and ``lengths`` are those of each of the ``matrices``.
-    ``swapped`` says whether groups multiply b and a and transpose the result, None that they cannot multiply.
+    ``swapped`` tells whether groups multiply b and a and transpose the result, None that they cannot multiply.
     """
     m, n, k = lengths
-    most, tuned = shared_bytes(capability), tuning(capability)
+    most, tuned = shared_bytes(capability), _cuda.tuned(TUNING, capability)
     if kernel in ("naive", "tiled", "packed"):
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
         return block(kernel, own_tile, arithmetic, most, tuned), 1, False
@@ -347,12 +342,12 @@ def choose_block(
 
 
 def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str, by_groups: bool) -> float:
-    """Return about how long blocks take that share a multiprocessor, in what one sum takes of a step of 16-bit floats.
+    """Return an estimate of how long the blocks on a multiprocessor take.
 
-    A step is a tile along k, of which there are ``deep``. As measured on an H200, a step costs a block as much as 2048
-    more sums, and waits as long as 8192 sums take unless other blocks fill the time. A block takes as long as 9 more
-    steps of 16-bit floats, and where the sum is cut as 4 more, and 2 for every part. Single warps take twice as long as
-    groups.
+    The unit is the time of one sum for a step of 16-bit floats. A step is a tile along k, of which there are ``deep``.
+    Measured on an H200: a step costs a block as much as 2048 more sums, and has a latency of 8192 sums unless other
+    blocks hide it. A block has an overhead of 9 steps of 16-bit floats; if the sum is split, of 4 more, and of 2 for
+    every part. Single warps take twice as long as groups.
     """
     slowness = {"HALF": 1.0, "TF32": 1.0, "SPLIT": 2.5, "DOUBLE": 2.5}.get(kind, tile[2] / 4)
     besides = 9 + (4 + 2 * splits) * (splits > 1)

@@ -1,35 +1,38 @@
 // Reduction along one axis: y[o, j] = element(o, 0, j) op element(o, 1, j) op ... op element(o, n - 1, j).
 //
 // Inputs are seen as (outer, n, inner); reduce_short_rows and reduce_rows serve inner == 1, reduce_columns the rest.
-// All are templates over
+// Template parameters:
 //     Op         the operator: State, combine(earlier, later) (see _block_reduce.cuh) and COMMUTATIVE
-//     Inputs     the arrays read (see _strided.cuh), with Inputs::element(raw), the map: raw elements to a State
-//     Outputs    the arrays written, with out.each(visit), which calls visit(pointer, member of State) for every array
-//     VEC        how many neighbouring elements a thread loads at once
-//     UNROLL     how many such vectors it loads before it uses the first
+//     Inputs     the input arrays (see _strided.cuh), with Inputs::element(raw), which maps raw elements to a State
+//     Outputs    the output arrays, with out.each(visit), which calls visit(pointer, member of State) for every array
+//     THREADS    threads of a block
+//     LANES      threads that share a row
+//     VEC        adjacent elements that a thread loads as one vector
+//     UNROLL     vectors that a thread loads before it uses the first
 //
-// Phases of the kernels:
-//   1. Every thread loads UNROLL vectors of VEC elements and folds them by a tree, again and again.
-//   2. Lanes combine in order by shuffles, warps (or row groups) in order through shared memory.
-//   3. Where one row is shared by several blocks ("chunks"), each stores its partial result and takes a ticket; the
-//      block that draws the last one combines all partial results in order (see _ticket.cuh).
-// Order: in a commutative reduction lanes stride over the row; otherwise every warp takes one contiguous run of it
-// and combines lane by lane at every step, so that nothing is ever combined out of order. No lane needs the
-// operator's identity: a lane or warp without elements has no partial result.
+// Phases:
+//   1. Every thread repeatedly loads UNROLL vectors of VEC elements and combines them by a tree.
+//   2. Lanes combine in order by shuffles, then warps (or row groups) in order through shared memory.
+//   3. If several blocks share a row, one for each "chunk" of it, each stores its partial result and takes a ticket.
+//      The block with the last ticket combines all partial results in order (see _ticket.cuh).
+// Order: if the operator is commutative, lanes stride over the row. Otherwise every warp takes one contiguous run and
+// combines it across lanes at every step, so that nothing is combined out of order. The operator needs no identity: a
+// lane or warp without elements has no partial result.
 //
 // M. Harris, Optimizing Parallel Reduction in CUDA, 2007.
 
 using Index = long long;
 
-// Stores a state as one element of every output. Callers hand over copies of what they go on with: a state that the
-// compiler sees no address of stays in its registers.
+// Stores a state as one element of every output. Callers pass a copy of a state that they still need: a state whose
+// address is never taken stays in registers.
 template <class Outputs, class State>
 DEVICE void store_element(const Outputs& out, Index at, const State& state) {
     out.each([&](auto* y, auto member) { store_to(y[at], state.*member); });
 }
 
-// Combines the elements [begin, end) of a row, shared by LANES threads. For a commutative operator each thread returns
-// the part it saw; otherwise lane 0 of every warp (or group of LANES < 32) returns its run, runs being in order.
+// Combines the elements [begin, end) of a row, which LANES threads share. For a commutative operator each thread
+// returns the combination of the elements it loaded. Otherwise lane 0 of every warp (or of LANES < 32 threads) returns
+// the combination of one run, and the runs are in the order of the warps.
 template <int LANES, int UNROLL, int VEC, class Op, class Inputs>
 DEVICE Optional<typename Op::State> reduce_range(const Inputs& in, Index row, Index begin, Index end, int lane) {
     using State = typename Op::State;
@@ -64,7 +67,7 @@ DEVICE Optional<typename Op::State> reduce_range(const Inputs& in, Index row, In
         }
         append<Op>(total, reduce_items<Op>(folded));
     }
-    for (; at < end; at += STEP) {  // the same bounds in all lanes, so that they shuffle together
+    for (; at < end; at += STEP) {  // the bounds are the same in all lanes, so that they shuffle together
         Optional<State> part;
         part.valid = false;
         const Index mine = at + lane * VEC;
@@ -93,13 +96,13 @@ DEVICE void reduce_short_rows(const Inputs& in, const Outputs& out, Index rows, 
     const Index thread = (Index)blockIdx.x * THREADS + threadIdx.x;
     const Index row = thread / LANES;
     const int lane = threadIdx.x % LANES;
-    // Lanes past the last row repeat it, so that whole warps shuffle; they write nothing.
+    // Lanes past the last row repeat it, so that whole warps shuffle. They store nothing.
     auto total = reduce_range<LANES, UNROLL, VEC, Op>(in, row < rows ? row : rows - 1, 0, n, lane);
     if (Op::COMMUTATIVE) total = reduce_lanes<Op, LANES>(total);
     if (lane == 0 && row < rows) store_element(out, row, State(total.state));
 }
 
-// Long rows: a block to a chunk of a row.
+// Long rows: one block for each chunk of a row.
 template <int THREADS, int UNROLL, int VEC, class Op, class Inputs, class Outputs>
 DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index n,
                         Index chunk, Index chunks) {
@@ -122,9 +125,10 @@ DEVICE void reduce_rows(const Inputs& in, const Outputs& out, unsigned* tickets,
     if (threadIdx.x == 0) store_element(out, row, State(total.state));
 }
 
-// inner > 1: threads side by side take VEC adjacent columns each, row groups share the axis. A block is
-// OUTERS x GROUPS x COLUMNS threads. Groups take contiguous runs of the axis or, INTERLEAVED, every GROUPS-th element:
-// right where the order is immaterial, and better where a row is so narrow that several together make a long read.
+// inner > 1: adjacent threads take VEC adjacent columns each, and row groups share the axis. A block has
+// OUTERS x GROUPS x COLUMNS threads. Groups take contiguous runs of the axis or, if INTERLEAVED, every GROUPS-th
+// element. INTERLEAVED is for commutative operators, and faster where rows are so narrow that several of them make one
+// long read.
 template <int THREADS, int COLUMNS, int GROUPS, int UNROLL, int VEC, bool INTERLEAVED, class Op, class Inputs,
           class Outputs>
 DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* tickets, unsigned* partials, Index outer,
@@ -132,8 +136,8 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
     using State = typename Op::State;
     using Raw = typename Inputs::Raw;
     constexpr int OUTERS = THREADS / (COLUMNS * GROUPS), WIDTH = COLUMNS * VEC;
-    // A thread folds this many rounds into one total before it starts another, so that chains of roundings stay short.
-    // Bits of results depend on it.
+    // A thread starts a new total after this many rounds, which keeps chains of rounding errors short. The bits of
+    // results depend on it.
     constexpr int CASCADE = 256;
     const int column = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS % GROUPS;
     const int outer_in_block = threadIdx.x / (COLUMNS * GROUPS);

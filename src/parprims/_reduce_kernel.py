@@ -1,4 +1,4 @@
-"""Reductions by a CUDA kernel: what is generated for an operator, how work is cut, and the launch."""
+"""Reductions by a CUDA kernel: the text generated for an operator, the division of work, and the launch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
-    """How the kernels cut their work on devices of one compute capability.
+class Tuning(_cuda.Tuning):
+    """How the kernels divide their work on devices of one compute capability.
 
-    All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
-    capability alone: one device gives the bits of another of its kind, however many multiprocessors it has.
+    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
+    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
     """
 
     threads: int
@@ -45,11 +45,11 @@ class Tuning:
     long_threads: int
     """Threads of a block that makes several rounds of loads over a long row."""
     bytes_in_flight: int
-    """What a thread loads before it uses the first of it, over all inputs."""
+    """The bytes that a thread loads, from all inputs, before it uses the first of them."""
     blocks: int
-    """A long reduction is cut finer until it has so many blocks, so that each multiprocessor has several."""
+    """A long reduction is divided further until it has this many blocks, so that each multiprocessor has several."""
     rounds: int
-    """The most rounds of loads that a block makes, as long as the partial results fit their scratch."""
+    """The most rounds of loads that a block makes, as long as the partial results fit in their scratch."""
     column_bytes: int
     """The most bytes of totals that a thread keeps when it reduces columns."""
     scratch_bytes: int
@@ -57,12 +57,13 @@ class Tuning:
 
 
 TUNING = {
-    # Chosen by the runs recorded in benches/results/nvidia-h200.json. 528 blocks are four for each of 132.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         threads=256,
         long_threads=512,
         bytes_in_flight=64,
-        blocks=528,
+        blocks=4 * 132,
         rounds=16,
         column_bytes=32,
         scratch_bytes=1 << 19,
@@ -76,7 +77,7 @@ TUNING = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Specialisation:
-    """What the kernels are made for: an operator and a map on inputs of given dtypes.
+    """What the kernels are generated for: an operator and a map on inputs of given dtypes.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class Specialisation:
     outputs : tuple of str
         The dtypes of the arrays that the kernel writes.
     functions : tuple
-        The functions that it is known by, where these can be told apart by identity only.
+        The functions that identify it, if only their identity does.
     """
 
     code: Traced
@@ -108,7 +109,7 @@ class Specialisation:
         return max(self.register_bytes, -(-state_size(self.code.states) // 4) * 4)
 
     def definitions(self) -> str:
-        """Return the CUDA text of what kernels for any layout of the inputs have in common: Op, Map and Outputs."""
+        """Return the CUDA text that kernels for all layouts of the inputs share: Op, Map and Outputs."""
         code = self.code
         members = ((register_type(state), one) for state, one in zip(code.states, code.codes, strict=True))
         return "\n".join(
@@ -163,7 +164,7 @@ class Specialisation:
 def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
     """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
     code = traced(xp, r, inputs)
-    # With an initial element to come, results keep the dtype they are computed in.
+    # If an initial element is still to be combined, results keep the dtype they are computed in.
     return Specialisation(code, code.results if r.initial is None else code.states)
 
 
@@ -171,15 +172,15 @@ _specialisations: Memo[Specialisation] = Memo()
 
 
 def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
-    """Return the specialisation for a call, found again where it was made before; raise Untraceable."""
+    """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
     fn, names = lasting_key(r.fn), dtype_names(r)
     rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None)
     if r.operation is not None and fn is not None:
         key: Any = (r.operation, fn, *rest)
         found = _specialisations.get(key)
         return found or _specialisations.keep(key, specialise(xp, r, names))
-    # What the functions read may have changed: they are known by what they were translated into, and on JAX, which may
-    # call them itself later on, by the functions too, which the specialisation keeps.
+    # Variables that the functions read may have changed, so the key holds their translation. JAX may call the functions
+    # again later, so there the key holds their ids too, and the specialisation keeps them alive.
     made = specialise(xp, r, names)
     if is_jax(xp):
         made = dataclasses.replace(made, functions=(r.fn, r.op.combine))
@@ -211,7 +212,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     columns = inner > 1
     vector = max(1, 16 // max(special.itemsizes))
     if columns:
-        # A thread keeps one total per column: no more of them than fit its registers.
+        # A thread keeps one total per column: no more of them than fit in its registers.
         vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
 
     def is_vectorized(at: int) -> bool:
@@ -221,7 +222,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
 
     vectorized = tuple([is_vectorized(at) for at in range(inputs)])
     if columns and not all(vectorized):
-        # Threads side by side read side by side: without vectors, one element each.
+        # Adjacent threads load adjacent elements: without vectors, one element each.
         vector, vectorized = 1, (False,) * inputs
     unroll = _cuda.power_of_two(tuning.bytes_in_flight // (vector * sum(special.itemsizes)), most=8)
 
@@ -247,7 +248,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         chunks: int = 1,
         totals: int = 0,
     ) -> _cuda.Plan:
-        """Return the plan of one launch, ``totals`` being those of a chunk that go to scratch if there are several."""
+        """Return the plan of one launch. If there are several chunks, each stores ``totals`` states in scratch."""
         launch = _cuda.Launch(
             special.source(vectorized),
             template,
@@ -386,28 +387,32 @@ def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> _cu
 
 
 def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run | None:
-    """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
     layouts = tuple([_cuda.layout(xp, x) for x in r.arrays])
-    bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
 
     def plan() -> _cuda.Plan | None:
-        return make_plan(special, _cuda.tuned(TUNING, _cuda.capability(xp, r.arrays[0])), r, layouts)
+        return make_plan(special, _cuda.tuned_for(TUNING, xp, r.arrays[0]), r, layouts)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        ones, _ = flattened(array(xp, bare.on(*arrays)))
-        return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, special.outputs, strict=True)])
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        arrays = tuple(xp.broadcast_arrays(*arrays))
-        more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
-        return _prepare_totals(xp, special, more)(*arrays)
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            ones, _ = flattened(array(xp, bare.on(*arrays)))
+            return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, special.outputs, strict=True)])
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+            more = bare.of(*arrays, axes=tuple([axis + 1 for axis in bare.axes]))
+            return _prepare_totals(xp, special, more)(*arrays)
+
+        return otherwise, batched
 
     key = (special, r.shape, r.axes, r.keepdims, layouts)
-    return _cuda.ready(xp, r.arrays[0], key, plan, otherwise, batched)
+    return _cuda.ready(xp, r.arrays[0], key, plan, in_program)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:
-    """Return the same where no (outer, n, inner) with one stride each fits the arrays: copies have the axes last."""
+    """Return the same for arrays that cannot be seen as (outer, n, inner) with one stride each: it copies them."""
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     axes, shape = tuple(range(len(kept), len(r.shape))), r.result_shape
     bare = r.on(*(None,) * len(r.arrays))

@@ -1,4 +1,4 @@
-"""A checked reduction, and what all methods of it share: the map, the dtypes, and the making of the result."""
+"""A checked reduction, and what all methods of it share: the map, the dtypes, and the assembly of the result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_nonzero(x: Array) -> Array:
 
 
 OWN_MAPS = (None, conjugate_product, is_nonzero)
-"""No map, and those of the library, of which it is known what they do."""
+"""No map, and the library's own maps, which need no check."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,7 +62,7 @@ class Reduction(Checked):
     single : bool
         Whether the call was given one array and no tuple.
     op : Operator
-        What combines, on plain tuples of arrays as soon as the structure of elements is known.
+        The operator, on plain tuples of arrays as soon as the structure of elements is known.
     axes : tuple of int
         The axes to combine along, counted from the front, in ascending order.
     keepdims : bool
@@ -70,9 +70,9 @@ class Reduction(Checked):
     dtypes : tuple of dtype or None
         What the caller asked for, one for each component.
     initial : tuple or None
-        The element to stand before all others, one entry for each component.
+        The element before all others, one entry for each component.
     operation : optional
-        What the operator can be remembered by (see `lasting_key`), or None.
+        The key by which the operator is remembered (see `lasting_key`), or None.
     """
 
     shape: tuple[int, ...]
@@ -109,7 +109,7 @@ class Reduction(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What a reduction combines, once the map has been applied.
+    """What a reduction combines, after the map has been applied.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ class Values:
     single : bool
         Whether the result is one array and no tuple.
     op : Operator
-        What combines these components.
+        The operator on these components.
     structure : optional
-        How the result is made of arrays (see `_elements`); None for an array or a plain tuple.
+        How the result is assembled from arrays (see `_elements`); None for an array or a plain tuple.
     """
 
     arrays: tuple[Array, ...]
@@ -137,7 +137,7 @@ class Values:
 
 
 def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> Any:
-    """Return components as an element: an array, a tuple, or as the structure has it."""
+    """Return components as an element: an array, a tuple, or a structure."""
     if structure is not None:
         return rebuilt(structure, totals)
     return totals[0] if single else totals
@@ -147,7 +147,7 @@ def assembled(totals: tuple[Array, ...], single: bool, structure: Structure) -> 
 
 
 def check_elements(r: Reduction, dtypes: tuple[Any, ...]) -> None:
-    """Raise unless elements of these dtypes suit the operator, and what was asked for suits the elements."""
+    """Raise unless elements of these dtypes suit the operator, and the options suit the elements."""
     if r.initial is not None and len(r.initial) != len(dtypes):
         raise ValueError(f"initial must have {len(dtypes)} entries, one per component, got {len(r.initial)}")
     if r.dtypes is not None:
@@ -236,7 +236,7 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
 
 
 def check_mapped(xp: Namespace, r: Reduction) -> None:
-    """Raise what a call would on the values of its map, which are found from arrays without elements."""
+    """Raise the errors that a call would raise about the values of its map, found from arrays without elements."""
     none = tuple([xp.reshape(one, (-1,))[:0] for one in r.arrays])
     with computing():
         values = evaluate(xp, r.of(*none, axes=(0,), keepdims=False))
@@ -253,7 +253,8 @@ def _no_identity(r: Reduction, op: Operator) -> str:
 def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...] | None) -> Any:
     """Return the result: shaped, combined with the initial element, in its dtype. No totals means no elements.
 
-    It shares no memory with an input, though an element alone may be one, and what an operator returns.
+    The result shares no memory with an input, although the only element of a reduction may be an input, and what an
+    operator returns may be one too.
     """
     shape, op = r.result_shape, values.op
     like = values.arrays if totals is None else totals
@@ -296,12 +297,12 @@ def empty(xp: Namespace, r: Reduction) -> Any:
     return finish(xp, r, values, totals)
 
 
-# ---- The same as device code ------------------------------------------------------------------------------------
+# ---- Device code ------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A reduction as device code: the traces of map and operator, and the dtypes of all that there is.
+    """A reduction as device code: the traces of map and operator, and all dtypes.
 
     Parameters
     ----------
@@ -316,7 +317,7 @@ class Traced:
     op : Operator
         What was traced, on plain tuples.
     single, structure
-        As of `Values`.
+        As in `Values`.
     """
 
     inputs: tuple[str, ...]
@@ -332,7 +333,7 @@ class Traced:
 
 
 def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Traced:
-    """Return a reduction of inputs of these dtypes, whatever arrays it has, as a kernel's code; or raise Untraceable.
+    """Return a reduction of inputs of these dtypes, for any arrays, as a kernel's code; or raise Untraceable.
 
     Expressions of the map read one element of each input from the variables x0, x1, ...
     """

@@ -1,48 +1,57 @@
-// Scan along one axis: y[o, i, j] = x[o, 0, j] op x[o, 1, j] op ... op x[o, i, j], every element read once and every
-// result written once, in one launch. Follows _common.cuh, _block_reduce.cuh, _block.cuh and _view.cuh.
+// Scan along one axis: y[o, i, j] = x[o, 0, j] op x[o, 1, j] op ... op x[o, i, j]. Every element is read once and every
+// result written once, in one launch. Needs _common.cuh, _block_reduce.cuh, _block.cuh and _view.cuh.
 //
-// A "line" is one (o, j); scan_rows serves arrays whose lines are contiguous or few, scan_columns those whose lines lie
-// side by side. Both are templates over
+// A "line" is one (o, :, j). scan_rows serves arrays whose lines are contiguous or few, scan_columns arrays whose lines
+// are adjacent in memory. Template parameters of both:
 //     Scan       what is scanned:
-//                Scan::Op, the operator (see _block.cuh); Scan::Raw, one element of every input as memory holds it;
-//                Scan::Result, one element of every output; Scan::element(raw), the State of an element;
-//                Scan::result(state, raw, next), the results of one element; Scan::EXCLUSIVE; Scan::STARTS (whether
-//                something stands before the first element of a line); Scan::PEEKS (whether results depend on next,
-//                which has Scan::peek(raw) of the element behind); Scan::IGNORES_FIRST (whether the first member of
-//                the first element of a line is not to be read as it is, but as zero)
-//     Inputs     the arrays read, views of Scan::Raw (see _view.cuh), with Inputs::Buffers<VEC, COUNT>, where COUNT
-//                vectors of VEC elements of every input and output wait in shared memory
-//     Outputs    the arrays written, views of Scan::Result
-//     Starts     what stands before the first elements: starts.load(h, l, j), a State
-//     VEC        how many elements a thread loads and stores at once
+//                Scan::Op                  the operator (see _block.cuh)
+//                Scan::Raw                 one element of every input, of its type in memory
+//                Scan::Result              one element of every output
+//                Scan::Peek                what a result needs of the next element
+//                Scan::element(raw)        the State of an element
+//                Scan::peek(raw)           the Peek of an element
+//                Scan::result(state, raw, next)    the results of one element; next is a Next<Peek>
+//                Scan::before_publishing(number)   called before a tile publishes its state; tests put delays here
+//                Scan::EXCLUSIVE           whether a result leaves out its own element
+//                Scan::STARTS              whether lines have an initial state
+//                Scan::PEEKS               whether results depend on next
+//                Scan::IGNORES_FIRST       whether the first member of a line's first element counts as zero
+//     Inputs     the input arrays: views of Scan::Raw (see _view.cuh). In an Inputs::Buffers<VEC, COUNT>, COUNT vectors
+//                of VEC elements of every input and output can be staged in shared memory
+//     Outputs    the output arrays: views of Scan::Result
+//     Starts     the initial states of lines: starts.load(h, l, j) returns a State
+//     VEC        elements that a thread loads and stores as one vector
+//     CARRY      how a tile gets the prefix of the tiles before it (see Carry)
 //
-// Phases of both kernels:
-//   1. Every thread begins to load its elements of a tile of the line, all before it uses the first, and folds them;
-//      lanes combine by shuffles, warps through shared memory, so that each thread knows what stands before its own
-//      elements in the tile. Always earlier with later: the operator need not be commutative.
-//   2. Where a line has several tiles, a block goes along the line and knows what stands before the next tile, or the
-//      tile publishes its total and learns what stands before it from other blocks (see _block.cuh).
-//   3. Every thread goes over its elements, still in shared memory or registers, from what stands before them, and
-//      stores the results.
-// Nothing is fed to the operator but elements of the line: past its end some are repeated, which changes no result
-// before it. No identity is needed.
-// Order and bits: how elements are grouped depends on the shape and layout alone (tiles of fixed size, from left to
-// right or in groups of 32), never on which block came first, so the same input gives the same bits.
-// Progress: a tile's number is drawn from a counter when its block starts (see draw_ticket).
+// Phases:
+//   1. Every thread loads its elements of a tile, beginning all loads before it uses the first, and combines them.
+//      A scan over lanes by shuffles and over warps through shared memory gives each thread the prefix of its elements
+//      within the tile. Operands stay in order: the operator need not be commutative.
+//   2. If a line has several tiles, either one block goes along the line and carries the prefix from tile to tile, or
+//      every tile publishes its aggregate and gets its prefix from other blocks (see _block.cuh).
+//   3. Every thread goes over its elements again, which are still in registers or shared memory, from their prefix on,
+//      and stores the results.
+// The operator is applied only to elements of the line. Past the end of a line some elements are repeated, which
+// changes no result before the end. No identity is needed.
+// Reproducibility: the grouping of elements depends only on shape and memory layout, never on the order of blocks.
+// Tiles have a fixed size and are combined from left to right, or in groups of 32. The same input gives the same bits.
+// Progress: a block draws its tile's number from a counter when it starts (see draw_ticket).
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 
-// What a result sees of the element behind its own, if there is one.
+// What a result knows of the next element, if there is one.
 template <class Peek>
 struct Next {
     Peek peek;
     bool exists;
 };
 
-// How a tile learns what stands before it. ALONE: it is the only one of its line. SERIAL: the same block had the tile
-// before it, and began to load this one meanwhile; for lines so many that each block may have its own. CHAINED: from
-// the tile before it, which is nearly always done, for tiles are drawn across the lines. LOOK_BACK: from all tiles
-// before it, for lines so few that many tiles of one are in flight.
+// How a tile gets its prefix, that is the state before its first element.
+//     ALONE        the line has no other tile
+//     SERIAL       from the previous tile in the same block, which began to load this tile meanwhile; for so many lines
+//                  that each block may have its own
+//     CHAINED      from the previous tile, which is nearly always done, because tiles are drawn across the lines
+//     LOOK_BACK    from all previous tiles; for so few lines that many tiles of one line are in flight
 enum Carry { ALONE, SERIAL, CHAINED, LOOK_BACK };
 
 template <class State>
@@ -51,7 +60,7 @@ struct Tile {
     StateSlots<State> slots;
 };
 
-// Returns the tile of this block; the same to all its threads.
+// Returns the tile of this block to all its threads.
 template <class State, Carry CARRY>
 DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
     if (CARRY == ALONE || CARRY == SERIAL) return {blockIdx.x, 0u, {nullptr, 0}};
@@ -67,12 +76,12 @@ DEVICE void read_as_first(typename Scan::Raw& raw) {
     if constexpr (Scan::IGNORES_FIRST) raw.x0 = {};
 }
 
-// ---- Lines along which threads lie side by side ---------------------------------------------------------------
+// ---- Threads along the lines: scan_rows -----------------------------------------------------------------------
 
-// LANES threads to a tile of a line: less than a warp, a warp, or several, then THREADS of them. They load and store
-// ROUNDS vectors of VEC elements each, side by side with their neighbours. With DIRECT these are a thread's own
-// elements and stay in registers; otherwise they wait in shared memory, where a thread takes ROUNDS vectors that follow
-// each other, which spares shuffles and leaves registers, and so blocks, to have more loads in flight. `low` is the
+// LANES threads share a tile of a line: part of a warp, a warp, or several warps, which then are all THREADS threads of
+// the block. Each loads and stores ROUNDS vectors of VEC elements, adjacent threads adjacent vectors. With DIRECT these
+// are the thread's own elements and stay in registers. Otherwise they are staged in shared memory, from which a thread
+// takes ROUNDS consecutive vectors. This saves shuffles, and registers, so that more loads are in flight. `low` is the
 // length of the axis low of the views, `read` the length of the inputs, `n` that of the outputs.
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
           class Inputs, class Outputs, class Starts>
@@ -91,16 +100,16 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     if (WARPS == 1) {
         line = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
         exists = line < lines;
-        if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and writes nothing
+        if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and stores nothing
     }
     const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
     const Inputs from = views_at(in, h, l, 0);
     const Outputs to = views_at(out, h, l, 0);
-    // Neighbouring threads read ROUNDS apart: if that is even, gaps after every 8 keep them out of each other's banks.
+    // Adjacent threads read slots that are ROUNDS apart. If that is even, a gap after every 8 avoids bank conflicts.
     constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;
     extern __shared__ uint4 shared[];
     using Buffers = typename Inputs::template Buffers<VEC, THREADS * ROUNDS + THREADS * ROUNDS / GAP>;
-    static_assert(DIRECT || (CARRY == SERIAL ? 2 : 1) * sizeof(Buffers) <= SHARED_BYTES, "as _scan_kernel.py has it");
+    static_assert(DIRECT || (CARRY == SERIAL ? 2 : 1) * sizeof(Buffers) <= SHARED_BYTES, "see _scan_kernel.py");
     auto* const buffers = reinterpret_cast<Buffers*>(shared);
     const auto slot = [&](int at) {
         at += (threadIdx.x - lane) * ROUNDS;
@@ -111,17 +120,17 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     const auto stage = [&](unsigned number) {
 #pragma unroll 4
         for (int r = 0; r < ROUNDS; ++r)
-            stage_vectors<VEC>(from, buffer_of(number), slot(r * WIDTH + lane), begin_of(number) + (r * WIDTH + lane) * VEC,
-                         read);
+            stage_vectors<VEC>(from, buffer_of(number), slot(r * WIDTH + lane),
+                               begin_of(number) + (r * WIDTH + lane) * VEC, read);
         if (CARRY == SERIAL) end_group_of_staged();
     };
     if (!DIRECT) stage(tile.number);
-    Optional<State> start;  // of what stands before the tile
+    Optional<State> start;  // the prefix of the tile
     start.valid = Scan::STARTS;
     if (Scan::STARTS) start.state = starts.load(h, l, 0);
     unsigned number = tile.number;
     do {
-        const Index begin = begin_of(number);  // of the run of WIDTH threads
+        const Index begin = begin_of(number);  // the first element of the run of WIDTH threads
         auto& staged = buffer_of(number);
         Raw raw[DIRECT ? ROUNDS : 1][VEC];
         const auto fetch = [&](int r) -> Raw(&)[VEC] {
@@ -130,15 +139,15 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             if (!Scan::STARTS && r == 0 && lane == 0 && begin == 0) read_as_first<Scan>(found[0]);
             return found;
         };
-        // Of the element behind the run of WIDTH threads, and of the one behind the thread's own if these follow each
-        // other.
+        // The Peek of the element after the run of WIDTH threads, and that of the element after the thread's own
+        // elements, if these are consecutive.
         Peek behind_run, behind;
         if (Scan::PEEKS) {
             Raw beyond[VEC];
             load_along(from, beyond, begin + RUN, read);
             behind_run = Scan::peek(beyond[0]);
         }
-        // Of what stands before the thread's elements in the run, in each round or at all; and of the run.
+        // The prefix of the thread's elements within the run (with DIRECT of each round), and the aggregate of the run.
         State before[DIRECT ? ROUNDS : 1], total;
         if constexpr (DIRECT) {
 #pragma unroll
@@ -182,7 +191,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             if (lane == WIDTH - 1) behind = behind_run;
         }
 
-        Optional<State> prefix;  // of what stands before the warp's run
+        Optional<State> prefix;  // of the warp's run, in the tile and then in the line
         prefix.valid = false;
         if (WARPS > 1) {
             __shared__ State all_totals[CARRY == SERIAL ? 2 : 1][WARPS];
@@ -206,18 +215,20 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
 
         State state;
         const auto results_of = [&](int r, Result(&results)[VEC]) {
-            const bool alone = !prefix.valid && lane == 0 && r == 0;  // nothing stands before the thread's elements
+            const bool alone = !prefix.valid && lane == 0 && r == 0;  // the thread's elements have no prefix
             if (DIRECT || r == 0) {
                 state = before[DIRECT ? r : 0];
                 if (prefix.valid) state = lane > 0 || r > 0 ? Op::combine(prefix.state, state) : prefix.state;
             }
             const Raw(&found)[VEC] = fetch(r);
             const Index i = begin + (DIRECT ? r * WIDTH + lane : lane * ROUNDS + r) * VEC;
-            Peek last = behind;  // of the element behind the vector
+            Peek last = behind;  // the Peek of the element after the vector
             if constexpr (Scan::PEEKS && DIRECT) {
                 last = shuffle_down(Scan::peek(found[0]), 1);
                 const Peek wrapped =
-                    r + 1 < ROUNDS ? shuffle(Scan::peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP_SIZE & -WIDTH) : behind_run;
+                    r + 1 < ROUNDS
+                        ? shuffle(Scan::peek(raw[min(r + 1, ROUNDS - 1)][0]), threadIdx.x % WARP_SIZE & -WIDTH)
+                        : behind_run;
                 if (lane == WIDTH - 1) last = wrapped;
             } else if (Scan::PEEKS && r + 1 < ROUNDS) {
                 Raw following[VEC];
@@ -245,7 +256,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             for (int r = 0; r < ROUNDS; ++r) {
                 Result results[VEC];
                 results_of(r, results);
-                put_vectors(to, results, staged, slot(lane * ROUNDS + r));  // where only this thread has read
+                put_vectors(to, results, staged, slot(lane * ROUNDS + r));  // only this thread reads these slots
             }
             __syncwarp();  // separates the lanes' results from each other's stores
             if (exists) {
@@ -259,12 +270,13 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     } while (CARRY == SERIAL && ++number < tiles);
 }
 
-// ---- Lines that lie side by side ------------------------------------------------------------------------------
+// ---- Threads across the lines: scan_columns -------------------------------------------------------------------
 
-// A thread takes ROWS consecutive elements of VEC adjacent lines. A block is OUTERS x GROUPS x COLUMNS threads: its
-// columns of threads lie side by side, its groups follow each other along the lines. If lines have several tiles,
-// OUTERS is 1. Strips of COLUMNS x VEC lines are what tiles are cut from.
-template <int COLUMNS, int GROUPS, int ROWS, int VEC, Carry CARRY, class Scan, class Inputs, class Outputs, class Starts>
+// A thread takes ROWS consecutive elements of VEC adjacent lines. A block has OUTERS x GROUPS x COLUMNS threads: its
+// columns of threads are adjacent across the lines, its groups follow each other along the lines. If lines have
+// several tiles, OUTERS is 1. A tile is cut from a strip of COLUMNS x VEC lines.
+template <int COLUMNS, int GROUPS, int ROWS, int VEC, Carry CARRY, class Scan, class Inputs, class Outputs,
+          class Starts>
 DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
                          Index low, Index read, Index n, Index inner, unsigned tiles) {
     using Op = typename Scan::Op;
@@ -274,7 +286,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     using Peek = typename Scan::Peek;
     constexpr int THREADS = 256, WIDTH = COLUMNS * VEC, OUTERS = THREADS / (COLUMNS * GROUPS);
     constexpr int IN_WARP = COLUMNS >= WARP_SIZE ? 1 : GROUPS < WARP_SIZE / COLUMNS ? GROUPS : WARP_SIZE / COLUMNS;
-    constexpr int CHUNKS = GROUPS / IN_WARP;  // of the groups, those that share a warp
+    constexpr int CHUNKS = GROUPS / IN_WARP;  // a chunk is the groups that share a warp
     const int column = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS % GROUPS;
     const int outer_in_block = threadIdx.x / (COLUMNS * GROUPS);
     const unsigned strips = (unsigned)((inner + WIDTH - 1) / WIDTH);
@@ -285,7 +297,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     const Index strip = (Index)(tile.line - block_row * strips) * WIDTH;
     Index j = strip + column * VEC;
     const bool exists = o < outer && j < inner;
-    if (o >= outer) o = outer - 1;  // threads without a line repeat another, and write nothing
+    if (o >= outer) o = outer - 1;  // threads without a line repeat another, and store nothing
     if (j >= inner) j = inner - VEC;
     const Index h = low == 1 ? o : o / low, l = low == 1 ? 0 : o - h * low;
     const Inputs from = views_at(in, h, l, j);
@@ -293,7 +305,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     Raw raw[ROWS][VEC];
 #pragma unroll
     for (int u = 0; u < ROWS; ++u) load_across(from, raw[u], min(begin + u, read - 1));
-    Raw behind[VEC];  // the elements behind the thread's own
+    Raw behind[VEC];  // the elements after the thread's own
     if (Scan::PEEKS) load_across(from, behind, min(begin + ROWS, read - 1));
     if (!Scan::STARTS && begin == 0) {
 #pragma unroll
@@ -303,7 +315,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     __shared__ State totals[CHUNKS][OUTERS * WIDTH];
     __shared__ State states_before[CARRY == ALONE ? 1 : WIDTH];
     const int slot = outer_in_block * WIDTH + column * VEC, chunk = group / IN_WARP, place = group % IN_WARP;
-    State before[VEC];  // of what stands before the thread's elements in the chunk
+    State before[VEC];  // the prefix of the thread's elements within the chunk
 #pragma unroll
     for (int k = 0; k < VEC; ++k) {
         State mine = Scan::element(raw[0][k]);
@@ -318,7 +330,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     }
     __syncthreads();  // separates the writes of totals from their reads
     if (CARRY != ALONE) {
-        // A thread to a line where the neighbour is enough, else a warp.
+        // One thread serves a line if the previous tile's state is enough, else a warp does.
         constexpr int EACH = CARRY == CHAINED ? 1 : WARP_SIZE;
         const TileStates<State> states = {tile.slots, (Index)blocks * WIDTH, tiles};
         Scan::before_publishing(tile.number);
@@ -344,7 +356,7 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     bool valid = Scan::STARTS || tile.number > 0;
 #pragma unroll
     for (int k = 0; k < VEC; ++k) {
-        State all = totals[0][slot + k];  // of what stands before the chunk, if anything does
+        State all = totals[0][slot + k];  // becomes the prefix of the chunk, if it has one
         if (valid) {
             const State start = CARRY == ALONE ? starts.load(h, l, j + k) : states_before[slot + k];
             all = chunk > 0 ? Op::combine(start, all) : start;
@@ -359,7 +371,8 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
             const State one = Scan::element(raw[u][k]);
-            const Next<Peek> next = {Scan::peek(u + 1 < ROWS ? raw[min(u + 1, ROWS - 1)][k] : behind[k]), begin + u + 1 < read};
+            const Next<Peek> next = {Scan::peek(u + 1 < ROWS ? raw[min(u + 1, ROWS - 1)][k] : behind[k]),
+                                     begin + u + 1 < read};
             if (Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);
             state[k] = valid || u > 0 ? Op::combine(state[k], one) : one;
             if (!Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);

@@ -1,4 +1,4 @@
-"""Scans, linear recurrences and their derivatives by a CUDA kernel: how work is cut, and the launch."""
+"""Scans, linear recurrences and their derivatives by a CUDA kernel: the division of work, and the launch."""
 
 from __future__ import annotations
 
@@ -21,44 +21,46 @@ from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
-    """How the kernels cut their work on devices of one compute capability.
+class Tuning(_cuda.Tuning):
+    """How the kernels divide their work on devices of one compute capability.
 
-    All fields decide how elements are grouped, so that the bits of results depend on them. They depend on the compute
-    capability alone: one device gives the bits of another of its kind, however many multiprocessors it has.
+    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
+    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
     """
 
     threads: int
     """Threads of a block; a block that holds a whole line in registers may have twice as many."""
     line_bytes: int
-    """What a thread keeps in registers, of its elements and what stands before them, where a tile is a whole line."""
+    """Bytes of elements and their prefixes that a thread keeps in registers, where a tile is a whole line."""
     tile_bytes: int
     """The same where a line has several tiles."""
     shared_bytes: int
-    """What a thread keeps in shared memory."""
+    """Bytes that a thread keeps in shared memory."""
     column_bytes: int
-    """What a thread keeps in registers of its elements, for lines that lie side by side."""
+    """Bytes of elements that a thread keeps in registers, for lines that are adjacent in memory."""
     columns: int
-    """Threads side by side across lines that lie side by side: with vectors of 16 bytes, 128 bytes."""
+    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes."""
     column_state_bytes: int
-    """The most bytes of states a thread keeps for the lines it serves side by side."""
+    """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
-    """A single line is cut finer until it has this many tiles, so that every multiprocessor has one."""
+    """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
     chained_lines: int
-    """Lines from which on a tile waits for the tile before it alone: tiles are then drawn across the lines."""
+    """From this number of lines on, tiles are chained: they are drawn across the lines, and a tile waits for the one
+    before it alone."""
     serial_lines: int
-    """Lines from which on a block goes along each, and loads a tile while it works on the one before."""
+    """From this number of lines on, one block goes along each line. It loads a tile while it works on the last one."""
     serial_threads: int
     """Threads of such a block."""
     serial_bytes: int
-    """What each of them keeps in shared memory of each tile."""
+    """Bytes of each tile that a thread of such a block keeps in shared memory."""
     serial_resident: int
-    """Such blocks that are to fit a multiprocessor."""
+    """The number of such blocks that are to fit on a multiprocessor."""
 
 
 TUNING = {
-    # Chosen by the runs recorded in benches/results/nvidia-h200.json, which has 132 multiprocessors.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         threads=256,
         line_bytes=320,
         tile_bytes=160,
@@ -68,7 +70,7 @@ TUNING = {
         column_state_bytes=32,
         tiles=132,
         chained_lines=128,
-        serial_lines=1056,
+        serial_lines=8 * 132,
         serial_threads=128,
         serial_bytes=160,
         serial_resident=4,
@@ -81,14 +83,14 @@ TUNING = {
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """How the work of a launch is cut.
+    """How the work of a launch is divided.
 
     Parameters
     ----------
     template, arguments :
         The function template, and its arguments before the types.
     lengths : tuple of (str, int)
-        The numbers it is given behind the arrays.
+        The numbers it is given after the arrays.
     grid, block, shared_bytes, resident_blocks : int
         As in `Launch`.
     tiles : int
@@ -155,7 +157,7 @@ def make_plan(
     if columns:
         vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
     accesses = accesses_of(vector)
-    # Stores that are not vectors, or columns that are not, are best where neighbouring threads take neighbours.
+    # Without vectors, of outputs or in columns, memory access is best if adjacent threads access adjacent elements.
     if "STRIDED" in (accesses if columns else accesses[inputs:]):
         vector = 1
         accesses = accesses_of(vector)
@@ -208,7 +210,7 @@ def make_plan(
 def _cut_columns(
     special: Specialisation, tuning: Tuning, vector: int, lines: int, low: int, read: int, n: int, inner: int
 ) -> _Work:
-    """Return how lines that lie side by side are cut, ``lines`` times ``inner`` of them."""
+    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them."""
     block = 256
     most = max(1, min(16, tuning.column_bytes // (vector * special.raw_bytes)))
     groups = _cuda.power_of_two(-(-n // most), up=True)
@@ -241,10 +243,10 @@ def _cut_rows(
     read: int,
     n: int,
 ) -> _Work:
-    """Return how lines along which threads lie side by side are cut."""
+    """Return the division of work for lines along which adjacent threads are placed."""
     _, sizes = special.places(accesses)
     vectors = -(-n // vector)
-    # Narrow elements would be unpacked in registers, and those of strided arrays come one by one.
+    # Narrow elements would be unpacked in registers, and elements of strided arrays are loaded one by one.
     direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
     kept_bytes = vector * special.raw_bytes + special.state_bytes
     waiting = _rounds(tuning.shared_bytes, vector * sum(sizes))
@@ -299,13 +301,13 @@ def _cut_rows(
 
 
 def _rounds(nbytes: int, vector_bytes: int) -> int:
-    """Return how many vectors a thread may have in shared memory: if even, an eighth of the memory is left empty."""
+    """Return how many vectors of a thread fit in shared memory. An even number takes an eighth more, for the gaps."""
     most = max(1, nbytes // vector_bytes)
     return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
 
 
 def _carry(tuning: Tuning, tiles: int, lines: int) -> str:
-    """Return how a tile learns what stands before it, by the names of `Carry` in _scan.cu."""
+    """Return how a tile gets its prefix, by the names of `Carry` in _scan.cu."""
     return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"
 
 
@@ -315,7 +317,7 @@ def _carry(tuning: Tuning, tiles: int, lines: int) -> str:
 def refusal(xp: Namespace, call: Call) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     arrays = call.arrays
-    if isinstance(call, Recurrence):  # whose way carries the derivative
+    if isinstance(call, Recurrence):  # the dispatch adds its derivative
         arrays = tuple([_derivatives.detached(x) for x in arrays])
     reason = _cuda.refusal(xp, arrays)
     if reason is not None:
@@ -353,36 +355,41 @@ def _prepare_outputs(xp: Namespace, special: Specialisation, call: Call) -> _cud
 
 
 def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | None:
-    """Return what launches the kernel on arrays of the layouts of these, or None if there is no plan for them."""
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
     layouts = tuple([_cuda.layout(xp, x) for x in call.arrays])
     shapes = tuple([tuple(x.shape) for x in call.arrays])
     ndim, axis = len(call.shape), call.axis
-    bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
     def plan() -> _cuda.Plan | None:
-        tuning = _cuda.tuned(TUNING, _cuda.capability(xp, call.arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, call.arrays[0])
         return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        # What is one for the whole batch has length 1 along its axis; along that of the scan starts have.
-        lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
-        shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
-        whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
-        found = _array_form(bare)(xp, bare.on(*whole))
-        return found if isinstance(found, tuple) else (found,)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = dataclasses.replace(call, arrays=(None,) * len(call.arrays), key=None)
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        size = max(x.shape[0] for x in arrays)
-        arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
-        more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
-        return _prepare_outputs(xp, special, more)(*arrays)
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            # An array that is the same for the whole batch has length 1 along its axis; so have starts along the
+            # scan's.
+            lengths = [x.shape[axis - ndim] if x.ndim >= ndim - axis else 1 for x in arrays]
+            shapes = [(*bare.shape[:axis], length, *bare.shape[axis + 1 :]) for length in lengths]
+            whole = [xp.broadcast_to(x, one) for x, one in zip(arrays, shapes, strict=True)]
+            found = _array_form(bare)(xp, bare.on(*whole))
+            return found if isinstance(found, tuple) else (found,)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            size = max(x.shape[0] for x in arrays)
+            arrays = tuple([xp.reshape(x, (x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:])) for x in arrays])
+            more = dataclasses.replace(bare, arrays=arrays, shape=(size, *bare.shape), axis=axis + 1)
+            return _prepare_outputs(xp, special, more)(*arrays)
+
+        return otherwise, batched
 
     key = (special, call.shape, axis, call.reverse, call.n, shapes, layouts)
-    return _cuda.ready(xp, call.arrays[0], key, plan, otherwise, batched)
+    return _cuda.ready(xp, call.arrays[0], key, plan, in_program)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
-    """Return the same where no (high, low, n, inner) with one stride each fits the arrays: it does for copies."""
+    """Return the same for arrays that cannot be seen as (high, low, n, inner) with one stride each: it copies them."""
     count, bare = len(call.inputs), call.on(*(None,) * len(call.arrays))
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -399,7 +406,7 @@ def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Shapes and axes that between them reach every kernel: threads that have a row each, a few to a row, a warp or a block;
+# Shapes and axes that together reach every kernel: rows of one thread, of a few threads, of a warp, and of a block;
 # rows in tiles that are chained or look back; columns alone, narrow and wide, and in tiles.
 _LAYOUTS = (
     ((1 << 16, 3), 1),
@@ -418,7 +425,7 @@ _LAYOUTS = (
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield the name and the plan of scans, recurrences and adjoints that reach every way of the two templates."""
+    """Yield the name and the plan of scans, recurrences and adjoints that reach every branch of the two templates."""
     for shape, axis in _LAYOUTS:
         for dtype in ("int8", "float32"):
             yield _case("add", (dtype,), shape, axis)

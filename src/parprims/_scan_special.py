@@ -1,6 +1,6 @@
-"""What CUDA kernels for scans, linear recurrences and their derivatives are made for: the text that is generated.
+"""The text that is generated for CUDA kernels of scans, linear recurrences and their derivatives.
 
-`specialised` finds it for a call. `_scan_kernel` cuts the work and launches.
+`specialised` returns it for a call. `_scan_kernel` divides the work and launches.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from parprims._trace import (
 )
 
 BEFORE_PUBLISHING = ""
-"""CUDA statements that a block runs before it tells others of its tile, whose number is ``tile``: a place for tests to
-put a delay."""
+"""CUDA statements that a block runs before it publishes the state of its tile, whose number is ``tile``. Tests put a
+delay here."""
 
 # ---- The derivatives of a recurrence ----------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Adjoint(Checked):
-    """The derivatives of a linear recurrence by b and, if its solution x is given, by a.
+    """The derivatives of a linear recurrence with respect to b and, if its solution x is given, to a.
 
-    The arrays are a, the derivative g by x, and x, of one shape. With m[n] = conj(a[n+1]) (g[n+1] + m[n+1]) from the
-    other end, the first is l[n] = g[n] + m[n] and the second l[n] conj(x[n-1]), where that is zero for the first x.
+    The arrays are a, the derivative g with respect to x, and x, of one shape. With
+    m[n] = conj(a[n+1]) (g[n+1] + m[n+1]), computed from the other end, the first derivative is l[n] = g[n] + m[n]. The
+    second is l[n] conj(x[n-1]), zero for the first x.
     """
 
     shape: tuple[int, ...]
@@ -77,13 +78,13 @@ class Adjoint(Checked):
 
 
 def _adjoint_element(a: Array, g: Array, *_: Array) -> tuple[Array, Array]:
-    """Return the map m -> conj(a) (g + m), as `_nan_unless_finite` would have it."""
+    """Return the map m -> conj(a) (g + m), in the form of `_nan_unless_finite`."""
     a = namespace_of(a).conj(a)
     return _nan_unless_finite(a, a * g)
 
 
 def _adjoint_result(_: Array, m: Array, _a: Array, g: Array, *x_and_before: Array) -> tuple[Array, Array]:
-    """Return the derivatives by b and a of one element, given the m that stands there and the x before it."""
+    """Return the derivatives of one element with respect to b and a, given its m and the previous x."""
     xp = namespace_of(g)
     *_, before, exists = x_and_before
     by_b = g + m
@@ -92,13 +93,13 @@ def _adjoint_result(_: Array, m: Array, _a: Array, g: Array, *x_and_before: Arra
 
 
 def _nan_unless_finite(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (a, b) with a NaN for b where a is not finite, by which it is told from a product that overflowed."""
+    """Return (a, b), with NaN for b if a is not finite. This tells such an a from a product that overflowed."""
     xp = namespace_of(a)
     return a, xp.where(a - a == 0, b, xp.full_like(b, math.nan))
 
 
 def _select(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Compose two affine maps where a product of coefficients that overflowed, times zero, is zero."""
+    """Compose two affine maps. A product of coefficients that overflowed, times zero, counts as zero."""
     (a, b), (c, d) = earlier, later
     xp = namespace_of(a)
     product = c * a
@@ -112,17 +113,17 @@ _SELECT = Operator(_select, name="recurrence", components=2)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Specialisation:
-    """What the kernels are made for: an operator on inputs of given dtypes, and what becomes of the states.
+    """What the kernels are generated for: an operator on inputs of given dtypes, and how results are made of states.
 
     Parameters
     ----------
     inputs, states, outputs, starts : tuple of str
         The dtypes of the arrays read, of the components combined, of the arrays written, and of the arrays that hold
-        what stands before the first elements.
+        the initial states of lines.
     definitions : str
-        The CUDA text of Operator, Scan and Starts, which kernels for any layout of the arrays have in common.
+        The CUDA text of Operator, Scan and Starts, which kernels for all layouts of the arrays share.
     function : callable, optional
-        The function that it is known by, where that can be told by identity only.
+        The function that identifies it, if only its identity does.
     """
 
     inputs: tuple[str, ...]
@@ -139,7 +140,7 @@ class Specialisation:
 
     @property
     def raw_bytes(self) -> int:
-        """The bytes of the registers that a thread takes for one element of every input: narrow ones are unpacked."""
+        """The bytes of registers for one element of every input: a thread unpacks narrow ones."""
         return sum(-(-dtype_bits(name) // 32) * 4 for name in self.inputs)
 
     @property
@@ -148,9 +149,9 @@ class Specialisation:
         return tuple([dtype_bits(name) // 8 for name in (*self.inputs, *self.outputs)])
 
     def places(self, accesses: Sequence[str]) -> tuple[list[int | None], list[int]]:
-        """Return where in shared memory the vectors of each array wait, and the itemsizes of all places.
+        """Return where in shared memory the vectors of each array are staged, and the itemsizes of all places.
 
-        A constant input has none. An output takes the place of an input of its width, or one of its own.
+        A constant input has no place. An output takes the place of an input of its width, or one of its own.
         """
         count = len(self.inputs)
         places: list[int | None] = []
@@ -167,7 +168,7 @@ class Specialisation:
         return places, sizes
 
     def source(self, accesses: Sequence[str]) -> str:
-        """Return the CUDA text of the kernels for arrays that are reached in these ways."""
+        """Return the CUDA text of the kernels for arrays that are accessed in these ways."""
         places, sizes = self.places(accesses)
         count = len(self.inputs)
         types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
@@ -194,7 +195,7 @@ class Specialisation:
 def _views(
     name: str, record: str, letter: str, types: list[str], accesses: Sequence[str], places: Sequence[int | None]
 ) -> list[str]:
-    """Return the lines, but for the last, of a structure of views of records (see _view.cuh)."""
+    """Return the lines, except the last, of a structure of views of records (see _view.cuh)."""
     fields = [f"{letter}{at}" for at in range(len(types))]
     visits = (
         f"visit(views.{field}, &Record::{field}, &Vectors<N>::{field}, "
@@ -242,27 +243,27 @@ def _specialise(
     outputs : tuple of (int, str)
         For each output, the component it holds and its dtype.
     starts : tuple of str or tuple of scalars, optional
-        What stands before the first element: the dtypes of arrays that hold it, or the element itself.
+        The initial state of a line: the dtypes of arrays that hold it, or the state itself.
     constant_start : bool
-        Whether ``starts`` is the element itself.
+        Whether ``starts`` is the state itself.
     exclusive : bool
-        Whether a result leaves its own element out.
+        Whether a result leaves out its own element.
     element : callable, optional
-        Makes the components of a state from those of the inputs.
+        Makes the components of a state from elements of the inputs.
     result : callable, optional
-        Makes the results from the components of a state, those of the inputs, the input ``peeks`` of the element
-        behind and whether there is one; otherwise they are components of the state.
+        Makes the results from the components of a state, elements of the inputs, the next element of the input
+        ``peeks``, and whether that exists. Without it, results are components of the state.
     peeks : int
         The number of that input.
     ignores_first : bool
-        Whether the first input of the first element of a line without a start is read as zero.
+        Whether the first input counts as zero in the first element of a line without a start.
     immutable : bool
         Whether arrays of the caller's library never change.
     """
     for name in (*inputs, *states, *(dtype for _, dtype in outputs)):
         if name not in C_TYPES:
             raise Untraceable(f"the kernel has no dtype {name}")
-    # What operators see of elements has the dtypes of the states, the last one's where inputs are more.
+    # Operators see elements in the dtypes of the states, and in the last one's if there are more inputs than states.
     wide = (*states, *(states[-1],) * (len(inputs) - len(states)))
 
     def working(code: str, name: str) -> tuple[tuple[str, str]]:
@@ -291,7 +292,7 @@ def _specialise(
         start = [literal(one, name) for one, name in zip(starts, states, strict=True)]
     elif len(arrays) == len(states):
         start = [started(at, state) for at, state in enumerate(states)]
-    elif arrays:  # a state before a recurrence: x with a coefficient that nothing reads
+    elif arrays:  # the state before a recurrence: x, with a coefficient that is not read
         start = [literal(1, states[0]), started(0, states[1])]
     else:
         start = []
@@ -346,7 +347,7 @@ Call = Scan | Recurrence | Adjoint
 
 
 def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: tuple[str, ...]) -> Specialisation:
-    """Return the specialisation of a call for inputs and starts of these dtypes, whatever arrays it has."""
+    """Return the specialisation of a call for inputs and starts of these dtypes, for any arrays."""
     if isinstance(call, Scan):
         working = tuple([dtype_name(one) for one in call.working])
         check_components(call.op, call.working)
@@ -389,7 +390,7 @@ _specialisations: Memo[Specialisation] = Memo()
 
 
 def specialised(xp: Namespace, call: Call) -> Specialisation:
-    """Return the specialisation of a call, found again where it was made before; raise Untraceable."""
+    """Return the specialisation of a call, a remembered one if there is one; raise Untraceable."""
     inputs, starts = (tuple([dtype_name(x.dtype) for x in ones]) for ones in (call.inputs, call.starts))
     rest: tuple[Any, ...] = (type(call), xp, mode(xp), inputs, starts)
     known: Any = True
@@ -403,8 +404,8 @@ def specialised(xp: Namespace, call: Call) -> Specialisation:
         key: Any = (known, *rest)
         found = _specialisations.get(key)
         return found or _specialisations.keep(key, specialisation(xp, call, inputs, starts))
-    # What the operator reads may have changed: it is known by what it was translated into, and on JAX, which may call
-    # it itself later on, by the function too, which the specialisation keeps.
+    # Variables that the operator reads may have changed, so the key holds its translation. JAX may call the operator
+    # again later, so there the key holds its id too, and the specialisation keeps it alive.
     assert isinstance(call, Scan)
     made = dataclasses.replace(specialisation(xp, call, inputs, starts), function=call.op.combine)
     key = (made.definitions, id(made.function) if is_jax(xp) else 0, *rest)

@@ -1,20 +1,21 @@
-// Stable sort along the last axis of an array of rows, by the least significant digit first.
+// Stable sort along the last axis of an array of rows.
 //
 // Three kernels, by the length n of a row:
-//   sort_lanes     n <= 32: a lane to a key, which it compares with all others of its row to count how many go before
-//                  its own; equal keys are looked for only where two want one place. Nothing moves before the end.
-//   sort_rows      n <= 8192, as far as shared memory holds keys and where they come from: a warp or a block to a row,
-//                  which stays in registers and shared memory for all digits. Values wait until their places are known
-//                  and move once.
-//   sort_tiles     Long rows: after count_digits, which counts the digits of all keys, each launch sorts by one digit,
-//                  with one read and one write.
+//   sort_lanes     n <= 32: one lane holds one key. It compares the key with all others of its row; the number of
+//                  smaller keys is its place. Equal keys are counted only if two lanes claim the same place.
+//   sort_rows      n <= 8192, if keys and their original positions fit in shared memory: radix sort, least significant
+//                  digit first, by a warp or a block for each row. The row stays in registers and shared memory for all
+//                  digits. Values move once, when their places are known.
+//   sort_tiles     long rows: radix sort with one launch for each digit, which reads and writes every key once.
+//                  count_digits first counts the digits of all keys.
 //
 // Template parameters:
 //   Order     the keys and their order: Key (an unsigned integer as wide as a key), KIND, INFINITE (the bits of
 //             infinity), DESCENDING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
-//             differ). Keys are moved as the bits they are; `ordered` says where they go.
-//   Asked...  what is asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V that
-//             move as the keys do) and Indices<Index> (where the keys come from).
+//             differ). Keys are moved with their bits unchanged; ordered(key) is compared.
+//   Asked...  the results asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V
+//   that
+//             move with the keys) and Indices<Index> (the original positions of the sorted keys).
 //
 // The kernels of long rows are in _sort_tiles.cu.
 
@@ -28,7 +29,8 @@ using Position = long long;
 
 enum Kind { BOOL, SIGNED, UNSIGNED, FLOATING };
 
-// Returns an unsigned integer in the order asked for: equal where keys are, the largest (descending, least) for NaN.
+// Returns an unsigned integer in the order asked for. It is the same for equal keys, and the largest (if DESCENDING the
+// smallest) for NaN.
 template <class Order>
 DEVICE typename Order::Key ordered(typename Order::Key bits) {
     using Key = typename Order::Key;
@@ -37,11 +39,12 @@ DEVICE typename Order::Key ordered(typename Order::Key bits) {
     if (Order::KIND == BOOL) key = bits != 0;
     if (Order::KIND == SIGNED) key = bits ^ SIGN;
     if (Order::KIND == FLOATING && sizeof(Key) == 4) {
-        // A sum is never -0, and all that are NaN have the same bits, all set but the sign.
+        // Adding 0 makes -0 to +0, and every NaN to the same one, whose bits are all set but the sign.
         key = (Key)__float_as_uint(__fadd_rn(__uint_as_float((unsigned)bits), 0.0f));
         key ^= (Key)((int)key >> 31) | SIGN;
     } else if (Order::KIND == FLOATING) {
-        // A magnitude with its sign, counted from -infinity: NaN of either sign lie above +infinity and become one.
+        // From sign and magnitude to a number counted from -infinity. NaN of either sign is above +infinity, where the
+        // minimum makes all NaN the same.
         const Key negative = bits & SIGN ? (Key)~(Key)0 : (Key)0;
         key = (Key)((bits ^ (negative | SIGN)) - negative - (Key)(SIGN - Order::INFINITE));
         key = min(key, (Key)(2 * Order::INFINITE + 1));
@@ -54,7 +57,7 @@ DEVICE unsigned digit_of(typename Order::Key bits, int shift) {
     return (unsigned)(ordered<Order>(bits) >> shift) & ((1u << BITS) - 1);
 }
 
-// ---- What is asked for ------------------------------------------------------------------------------------------
+// ---- Results ----------------------------------------------------------------------------------------------------
 
 // The sorted keys.
 template <class Key>
@@ -62,7 +65,7 @@ struct Keys {
     Key* out;
 };
 
-// Elements that move as their keys do. In long rows they go by way of `own`, temporary memory of the same size.
+// Elements that move with their keys. The launches for long rows use `own`, temporary memory of the same size.
 template <class V>
 struct Move {
     const V* in;
@@ -70,8 +73,9 @@ struct Move {
     V* out;
 };
 
-// Where the keys of a row come from. In long rows these are numbers of type Place on the way, in `own`, which is
-// temporary memory, and in `aside`. Rows in `aside` are `apart` bytes an element longer than these numbers.
+// The original positions of the sorted keys. For long rows they are numbers of type Place between launches, alternately
+// in temporary memory, `own`, and in `aside`. Every element of the rows in `aside` takes `apart` bytes more than such a
+// number.
 template <class Index, class Place = Index>
 struct Indices {
     Place* own;
@@ -80,9 +84,9 @@ struct Indices {
     int apart;
 };
 
-// ---- Rows that a warp holds, a key to a lane --------------------------------------------------------------------
+// ---- Rows of at most 32 keys: one key for each lane -------------------------------------------------------------
 
-// A thread has a key of each of ROWS rows, which lie THREADS / LANES rows apart.
+// A thread has one key of each of ROWS rows, which are THREADS / LANES rows apart. LANES threads share a row.
 template <int THREADS, int LANES, int ROWS, class Order>
 struct SortedLanes {
     using Key = typename Order::Key;
@@ -91,7 +95,7 @@ struct SortedLanes {
     Position row, rows, at;  // the first row, how many there are, and this thread's element of the first
     int n, lane, places[ROWS];
 
-    static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys read at once
+    static constexpr int TOGETHER = LANES * sizeof(Key) < 16 ? LANES : 16 / sizeof(Key);  // keys of a vector
     using Vector = typename Word<TOGETHER * sizeof(Key)>::Type;
 
     DEVICE SortedLanes(const Key* keys_in, Position count, int length) : in(keys_in), rows(count), n(length) {
@@ -103,7 +107,7 @@ struct SortedLanes {
         const int first = threadIdx.x - lane;
         const Key* from = in + at;
         Key keys[ROWS];
-        // Lanes without a key stand behind all others, whatever those are.
+        // Lanes without a key hold the largest key. They come after all others, because their numbers are higher.
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) keys[i] = exists(i) ? ordered<Order>(from[step(i)]) : (Key)~(Key)0;
 #pragma unroll
@@ -116,7 +120,7 @@ struct SortedLanes {
             if (exists(i)) atomicExch(&owners[i][first + places[i]], lane);
         }
         __syncwarp();  // separates the writes of owners from their reads
-        bool equals = false;  // two lanes want one place
+        bool equals = false;  // whether two lanes claim one place
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) equals |= exists(i) && owners[i][first + places[i]] != lane;
         if (__any_sync(ALL_LANES, equals))
@@ -128,7 +132,7 @@ struct SortedLanes {
             }
     }
 
-    // Returns how many of a row's keys `counts`, which is given a key and its lane.
+    // Returns for how many keys of a row counts(key, lane) is true.
     template <class Counts>
     DEVICE static int counted(const Vector* row, Counts counts) {
         int count = 0;
@@ -143,7 +147,7 @@ struct SortedLanes {
     }
 
     DEVICE bool exists(int i) const { return lane < n && row + i * (THREADS / LANES) < rows; }
-    DEVICE int step(int i) const { return i * (THREADS / LANES) * n; }  // from the first element to element i
+    DEVICE int step(int i) const { return i * (THREADS / LANES) * n; }  // from this thread's first element to its i-th
 
     DEVICE void answer(Keys<Key> keys) const { move(in + at, keys.out); }
 
@@ -185,19 +189,19 @@ DEVICE void sort_lanes(const typename Order::Key* keys, Position rows, Position 
     (sorted.answer(asked), ...);
 }
 
-// ---- Rows that a warp or a block holds ------------------------------------------------------------------------
+// ---- Rows in the registers of a warp or a block ---------------------------------------------------------------
 
-// GROUP threads to a row, and THREADS to a block; digits of BITS bits. FULL promises that each thread has ITEMS keys.
-// With SOURCES each key is followed by where it comes from.
+// GROUP threads hold a row, and a block has THREADS threads. Digits have BITS bits. FULL promises that each thread has
+// ITEMS keys. With SOURCES, every key is kept with its original position.
 template <int THREADS, int GROUP, int ITEMS, int BITS, bool FULL, bool SOURCES, class Order>
 struct SortedRows {
     using Key = typename Order::Key;
     static constexpr int SIZE = GROUP * ITEMS, DIGITS = 1 << BITS, WARPS = GROUP / WARP;
-    static_assert(GROUP == WARP || GROUP == THREADS, "a barrier for every digit, and each row has its own digits");
+    static_assert(GROUP == WARP || GROUP == THREADS, "every digit has barriers, and rows skip different digits");
     struct Shared {
         Key keys[SIZE];
         unsigned short sources[SOURCES ? SIZE : 1];
-        alignas(16) unsigned counts[WARPS][DIGITS];  // so that a thread reads those of 4 digits at once
+        alignas(16) unsigned counts[WARPS][DIGITS];  // aligned so that a thread reads the counts of 4 digits at once
         unsigned sums[DIGITS / WARP + 1], needed;
     };
 
@@ -224,7 +228,7 @@ struct SortedRows {
             if (SOURCES) sources[i] = (unsigned short)at;
             if (exists(i)) differing |= ordered<Order>(keys[i]) ^ first;
         }
-        unsigned needed = 0;  // by digit
+        unsigned needed = 0;  // a bit for each digit in which keys of the row differ
 #pragma unroll
         for (int shift = 0; shift < Order::WIDTH; shift += BITS)
             needed |= (unsigned)(__any_sync(ALL_LANES, (differing >> shift & (DIGITS - 1)) != 0) != 0) << shift / BITS;
@@ -241,7 +245,7 @@ struct SortedRows {
 
     DEVICE void sort_by(Shared& shared, int shift) {
         unsigned digits[ITEMS];
-        // Elements past the end have the largest digit and stand behind all others, so there they stay.
+        // Elements past the end have the largest digit and come last. So they stay there.
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
             digits[i] = exists(i) ? digit_of<Order, BITS>(keys[i], shift) : DIGITS - 1;
@@ -260,10 +264,10 @@ struct SortedRows {
         }
     }
 
-    // Calls write(i, at) for the elements of this thread, `at` being where they go in the row.
+    // Calls write(i, at) for the elements of this thread, where `at` is the element's place in the sorted row.
     template <class Write>
     DEVICE void each(Write write) const {
-        asm volatile("" ::: "memory");  // else the compiler has the addresses of all arrays at once, in more registers
+        asm volatile("" ::: "memory");  // else the compiler computes the addresses of all arrays first: more registers
         if (row >= rows) return;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)

@@ -1,4 +1,4 @@
-"""The CUDA kernels of sorts: how their work is cut, and the launches of a call."""
+"""The CUDA kernels of sorts: the division of their work, and the launches of a call."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
 
 
 class RowTile(NamedTuple):
-    """How rows of up to ``longest`` keys are sorted: ``group`` threads to a row, ``digit`` bits a pass.
+    """A tile for rows of up to ``longest`` keys: ``group`` threads sort a row, by ``digit`` bits in each pass.
 
-    A block has ``block`` threads, and ``resident`` blocks are to fit a multiprocessor (0: any). Where something moves
-    with keys of 4 bytes and not all threads have as many, registers suffice for rows of up to ``uneven``.
+    A block has ``block`` threads, and ``resident`` blocks are to fit on a multiprocessor (0: any number). If something
+    moves with keys of 4 bytes and not all threads have the same number of keys, registers suffice for rows of up to
+    ``uneven`` keys.
     """
 
     longest: int
@@ -31,77 +32,89 @@ class RowTile(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
-    """The sizes of the kernels' work on devices of one compute capability. Results do not depend on them.
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernels use on devices of one compute capability. Results do not depend on them.
 
     Parameters
     ----------
     lanes : int
-        Rows of up to so many keys have a lane for each key.
+        Rows of up to this many keys have one lane for each key.
     each : int
-        A thread has keys of so many of these rows, where there are enough of them.
+        A thread has keys of this many such rows, if there are enough rows.
     rows : tuple of RowTile
-        The ways to sort longer rows in one launch, first choice first.
+        The tiles for longer rows that are sorted in one launch, first choice first.
     few : tuple of RowTile
-        What comes before ``rows`` for keys of at most 4 bytes, where there are fewer rows than half of ``blocks``.
+        Tiles that come before ``rows`` for keys of at most 4 bytes, if there are fewer rows than half of ``blocks``.
     shared_bytes : int
-        The most shared memory of a block that sorts rows in one launch: every architecture has it.
+        The most shared memory of a block that sorts rows in one launch. Every architecture has that much.
     alone, together : tuple of (bytes, threads, items, resident)
         The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
         of a block, the elements of a thread, and the blocks on a multiprocessor.
     blocks : int
-        The multiprocessors of the device: where there would be fewer blocks than these, tiles are smaller.
+        One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
     counters : int
         The most blocks that count digits.
     counting : int
         The threads of such a block for each 32 bits of a key.
     chunk : int
-        The fewest keys that such a block counts.
+        The least number of keys that such a block counts.
     besides : int
-        Counts and the words between tiles may take so many bytes, and a twentieth of the memory of keys and values.
+        The scratch for digit counts and look-back words is at most this many bytes, plus a twentieth of the memory of
+        keys and values.
     counts : int
-        Integers of 32 bits count the keys of rows up to this length; two of their bits have another use.
+        Integers of 32 bits count the keys of rows up to this length; two of their bits are status bits.
     segment : int
-        Words between tiles always have 32 bits: in longer rows they count the keys of a segment of this length.
+        Look-back words always have 32 bits: in longer rows they count the keys of a segment of this length.
     places : int
         Integers of 32 bits number the keys of rows up to this length.
     """
 
-    lanes: int = 32
-    each: int = 4
-    rows: tuple[RowTile, ...] = (
-        RowTile(128, 32, 128, digit=5),
-        RowTile(1024, 32, 128),
-        RowTile(8192, 256, 256, uneven=6144),
-        RowTile(8192, 384, 384, resident=2),
-    )
-    few: tuple[RowTile, ...] = (RowTile(128, 32, 128, digit=5), RowTile(1024, 256, 256), RowTile(8192, 512, 512))
-    shared_bytes: int = 64 << 10
-    alone: tuple[tuple[int, int, int, int], ...] = (
-        (1, 512, 18, 2),
-        (2, 512, 20, 2),
-        (4, 384, 28, 2),
-        (8, 384, 12, 3),
-    )
-    together: tuple[tuple[int, int, int, int], ...] = (
-        (2, 512, 16, 2),
-        (4, 512, 18, 2),
-        (8, 384, 15, 2),
-        (16, 384, 5, 3),
-    )
-    blocks: int = 132
-    counters: int = 1056
-    counting: int = 256
-    chunk: int = 16384
-    besides: int = 1 << 20
-    counts: int = 2**30 - 1
-    segment: int = 2**29
-    places: int = 2**32
+    lanes: int
+    each: int
+    rows: tuple[RowTile, ...]
+    few: tuple[RowTile, ...]
+    shared_bytes: int
+    alone: tuple[tuple[int, int, int, int], ...]
+    together: tuple[tuple[int, int, int, int], ...]
+    blocks: int
+    counters: int
+    counting: int
+    chunk: int
+    besides: int
+    counts: int
+    segment: int
+    places: int
+
+    scaled = ("blocks", "counters")
 
 
-TUNING = {90: Tuning()}
-"""The sizes by compute capability. Those of 9.0 were chosen on an H200, whose speeds are in
-benches/results/nvidia-h200.json."""
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
+        lanes=32,
+        each=4,
+        rows=(
+            RowTile(128, 32, 128, digit=5),
+            RowTile(1024, 32, 128),
+            RowTile(8192, 256, 256, uneven=6144),
+            RowTile(8192, 384, 384, resident=2),
+        ),
+        few=(RowTile(128, 32, 128, digit=5), RowTile(1024, 256, 256), RowTile(8192, 512, 512)),
+        shared_bytes=64 << 10,
+        alone=((1, 512, 18, 2), (2, 512, 20, 2), (4, 384, 28, 2), (8, 384, 12, 3)),
+        together=((2, 512, 16, 2), (4, 512, 18, 2), (8, 384, 15, 2), (16, 384, 5, 3)),
+        blocks=132,
+        counters=8 * 132,
+        counting=256,
+        chunk=16384,
+        besides=1 << 20,
+        counts=2**30 - 1,
+        segment=2**29,
+        places=2**32,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
 
 
 # ---- What a kernel is made for ----------------------------------------------------------------------------------
@@ -112,7 +125,7 @@ _INDICES = {"int32": "int", "int64": "long long"}
 
 @dataclasses.dataclass(frozen=True)
 class Specialisation:
-    """What the text of a kernel depends on: dtypes by name, and what is asked for.
+    """What the text of a kernel depends on: dtypes by name, and the results asked for.
 
     ``values`` are the bytes of an element of each; ``index`` is the dtype of indices, or None without them. If
     ``keyed`` the results begin with the keys.
@@ -131,7 +144,7 @@ class Specialisation:
 
     @property
     def moves(self) -> bool:
-        """Whether anything moves as the keys do."""
+        """Whether anything moves with the keys."""
         return bool(self.values or self.index)
 
     @property
@@ -167,7 +180,7 @@ class Specialisation:
         )
 
     def asked_of_row(self) -> Iterator[Parameter]:
-        """Yield what is asked of a row that leaves at once: its keys, values and indices."""
+        """Yield the results of a sort in one launch: its keys, values and indices."""
         if self.keyed:
             yield Struct(Pointer("out0", self.word), type=f"Keys<{self.word}>")
         for at, nbytes in enumerate(self.values):
@@ -187,10 +200,10 @@ def plan(
     outputs: tuple[tuple[tuple[int, ...], str], ...],
     shape: tuple[int, ...],
     address: int,
-    capability: int = 90,
+    tuning: Tuning | None = None,
 ) -> Plan:
     """Return the launches that sort the last axis of contiguous arrays whose keys begin at an address modulo 16."""
-    n, rows, sizes = shape[-1], math.prod(shape[:-1]), _cuda.tuned(TUNING, capability)
+    n, rows, sizes = shape[-1], math.prod(shape[:-1]), tuning or TUNING[90]
     if n <= sizes.lanes:
         return _plan_lanes(spec, sizes, outputs, rows, n)
     tile = _row_tile(spec, sizes, rows, n)
@@ -202,7 +215,7 @@ def plan(
 def _plan_lanes(
     spec: Specialisation, sizes: Tuning, outputs: tuple[tuple[tuple[int, ...], str], ...], rows: int, n: int
 ) -> Plan:
-    """Return the launch that sorts rows of a key to a lane."""
+    """Return the launch that sorts rows with one lane for each key."""
     block, lanes = 256, _cuda.power_of_two(n, up=True)
     each = sizes.each if rows * lanes >= 16 * block * sizes.blocks else 1
     numbers = Numbers()
@@ -223,7 +236,7 @@ def _plan_lanes(
 
 
 def _row_tile(spec: Specialisation, sizes: Tuning, rows: int, n: int) -> tuple[RowTile, int] | None:
-    """Return the first way that fits rows, and the shared memory of each; None if none does."""
+    """Return the first tile that fits the rows, and the shared memory of a row; None if none fits."""
     few = rows < sizes.blocks // 2 and spec.key_bytes <= 4
     for tile in (*(sizes.few if few else ()), *sizes.rows):
         length = -(-n // tile.group) * tile.group
@@ -243,7 +256,7 @@ def _plan_rows(
     tile: RowTile,
     size: int,
 ) -> Plan:
-    """Return the launch that sorts rows which a warp or a block holds, given how, and the shared memory of each."""
+    """Return the launch that sorts rows in a warp or a block, given the tile and the shared memory of a row."""
     items, together = -(-n // tile.group), tile.block // tile.group
     digit, full, shared_bytes = min(tile.digit, spec.bits), n == tile.group * items, together * size
     numbers = Numbers()
@@ -291,7 +304,7 @@ class _TilesPlan:
         self.items, self.tiles = items, -(-self.n // (self.threads * items))
 
     def _choose_rows_together(self) -> None:
-        """Sort rows together as far as their counts and words fit the memory there is for them, in turn with others."""
+        """Choose the rows of a batch: as many as there is memory for their counts and look-back words."""
         spec, rows, radix, tiles = self.spec, self.rows, self.radix, self.tiles
         self.segment = max(1, self.sizes.segment // (self.threads * self.items)) if self.count_bytes > 4 else 0  # tiles
         words_bytes = radix * (4 * tiles + (self.count_bytes * -(-tiles // self.segment) if self.segment else 0))
@@ -318,13 +331,13 @@ class _TilesPlan:
         self.chunks = -(-n // self.chunk)
 
     def _reserved(self, name: str, type_: str, nbytes: int) -> Pointer:
-        """Return the address of so much of the call's own memory."""
+        """Return the address of so many bytes of the call's own memory."""
         offset = self.numbers(name, self.temporary_bytes)
         self.temporary_bytes += -(-nbytes // 256) * 256
         return Pointer("temporary", type_, bytes=offset)
 
     def _moves(self, name: str, type_: str, nbytes: int) -> Pointer | None:
-        """Return the address of memory for one more copy of the elements, if they need it."""
+        """Return the address of memory for another copy of the elements, if they need it."""
         return self._reserved(name, type_, self.rows * self.n * nbytes) if self.passes > 1 else None
 
     def plan(self, outputs: tuple[tuple[tuple[int, ...], str], ...]) -> Plan:
@@ -340,7 +353,7 @@ class _TilesPlan:
         chunk, chunks = numbers("chunk", self.chunk), numbers("chunks", self.chunks)
         vectors = numbers("word_vectors", -(-self.words_bytes // 16))
         words = self._reserved("words_offset", "unsigned", self.words_bytes)
-        single = self.chunks == 1  # one block counts a row, and need not find zeros
+        single = self.chunks == 1  # one block counts a row, so counts need not be zero before
         count = _WORDS[self.count_bytes]
         counts = (
             self._reserved("counts_offset", count, self.counts_bytes)
@@ -380,10 +393,10 @@ class _TilesPlan:
         )
 
     def _on_the_way(self) -> tuple[Struct, list[Parameter]]:
-        """Return where keys are on their way, and where what moves with them is.
+        """Return where launches read and write keys, and where they read and write what moves with the keys.
 
-        On the way the keys and indices of a row wait in the memory of its result as far as that goes; wide indices
-        fill it, and every second launch leaves the keys out.
+        Between launches, the keys and indices of a row are kept in the memory of its result, as far as they fit. Wide
+        indices fill it, and every second launch then does not write keys.
         """
         spec, place_bytes = self.spec, self.place_bytes
         key, place = spec.word, _WORDS[place_bytes]
@@ -397,7 +410,7 @@ class _TilesPlan:
             last = f"out{len(spec.values) + spec.keyed}"
             place_temporary = self._moves("places_offset", place, place_bytes)
             aside, places_apart = Pointer(last, place), index_bytes - place_bytes
-            if not spec.keyed and self.passes > 2:  # two write keys on the way once
+            if not spec.keyed and self.passes > 2:  # two launches write keys that are not results
                 if spec.key_bytes + place_bytes <= index_bytes:
                     behind: Number = self.numbers("keys_behind_places", self.n * place_bytes)
                     key_out, keys_apart = Pointer(last, key, bytes=behind), index_bytes - spec.key_bytes
@@ -481,21 +494,25 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         names = [dtype_name(dtype) for dtype in dtypes]
         spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
         results = (names if spec.keyed else []) + ([index] if index else [])
-        return plan(spec, tuple((shape, name) for name in results), shape, address, _cuda.capability(xp, arrays[0]))
+        tuning = _cuda.tuned_for(TUNING, xp, arrays[0])
+        return plan(spec, tuple((shape, name) for name in results), shape, address, tuning)
 
-    rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
-        return result
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
+            return result
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        arrays = tuple(xp.broadcast_arrays(*arrays))
-        call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
-        return prepare(xp, call)(*arrays)
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            arrays = tuple(xp.broadcast_arrays(*arrays))
+            call = dataclasses.replace(rows, arrays=arrays, axis=len(shape))
+            return prepare(xp, call)(*arrays)
+
+        return otherwise, batched
 
     key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address)
-    return _cuda.ready(xp, arrays[0], key, made, otherwise, batched)
+    return _cuda.ready(xp, arrays[0], key, made, in_program)
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

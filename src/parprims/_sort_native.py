@@ -1,7 +1,7 @@
-"""Sorts by the libraries' own routines: one function for each library, since each has an order of its own.
+"""Sorts by the libraries' own routines: one function for each library, because each has its own order.
 
-Where a library's order of the keys is ours, its sort computes the result. Elsewhere, and where anything moves with the
-keys, the library finds the indices that sort (`_by_indices`), if need be of integers in our order.
+If a library orders the keys as we do, its sort computes the result. Otherwise, and if anything moves with the keys, the
+library's argsort gives the indices (`_by_indices`). It sorts integers in our order if its own order is different.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def prepare(xp: Namespace, call: Sorting) -> Sort:
 
 
 def _numpy(xp: Namespace, call: Sorting) -> Sort:
-    """NumPy's order is ours, but for bfloat16. Its stable sort is its fastest only where it counts digits."""
+    """NumPy's order is ours, except for bfloat16. Its stable sort is its fastest only if it counts digits."""
     keys, axis = call.keys, call.axis
     is_float = dtype_kind(keys.dtype) == "float"
     counts_digits = not is_float and dtype_bits(keys.dtype) <= 16
@@ -47,14 +47,14 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
     if is_float and keys.size >= _SEARCHED:
         return _in_direction(xp, call, lambda x: _floats_in_numpy(xp, x, axis))
     stable = is_float or counts_digits
-    if not call.descending:  # with as little around NumPy's own as there can be
+    if not call.descending:  # with as little around NumPy's own routine as possible
         kind: Any = "stable" if stable else "quicksort"
         return lambda x: (np.sort(x, axis, kind),)
     return _in_direction(xp, call, lambda x: xp.sort(x, axis=axis, stable=stable))
 
 
 def _cupy(xp: Namespace, call: Sorting) -> Sort:
-    """CuPy's order is ours, but for floats: NaN with a sign come first."""
+    """CuPy's order is ours, except for floats: NaN with a sign come first."""
     return _by_standard(xp, call, dtype_kind(call.keys.dtype) != "float")
 
 
@@ -69,7 +69,7 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
 
 
 def _jax(_xp: Namespace, call: Sorting) -> Sort:
-    """JAX takes subnormals for 0 on a CPU, so it sorts integers in our order, in one compiled program."""
+    """JAX on a CPU takes subnormal numbers for 0, so it sorts integers in our order, in one compiled program."""
     return _jax_program(call.keyed, call.indices, call.axis, call.descending, call.stable)
 
 
@@ -79,7 +79,7 @@ def _other(xp: Namespace, call: Sorting) -> Sort:
 
 
 def _standard_keeps_order(xp: Namespace, keys: Array) -> bool:
-    """Return whether a library has our order, of which only the standard is known: that leaves NaN and bool open."""
+    """Return whether a library known only by the standard has our order. The standard leaves NaN and bool open."""
     kind = dtype_kind(keys.dtype)
     return kind in ("int", "uint") or (kind == "float" and array_api_compat.is_array_api_strict_namespace(xp))
 
@@ -88,7 +88,7 @@ def _standard_keeps_order(xp: Namespace, keys: Array) -> bool:
 
 
 def _by_standard(xp: Namespace, call: Sorting, is_ours: bool) -> Sort:
-    """Return a sort by the standard's routines, whose order of these keys may be ours."""
+    """Return a sort by the standard's routines. ``is_ours`` tells whether they order these keys as we do."""
     if not (call.keys_alone and is_ours):
         return _by_indices(xp, call, is_ours, stable=call.stable)
     axis, stable = call.axis, call.stable
@@ -107,7 +107,7 @@ def _in_direction(xp: Namespace, call: Sorting, ascending: Callable[[Array], Arr
 
 
 def _by_indices(xp: Namespace, call: Sorting, is_ours: bool, *, stable: bool) -> Sort:
-    """Return a sort that moves everything to where the library's argsort says, of integers if its order is not ours."""
+    """Return a sort by the library's argsort. It is given integers in our order if the library's order is not ours."""
     axis, keyed, indices = call.axis, call.keyed, call.indices
     argsort = functools.partial(xp.argsort, axis=axis, descending=call.descending, stable=stable)
 
@@ -129,15 +129,15 @@ def _signed(xp: Namespace, keys: Array) -> Array:
     return keys ^ xp.iinfo(keys.dtype).min
 
 
-# Arrays shorter than this are sorted stably sooner than searched for zeros and NaN.
+# Below this length, a stable sort takes less time than the search for zeros and NaN.
 _SEARCHED = 1000
 
 
 def _floats_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return NumPy's array of floats sorted, equal elements in their order, by its sort that is not stable.
+    """Return NumPy's array of floats sorted stably, by NumPy's sort that is not stable, which is many times faster.
 
-    That one is many times faster. What is equal but differs in its bits are only zeros, of two signs, and NaN, of which
-    it may even change the bits: these are taken from x, row by row, where a sorted row has as many of them.
+    The only equal elements whose bits differ are zeros of both signs, and NaN, whose bits that sort may even change.
+    These elements are copied from x, row by row, to the sorted rows, which have as many of them.
     """
     y = xp.sort(x, axis=axis, stable=False)
     given, found = xp.moveaxis(x, axis, -1), xp.moveaxis(y, axis, -1)
@@ -157,7 +157,7 @@ def _jax_program(keyed: bool, indices: bool, axis: int, descending: bool, stable
         ordered = ordered_integers(jax.numpy, keys)
         if descending:
             ordered = ~ordered
-        exact = ordered.dtype == keys.dtype  # the keys can be told from the integers
+        exact = ordered.dtype == keys.dtype  # the integers determine the keys
         operands: tuple[Array, ...] = () if not keyed else values if exact else (keys, *values)
         if indices:
             operands += (jax.lax.broadcasted_iota(index_dtype(jax.numpy), keys.shape, axis),)

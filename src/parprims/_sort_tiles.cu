@@ -1,55 +1,56 @@
-// Stable sort of rows that are too long for a block, by the least significant digit first (see _sort.cu).
+// Stable radix sort of rows that are too long for a block, least significant digit first (see _sort.cu).
 //
-// count_digits counts the digits of all keys. Then each launch of sort_tiles sorts by one digit. Keys go from the input
-// to the output by way of a temporary array, in turn.
+// count_digits counts the digits of all keys. Then each launch of sort_tiles sorts by one digit. The first launch reads
+// the input. Launches write to a temporary array and to the output alternately, the last one to the output.
 //
 // Template parameters besides those in _sort.cu:
-//   Count     an integer that counts the keys of a row, with 2 bits to spare.
-//   Place     an integer that numbers the keys of a row.
+//   Count     an integer that can count the keys of a row, with 2 bits to spare
+//   Place     an integer that can number the keys of a row
 //
 // Phases of sort_tiles:
-//   1. A block draws a ticket, which gives the launch (tickets are counted through all launches) and the tile. So a
-//      tile only ever waits for tiles that have been begun. The launch gives the digit: of all digits those that are
-//      not the same in a whole row are sorted by, and launches that are left over end here. Nobody asks the host.
-//   2. Each warp counts its digits. The block sums the warps' counts digit by digit and publishes them, so that they
-//      are there when later tiles look for them; a scan over digits gives places in the tile.
-//   3. Each warp ranks its keys among its equal digits: ballots for every bit leave the lanes with the same digit,
-//      whose last counts the place of the digit on.
-//   4. Keys go to their places in shared memory, and meanwhile the tiles before finish.
-//   5. A thread for each digit looks back over the tiles before: it adds up what they have counted, until one has
-//      published the sum of all tiles up to itself. The first tile of a row starts from the scan of the row's digits.
-//   6. Keys, then values, leave shared memory in runs of equal digits, side by side.
-// Many rows whose counts would take more memory than there is for them are sorted in turns: the same launches once more
-// for the next rows, which the tickets tell.
+//   1. A block draws a ticket, which determines its launch and its tile. (Tickets are counted through all launches.) So
+//      a tile only waits for tiles that have started. The launch determines the digit. Only digits in which keys of one
+//      row differ are sorted by; a launch without such a digit ends at once. The host is not asked.
+//   2. Each warp counts its digits. The block sums the counts of its warps for every digit and publishes them, before
+//      later tiles look for them. A scan over the digits gives their places in the tile.
+//   3. Each warp ranks its keys among those with equal digits: a ballot for every bit leaves the mask of lanes with the
+//      same digit, and the last of those lanes advances the place of the digit.
+//   4. Keys go to their places in shared memory, while earlier tiles finish.
+//   5. One thread for each digit looks back: it adds up the aggregates of the previous tiles, until it comes to one
+//   that
+//      has published its inclusive prefix. The first tile of a row starts from the scan of the row's digit counts.
+//   6. Keys, then values, are stored from shared memory, in runs of equal digits by adjacent threads.
+// If the counts of all rows would take too much memory, rows are sorted in batches: the same launches are repeated for
+// the next rows. The ticket determines the batch.
 //
-// Words between blocks: 2 bits say what a word is, the counts of the tile (AGGREGATE) or those of all tiles up to it
-// (PREFIX). The rest counts, so that no fence is needed. Launches in turn give
-// the 2 bits another meaning, under which the last word of every tile of the launch before reads as not there yet;
-// therefore the words are zeroed once (by count_digits) and not for every digit.
-// A word has 32 bits. The tiles of rows that are longer than it can count are divided into segments (Count has 64 bits
-// then), whose first tiles start from 0, and a word of 64 bits for each digit says what goes before a segment. The last
-// tile of the segment before publishes it, as the first tile of the row does for the first segment.
+// Look-back words: 2 bits are the status of a word, AGGREGATE (the count of the tile) or PREFIX (the inclusive prefix:
+// the count of all tiles up to it). The other bits are the count. Both arrive together, so no fence is needed. The
+// highest bit is inverted in every other launch. Then the last word that a tile published in the previous launch reads
+// as not published, and words are zeroed once (by count_digits), not for every digit.
+// A look-back word has 32 bits. If a row is too long for them, its tiles are divided into segments, and Count has 64
+// bits. The first tile of a segment then starts from 0, and a word of 64 bits for each digit is the exclusive prefix of
+// the segment. The last tile of the previous segment publishes it, or for the first segment the first tile of the row.
 //
 // A. Adinets and D. Merrill, Onesweep: A Faster Least Significant Digit Radix Sort for GPUs, arXiv:2206.01784, 2022.
 
 namespace sorting {
 
-// The scratch that is zero between calls begins with this word: the tickets drawn in its low bits, and above them the
-// digits that are not the same in a whole row. The counts of digits follow where several blocks count a row.
+// The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. The bits from
+// NEEDED on are a set of digits: those in which keys of one row differ.
 struct alignas(16) Control {
     unsigned long long word;
 };
-static_assert(sizeof(Control) == 16, "_sort_kernel.py places what follows");
+static_assert(sizeof(Control) == 16, "_sort_kernel.py computes the offsets of what follows");
 constexpr int NEEDED = 56;
 constexpr unsigned long long TICKETS = (1ull << NEEDED) - 1;
 
-// Rows of n keys in `tiles` tiles each; so many of them are sorted `together`, in turn with others.
+// Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time.
 struct Extent {
     Position rows, together, n, tiles;
 };
 
-// What launches tell each other by: `counts` of the digits of every row, which are zero between calls where several
-// blocks count a row, and `words` between the tiles.
+// Scratch that the launches share: `counts` of the digits of every row, which are zero between calls if several blocks
+// count a row, and the look-back `words` of the tiles.
 template <class Count>
 struct Scratch {
     Control* control;
@@ -64,7 +65,7 @@ struct RadixPasses {
     static constexpr int RADIX = 1 << DIGIT, PASSES = (Order::WIDTH + 7) / 8;
 };
 
-// Returns where it stands how many keys of a row have each value of a digit.
+// Returns the counts of the values of one digit of a row.
 template <class Order, class Count>
 DEVICE Count* counts_of(Count* counts, Position row, int pass) {
     return counts + (row * RadixPasses<Order>::PASSES + pass) * RadixPasses<Order>::RADIX;
@@ -87,22 +88,22 @@ DEVICE unsigned long long read_word(const unsigned long long* from) {
     return word;
 }
 
-// Returns the first of the rows that are sorted together, in turn with others, and takes from a ticket those of the
-// launches for the rows before.
+// Returns the first row of the batch that a ticket belongs to, and makes the ticket its number in that batch. A batch
+// has `tickets` tickets and `together` rows.
 DEVICE Position first_together(Position& ticket, Position tickets, Position together) {
     Position first = 0;
     for (; ticket >= tickets; ticket -= tickets) first += together;
     return first;
 }
 
-// Counts the digits of all keys of the rows sorted together, `chunk` of a row in each of its `chunks` blocks, and
-// zeroes `vectors` times 16 bytes of words. Keys are loaded VECTOR at a time.
+// Counts the digits of all keys of a batch. Each row has `chunks` blocks, and each of them counts `chunk` keys. Also
+// zeros `vectors` times 16 bytes of look-back words. A thread loads VECTOR keys as one vector.
 template <int THREADS, int VECTOR, class Order, class Count>
 DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, Extent extent, Position chunk,
                          Position chunks, Position vectors) {
     using Key = typename Order::Key;
     constexpr int WIDTH = Order::WIDTH, RADIX = RadixPasses<Order>::RADIX, PASSES = RadixPasses<Order>::PASSES;
-    constexpr int WORDS = (PASSES + 3) / 4, DIGITS = PASSES / WORDS;  // 32 bits of a key, and the digits of those
+    constexpr int WORDS = (PASSES + 3) / 4, DIGITS = PASSES / WORDS;  // words of 32 bits in a key, digits in a word
     using Counts = digits::DigitCounts<DIGITS, RADIX>;
     const Position rows = extent.rows, together = extent.together, n = extent.n;
     extern __shared__ uint4 dynamic[];
@@ -122,11 +123,11 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     const Key first = ordered<Order>(keys[0]);
     const int lane = threadIdx.x % WARP;
     const Counts counter;
-    // Adds a number of keys to the counts of the digits that a key has in one of its words.
+    // Adds `number` to the counts of all digits in one word of a key.
     const auto add = [&](Key key, int word, unsigned number) {
         counter.add(counts, word, (unsigned)(key >> word * 32 % WIDTH), number);
     };
-    unsigned like_first = 0;  // how many keys with the first one's upper word are not yet counted there
+    unsigned like_first = 0;  // keys that have the upper word of the first key and are not yet counted by it
     const auto count = [&](Key bits, bool together) {
         const Key key = ordered<Order>(bits);
         add(key, 0, 1);
@@ -136,9 +137,9 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
         else
             add(key, 1, 1);
     };
-    constexpr int AHEAD = 4;  // loads of a thread under way
+    constexpr int AHEAD = 4;  // loads of a thread in flight
     Position at = begin + (Position)threadIdx.x * VECTOR;
-    for (; at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; at += AHEAD * THREADS * VECTOR) {  // all threads
+    for (; at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; at += AHEAD * THREADS * VECTOR) {  // uniform
         using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
         Vector vectors[AHEAD];
 #pragma unroll
@@ -157,14 +158,14 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     if (like_first) add(first, 1, like_first);
     __syncthreads();  // separates the additions from the reads
 
-    if (threadIdx.x < WARP) {  // a lane for each digit that may be needed: not all keys have the first one's
-        const unsigned its = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
+    if (threadIdx.x < WARP) {  // a lane for each digit, which is needed unless all keys are alike in it
+        const unsigned first_digit = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
         const bool differs =
-            lane < PASSES && Counts::sum(counts, lane / DIGITS, its, lane % DIGITS) != (unsigned)(end - begin);
+            lane < PASSES && Counts::sum(counts, lane / DIGITS, first_digit, lane % DIGITS) != (unsigned)(end - begin);
         const unsigned long long needed = __ballot_sync(ALL_LANES, differs);
         if (lane == 0 && needed) atomicOr(&scratch.control->word, needed << NEEDED);
     }
-    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // side by side in shared memory
+    for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // in the order of shared memory
         const int word = at / (RADIX * DIGITS), value = at / DIGITS % RADIX, digit = at % DIGITS;
         const Count number = Counts::sum(counts, word, value, digit);
         Count* to = counts_of<Order>(scratch.counts, row, word * DIGITS + digit) + value;
@@ -175,12 +176,12 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
     }
 }
 
-// The keys of long rows on their way. Launches write them in turn to `temporary` and to the side of the result, `out`,
-// the last one there; rows in `out` are `apart` bytes an element longer than their keys. If `keyless` the result has no
-// keys, and the last launch leaves them out. So does every launch to the side of the result where `through` is given,
-// which is where the places of keys wait on that side: the next launch reads the keys of the input through them.
+// Where the launches read and write the keys of long rows. They write to `temporary` and to `out` alternately, the last
+// one to `out`. Every element of the rows in `out` takes `apart` bytes more than a key. If `keyless`, the result has no
+// keys, and the last launch does not write them. If `through` is given, `out` is used for the original positions of the
+// keys instead: no launch writes keys there, and the next one gathers them from the input through these positions.
 template <class Key, class Place>
-struct KeysOnTheWay {
+struct KeyBuffers {
     const Key* in;
     Key* temporary;
     Key* out;
@@ -197,25 +198,25 @@ struct SortedTile {
     static constexpr int PASSES = RadixPasses<Order>::PASSES;
     static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
     static constexpr bool SEGMENTS = sizeof(Count) > sizeof(unsigned);
-    static constexpr unsigned AGGREGATE = 1u << 30, PREFIX = 2u << 30;   // 0: not there yet
-    static constexpr Count KNOWN = (Count)1 << (8 * sizeof(Count) - 1);  // what goes before a segment
+    static constexpr unsigned AGGREGATE = 1u << 30, PREFIX = 2u << 30;   // 0: not published
+    static constexpr Count KNOWN = (Count)1 << (8 * sizeof(Count) - 1);  // set in a published prefix of a segment
     static_assert(RADIX <= THREADS && SIZE < 1 << 16, "a thread for each digit, and 16 bits for a place");
 
     struct Drawn {
-        Position row, tile, begin;  // the row of those sorted together, the tile in it, its first element in the array
+        Position row, tile, begin;  // the row in the batch, the tile in the row, its first element in the array
         int length, shift;
         bool first, last, into_out, odd;
     };
 
-    unsigned places[(ITEMS + 1) / 2];  // + 1, in the tile, of what this thread has read, two to a word
-    unsigned bins[(ITEMS + 3) / 4];    // the digits of what it writes, four to a word
-    const Count* bases;                // for each digit, what is to be added to a place in the tile
-    const Drawn* drawn;                // these two in shared memory
+    unsigned places[(ITEMS + 1) / 2];  // 1 + the place in the tile of each element that this thread read, two to a word
+    unsigned bins[(ITEMS + 3) / 4];    // the digits of the elements that it writes, four to a word
+    const Count* bases;                // in shared memory: what to add to a place in the tile, for each digit
+    const Drawn* drawn;                // in shared memory
     bool left, full;
 
-    // Draws a tile and moves its keys; `left` tells whether there was a digit left to sort by. A `segment` has so many
-    // tiles.
-    DEVICE SortedTile(KeysOnTheWay<Key, Place> moving, Scratch<Count> scratch, Extent extent, unsigned segment) {
+    // Draws a tile and moves its keys. `left` becomes whether there was a digit left to sort by. A segment has
+    // `segment` tiles.
+    DEVICE SortedTile(KeyBuffers<Key, Place> moving, Scratch<Count> scratch, Extent extent, unsigned segment) {
         const Position together = extent.together;
         const unsigned tiles = (unsigned)extent.tiles;
         __shared__ Drawn shared;
@@ -238,19 +239,19 @@ struct SortedTile {
         unsigned digits[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) digits[i] = digit_of<Order, DIGIT>(keys[i], shift);
-        if (!full)  // elements past the end have the largest digit and stand behind all others
+        if (!full)  // elements past the end have the largest digit and come after all others
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i)
                 if (place_of(i) >= shared.length) digits[i] = RADIX - 1;
         unsigned(&own)[RADIX] = counts[threadIdx.x / WARP];
         count_in_warp<DIGIT>(digits, own);
 
-        // What a word means in launches of odd number differs by its highest bit.
+        // In launches of odd number, the highest bit of a word is inverted.
         const unsigned flip = shared.odd ? PREFIX : 0;
         const Count flip_base = shared.odd ? KNOWN : 0;
         const unsigned tile = (unsigned)shared.tile, in_segment = SEGMENTS ? tile % segment : tile;
         unsigned* mine = scratch.words + (shared.row * tiles + tile) * RADIX + threadIdx.x;
-        Count* base = nullptr;  // that of the segment, behind the words of all tiles
+        Count* base = nullptr;  // the prefix of the segment; these words follow those of all tiles
         if (SEGMENTS)
             base = reinterpret_cast<Count*>(scratch.words + together * tiles * RADIX) +
                    (shared.row * ((tiles - 1) / segment + 1) + tile / segment) * RADIX + threadIdx.x;
@@ -263,7 +264,7 @@ struct SortedTile {
                 else if (SEGMENTS)
                     publish_word(mine, (count | PREFIX) ^ flip);
             });
-        Count before = 0;  // of the row's keys, those that go before the tile's with this thread's digit
+        Count before = 0;  // how many keys of the row go before those of the tile that have this thread's digit
         if (tile == 0) {
             const Count all = threadIdx.x < RADIX ? take(scratch.counts) : 0;
             before = exclusive_scan<THREADS, RADIX>(all, threadIdx.x, sums);
@@ -279,7 +280,7 @@ struct SortedTile {
         rank_in_warp<DIGIT>(digits, own, [&](int i, unsigned next) {
             exchange[next - 1] = keys[i];
             places[i / 2] = i % 2 ? places[i / 2] | next << 16 : next;
-            asm("" : "+r"(places[i / 2]));  // else the compiler keeps each in a register
+            asm("" : "+r"(places[i / 2]));  // else the compiler keeps each place in a register of its own
         });
         if (threadIdx.x < RADIX) {
             Count known = SEGMENTS && tile > 0 ? read_word(base) : 0;
@@ -294,7 +295,7 @@ struct SortedTile {
             }
             if (SEGMENTS && in_segment == segment - 1 && tile < tiles - 1)
                 publish_word(base + RADIX, ((before + count) | KNOWN) ^ flip_base);
-            offsets[threadIdx.x] = before - start;  // modulo the range of Count
+            offsets[threadIdx.x] = before - start;  // may wrap around
         }
         __syncthreads();  // separates the writes of keys and offsets from their reads
 
@@ -303,7 +304,7 @@ struct SortedTile {
             keys[k] = exchange[k * THREADS + threadIdx.x];
             digits[k] = digit_of<Order, DIGIT>(keys[k], shift);
             bins[k / 4] = k % 4 ? bins[k / 4] | digits[k] << k % 4 * 8 : digits[k];
-            asm("" : "+r"(bins[k / 4]));  // else the compiler keeps each in a register
+            asm("" : "+r"(bins[k / 4]));  // else the compiler keeps each digit in a register of its own
         }
         if (moving.keyless && (shared.last || (moving.through && shared.into_out))) return;
         write(keys, shared.into_out ? out : moving.temporary, [&](int k) { return digits[k]; });
@@ -330,7 +331,7 @@ struct SortedTile {
                 if (i * WARP < length) to[i] = from[i * WARP];
     }
 
-    // Loads keys through the places they have in the row, which wait in the registers of the keys if they fit.
+    // Gathers keys from the input through their positions. These are loaded into the registers of the keys if they fit.
     DEVICE void gather(Key (&to)[ITEMS], const Key* from, const Place* through) const {
         from += row_begin();
         if constexpr (sizeof(Place) == sizeof(Key)) {
@@ -353,12 +354,12 @@ struct SortedTile {
         const Position blocks = together * tiles;
         Position ticket = word & TICKETS;
         const Position first = first_together(ticket, blocks * PASSES, together);
-        if (ticket == blocks * PASSES - 1)  // nobody will draw any more, or not before more digits are counted
+        if (ticket == blocks * PASSES - 1)  // the last of this batch; the next comes after more digits are counted
             control = first + together < rows ? (word & TICKETS) + 1 : 0;
         int launch = 0;
         for (; ticket >= blocks; ticket -= blocks) ++launch;
         const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
-        const unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves what is in order already
+        const unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves keys that need no sorting
         const int wanted = __popc(needed);
         Drawn drawn;
         drawn.row = row, drawn.tile = block - row * tiles;
@@ -372,8 +373,8 @@ struct SortedTile {
         return drawn;
     }
 
-    // Returns how many of a row's keys have this thread's digit, and leaves zero in its place, in the last launch also
-    // in those of digits that were not sorted by.
+    // Returns how many keys of a row have this thread's digit, and zeros the count. The last launch also zeros the
+    // counts of digits that were not sorted by.
     DEVICE Count take(Count* totals) const {
         Count* counts = counts_of<Order>(totals, drawn->row, drawn->shift / 8) + threadIdx.x;
         const Count count = *counts;
@@ -383,10 +384,10 @@ struct SortedTile {
         return count;
     }
 
-    // Returns how many keys go before a tile's with this thread's digit, given its word in the tile before and how many
-    // tiles there are before. The first of them says all, so that nothing is read before it.
+    // Returns how many keys of the previous `tiles` tiles have this thread's digit, given the word of the last of them.
+    // The first of them publishes a prefix at once, so that no word before it is used.
     DEVICE static unsigned look_back(const unsigned* word, int tiles, unsigned flip) {
-        constexpr int AHEAD = 8;  // words asked for together
+        constexpr int AHEAD = 8;  // loads in flight
         unsigned sum = 0;
         while (true) {
             unsigned seen[AHEAD];
@@ -428,7 +429,7 @@ struct SortedTile {
             rearrange(held, drawn->into_out ? aside : indices.own);
     }
 
-    // Writes what belongs to the keys that this thread writes, given their digits.
+    // Stores elements that belong to the keys that this thread writes, whose digits are given.
     template <class V, class To, class Digit>
     DEVICE void write(const V (&held)[ITEMS], To* to, Digit digit) const {
         Position start = row_begin() * (Position)sizeof(To);
@@ -448,7 +449,7 @@ struct SortedTile {
                 if (k * THREADS < length) one(k);
     }
 
-    // Writes what belongs to the keys that this thread has read.
+    // Moves elements of the keys that this thread read to the threads that write these keys, and stores them.
     template <class V, class To>
     DEVICE void rearrange(V (&held)[ITEMS], To* to) const {
         extern __shared__ uint4 dynamic[];
@@ -463,9 +464,9 @@ struct SortedTile {
     }
 };
 
-// Sorts the tiles of all rows that are sorted together by one digit.
+// Sorts the rows of a batch by one digit. Each block has one tile.
 template <int THREADS, int ITEMS, class Order, class Count, class Place, class... Asked>
-DEVICE void sort_tiles(KeysOnTheWay<typename Order::Key, Place> keys, Scratch<Count> scratch, Extent extent,
+DEVICE void sort_tiles(KeyBuffers<typename Order::Key, Place> keys, Scratch<Count> scratch, Extent extent,
                        unsigned segment, Asked... asked) {
     const SortedTile<THREADS, ITEMS, Order, Count, Place> sorted(keys, scratch, extent, segment);
     if (!sorted.left) return;

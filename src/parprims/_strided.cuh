@@ -1,7 +1,7 @@
-// Inputs with strides: arrays seen as (outer, n, inner), and several of them read together.
+// Strided input arrays of shape (outer, n, inner), and several of them read together.
 
-// One array, with its strides in elements. VECTOR promises that elements along the axis they are loaded along are
-// adjacent and that every vector of them is aligned to its size.
+// One array, with its strides in elements. VECTOR promises that the elements of a vector are adjacent in memory, and
+// that every vector is aligned to its size.
 template <class T, bool VECTOR>
 struct StridedInput {
     const T* base;
@@ -9,7 +9,7 @@ struct StridedInput {
 
     DEVICE T at(long long o, long long i, long long j) const { return base[o * outer + i * along + j * inner]; }
 
-    // Loads N elements along the axis n (or, ACROSS, along inner) that begin at (o, i, j).
+    // Loads N elements from (o, i, j) on, along the axis n or, if ACROSS, along the axis inner.
     template <bool ACROSS, int N>
     DEVICE void load(T (&to)[N], long long o, long long i, long long j) const {
         if constexpr (VECTOR) {
@@ -24,7 +24,7 @@ struct StridedInput {
         }
     }
 
-    // The same into one member of N structures.
+    // The same, into one member of N structures.
     template <bool ACROSS, int N, class Raw>
     DEVICE void load(Raw (&to)[N], T Raw::*member, long long o, long long i, long long j) const {
         T loaded[N];
@@ -34,10 +34,10 @@ struct StridedInput {
     }
 };
 
-// Several arrays are a structure `Inputs` of them. Inputs::Raw has a member for one element of each, as memory holds it,
-// and in.each(visit) calls visit(array, member) for every array.
+// Several arrays form a structure `Inputs`. Inputs::Raw has a member for an element of every array, of its type in
+// memory. in.each(visit) calls visit(array, pointer to that member) for every array.
 
-// Loads N elements along the axis n (or, ACROSS, along inner) of every array.
+// Loads N elements of every array, along the axis n or, if ACROSS, along the axis inner.
 template <bool ACROSS, class Inputs, int N>
 DEVICE void load_vectors(const Inputs& in, typename Inputs::Raw (&raw)[N], long long o, long long i, long long j) {
     in.each([&](const auto& array, auto member) { array.template load<ACROSS>(raw, member, o, i, j); });

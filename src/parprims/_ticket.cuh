@@ -1,14 +1,14 @@
-// The last-block ticket: several blocks work at one result, and the last of them to come finishes it.
+// The last-block ticket: several blocks contribute to one result, and the block that finishes last completes it.
 //
-// Each block stores its partial result, then takes a ticket. The block that draws the last ticket sees what all others
-// stored and combines it in a fixed order, so that the result does not depend on the order in which blocks finish, and
-// one launch is enough. The ticket wraps to zero by itself: the next launch finds it as this one did.
+// Each block stores its partial result, then takes a ticket. The block that takes the last ticket sees the partial
+// results of all others and combines them in a fixed order. So the result does not depend on the order in which blocks
+// finish, and one launch is enough. The ticket wraps to zero by itself and is ready for the next launch.
 //
 // This is the scheme of NVIDIA's threadFenceReduction sample (M. Harris).
 
-// Tells the threads that `barrier` makes wait for each other whether theirs is the last of so many `blocks` to come to
-// this ticket. `thread` is the number of the caller among them. A true answer means: what the threads of all the blocks
-// wrote before they came can be read.
+// Returns whether the calling threads are the last of `blocks` groups of threads to arrive at this ticket. `barrier`
+// synchronizes the threads of one group, and `thread` is the caller's number in it. If it returns true, all that the
+// threads of all groups wrote before they arrived can be read.
 template <class Barrier>
 DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks, int thread, const Barrier& barrier) {
     __shared__ bool last;
@@ -20,12 +20,12 @@ DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks, int thread, co
     return last;
 }
 
-// The same for all threads of a block.
+// The same for groups that are whole blocks.
 DEVICE bool is_last_to_arrive(unsigned* ticket, long long blocks) {
     return is_last_to_arrive(ticket, blocks, threadIdx.x, [] { __syncthreads(); });
 }
 
-// ---- What blocks leave for the last of them: structures that cross through L2, as whole words ---------------------
+// ---- Partial results for the last block: structures stored and loaded through L2, as 32-bit words ------------------
 
 template <class T>
 constexpr int WORDS_OF = (sizeof(T) + 3) / 4;

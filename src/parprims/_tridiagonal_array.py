@@ -1,4 +1,4 @@
-"""Tridiagonal systems by operations on whole arrays: cyclic reduction, or an elimination that exchanges rows."""
+"""Tridiagonal systems by operations on whole arrays: cyclic reduction, or elimination with row exchanges."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from parprims._arrays import Array, Namespace, broadcast_shapes, dtype_kind, mov
 from parprims._tridiagonal_system import System, backward_error, ends_cleared, nan, residual, slice_rows, whole
 
 Eliminate = Callable[[Array, Array, Array, tuple[Array, ...]], tuple[Array, ...]]
-"""Takes lower, diag and upper of one shape and right-hand sides that broadcast against them; returns the solution
-for each. It never reads lower[0] and upper[n-1]."""
+"""Takes lower, diag and upper of one shape and right-hand sides that broadcast against them. Returns the solution
+for each of these. Does not read lower[0] and upper[n-1]."""
 
 
 def array(xp: Namespace, s: System) -> Array:
-    """Return the solutions by parallel cyclic reduction, or by an elimination that exchanges rows."""
+    """Return the solutions by parallel cyclic reduction, or by elimination with row exchanges."""
     with quiet(xp):
         return _by_elimination(xp, s)
 
@@ -42,15 +42,15 @@ def _by_elimination(xp: Namespace, s: System) -> Array:
 
 
 def empty(xp: Namespace, s: System) -> Array:
-    """Return the solutions where there are no unknowns."""
+    """Return the solutions if there are no unknowns."""
     return s.rhs / s.coefficients(xp)[1]
 
 
 def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array:
-    """Return the solutions by a function of rhs, or these and those for their residuals, whichever are better."""
+    """Return the solutions by a function of rhs. A system is refined once by its residual if that reduces its error."""
     x = solve(s.rhs)
     better = x + solve(residual(xp, s, x)[0])
-    # Where x is so large that its residual says nothing, refining may harm. An error of inf is not less than inf.
+    # If x is so large that its residual has no meaning, refinement may harm. An error of inf is not less than inf.
     improved = backward_error(xp, s, better) < backward_error(xp, s, x)
     return xp.where(xp.expand_dims(improved, axis=s.axis), better, x)
 
@@ -58,14 +58,15 @@ def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array
 def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
     """Return a function that solves periodic systems along the last axis for right-hand sides.
 
-    Two rows i and i+1 are two equations between y[i] = (x[i-1], x[i]) and y[i+2] = (x[i+1], x[i+2]). Two neighbours
-    of such segments make four equations between three ys; elimination of the y they share leaves a segment of double
-    length, and two equations that give this y, once the others are known. After ceil(log2(n / 2)) steps there is one
-    segment, whose ends are the same y. A column holds nonzeros in two neighbouring segments only, so the four
-    equations hold all that is known of their y: no regular matrix lacks a pivot there.
+    A segment represents the rows i ... j-1 by two equations between the pairs of unknowns y[i] = (x[i-1], x[i]) and
+    y[j] = (x[j-1], x[j]). At first it has two rows. Two adjacent segments make four equations between three pairs. If
+    the pair that they share is eliminated, two equations remain, a segment of double length. The other two give the
+    shared pair when the pairs around it are known. After ceil(log2(n / 2)) steps there is one segment, both ends of
+    which are the same pair. An unknown occurs in two adjacent segments only, so all that is known of it is in their
+    four equations, and a pivot is found for every regular matrix.
 
-    A segment is two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis, all segments
-    of a system along the last.
+    A segment is stored as two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis. All
+    segments of a system are along the last axis.
     """
     n = diag.shape[-1]
     scale = xp.maximum(xp.maximum(_size(xp, lower), _size(xp, diag)), _size(xp, upper))
@@ -75,7 +76,7 @@ def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) ->
     zeros = xp.zeros_like(diag[..., ::2])
     far = zeros
     if n % 2:
-        # The last segment is one row, and the equation that the x it shares with the next y is one.
+        # The last segment has one row only. Its second equation says that both of its pairs contain the same x.
         far = xp.concat([zeros[..., 1:], upper[..., -1:]], axis=-1)
         lower, diag = xp.concat([lower, one], axis=-1), xp.concat([diag, -one], axis=-1)
         upper = xp.concat([upper[..., :-1], zero, zero], axis=-1)
@@ -84,14 +85,14 @@ def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) ->
         xp.stack([lower[even], diag[even], upper[even], far]),
         xp.stack([zeros, lower[odd], diag[odd], upper[odd]]),
     )
-    # y[i] = y[j]: behind the last segment it changes nothing, and makes their number even.
+    # The segment y[i] = y[j], appended after the last one, changes nothing and makes the number of segments even.
     neutral = (xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one]))
     steps = []
     while (count := segments[0].shape[-1]) > 1:
         if count % 2:
             segments = tuple(xp.concat(pair, axis=-1) for pair in zip(segments, neutral, strict=True))
         nothing = xp.zeros_like(segments[0][:2, ...][even])
-        # Columns: the shared y, the y before it, the y behind it.
+        # Columns: the shared pair, the pair before it, the pair after it.
         rows = [xp.concat([x[2:, ...][even], x[:2, ...][even], nothing]) for x in segments]
         rows += [xp.concat([x[:2, ...][odd], nothing, x[2:, ...][odd]]) for x in segments]
         first, rows, exchange = _pivoted(xp, rows, 0)
@@ -133,7 +134,7 @@ def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) ->
 def _pivoted(
     xp: Namespace, rows: list[Array], column: int
 ) -> tuple[Array, list[Array], Callable[[list[Array]], tuple[Array, list[Array]]]]:
-    """Return the row with the largest number in the column, the others without it, and what does so to their rhs."""
+    """Return the row with the largest number in the column, the reduced others, and a function to reduce rhs alike."""
     exchanges = []
     first, *others = rows
     for k, row in enumerate(others):
@@ -152,7 +153,7 @@ def _pivoted(
 
 
 def _size(xp: Namespace, x: Array) -> Array:
-    """Return the absolute values; of complex numbers the sum of those of their parts, which no elimination minds."""
+    """Return absolute values; for complex numbers the sum of those of their parts, which suffices for pivoting."""
     return xp.abs(xp.real(x)) + xp.abs(xp.imag(x)) if dtype_kind(x.dtype) == "complex" else xp.abs(x)
 
 
@@ -166,10 +167,10 @@ def _cyclic_reduction(
 ) -> tuple[Array, ...]:
     """Solve by ceil(log2 n) steps, each of which eliminates the neighbours of every row at once.
 
-    Before the step of length s, row i reads x[i] = a[i] x[i-s] + c[i] x[i+s] + d[i]. Putting rows i-s and i+s into
-    it gives the same form for neighbours 2s away; what would lie beyond an end has coefficient zero. Of a only the
-    rows from s and of c only the rows before n-s are held, so that a[k] and c[k] link the rows k and k+s to one
-    another. Of four rows, s = 1 links 0-1, 1-2, 2-3 and s = 2 links 0-2, 1-3; then every row stands alone: x = d.
+    Before the step of length s, row i is x[i] = a[i] x[i-s] + c[i] x[i+s] + d[i]. Substituting rows i-s and i+s gives
+    the same form for neighbours 2s away; neighbours past an end have coefficient zero. Only rows s, s+1, ... of a and
+    rows up to n-s-1 of c are stored, so that a[k] and c[k] connect rows k and k+s with each other. For four rows,
+    s = 1 connects 0-1, 1-2, 2-3 and s = 2 connects 0-2, 1-3; then x = d.
     """
     n = diag.shape[axis]
     ds = tuple(one / diag for one in rhs)
@@ -191,17 +192,17 @@ def _cyclic_reduction(
 
 
 def _at_end(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
-    """Return x behind as many rows of zeros as make it as long as another array."""
+    """Return x, preceded by as many rows of zeros as make it as long as another array."""
     return xp.concat([xp.zeros_like(like[slice_rows(axis, 0, like.shape[axis] - x.shape[axis])]), x], axis=axis)
 
 
 def _at_start(xp: Namespace, x: Array, like: Array, axis: int) -> Array:
-    """Return x before as many rows of zeros as make it as long as another array."""
+    """Return x, followed by as many rows of zeros as make it as long as another array."""
     return xp.concat([x, xp.zeros_like(like[slice_rows(axis, 0, like.shape[axis] - x.shape[axis])])], axis=axis)
 
 
 def solve_by(xp: Namespace, s: System, eliminate: Eliminate) -> Array:
-    """Return the solutions by a method for systems that are not periodic.
+    """Return the solutions by a solver for systems that are not periodic.
 
     A periodic matrix is a tridiagonal one plus u v^T, with u = (g, 0, ..., 0, upper[n-1]) and
     v = (1, 0, ..., 0, lower[0] / g): the solutions y for rhs and q for u give x = y - q (v.y) / (1 + v.q).
@@ -217,8 +218,9 @@ def solve_by(xp: Namespace, s: System, eliminate: Eliminate) -> Array:
         both = lower + upper
         return eliminate(both, diag, both, (s.rhs,))[0]
     first, inner, last = slice_rows(axis, 0, 1), slice_rows(axis, 1, n - 1), slice_rows(axis, n - 1, n)
-    # Any g opposite in sign to diag[0] keeps a definite matrix definite and an M-matrix one; with |g| >= |lower[0]|
-    # dominant rows stay dominant, and as the largest of its row it adds nothing larger than the matrix holds.
+    # Any g of opposite sign to diag[0] keeps a definite matrix definite, and an M-matrix an M-matrix. If |g| is at
+    # least |lower[0]|, dominant rows stay dominant. As the largest of its row, it adds no number larger than those
+    # there are.
     size = xp.maximum(xp.maximum(xp.abs(lower[first]), xp.abs(upper[first])), xp.abs(diag[first]))
     real = xp.real(diag[first]) if dtype_kind(diag.dtype) == "complex" else diag[first]
     g = xp.astype(xp.where(real < 0, size, -size), diag.dtype, copy=False)
@@ -240,7 +242,7 @@ def _unless_infinite(
 ) -> tuple[Array, ...]:
     """Return the solutions by a method, NaN where a number that is read is not finite.
 
-    Divided by an infinite pivot, an unknown would be zero.
+    Otherwise a row with an infinite pivot would make its unknown zero.
     """
     xs = eliminate(lower, diag, upper, rhs)
     n = diag.shape[axis]
@@ -259,5 +261,5 @@ def _unless_infinite(
 
 
 def _is_finite(x: Array) -> bool:
-    """Return whether a NumPy array holds finite numbers alone: a sum, which is quick, is finite only then."""
+    """Return whether a NumPy array has only finite numbers. Their sum, which is quick, is finite only then."""
     return bool(np.isfinite(x.sum()) or np.isfinite(x).all())

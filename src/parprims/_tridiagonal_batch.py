@@ -1,4 +1,4 @@
-"""What the kernels of tridiagonal systems are told of a batch, how they cut their work, and the memory they keep."""
+"""What the kernels of tridiagonal systems are given of a batch, the division of their work, and their memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from parprims._cuda import Number, Numbers, Pointer, Struct, device_source, power_of_two
+from parprims._cuda import Tuning as Base
 from parprims._layout import Axis, Layout, access, around, broadcast_strides, row_major
 from parprims._trace import C_TYPES
 
@@ -16,79 +17,81 @@ from parprims._trace import C_TYPES
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
-    """How the kernels cut their work on devices of one compute capability.
+class Tuning(Base):
+    """How the kernels divide their work on devices of one compute capability.
 
-    Mappings are by the bytes of a number: 4, 8 and 16. The bits of a solution depend on which rows a thread and a block
-    have, so on the fields that say so, and on nothing that is not the same for all devices of an entry.
+    Keys of mappings are the bytes of a number: 4, 8 and 16. The bits of a solution depend on the rows of a thread and
+    of a block. So they depend on the fields that say so, and on nothing that differs between the devices of an entry.
     """
 
     shared_bytes: int
     """The most shared memory of a block. Bits depend on it: longer systems are solved in another order."""
 
-    # In the stable way.
+    # Stable solver.
     rows: Mapping[int, int]
     """Rows of a thread; bits depend on them."""
     threads: int
     """The most threads of a block of short systems whose rows are adjacent in memory."""
     interleaved_systems: int
-    """The most systems of a block where these lie side by side in memory."""
+    """The most systems of a block if systems are adjacent in memory."""
     interleaved_words: int
-    """The most threads of such a block, of 4-byte numbers; as many times fewer as a number is larger."""
+    """The most threads of such a block, for numbers of 4 bytes. Larger numbers have fewer threads in proportion."""
     resident_blocks: int
-    """How many blocks of short systems of float32 are to fit a multiprocessor."""
+    """The number of blocks that are to fit on a multiprocessor, for short systems of float32."""
     blocks: int
-    """The most blocks that take systems in turn where an earlier launch may have left none."""
+    """The most blocks that take systems in turn, if an earlier launch may have left none."""
 
-    # In order.
+    # Elimination in order.
     rows_in_order: Mapping[int, int]
-    """Rows of a thread, twice as many where a system would have too many threads; bits depend on them."""
+    """Rows of a thread, twice as many if a system would have too many threads; bits depend on them."""
     threads_in_order: Mapping[int, int]
     """The most threads of a system; bits depend on them."""
     interleaved_threads_in_order: int
-    """About the threads of a block where systems lie side by side."""
+    """Threads of a block, approximately, if systems are adjacent in memory."""
 
-    # Exchanging rows, in registers.
+    # Elimination with row exchanges, in registers.
     rows_exchanging: Mapping[int, int]
-    """Rows of a thread, twice as many where a system would have too many threads; bits depend on them."""
+    """Rows of a thread, twice as many if a system would have too many threads; bits depend on them."""
     threads_exchanging: int
     """The most threads of a system; bits depend on them."""
     block_exchanging: int
-    """About the threads of a block."""
+    """Threads of a block, approximately."""
     interleaved_block_exchanging: int
-    """About the threads of a block where systems lie side by side, of 4-byte numbers."""
+    """Threads of a block, approximately, if systems are adjacent in memory, for numbers of 4 bytes."""
     resident_blocks_exchanging: int
-    """How many blocks of float32 are to fit a multiprocessor, where a system has at most 16 threads."""
+    """The number of blocks of float32 that are to fit on a multiprocessor, if a system has at most 16 threads."""
 
     # Long systems.
     reducing_threads: int
     """Threads of a block that reduces systems in registers."""
     top_threads: int
-    """A system is reduced until so many threads have what remains; bits depend on them."""
+    """A system is reduced until its rest fits this many threads; bits depend on them."""
     chunk_threads: int
-    """Threads of a block that has a chunk of a system in the stable way; bits depend on them."""
+    """Threads of a block that has a chunk of a system in the stable solver; bits depend on them."""
     few_unknowns: int
-    """Up to so many unknowns a chunk is a quarter of that, and there are fewer ways before the stable one; bits depend
-    on it."""
+    """If a system has no more unknowns than this, its chunks are a quarter as long, and fewer attempts are made before
+    the stable solver; bits depend on it."""
     window_threads: int
-    """Threads of a block that refines a window in the stable way; bits depend on them."""
+    """Threads of a block that refines a window by the stable solver; bits depend on them."""
     long_blocks: int
     """The most blocks that take parts in turn."""
     few_blocks: int
-    """The same where there may be nothing to do."""
+    """The same for launches that may have nothing to do."""
+
+    scaled = ("blocks", "long_blocks", "few_blocks")
 
 
 TUNING = {
-    # Chosen by measurements on an H200, whose results are in benches/results/nvidia-h200.json. It has 132
-    # multiprocessors: 2112 blocks are 16 for each, 4224 are 32 and 1056 are 8.
     90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
         shared_bytes=227 << 10,
         rows={4: 8, 8: 8, 16: 4},
         threads=128,
         interleaved_systems=32,
         interleaved_words=512,
         resident_blocks=4,
-        blocks=2112,
+        blocks=16 * 132,
         rows_in_order={4: 8, 8: 8, 16: 4},
         threads_in_order={4: 256, 8: 512, 16: 256},
         interleaved_threads_in_order=512,
@@ -102,8 +105,8 @@ TUNING = {
         chunk_threads=256,
         few_unknowns=1 << 19,
         window_threads=128,
-        long_blocks=4224,
-        few_blocks=1056,
+        long_blocks=32 * 132,
+        few_blocks=8 * 132,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -125,10 +128,11 @@ class Block:
 
 
 def stable_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Block:
-    """Return the block for the stable way, for systems of n numbers of so many bytes."""
+    """Return the block of the stable solver, for systems of n numbers of ``nbytes`` bytes."""
     rows = tuning.rows[nbytes]
     threads = power_of_two(-(-n // rows), up=True)
-    # A block has whole warps. Systems side by side are 32 bytes at least, as memory is read, where they fit.
+    # A block has whole warps. Adjacent systems of a block take at least 32 bytes, the unit of memory access, if they
+    # fit.
     if interleaved:
         systems = min(tuning.interleaved_systems, 4 * tuning.interleaved_words // nbytes // threads)
     else:
@@ -143,16 +147,16 @@ def stable_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Bloc
 
 
 def _threads_of_rows(rows: int, n: int, nbytes: int, most: int) -> tuple[int, int]:
-    """Return the rows of a thread, twice as many where a warp or a block then suffices, and the threads of a system."""
+    """Return the rows of a thread, twice as many if a warp or a block then suffices, and the threads of a system."""
     threads = power_of_two(-(-n // rows), up=True)
     return (2 * rows, threads // 2) if (nbytes == 4 and threads == 64) or threads > most else (rows, threads)
 
 
 def block_in_order(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Block:
-    """Return the block for elimination in order."""
+    """Return the block for elimination without row exchanges."""
     rows, threads = _threads_of_rows(tuning.rows_in_order[nbytes], n, nbytes, tuning.threads_in_order[nbytes])
     if interleaved:
-        # Systems side by side are 32 bytes at least, as memory is read, where they fit.
+        # Adjacent systems of a block take at least 32 bytes, the unit of memory access, if they fit.
         systems = max(tuning.interleaved_threads_in_order // threads, 32 // nbytes)
         systems = min(tuning.interleaved_systems, systems, 4096 // nbytes // threads)
     else:
@@ -162,7 +166,7 @@ def block_in_order(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Bl
 
 
 def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Block:
-    """Return the block for elimination with exchanges in registers."""
+    """Return the block for elimination with row exchanges in registers."""
     rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging)
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
@@ -175,7 +179,7 @@ def fits_block(tuning: Tuning, nbytes: int, n: int) -> bool:
     return block.threads <= 1024 and block.shared_bytes <= tuning.shared_bytes
 
 
-# ---- The CUDA text, and what Python knows of its structures -------------------------------------------------------
+# ---- The CUDA text, and the sizes of its structures ---------------------------------------------------------------
 
 SLOT_NUMBERS = 13
 SEGMENT_NUMBERS = 10
@@ -223,14 +227,14 @@ class Problem:
     Parameters
     ----------
     shape : tuple of int
-        That of the solution, but for ``columns``.
+        The shape of the solution, without ``columns``.
     axis : int
-        That of the unknowns, counted from the end.
+        The axis of the unknowns, counted from the end.
     periodic, pivot, dtype
         Those of the systems.
     columns : int
-        Right-hand sides of each system, which lie along an axis before those of ``shape`` that the coefficients do not
-        have; 0 if there is no such axis.
+        The number of right-hand sides of each system, along an axis before those axes of ``shape`` that the
+        coefficients do not have; 0 if there is no such axis.
     shapes, layouts : tuple
         Those of lower, diag, upper and rhs.
     """
@@ -279,13 +283,13 @@ class Batch:
     parameter : Struct
         A SystemBatch.
     access : tuple of str
-        How the rows of lower, diag, upper, rhs and the solution lie in memory, by the names of `Access`.
+        How the rows of lower, diag, upper, rhs and the solution are accessed, by the names of `Access`.
     interleaved : bool
         Whether systems, and not the rows of one, are adjacent in memory.
     numbers : Numbers
-        The integers so far.
+        The integers of the plan so far.
     systems : Number
-        That of the number of systems.
+        The number of systems among them.
     """
 
     parameter: Struct
@@ -296,7 +300,7 @@ class Batch:
 
 
 def make_batch(problem: Problem) -> Batch | None:
-    """Return how the kernels see the arrays, or None if that takes more than three axes beside that of the unknowns."""
+    """Return the batch for the kernels, or None if its arrays need more than three axes beside that of the unknowns."""
     shape, nbytes = problem.whole, problem.nbytes
     strides = [
         broadcast_strides(steps, one, len(shape))
@@ -329,14 +333,14 @@ _ARRAYS = ("lower", "diag", "upper", "rhs", "out")
 
 
 class Workspace:
-    """The temporary memory of a plan, handed out place by place."""
+    """The temporary memory of a plan, allocated piece by piece."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
         self.nbytes = 0
 
     def place(self, name: str, nbytes: int, type: str) -> Pointer:
-        """Return a place of so many bytes."""
+        """Return a piece of ``nbytes`` bytes."""
         pointer = Pointer("temporary", type, bytes=self._numbers(name, self.nbytes))
         self.nbytes += -(-nbytes // 16) * 16
         return pointer

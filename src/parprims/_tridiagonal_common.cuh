@@ -1,32 +1,37 @@
-// What the kernels of tridiagonal systems share: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
+// Shared by all kernels for tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 //
-// There are three solvers, each for short systems, which a block holds, and for long ones:
-//   _tridiagonal_in_order.cu    elimination without exchanges of rows, in registers;
-//   _tridiagonal_exchanging.cu  elimination with exchanges of rows, in registers: fast, and mostly accurate;
-//   _tridiagonal_stable.cu      elimination with exchanges of rows in the order of a tree, always accurate.
-// pivot="none" takes the first. pivot="partial" takes the second, which leaves the systems whose backward error is too
-// large to the third. pivot="auto" takes the first, which leaves those that are not diagonally dominant to the others.
-// Periodic systems are solved by the third alone. Of a short system every number is read once, and every unknown
-// written once, by each launch that solves it.
+// There are three solvers. Each has kernels for short systems, which fit in one block, and for long ones:
+//   _tridiagonal_in_order.cu    elimination without row exchanges, in registers
+//   _tridiagonal_exchanging.cu  elimination with row exchanges, in registers: fast, and mostly accurate
+//   _tridiagonal_stable.cu      elimination with row exchanges, in the order of a binary tree: always accurate
+// pivot="none" uses the first. pivot="partial" uses the second, and the third for systems whose backward error is then
+// too large. pivot="auto" uses the first, and the others for systems that are not diagonally dominant. Periodic systems
+// use the third alone. A launch that solves a short system reads every number once and writes every unknown once.
 //
-// Names used throughout: a block has SYSTEMS systems with THREADS threads each; `system` is which of them a thread
-// works for and `rank` which of its threads it is. A thread has ROWS adjacent rows. INTERLEAVED: the systems, and not
-// the rows of one, are adjacent in memory, so adjacent threads have adjacent systems.
+// Template parameters used throughout:
+//   T             the type of all numbers
+//   ROWS          adjacent rows of a system that a thread has
+//   THREADS       threads that share a system
+//   SYSTEMS       systems of a block; `system` is the number of a thread's system in the block, `rank` the number of
+//                 the thread in its system
+//   INTERLEAVED   whether the systems are adjacent in memory, not the rows of one; then adjacent threads have adjacent
+//                 systems
+//   LOWER, DIAG, UPPER, RHS, OUT    how each array is accessed
 //
-// Order and bits: which rows a thread or a block has depends on n and the dtype alone, so a system gives the same bits
+// Reproducibility: the rows of a thread and of a block depend only on n and the dtype. So a system gives the same bits
 // alone and in any batch.
 //
 // References: M. Giles, E. Laszlo, I. Reguly, J. Appleyard and J. Demouth, GPU Implementation of Finite Difference
-// Solvers, 2014 (one read of the data, a few rows to a thread); C. Klein and R. Strzodka, Tridiagonal GPU Solver with
-// Scaled Partial Pivoting at Maximum Bandwidth, ICPP 2021 (elimination from both ends); S. J. Wright, Stable Parallel
-// Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992 (the tree); R. D. Skeel,
-// Math. Comp. 35, 1980 (refinement).
+// Solvers, 2014 (reading the data once, a few rows for each thread); C. Klein and R. Strzodka, Tridiagonal GPU Solver
+// with Scaled Partial Pivoting at Maximum Bandwidth, ICPP 2021 (elimination from both ends); S. J. Wright, Stable
+// Parallel Algorithms for Two-Point Boundary Value Problems, SIAM J. Sci. Stat. Comput. 13(3), 1992 (the tree);
+// R. D. Skeel, Math. Comp. 35, 1980 (refinement).
 
 // ---- Systems in memory ----------------------------------------------------------------------------------------
 
 using Index = long long;
 
-// a / b of numbers below 2^32, as counts of the parts of all systems are.
+// a / b by 32-bit division. Both are below 2^32, for no batch has more parts.
 DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsigned)b; }
 
 // The index of a system along each of the three axes of a batch.
@@ -40,7 +45,7 @@ DEVICE BatchIndex batch_index(Index at, Index systems, Index middles, Index lows
     return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
 }
 
-// An array of a batch: its strides in elements along three axes and along the rows of a system.
+// One array of a batch, with its strides in elements along the three axes of the batch and along the rows of a system.
 template <class T>
 struct BatchView {
     T* base;
@@ -49,8 +54,8 @@ struct BatchView {
     DEVICE T* system(const BatchIndex& p) const { return base + p.high * high + p.middle * middle + p.low * low; }
 };
 
-// The arrays of a batch of systems, and its lengths: how many systems there are, the lengths of the two inner axes, and
-// the rows of a system.
+// The arrays of a batch of systems, the number of systems, the lengths of the two inner axes of the batch, and the
+// number of rows of a system.
 template <class T>
 struct SystemBatch {
     BatchView<const T> lower, diag, upper, rhs;
@@ -102,7 +107,7 @@ template <class T>
 DEVICE T from_real(Real<T> x) {
     return ops::cast<T>(x);
 }
-// Returns the power of two that scales a number to 1 ... 2, or less if it is subnormal; NaN if it is not finite.
+// Returns the power of two that scales x >= 0 to [1, 2), or to less if x is subnormal. Returns NaN if x is not finite.
 DEVICE float binary_scale(float x) {
     const int exponent = __float_as_int(x) >> 23;
     if (exponent > 253) return exponent > 254 ? __int_as_float(0x7fc00000) : __int_as_float(0x00400000);
@@ -118,7 +123,7 @@ DEVICE double binary_scale(double x) {
 DEVICE float infinity(float) { return __int_as_float(0x7f800000); }
 DEVICE double infinity(double) { return __longlong_as_double(0x7ff0000000000000ll); }
 
-// Fused multiply-subtract, z - x y, and the product x y, rounded in the same way wherever they are used.
+// Fused multiply-subtract, z - x y, and the product x y. Each is rounded in the same way wherever it is used.
 DEVICE float fnma(float x, float y, float z) { return __fmaf_rn(-x, y, z); }
 DEVICE double fnma(double x, double y, double z) { return __fma_rn(-x, y, z); }
 template <class T>
@@ -132,8 +137,8 @@ DEVICE Complex<T> mul(Complex<T> x, Complex<T> y) {
     return {fnma(x.im, y.im, x.re * y.re), fnma(-x.im, y.re, x.re * y.im)};
 }
 
-// 1 / x, to a unit in the last place or two; NaN or an infinity where x is not finite or zero. As rows are scaled, x is
-// far from the ends of the range.
+// 1 / x, with an error of one or two units in the last place. NaN or infinite if x is zero or not finite. Rows are
+// scaled, so x is far from the ends of the range.
 DEVICE float reciprocal(float x) {
     const float y = __fdividef(1.f, x);
     return __fmaf_rn(y, fnma(x, y, 1.f), y);
@@ -147,14 +152,14 @@ DEVICE Complex<T> reciprocal(Complex<T> x) {
     return {re * factor, -im * factor};
 }
 
-// Returns the residual of the row a x[k-1] + b x[k] + c x[k+1] = f; `all` becomes the sum of the sizes of its terms.
+// Returns the residual of the row a x[k-1] + b x[k] + c x[k+1] = f. `all` becomes the sum of the sizes of its terms.
 template <class T>
 DEVICE T row_residual(T a, T b, T c, T f, T x_before, T x, T x_behind, Real<T>& all) {
     const T below = ops::multiply(a, x_before), here = ops::multiply(b, x), above = ops::multiply(c, x_behind);
     all = abs1(f) + abs1(below) + abs1(here) + abs1(above);
     return ops::subtract(ops::subtract(ops::subtract(f, below), here), above);
 }
-// Returns whether a backward error, residual / all, is more than so many eps, or not a number.
+// Returns whether the backward error residual / all is above `eps` times the machine epsilon, or is NaN.
 template <class R>
 DEVICE bool exceeds(R eps, R residual, R all) {
     return !(residual <= eps * (sizeof(R) == 4 ? (R)0x1p-23f : (R)0x1p-52) * all);
@@ -168,8 +173,8 @@ struct alignas(16) Vector {
     T part[PARTS];
 };
 
-// Loads the first `count` of COUNT numbers (all, if count is larger); the others become `beyond`. ACCESS: a stride
-// apart, one number for all, or adjacent and in whole aligned words of 16 bytes.
+// Loads the first `count` of COUNT numbers (all, if count is larger) and sets the others to `beyond`. ACCESS is
+// STRIDED, CONSTANT, or ASCENDING: then numbers are loaded as whole aligned vectors of 16 bytes.
 template <Access ACCESS, class T, int COUNT>
 DEVICE void load(const T* from, Index along, int count, T beyond, T (&to)[COUNT]) {
     if constexpr (ACCESS == ASCENDING) {
@@ -212,7 +217,7 @@ DEVICE void save(T* to, Index along, int count, const T (&from)[COUNT]) {
     }
 }
 
-// Loads the rows of a thread, from row `begin` of a system that has `rows`. Those beyond its end say x = 0.
+// Loads the rows of a thread, from row `begin` of a system of `rows` rows on. Rows past its end become x = 0.
 template <Access LOWER, Access DIAG, Access UPPER, Access RHS, class T, int ROWS>
 DEVICE void load_rows(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows,
                       T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS], T (&d)[ROWS]) {
@@ -232,9 +237,9 @@ DEVICE void load_rows(const BatchView<const T> (&arrays)[4], const BatchIndex& a
 
 // ---- The threads of a system ----------------------------------------------------------------------------------
 
-// Transposes what the threads of a block have, from interleaved systems to adjacent ones, so that the threads of a
-// system are adjacent lanes; INVERSE: back. A thread reads the places that it writes the next time, so no barrier has
-// to separate this read from that write.
+// Transposes structures between the threads of a block: from threads of interleaved systems to threads of one system
+// in adjacent lanes; if INVERSE, back. Calls alternate between both. So a thread writes the places that it read in the
+// call before, and no barrier is needed between calls.
 template <class T, int THREADS, int SYSTEMS, bool INVERSE, class Struct>
 DEVICE Struct transpose_lanes(const Struct& mine, int system, int rank) {
     constexpr int COUNT = sizeof(Struct) / sizeof(T), WIDE = THREADS + 1, ALL = WIDE * SYSTEMS;
@@ -253,13 +258,13 @@ DEVICE Struct transpose_lanes(const Struct& mine, int system, int rank) {
     return other;
 }
 
-// The systems that a launch leaves to a later one. counts[0]: how many there are; counts[1]: how many blocks of the
-// later launch have read that.
+// A list of the systems that one launch leaves to a later one. counts[0] is their number, counts[1] the number of
+// blocks of the later launch that have read it.
 struct Worklist {
     unsigned* counts;
     unsigned* list;
 
-    // Adds a system for every lane of the warp that has one to add.
+    // Adds a system for every lane of the warp whose `mine` is true.
     DEVICE void add(bool mine, Index system) const {
         const unsigned all = __ballot_sync(0xffffffffu, mine);
         if (all == 0) return;
@@ -269,7 +274,7 @@ struct Worklist {
         at = __shfl_sync(0xffffffffu, at, leader);
         if (mine) list[at + __popc(all & ((1u << lane) - 1u))] = (unsigned)system;
     }
-    // Returns how many there are, to every thread of a block. The last block to ask makes the counts zero again.
+    // Returns the number of systems on the list to all threads of a block. The last block to ask zeros the counts.
     DEVICE unsigned take() const {
         const unsigned count = __ldcg(counts);
         __syncthreads();  // all threads have read the count before the last block clears it
@@ -278,12 +283,12 @@ struct Worklist {
     }
 };
 
-// Returns whether the threads of a system meet in shared memory; otherwise they are lanes of a warp.
+// Returns whether the threads of a system exchange data in shared memory. Otherwise they are lanes of one warp.
 constexpr DEVICE bool shares_memory(int threads, bool interleaved) {
     return threads > 1 && (interleaved || threads > 32);
 }
 
-// Returns whether a condition holds in any thread of the system. All threads of the block ask.
+// Returns whether a condition holds in any thread of the system. All threads of the block must call it.
 template <int THREADS, int SYSTEMS, bool SHARED>
 DEVICE bool any_of_system(bool mine, int system) {
     if constexpr (!SHARED) {

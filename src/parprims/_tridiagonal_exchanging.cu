@@ -1,37 +1,44 @@
-// Elimination with exchanges of rows, in registers. It is fast, and accurate for most systems; it looks at the residual
-// of every row, and leaves the systems that it does not solve to the stable solver.
+// Elimination with row exchanges, in registers. It is fast, and accurate for most systems. It checks the residual of
+// every row, and leaves the systems that it did not solve to the stable solver.
 //
-// Phases of a short system, which one launch (solve_exchanging) solves:
-//   1. Every thread loads some adjacent rows and eliminates all of its unknowns but the first and the last: downwards
-//      without its first row, and upwards without its last. An unknown is eliminated by that of two equations which has
-//      the larger coefficient of it.
-//   2. Adjacent threads' rows, then pairs of them and so on, are merged by the same steps, in a tree.
-//   3. Down the same tree every thread gets its first and last unknown, and those of its neighbours; then it computes
-//      its other unknowns.
-//   4. Every thread looks at the residual of its rows. Where one is too large the system is solved once more, for the
-//      residual. Where that is not enough it is left to the stable solver. The two eliminations of phase 1 are
-//      factorisations that do not know of each other. So errors may grow with the condition number of a part of the
-//      matrix, and a part without one of its rows may be singular though the matrix is not.
+// Short systems are solved by one launch, solve_exchanging:
+//   1. Forward elimination: every thread loads ROWS adjacent rows and eliminates all of their unknowns but the first
+//      and the last. It does so twice: downwards, without its first row, and upwards, without its last. In every step
+//      the pivot is taken from that of two equations which has the larger coefficient.
+//   2. The rows of adjacent threads are merged by the same steps: pairs of threads, then pairs of pairs, in a tree.
+//   3. Back substitution: down the tree, every thread gets its first and last unknown and those of its neighbours. Then
+//      it computes its other unknowns.
+//   4. Every thread checks the residuals of its rows. If one is too large, the system is solved once more, for the
+//      residual. If that is not enough, it is left to the stable solver.
+// Why it may fail: the two eliminations of phase 1 are independent factorisations. So errors may grow with the
+// condition number of a part of the matrix, and a part without one of its rows may be singular though the matrix is
+// not.
 //
-// The first and last unknowns of the warps' rows make a tridiagonal system again. Of a long system one launch reduces
-// all warps to it (reduce_exchanging), and so on, until one block can solve what remains (solve_top_exchanging); then
-// every level computes its other unknowns (expand_exchanging). Where rows have too large a backward error, the windows
-// around them are refined (refine_windows, and refine_windows_stably of the stable solver): the inverse of a matrix
-// that needs exchanges mostly decays fast away from its diagonal. Where that is not enough the system is solved once
-// more for the residual (REFINE), and where that is not either it is left to the stable solver.
+// Long systems: the first and last unknowns of the warps' rows form a tridiagonal system again. One launch reduces all
+// warps to it (reduce_exchanging). This is repeated, level by level, until one block can solve what remains
+// (solve_top_exchanging). Then every level computes its other unknowns (expand_exchanging). Where rows have too large a
+// backward error, windows around them are refined (refine_windows, and refine_windows_stably of the stable solver).
+// This mostly suffices, because the inverse of a matrix that needs row exchanges mostly decays fast away from its
+// diagonal. If it does not suffice, the system is solved once more for the residual (REFINE), and if that fails too, it
+// is left to the stable solver.
+//
+// Template parameters besides those in _tridiagonal_common.cuh:
+//   CHECKED        whether earlier launches have found the systems that need row exchanges
+//   FIRST_LEVEL    whether the rows are those of the given systems
+//   REFINE         whether systems are solved once more, for the residual
 
 // ---- The rows of a thread -------------------------------------------------------------------------------------
 
-// The state of a chain of eliminations that has come to row k: start x[i] + last x[k-1] + next x[k] = rhs. It began
-// with the row behind x[i]; every further row replaces the last unknown by the next. A chain that goes upwards counts
-// unknowns backwards.
+// A chain of eliminations that has come to row k. Its state is the equation start x[i] + last x[k-1] + next x[k] = rhs.
+// The chain begins with the row after x[i]. Every further row eliminates the last unknown, and the next one takes its
+// place. In an upward chain, unknowns are numbered backwards.
 template <class T>
 struct ChainEquation {
     T start, last, next, rhs;
 };
 
-// The equation start x[i] + x[k-1] / pivot_reciprocal + next x[k] + behind x[k+1] = rhs, by which x[k-1] was eliminated
-// and is computed in back substitution.
+// The equation start x[i] + x[k-1] / pivot_reciprocal + next x[k] + behind x[k+1] = rhs, which eliminated x[k-1] and
+// from which back substitution computes it.
 template <class T>
 struct PivotEquation {
     T start, next, behind, rhs, pivot_reciprocal;
@@ -41,7 +48,7 @@ struct PivotEquation {
     }
 };
 
-// An approximation of 1 / x, for complex x a real number of about the size of that; and 1 / x itself, computed from it.
+// An approximation of 1 / x, for complex x a real number of about its size. refined_reciprocal computes 1 / x from it.
 DEVICE float approximate_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -56,7 +63,7 @@ template <class T>
 DEVICE T approximate_reciprocal(Complex<T> x) {
     return approximate_reciprocal(abs1(x));
 }
-DEVICE float refined_reciprocal(float, float near) { return near; }  // is within a unit in the last place
+DEVICE float refined_reciprocal(float, float near) { return near; }  // its error is at most a unit in the last place
 DEVICE double refined_reciprocal(double x, double near) {
     near = __fma_rn(near, fnma(x, near, 1.), near);
     return __fma_rn(near, fnma(x, near, 1.), near);
@@ -66,8 +73,8 @@ DEVICE Complex<T> refined_reciprocal(Complex<T> x, T) {
     return reciprocal(x);
 }
 
-// Takes the row a x[k-1] + b x[k] + c x[k+1] = f into a chain, which eliminates x[k-1]. Returns the one of both
-// equations with the larger coefficient of it.
+// Appends the row a x[k-1] + b x[k] + c x[k+1] = f to a chain and eliminates x[k-1]. Returns the pivot equation: that
+// of the two equations which has the larger coefficient of x[k-1].
 template <class T>
 DEVICE PivotEquation<T> eliminate_next(ChainEquation<T>& chain, T a, T b, T c, T f) {
     const bool swap = abs1(a) > abs1(chain.last);
@@ -75,20 +82,20 @@ DEVICE PivotEquation<T> eliminate_next(ChainEquation<T>& chain, T a, T b, T c, T
     const Real<T> near = approximate_reciprocal(pivot);
     const PivotEquation<T> kept = {swap ? T() : chain.start, swap ? b : chain.next, swap ? c : T(),
                                    swap ? f : chain.rhs, refined_reciprocal(pivot, near)};
-    // Both equations are multiplied, that of the pivot by the smaller factor and the other by about 1.
+    // Both equations are multiplied: that of the pivot by the smaller factor, the other by about 1.
     const T of_chain = scaled(a, near), of_row = scaled(chain.last, near);
     chain = {mul(of_chain, chain.start), fnma(of_row, b, mul(of_chain, chain.next)), mul(ops::negative(of_row), c),
              fnma(of_row, f, mul(of_chain, chain.rhs))};
     return kept;
 }
 
-// The unknowns around some adjacent rows: the first and the last of them, the one before and the one behind.
+// The unknowns at the ends of some adjacent rows: the first and the last of them, the one before and the one after.
 template <class T>
 struct Boundary {
     T before, first, last, behind;
 };
 
-// The rows of a thread.
+// The rows of a thread, and their pivot equations.
 template <class T, int ROWS>
 struct ThreadRows {
     T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
@@ -97,7 +104,7 @@ struct ThreadRows {
     template <Access LOWER, Access DIAG, Access UPPER, Access RHS>
     DEVICE void load(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows) {
         load_rows<LOWER, DIAG, UPPER, RHS>(arrays, at, begin, rows, a, b, c, d);
-        // Multiplies all rows by one power of two, or each by its own where their sizes differ much.
+        // Scales all rows by one power of two, or each row by its own if their sizes differ much.
         using R = Real<T>;
         const auto size_of = [&](int k) { return abs1(a[k]) + abs1(b[k]) + abs1(c[k]); };
         R least = size_of(0), most = least;
@@ -116,8 +123,8 @@ struct ThreadRows {
             for (int k = 0; k < ROWS; ++k) multiply(k, binary_scale(size_of(k)));
         }
     }
-    // Eliminates all unknowns but the first and the last, downwards and upwards; keeps the pivot equations of the
-    // former.
+    // Eliminates all unknowns but the first and the last, downwards and upwards. Keeps the pivot equations of the
+    // downward elimination.
     DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
         down = {a[1], b[1], c[1], rhs[1]};
 #pragma unroll
@@ -135,8 +142,9 @@ struct ThreadRows {
             behind = next, next = x[k];
         }
     }
-    // Computes the residuals and returns whether the backward error of a row is too large. EXCUSING excuses rows whose
-    // residual is nothing beside the numbers in the others, as where x is zero; `any` tells of them too.
+    // Computes the residuals and returns whether the backward error of a row is too large. EXCUSING accepts rows whose
+    // residual is negligible beside the numbers in the thread's other rows, as where x is zero. `any` becomes whether
+    // any row has a large error, accepted ones included.
     template <bool EXCUSING>
     DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind, T (&residual)[ROWS],
                                 bool* any = nullptr) const {
@@ -167,29 +175,29 @@ struct Pair {
     T first, second;
 };
 
-// The rows of WIDTH adjacent lanes, merged in pairs log2(WIDTH) times. Rows of a lane, or of several that are merged,
-// are known by the last equations of two chains: one upwards, in (last, first, before), and one downwards, in (first,
-// last, behind). Every lane but the first has two pivot equations besides: for the two unknowns where the rows meet
-// that were merged when this lane's were the first of the right ones.
+// The rows of WIDTH adjacent lanes, merged in pairs log2(WIDTH) times. The rows of a lane, or the merged rows of
+// several lanes, are represented by the last equations of two chains: `up`, in their unknowns (last, first, before),
+// and `down`, in (first, last, after). Every lane but the first also has two pivot equations. They are for the two
+// unknowns between left and right rows, from the merge in which this lane was the first of the right rows.
 template <int WIDTH, class T>
 struct EliminationTree {
     ChainEquation<T> up, down;
     PivotEquation<T> first, second;
 
-    // Leaves the equations of all lanes to the first.
+    // Merges the rows of all lanes. The first lane gets their equations.
     DEVICE void merge() {
         const int lane = threadIdx.x % 32;
         ChainEquation<T> mine = up;
 #pragma unroll
         for (int apart = 1; apart < WIDTH; apart *= 2) {
-            // The left rows continue the upward chain of the right ones, the right rows the downward chain of the left.
+            // The left rows extend the upward chain of the right rows, the right rows the downward chain of the left.
             const bool right = lane & apart;
             ChainEquation<T> chain, near, outer;
             if (apart == 1) {
                 near = right ? up : down, outer = right ? down : up;
                 chain = shuffle(near, lane ^ 1);
             } else {
-                // Of merged rows the first lane has `up`, and the first of their second half has `down`.
+                // For merged rows, the first lane has `up`, and the first lane of their second half has `down`.
                 const int half = apart / 2;
                 chain = shuffle(mine, right ? lane - half : lane + apart);
                 near = shuffle(mine, right ? lane : lane + half), outer = shuffle(mine, right ? lane + half : lane);
@@ -201,14 +209,14 @@ struct EliminationTree {
         }
         if (WIDTH > 1) up = mine, down = shuffle_down(mine, WIDTH / 2);
     }
-    // Solves the equations of a whole system, in the lane that has them.
+    // Closes the tree: solves the equations of a whole system, in the lane that has them.
     DEVICE Boundary<T> close() const {
         ChainEquation<T> chain = {T(), up.last, up.start, up.rhs};
         const PivotEquation<T> one = eliminate_next(chain, down.start, down.last, T(), down.rhs);
         const T last = mul(chain.rhs, reciprocal(chain.last));
         return {T(), one.solve(T(), last, T()), last, T()};
     }
-    // Returns the unknowns around this lane's rows, given in the first lane those around the rows of all lanes.
+    // Returns the unknowns at the ends of this lane's rows. In the first lane, `known` is those of all lanes' rows.
     DEVICE Boundary<T> back_substitute(Boundary<T> known) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -225,7 +233,7 @@ struct EliminationTree {
     }
 };
 
-// Returns the unknowns around a thread's rows.
+// Returns the unknowns at the ends of a thread's rows.
 template <class T, int THREADS, int SYSTEMS, bool INTERLEAVED>
 DEVICE Boundary<T> solve_boundaries(const ChainEquation<T>& up, const ChainEquation<T>& down, int system, int rank) {
     constexpr int WIDTH = THREADS < 32 ? THREADS : 32, WARPS = THREADS / WIDTH;
@@ -263,8 +271,8 @@ DEVICE Boundary<T> solve_boundaries(const ChainEquation<T>& up, const ChainEquat
 
 // ---- Short systems --------------------------------------------------------------------------------------------
 
-// Solves all systems, or those that an earlier launch has left (given). Leaves those whose solution has too large a
-// backward error though it was refined once (remaining).
+// Solves all systems, or those that an earlier launch has left (given). Leaves those whose solution still has too large
+// a backward error after one refinement (remaining).
 template <class T, int ROWS, int THREADS, int SYSTEMS, bool INTERLEAVED, Access LOWER, Access DIAG, Access UPPER,
           Access RHS, Access OUT>
 DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, BatchView<const T> upper,
@@ -277,7 +285,7 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
     const Index begin = rank * ROWS, listed = given.counts ? given.take() : systems;
 #pragma unroll 1
     for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
-        // Threads beyond the last system do as it does, but store nothing.
+        // Threads past the last system repeat it, but store nothing.
         const bool stores = base + system < listed;
         const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
         const BatchIndex at = batch_index(mine, systems, middles, lows);
@@ -316,8 +324,8 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
 
 // ---- Long systems ---------------------------------------------------------------------------------------------
 
-// A reduced system: the first and last unknowns of the warps of the level below. Its four arrays of coefficients and
-// right-hand sides follow each other, and behind them are the unknowns.
+// A level of reduced systems. Its unknowns are the first and last unknowns of the warps of the level below. Its three
+// arrays of coefficients and the right-hand sides follow each other, then come the unknowns.
 template <class T>
 struct BoundaryLevel {
     T* numbers;
@@ -330,7 +338,7 @@ struct BoundaryLevel {
     }
 };
 
-// Returns whether a system is due. CHECKED: earlier launches have found the systems whose rows are to be exchanged.
+// Returns whether the launch has to do with a system.
 template <bool CHECKED, bool REFINE>
 DEVICE bool is_due_for_exchanges(const SystemState& state) {
     return REFINE ? (state.unsolved & 4) != 0 : !CHECKED || state.exchange;
@@ -353,7 +361,7 @@ struct WarpElimination {
         rows.forward_eliminate(rhs, tree.up, tree.down);
         tree.merge();
     }
-    // Merges the rows with the residual of the first solution, or with their own right-hand sides.
+    // Merges the rows with their own right-hand sides or, if RESIDUAL, with the residuals of the first solution.
     template <bool RESIDUAL>
     DEVICE void merge_for(const SystemBatch<T>& s, const WarpRows<ROWS>& part) {
         if constexpr (RESIDUAL) {
@@ -364,8 +372,8 @@ struct WarpElimination {
             merge(rows.d);
         }
     }
-    // Loads the first solution, with the unknowns before and behind, and its residuals; returns what has_large_error
-    // does.
+    // Loads the first solution, with the unknowns before and after the rows, and computes its residuals. Returns what
+    // has_large_error returns.
     DEVICE bool load_residual(const SystemBatch<T>& s, const WarpRows<ROWS>& part, T (&first_solution)[ROWS],
                               T (&residual)[ROWS], bool* any = nullptr) {
         load_first_solution(s, part, first_solution);
@@ -379,7 +387,7 @@ struct WarpElimination {
     }
 };
 
-// Reduces a level to the next. FIRST_LEVEL: the rows are those of the given systems.
+// Reduces a level to the next.
 template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, bool REFINE, Access LOWER, Access DIAG, Access UPPER,
           Access RHS, Access OUT>
 DEVICE void reduce_exchanging(SystemBatch<T> s, SystemBatch<T> next, const SystemState* states) {
@@ -398,7 +406,7 @@ DEVICE void reduce_exchanging(SystemBatch<T> s, SystemBatch<T> next, const Syste
     });
 }
 
-// Solves the last level, a block to each system.
+// Solves the last level, with one block for each system.
 template <class T, int ROWS, int THREADS, bool CHECKED, bool REFINE>
 DEVICE void solve_top_exchanging(SystemBatch<T> s, SystemState* states) {
     const auto due = [&](Index system) { return is_due_for_exchanges<CHECKED, REFINE>(states[system]); };
@@ -417,8 +425,8 @@ DEVICE void solve_top_exchanging(SystemBatch<T> s, SystemState* states) {
     });
 }
 
-// Computes the unknowns of a level, given those of the next, and marks lanes with a large error. REFINE: their sum with
-// the first solution goes to `second`.
+// Computes the unknowns of a level from those of the next, and marks the lanes with a large error. REFINE: stores their
+// sum with the first solution in `second`.
 template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, bool REFINE, Access LOWER, Access DIAG, Access UPPER,
           Access RHS, Access OUT>
 DEVICE void expand_exchanging(SystemBatch<T> s, SystemBatch<T> next, T* second, SystemState* states, unsigned* marks) {
@@ -434,7 +442,7 @@ DEVICE void expand_exchanging(SystemBatch<T> s, SystemBatch<T> next, T* second, 
         mine.rows.back_substitute(known, x);
         if constexpr (FIRST_LEVEL && REFINE) {
             before = ops::add(before, mine.before), behind = ops::add(behind, mine.behind);
-            mine.load_first_solution(s, part, residual);  // loaded twice, for want of registers
+            mine.load_first_solution(s, part, residual);  // loaded a second time, which saves registers
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], residual[k]);
             save<STRIDED>(second + system * s.rows + part.begin, 1, part.count, x);
@@ -456,12 +464,12 @@ DEVICE void expand_exchanging(SystemBatch<T> s, SystemBatch<T> next, T* second, 
     });
 }
 
-// Refines the marked lanes, which have a row with too large a backward error, from the rows around them: a warp has a
-// window, and solves for the residual of the marked lanes in its middle. Which rows make a lane and how lanes are
-// merged differs from the launches before, so that it finds what those have lost. The first and the last unknown of a
-// window stay as they are, so that the rows beyond do not change. Two launches have every row in a middle. Lanes that
-// they do not mend are marked in a second array of marks, behind the first. A warp looks at the marks of `each` windows
-// at once.
+// Refines the marked lanes, which have a row with too large a backward error, together with the rows around them. A
+// warp takes a window and solves for the residual of the marked lanes in its middle. The rows are divided into lanes,
+// and the lanes merged, in another way than in the launches before, so that the same error is not made again. The first
+// and the last unknown of a window stay as they are, so that the rows outside do not change. Every row is in the middle
+// of a window in one of two launches. Lanes that they do not fix are marked in a second array of marks, which follows
+// the first. A warp checks the marks of `each` windows at once.
 template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, SystemState* states) {
     constexpr unsigned ALL = 0xffffffffu;
@@ -479,7 +487,7 @@ DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, System
         const auto window_at = [&](Index at) -> Window { return {s.rows, at, LENGTH, shift, ROWS, 7 * ROWS}; };
         const auto marked = [&](const Window& window) {
             if (window.middle >= window.end) return false;
-            const Index first = window.middle / ROWS, last = (window.end - 1) / ROWS;  // 33 lanes at most
+            const Index first = window.middle / ROWS, last = (window.end - 1) / ROWS;  // at most 33 lanes
             const unsigned long long both = first_marks[first / 32] | (unsigned long long)first_marks[last / 32] << 32;
             return both << (63 - (last - first) - first % 32) >> (63 - (last - first)) != 0;
         };
@@ -493,8 +501,8 @@ DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, System
             T x[ROWS], y[ROWS], residual[ROWS];
             bool any;
             const bool off = mine.load_residual(s, part, x, residual, &any);
-            const bool middle = window.has_amid(part.begin, part.count);
-            const bool kept = any && !middle;
+            const bool middle = window.is_in_middle(part.begin, part.count);
+            const bool kept = any && !middle;  // left to another window
             unsigned wrong = __ballot_sync(ALL, any && middle), before = wrong;
             bool fails = off && middle;
 #pragma unroll 1

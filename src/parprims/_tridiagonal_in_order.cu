@@ -1,44 +1,47 @@
-// Elimination in order: rows are not exchanged. It suits diagonally dominant, definite and M-matrices, for the Schur
-// complement of such a matrix is one again, so that no pivot vanishes before rounding.
+// Elimination without row exchanges. It suits diagonally dominant, definite and M-matrices: the Schur complement of
+// such a matrix is one too, so without rounding no pivot is zero.
 //
-// Phases of a short system, which one launch (solve_in_order) solves in registers:
-//   1. Every thread loads some adjacent rows, its block of rows, and eliminates all of its unknowns but the last,
-//      downwards (forward_eliminate). What remains is a tridiagonal system of the blocks' last unknowns, with one
-//      interface row for each thread.
-//   2. The lanes of a warp solve that system by cyclic reduction. What several warps leave one of them solves likewise.
-//   3. Every thread computes its other unknowns (back_substitute).
+// Short systems are solved by one launch, solve_in_order:
+//   1. Forward elimination: every thread loads ROWS adjacent rows and eliminates all of their unknowns but the last.
+//      What remains is a tridiagonal system of the threads' last unknowns, with one interface row for each thread.
+//   2. The lanes of a warp solve that system by cyclic reduction. If a system has several warps, each leaves one row,
+//      and the first warp solves these in the same way.
+//   3. Back substitution: every thread computes its other unknowns.
 //
-// A long system is reduced by warps, each of which leaves one row (reduce_in_order); again, until one block can solve
-// what remains (solve_top_in_order). Then every level computes its other unknowns (expand_in_order). It repeats the
-// elimination of its rows, so that little is stored between launches.
+// Long systems: every warp reduces its rows to one (reduce_in_order). This is repeated, level by level, until one block
+// can solve what remains (solve_top_in_order). Then every level computes its other unknowns (expand_in_order). It
+// repeats the elimination of its rows, so that little is stored between launches.
 //
-// CHECKED: systems that are not diagonally dominant are left to later launches, which exchange rows.
+// Template parameters besides those in _tridiagonal_common.cuh:
+//   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
+//   FIRST_LEVEL    whether the rows are those of the given systems
 
 // ---- The rows of a thread -------------------------------------------------------------------------------------
 
-// The interface row of a block of adjacent rows: the equation of its last unknown, between the last unknown of the
-// block before (previous) and the first unknown of the block behind. And the block's first unknown, which is
-// first - first_previous * previous - first_own * own, where own is its last unknown.
+// The interface row of a thread, and the first unknown of its rows. The interface row is the equation
+//     lower * previous + diag * own + upper * (first unknown of the next thread) = rhs
+// where own is the last unknown of the thread, and previous that of the thread before. The first unknown of the thread
+// is first - first_previous * previous - first_own * own.
 template <class T>
 struct InterfaceRow {
     T lower, diag, upper, rhs;
     T first, first_previous, first_own;
 
-    // Replaces the first unknown of the block behind by what that block knows of it, so that the row's neighbours are
-    // last unknowns both.
+    // Substitutes the first unknown of the next thread, which is given in the same form. Then both neighbours of the
+    // row are last unknowns.
     DEVICE void couple(T next, T next_previous, T next_own) {
         diag = fnma(upper, next_previous, diag);
         rhs = fnma(upper, next, rhs);
         upper = ops::negative(mul(upper, next_own));
     }
-    // Writes the seven numbers, `stride` elements from one another.
+    // Stores the seven numbers, `stride` elements apart.
     DEVICE void store(T* to, Index stride) const {
         to[0] = lower, to[stride] = diag, to[2 * stride] = upper, to[3 * stride] = rhs;
         to[4 * stride] = first, to[5 * stride] = first_previous, to[6 * stride] = first_own;
     }
 };
 
-// Eliminates downwards. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] previous for all k but the last.
+// Forward elimination. Afterwards x[k] = rhs[k] - upper[k] x[k+1] - lower[k] previous for all k but the last.
 template <class T, int ROWS>
 DEVICE InterfaceRow<T> forward_eliminate(T (&lower)[ROWS], const T (&diag)[ROWS], T (&upper)[ROWS], T (&rhs)[ROWS]) {
     constexpr int LAST = ROWS - 1;
@@ -73,7 +76,8 @@ DEVICE InterfaceRow<T> forward_eliminate(T (&lower)[ROWS], const T (&diag)[ROWS]
     }
 }
 
-// Computes the unknowns of a thread's rows in the place of `rhs`, given the last of them (own) and that before them.
+// Back substitution. Replaces `rhs` by the unknowns of a thread's rows, given the last one (own) and the one before the
+// rows (previous).
 template <class T, int ROWS>
 DEVICE void back_substitute(const T (&lower)[ROWS], const T (&upper)[ROWS], T (&rhs)[ROWS], T previous, T own) {
     rhs[ROWS - 1] = own;
@@ -81,7 +85,7 @@ DEVICE void back_substitute(const T (&lower)[ROWS], const T (&upper)[ROWS], T (&
     for (int k = ROWS - 2; k >= 0; --k) rhs[k] = fnma(upper[k], rhs[k + 1], fnma(lower[k], previous, rhs[k]));
 }
 
-// Multiplies a thread's rows by powers of two if numbers near the ends of the range are among them.
+// Scales each of a thread's rows by a power of two if some numbers in them are near the ends of the range.
 template <class T, int ROWS>
 DEVICE void scale_rows(T (&lower)[ROWS], T (&diag)[ROWS], T (&upper)[ROWS], T (&rhs)[ROWS]) {
     using R = Real<T>;
@@ -129,15 +133,16 @@ DEVICE Complex<T> from_above(Complex<T> mine, int distance) {
     return {from_above<WIDTH>(mine.re, distance), from_above<WIDTH>(mine.im, distance)};
 }
 
-// Cyclic reduction of the interface rows of WIDTH adjacent lanes. Every second row that is left eliminates the unknowns
-// of those `apart` lanes below and above it; on the way back these compute their unknowns from it. This is one
-// factorisation, whose error does not grow with the condition number. It would if every lane reduced its own row to the
-// end. Afterwards the unknown of a lane is d - a x - c y, where x and y are those of the lanes that eliminated it.
+// Cyclic reduction of the interface rows of WIDTH adjacent lanes. In every step, every second remaining row eliminates
+// the unknowns of the rows `apart` lanes below and above it. In back substitution those compute their unknowns from it.
+// This is one factorisation, whose error does not grow with the condition number. It would grow if every lane reduced
+// its own row to the end. Afterwards the unknown of a lane is d - a x - c y, where x and y are the unknowns of the
+// lanes that eliminated it.
 template <int WIDTH, class T>
 struct CyclicReduction {
     T a, c, d;
 
-    // Returns to the last lane the interface row of all lanes together.
+    // Returns in the last lane the interface row of all lanes together.
     DEVICE InterfaceRow<T> reduce(const InterfaceRow<T>& own_row) {
         const int place = threadIdx.x % WIDTH + 1;
         InterfaceRow<T> row = own_row;
@@ -148,7 +153,7 @@ struct CyclicReduction {
             if (place < WIDTH) row.couple(next, next_previous, next_own);
         }
         const T scale = reciprocal(row.diag);
-        T outer = mul(row.upper, scale);  // the coefficient of the last lane for what is behind all lanes
+        T outer = mul(row.upper, scale);  // the last lane's coefficient of the unknown after all lanes
         a = mul(row.lower, scale), c = place < WIDTH ? outer : T(), d = mul(row.rhs, scale);
 #pragma unroll
         for (int apart = 1; apart < WIDTH; apart *= 2) {
@@ -163,8 +168,8 @@ struct CyclicReduction {
                 outer = mul(outer, w);
             }
         }
-        // The first unknown of all depends on the last of the first lane, that on the one of the lane that eliminated
-        // it, and so on to the last lane.
+        // The first unknown of all lanes depends on the last unknown of the first lane. This depends on the unknown of
+        // the lane that eliminated it, and so on up to the last lane.
         const int lane = threadIdx.x % 32 - (place - 1);
         T first = shuffle(own_row.first, lane), previous = shuffle(own_row.first_previous, lane);
         T own = shuffle(own_row.first_own, lane);
@@ -176,7 +181,8 @@ struct CyclicReduction {
         }
         return {a, from_real<T>(1), outer, d, first, previous, own};
     }
-    // Returns the last unknown of this lane's rows, given the one before all lanes and, in the last lane, the last.
+    // Returns the last unknown of this lane's rows. `before` is the unknown before all lanes, and `last`, which only
+    // the last lane needs, is that lane's own.
     DEVICE T back_substitute(T before, T last) const {
         const int place = threadIdx.x % WIDTH + 1;
         T x = place < WIDTH ? d : last;
@@ -189,13 +195,13 @@ struct CyclicReduction {
     }
 };
 
-// The last unknown of a thread's rows, and the one before all of them.
+// The last unknown of a thread's rows, and the unknown before them.
 template <class T>
 struct InterfaceUnknowns {
     T own, previous;
 };
 
-// Solves the systems of interface rows of a block.
+// Solves the interface rows of all systems of a block.
 template <class T, int THREADS, int SYSTEMS, bool INTERLEAVED>
 DEVICE InterfaceUnknowns<T> solve_interfaces(InterfaceRow<T> row, int system, int rank) {
     constexpr int WIDTH = THREADS < 32 ? THREADS : 32, WARPS = THREADS / WIDTH;
@@ -203,9 +209,9 @@ DEVICE InterfaceUnknowns<T> solve_interfaces(InterfaceRow<T> row, int system, in
     if constexpr (TRANSPOSE) row = transpose_lanes<T, THREADS, SYSTEMS, false>(row, system, rank);
     CyclicReduction<WIDTH, T> reduction;
     const InterfaceRow<T> all = reduction.reduce(row);
-    InterfaceUnknowns<T> known = {all.rhs, T()};  // where a system is one warp or less, this row is all of it
+    InterfaceUnknowns<T> known = {all.rhs, T()};  // if a system has at most one warp, only this row is left of it
     if constexpr (WARPS > 1) {
-        // The first warp of a system solves what its warps leave.
+        // The first warp of a system solves the interface rows of all its warps.
         __shared__ InterfaceRow<T> warp_rows[SYSTEMS * WARPS];
         __shared__ T warp_unknowns[SYSTEMS * WARPS];
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -240,7 +246,7 @@ DEVICE void solve_in_order(BatchView<const T> lower, BatchView<const T> diag, Ba
     const int system = INTERLEAVED ? thread % SYSTEMS : thread / THREADS;
     const int rank = INTERLEAVED ? thread / SYSTEMS : thread % THREADS;
     const Index mine = (Index)blockIdx.x * SYSTEMS + system;
-    // Threads beyond the last system do as it does, but store nothing.
+    // Threads past the last system repeat it, but store nothing.
     bool stores = mine < systems;
     const BatchIndex at = batch_index(stores ? mine : systems - 1, systems, middles, lows);
     const int begin = rank * ROWS, count = n - begin;
@@ -272,8 +278,8 @@ DEVICE void solve_in_order(BatchView<const T> lower, BatchView<const T> diag, Ba
 
 // ---- Long systems ---------------------------------------------------------------------------------------------
 
-// A reduced system: the interface rows of the warps of the level below, 7 arrays of numbers to each system, and behind
-// all of them the unknowns of these rows.
+// A level of reduced systems. Its rows are the interface rows of the warps of the level below: 7 arrays of numbers for
+// each system. The unknowns of all systems follow them.
 template <class T>
 struct InterfaceLevel {
     T* numbers;
@@ -287,8 +293,8 @@ struct InterfaceLevel {
     }
 };
 
-// Loads a thread's rows: those of the given systems on the first level. On the others an interface row, coupled with
-// the next.
+// Loads a thread's rows. On the first level they are rows of the given systems. On the others they are interface rows,
+// each of which is coupled with the next.
 template <bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS, class T, int ROWS>
 DEVICE void load_level(const SystemBatch<T>& s, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS],
                        T (&d)[ROWS]) {
@@ -310,7 +316,7 @@ DEVICE void load_level(const SystemBatch<T>& s, Index system, Index begin, T (&a
     }
 }
 
-// Reduces a level to the next. CHECKED: marks blocks with a row that is not dominant.
+// Reduces a level to the next. CHECKED: marks the blocks that have a row which is not diagonally dominant.
 template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS>
 DEVICE void reduce_in_order(SystemBatch<T> s, SystemBatch<T> next, unsigned* marks) {
     const Index blocks = WarpRows<ROWS>::count_blocks(s.rows);
@@ -331,7 +337,7 @@ DEVICE void reduce_in_order(SystemBatch<T> s, SystemBatch<T> next, unsigned* mar
     });
 }
 
-// Solves the last level, a block to each system, and initialises the state of every system.
+// Solves the last level, with one block for each system, and initialises the states of the systems.
 template <class T, int ROWS, int THREADS, bool CHECKED>
 DEVICE void solve_top_in_order(SystemBatch<T> s, SystemState* states, const unsigned* marks, Index blocks) {
     for_each_part(s.systems, 1, [](Index) { return true; }, [&](Index system, Index) {
@@ -354,7 +360,7 @@ DEVICE void solve_top_in_order(SystemBatch<T> s, SystemState* states, const unsi
     });
 }
 
-// Computes the unknowns of a level, given those of the next.
+// Computes the unknowns of a level from those of the next.
 template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS,
           Access OUT>
 DEVICE void expand_in_order(SystemBatch<T> s, SystemBatch<T> next, SystemState* states) {

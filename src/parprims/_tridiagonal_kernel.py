@@ -1,4 +1,4 @@
-"""Tridiagonal systems by CUDA kernels: what they refuse, the launches for short systems, and what prepares a call."""
+"""Tridiagonal systems by CUDA kernels: what they refuse, the launches for short systems, and the prepared call."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def make_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
 
 
 def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
-    """Return the launches for systems that a block can hold, or None if their arrays have too many axes.
+    """Return the launches for systems that fit in a block, or None if their arrays have too many axes.
 
-    A launch leaves the systems that it does not solve to those behind it, by lists in scratch.
+    A launch leaves the systems that it does not solve to later ones, by worklists in scratch.
     """
     batch = make_batch(problem)
     if batch is None:
@@ -76,7 +76,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
 
     def in_order(is_checked: bool, remaining: _cuda.Struct) -> _cuda.Launch:
         block = block_in_order(tuning, problem.nbytes, n, interleaved)
-        # Registers for two blocks of systems side by side.
+        # Few enough registers that two blocks of interleaved systems fit on a multiprocessor.
         two = interleaved and is_float32 and block.rows == 8 and block.size <= 512
         resident = 2 if two else 0
         return launch(
@@ -109,7 +109,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
     elif problem.pivot == "none":
         launches = (in_order(False, everything),)
     else:
-        # Blocks take the systems that are left in turn: where none are, few have to find that out.
+        # Blocks take the systems that are left in turn. If none are left, only few blocks have to find that out.
         lists, most = True, tuning.blocks
         if problem.pivot == "auto":
             launches = in_order(True, left[0]), exchanging(left[0], left[1], most), stable("partial", left[1], most)
@@ -140,11 +140,11 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return what computes the solutions by CUDA kernels, one launch or several."""
+    """Return a function that computes the solutions by CUDA kernels, in one launch or several."""
     if 0 in s.shape:
         return directly(empty)(xp, s)
     bare = s.on(*(None,) * len(s.arrays))
-    # Arrays with more than three axes beside that of the unknowns are copied: copies have at most two.
+    # Arrays with more than three axes beside that of the unknowns are copied. Copies have at most two such axes.
     run = _cuda.on_readable(
         xp, s.arrays, lambda arrays: _runner(xp, s, arrays), lambda *arrays: (_on_copies(xp, bare.on(*arrays)),)
     )
@@ -161,7 +161,7 @@ def _on_copies(xp: Namespace, s: System) -> Array:
 
 def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | None:
     """Return a function of such arrays that launches the kernels, or None if the arrays have too many axes."""
-    # More axes than the coefficients have: the first counts right-hand sides.
+    # If there are more axes than the coefficients have, the first one counts right-hand sides.
     columns = s.shape[0] if len(s.shape) > len(s.rows) else 0
     problem = Problem(
         s.shape[1:] if columns else s.shape,
@@ -173,31 +173,37 @@ def _runner(xp: Namespace, s: System, arrays: tuple[Array, ...]) -> _cuda.Run | 
         tuple([tuple(x.shape) for x in arrays]),
         tuple([_cuda.layout(xp, x) for x in arrays]),
     )
-    axis, periodic, pivot = s.axis, s.periodic, s.pivot
 
-    def system(arrays: tuple[Array, ...]) -> System:
-        shape = broadcast_shapes(*(x.shape for x in arrays))
-        rows = broadcast_shapes(*(x.shape for x in arrays[:3]), (shape[axis], *(1,) * (-1 - axis)))
-        return System(arrays=arrays, rows=tuple(rows), shape=tuple(shape), axis=axis, periodic=periodic, pivot=pivot)
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        axis, periodic, pivot = s.axis, s.periodic, s.pivot
 
-    def otherwise(*arrays: Array) -> tuple[Array, ...]:
-        return (array(xp, system(arrays)),)
+        def system(arrays: tuple[Array, ...]) -> System:
+            shape = broadcast_shapes(*(x.shape for x in arrays))
+            rows = broadcast_shapes(*(x.shape for x in arrays[:3]), (shape[axis], *(1,) * (-1 - axis)))
+            return System(
+                arrays=arrays, rows=tuple(rows), shape=tuple(shape), axis=axis, periodic=periodic, pivot=pivot
+            )
 
-    def batched(*arrays: Array) -> tuple[Array, ...]:
-        # The new axis leads: every array gets as many axes as the solution has, before those that it has.
-        ndim = max(x.ndim for x in arrays)
-        aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
-        return (prepare(xp, system(aligned))(*aligned),)
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            return (array(xp, system(arrays)),)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            # The new axis leads. Every array gets axes of length 1 after it, until it has as many as the solution.
+            ndim = max(x.ndim for x in arrays)
+            aligned = tuple(xp.reshape(x, (x.shape[0], *(1,) * (ndim - x.ndim), *x.shape[1:])) for x in arrays)
+            return (prepare(xp, system(aligned))(*aligned),)
+
+        return otherwise, batched
 
     def plan() -> _cuda.Plan | None:
-        return make_plan(problem, _cuda.tuned(TUNING, _cuda.capability(xp, arrays[3])))
+        return make_plan(problem, _cuda.tuned_for(TUNING, xp, arrays[3]))
 
-    return _cuda.ready(xp, arrays[3], problem, plan, otherwise, batched)
+    return _cuda.ready(xp, arrays[3], problem, plan, in_program)
 
 
 # ---- What CI compiles -------------------------------------------------------------------------------------------
 
-# Shapes and axes of systems of a thread, a warp and a block; of systems side by side; of the most unknowns that fit.
+# Shapes and axes of systems that a thread, a warp and a block hold; of interleaved systems; of the longest that fit.
 _SHAPES = (
     ((1 << 16, 5), -1),
     ((1 << 16, 128), -1),
@@ -211,7 +217,7 @@ _SHAPES = (
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
-    """Yield what each is for, and the plan, of solves that reach every way of the templates."""
+    """Yield names and plans of solves that reach every branch of the templates."""
     for shape, axis in _SHAPES:
         for dtype in LAPACK:
             for pivot in ("auto", "partial", "none"):

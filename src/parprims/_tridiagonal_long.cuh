@@ -1,23 +1,24 @@
-// What the kernels of long tridiagonal systems share: those that no block holds. Several launches solve them, each of
-// which finds in the states of the systems what there is left to do. The blocks of a launch take parts of systems in
-// turn, and return at once where there is nothing to do.
+// Shared by the kernels for long tridiagonal systems, which do not fit in one block. Several launches solve them. Each
+// launch looks up in the state of a system what is left to do. Its blocks take parts of systems in turn, and return at
+// once if nothing is left.
 
-// What the launches know of a system.
+// What the launches record about a system.
 struct SystemState {
-    // The bits of the largest backward errors of both solutions.
+    // The largest backward errors of the first and the second solution, as bits.
     unsigned long long errors[2];
-    // Whether the system is not dominant, is to be refined, and has unknowns that are not finite.
+    // Whether the system is not diagonally dominant, is to be refined, and has unknowns that are not finite.
     unsigned exchange, refine, not_finite;
-    // Bits: 1, its first solution has too large an error; 2, refinement of windows in registers did not mend that;
-    // 4, nor did the stable one; 8, nor did a second solution for the residual.
+    // Bits: 1, the first solution has too large an error; 2, refining windows in registers did not fix it; 4, refining
+    // windows by the stable solver did not fix it; 8, a second solution for the residual did not fix it.
     unsigned unsolved;
-    // How many blocks have begun to refine windows, in registers and stably. The first system's count for all.
+    // How many blocks have begun to refine windows, in registers and by the stable solver. Those of the first system
+    // count for all.
     unsigned refining_blocks[2];
-    // How many parts have many rows with a large error; how many windows the first and the second launch did not mend.
+    // How many parts have many rows with a large error; how many windows the first and the second launch did not fix.
     unsigned failures[3];
 };
 
-// Calls `each` for the systems that are due and for those of their `parts` that this block has.
+// Calls each(system, part) for the parts that this block has, of the systems that are due. A system has `parts` parts.
 template <class Due, class Each>
 DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
 #pragma unroll 1
@@ -30,14 +31,15 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
     }
 }
 
-// The part of a system that a warp has, of how many parts; the first row of this lane and how many it has.
+// The part of a system that a warp has: its number, the number of parts, and the first row and number of rows of this
+// lane. A lane has ROWS rows.
 template <int ROWS>
 struct WarpRows {
     static constexpr int ALL = 32 * ROWS;
     Index number, parts, begin;
     int count;
 
-    // Returns how many blocks a system takes, with one part to each warp.
+    // Returns the number of blocks for a system, with one part for each warp.
     static DEVICE Index count_blocks(Index rows) { return (rows + blockDim.x * ROWS - 1) / (blockDim.x * ROWS); }
 
     DEVICE WarpRows(Index rows, Index block) {
@@ -47,11 +49,11 @@ struct WarpRows {
     }
 };
 
-// A window of a system: adjacent rows that are refined together, while the rows beyond stay as they are. Windows are
-// numbered; the first ends and the second begins near row `shift`.
+// A window of a system: adjacent rows that are refined together, while all other rows stay as they are. Window 0 ends
+// and window 1 begins near row `shift`.
 struct Window {
     Index low, high;    // its rows
-    Index middle, end;  // those of them at least `far` rows from an end that is not the system's
+    Index middle, end;  // the range of rows that are at least `far` rows from an end, unless the system ends there too
 
     DEVICE Window(Index rows, Index at, Index length, Index shift, int granularity, int far) {
         low = at > 0 ? shift + (at - 1) * length : 0, high = at > 0 ? low + length : shift / granularity * granularity;
@@ -61,11 +63,13 @@ struct Window {
     static DEVICE Index count(Index rows, Index length, Index shift) {
         return 1 + (max((Index)0, rows - shift) + length - 1) / length;
     }
-    // Returns whether a thread's rows lie in the middle.
-    DEVICE bool has_amid(Index begin, int count) const { return count > 0 && begin >= middle && begin + count <= end; }
+    // Returns whether all rows of a thread are in the middle.
+    DEVICE bool is_in_middle(Index begin, int count) const {
+        return count > 0 && begin >= middle && begin + count <= end;
+    }
 };
 
-// Returns the number of this launch among those that refine windows in the same way, the same to all threads.
+// Returns to all threads the number, from 0, of this launch among those that refine windows in the same way.
 DEVICE Index launch_number(unsigned* refining_blocks) {
     const Index launch = *refining_blocks / gridDim.x;
     __syncthreads();  // all threads have read the number
@@ -73,7 +77,8 @@ DEVICE Index launch_number(unsigned* refining_blocks) {
     return launch;
 }
 
-// Returns whether one of the first launches found so many errors that refining windows does not pay.
+// Returns whether one of the first launches found so many errors that refining windows does not pay. Then also marks
+// the system as not solved by it.
 DEVICE bool has_many_failures(SystemState& state, int launches, Index rows) {
     bool many = false;
     for (int k = 0; k < launches; ++k) many = many || state.failures[k] > 8 + rows / 16384;
@@ -81,10 +86,10 @@ DEVICE bool has_many_failures(SystemState& state, int launches, Index rows) {
     return many;
 }
 
-// Takes second solutions where they are better. Makes solutions NaN throughout that are not finite in one unknown.
+// Copies second solutions to the result if they are better. Fills a solution with NaN if an unknown is not finite.
 template <class T>
 DEVICE void finish_systems(SystemBatch<T> s, const T* second, const SystemState* states) {
-    // Several blocks to a system, or several systems to a block.
+    // Several blocks for a system, or several systems for a block.
     const Index each = max((Index)1, gridDim.x / s.systems);
 #pragma unroll 1
     for (Index system = blockIdx.x / each; system < s.systems; system += gridDim.x / each) {

@@ -1,4 +1,4 @@
-"""The launches for tridiagonal systems that no block can hold: 4 to 58, most of which may find nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: 4 to 58, most of which may find nothing to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parprims._tridiagonal_batch import (
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
     """Return the launches, or None if the arrays have too many axes.
 
-    First the memory of all launches is laid out, for a launch may be given what belongs to a later one.
+    The memory of all launches is laid out first, because a launch may be given memory that belongs to a later one.
     """
     batch = make_batch(problem)
     if batch is None:
@@ -32,7 +32,7 @@ def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
     space = Workspace(batch.numbers)
     states = space.place("states", SYSTEM_STATE_BYTES * systems, "SystemState")
     exchanges, is_checked = pivot != "none", pivot == "auto" and not periodic
-    # Where systems have few unknowns the stable way costs little more than launches that find nothing to do.
+    # For systems of few unknowns, the stable solver costs little more than launches that find nothing to do.
     refines = problem.n > tuning.few_unknowns
     call = _Call(problem, tuning, batch, states)
     stages: list[_InOrder | _Exchanging | _Stable] = []
@@ -71,7 +71,7 @@ class _Call:
 
 @dataclasses.dataclass(frozen=True)
 class _Levels:
-    """The reduced systems of a solver in registers, and how many rows the last of them has."""
+    """The reduced systems of a solver in registers, and the number of rows on the last level."""
 
     systems: tuple[Struct, ...]
     grids: tuple[int, ...]
@@ -79,9 +79,9 @@ class _Levels:
 
 
 def _levels(call: _Call, space: Workspace, rows: int, most: int, *, exchange: bool) -> _Levels:
-    """Return the levels to which warps with so many rows to a thread reduce the systems, level by level.
+    """Return the levels of reduced systems, for warps with ``rows`` rows in each thread.
 
-    A warp leaves one row in order, and two with exchanges.
+    A warp leaves one row without row exchanges, and two rows with them.
     """
     problem, tuning = call.problem, call.tuning
     kind, left, numbers = ("BoundaryLevel", 2, CHAIN_NUMBERS) if exchange else ("InterfaceLevel", 1, INTERFACE_NUMBERS)
@@ -90,7 +90,7 @@ def _levels(call: _Call, space: Workspace, rows: int, most: int, *, exchange: bo
     while not systems or count > rows * tuning.top_threads:
         grids.append(min(most, problem.systems * -(-count // (tuning.reducing_threads * rows))))
         count = left * -(-count // (32 * rows))
-        nbytes = (numbers + 1) * problem.nbytes * count * problem.systems  # with the unknowns
+        nbytes = (numbers + 1) * problem.nbytes * count * problem.systems  # including the unknowns
         place = space.place("level", nbytes, problem.type)
         length = space.number("level_rows", count)
         systems.append(Struct(place, call.batch.systems, length, type=f"{kind}<{problem.type}>"))
@@ -98,19 +98,19 @@ def _levels(call: _Call, space: Workspace, rows: int, most: int, *, exchange: bo
 
 
 def _access(call: _Call, level: int) -> tuple[str, ...]:
-    """Return how rows of a level lie in memory."""
+    """Return how the rows of a level are accessed."""
     return ("STRIDED",) * 5 if level else call.batch.access
 
 
 @dataclasses.dataclass(frozen=True)
 class _InOrder:
-    """Elimination in order, of all systems or of those that are diagonally dominant."""
+    """Elimination without row exchanges, of all systems or of those that are diagonally dominant."""
 
     is_checked: bool
     marks: Pointer
     levels: _Levels
     blocks: Number
-    """How many blocks mark a system."""
+    """The number of blocks that mark a system."""
 
     @classmethod
     def laid_out(cls, call: _Call, space: Workspace, is_checked: bool) -> _InOrder:
@@ -150,9 +150,9 @@ class _InOrder:
 
 @dataclasses.dataclass(frozen=True)
 class _Exchanging:
-    """Elimination with exchanges in registers, of systems or (refine) for the residual of their first solutions.
+    """Elimination with row exchanges in registers, of systems or (refine) for the residual of their first solutions.
 
-    Windows around rows with a large error are refined before that.
+    Windows around rows with a large error are refined between the two.
     """
 
     is_checked: bool
@@ -160,14 +160,14 @@ class _Exchanging:
     marks: Pointer
     levels: _Levels
     each: Number | None
-    """How many windows a warp looks at at once."""
+    """The number of windows whose marks a warp checks at once."""
 
     @classmethod
     def laid_out(cls, call: _Call, space: Workspace, is_checked: bool, *, refine: bool) -> _Exchanging:
         """Return the stage with its memory."""
         problem, tuning = call.problem, call.tuning
         rows = tuning.rows_exchanging[problem.nbytes]
-        # A mark of 32 bits for the lanes of each warp, twice.
+        # For each warp two marks of 32 bits, one bit for every lane.
         marked = 0 if refine else 2 * -(-problem.n // (32 * rows))
         marks = space.place("marks", 4 * problem.systems * marked, "unsigned")
         levels = _levels(call, space, rows, cls._most(tuning, is_checked, refine), exchange=True)
@@ -215,7 +215,7 @@ class _Exchanging:
         return [*down, top, *reversed(up), *([] if self.refine else self._windows_refined(call))]
 
     def _windows_refined(self, call: _Call) -> list[Launch]:
-        """Return the launches that refine windows: two in registers, and two in the stable way for what these leave."""
+        """Return the launches that refine windows: two in registers, and two by the stable solver for what is left."""
         problem, tuning, batch = call.problem, call.tuning, call.batch
         rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.reducing_threads
         grid = problem.systems * -(-self._windows(call) * 32 // (threads * self._each(call)))
@@ -254,16 +254,16 @@ def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Stable:
-    """The stable way: of all systems, or of those that have a bit of ``unsolved``.
+    """The stable solver, for all systems or for those that have a bit of ``unsolved``.
 
-    Chunks are reduced to segments, and these are merged, level by level; the way back gives the unknowns.
+    Chunks are reduced to segments, and these are merged, level by level. Back substitution gives the unknowns.
     """
 
     exchanges: bool
     unsolved: int
     threads: int
     counts: tuple[int, ...]
-    """How many segments a system has on each level."""
+    """The number of segments of a system on each level."""
     segments: tuple[Pointer, ...]
     ys: tuple[Pointer, ...]
     lengths: tuple[Number, ...]
@@ -290,7 +290,7 @@ class _Stable:
         )
 
     def launches(self, call: _Call, second: Pointer) -> list[Launch]:
-        """Return the launches: where rows are exchanged once more for the residual."""
+        """Return the launches. With row exchanges, a second pass solves for the residual."""
         found = self._pass(call, second, refine=False)
         return found + self._pass(call, second, refine=True) if self.exchanges else found
 

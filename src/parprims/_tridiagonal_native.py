@@ -1,4 +1,4 @@
-"""Tridiagonal systems by the libraries' own routines: LAPACK's gtsv for NumPy, that of JAX."""
+"""Tridiagonal systems by the libraries' own routines: LAPACK's gtsv for NumPy, and JAX's routine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from parprims._tridiagonal_system import LAPACK, System, ends_cleared, whole
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return what computes the solutions by the library's own routine, which exchanges rows."""
+    """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
     found = directly(_native)(xp, s)
     single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
     if not (single and array_api_compat.is_numpy_namespace(xp)):
@@ -30,8 +30,8 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
         """Return the solution of one system by one call of LAPACK, if all of its numbers are finite."""
         lower_read, upper_read = lower[1:], upper[:-1]
         *_, x, info = gtsv(lower_read, diag, upper_read, rhs)
-        # A product with what is not finite is not finite, nor is a sum of such. (Of rhs it leaves x not finite.) Scalar
-        # products take less time than any other test.
+        # A product with a number that is not finite is not finite, and neither is a sum with one. (If rhs is not
+        # finite, x is not.) Scalar products take less time than any other test.
         if info == 0 and isfinite(lower_read.dot(upper_read) + diag.dot(x)):
             return x
         return found(lower, diag, upper, rhs)
@@ -48,8 +48,8 @@ def _native(xp: Namespace, s: System) -> Array:
 def _by_library(xp: Namespace, s: System) -> Array:
     """Return the solutions by the library's own routine.
 
-    Coefficients take the shape (systems, n) and rhs (columns, systems, n); if the coefficients hold a single
-    system, all right-hand sides are its columns.
+    Coefficients are broadcast to the shape (systems, n), and rhs to (columns, systems, n). If the coefficients are
+    those of one system, all right-hand sides are its columns.
     """
     if math.prod(s.shape) == 0:
         return empty(xp, s)
@@ -89,10 +89,10 @@ def _exchange_rows(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: 
 
 
 def _lapack_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Array) -> Array:
-    """Solve all systems as one, whose blocks no coefficient links.
+    """Solve all systems as one, whose blocks are not coupled by any coefficient.
 
-    What is not finite, or a pivot of zero, may spoil the other systems all the same: then each half is solved by
-    itself.
+    A number that is not finite, or a zero pivot, may still spoil other systems. Then each half of the systems is solved
+    separately.
     """
     columns, systems, n = rhs.shape
     if n == 1:
@@ -155,7 +155,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 
 def _jax_platform(s: System) -> tuple[str, bool]:
-    """Return the platform the arrays are or will be on, and whether they have no values yet.
+    """Return the platform that the arrays are or will be on, and whether they have no values yet.
 
     A traced array may stand for a batch of them.
     """
@@ -167,7 +167,7 @@ def _jax_platform(s: System) -> tuple[str, bool]:
 
 
 def slower(_: Namespace, s: System) -> str | None:
-    """Return why ``auto`` passes the library's routine by, or None."""
+    """Return why ``auto`` does not take the library's routine, or None."""
     if s.periodic and s.pivot != "none":
         return "a correction of rank one may lose digits that exchanges of rows keep"
     return None

@@ -1,23 +1,27 @@
-// Elimination with exchanges of rows in the order of a tree, which is always accurate: no regular matrix lacks a pivot,
-// and the solution is refined once by its residual.
+// Elimination with row exchanges in the order of a binary tree. It is always accurate: a pivot is found for every
+// regular matrix, and the solution is refined once by its residual.
 //
-// A segment is the rows i ... j-1 of a system, known by two equations between y[i] = (x[i-1], x[i]) and y[j] = (x[j-1],
-// x[j]). Phases of a block (solve_stable), of which 3 to 6 run again for the residual of the first solution where its
-// error asks for that:
+// A segment represents the rows i ... j-1 of a system by two equations between the pairs of unknowns y[i] = (x[i-1],
+// x[i]) and y[j] = (x[j-1], x[j]). Short systems are solved by one launch, solve_stable. It repeats phases 3 to 6 for
+// the residual of the first solution if the error of that is too large:
 //   1. The threads copy the rows of the block's systems to shared memory, adjacent threads adjacent rows.
-//   2. AUTO, for periodic systems: they look whether every row is diagonally dominant. Rows of such systems are not
-//      exchanged.
-//   3. Every thread makes one segment of its rows. Each row that is appended eliminates x[j-1] from three equations.
-//      The one used for that is kept, to compute x[j-1] once its neighbours are known.
-//   4. Adjacent segments are merged in pairs, log2(THREADS) times. Two segments are four equations, of which two
-//      eliminate the y they share; these two take the place of the right segment in shared memory.
-//   5. The last segment begins and ends with the same y, that of a periodic system; the corners of others are zero.
-//      Down the same tree every kept pair of equations gives the y between two that are known.
-//   6. Every thread computes its unknowns from the first and last of them, and looks at the residual of its rows.
-//   7. Of two solutions the one with the smaller backward error goes to shared memory, and from there to the result.
-// The equation that eliminates an unknown is the one with its largest coefficient, rows having been scaled by a power
-// of two to a largest coefficient from 1 to 2; without exchanges it is the unknown's own row. All of the rows that hold
-// an unknown are among the three or four equations, so no regular matrix lacks a pivot.
+//   2. AUTO, for periodic systems: they check whether every row is diagonally dominant. Then rows are not exchanged.
+//   3. Forward elimination: every thread reduces its rows to one segment. Every row that is appended eliminates x[j-1]
+//      from three equations. The pivot equation is kept for back substitution.
+//   4. Adjacent segments are merged in pairs, log2(THREADS) times. Two segments are four equations, and two of these
+//      eliminate the pair that the segments share. These two replace the right segment in shared memory.
+//   5. The last segment begins and ends with the same pair, as a periodic system does; in other systems the corner
+//      coefficients are zero. It is solved for this pair. Back substitution down the tree then computes every shared
+//      pair from the pairs before and after it.
+//   6. Every thread computes its unknowns from its first and last pair, and checks the residuals of its rows.
+//   7. If there are two solutions, that with the smaller backward error is stored, by way of shared memory.
+// Pivots: every row is scaled by a power of two so that its largest coefficient is from 1 to 2. The pivot equation is
+// the one with the largest coefficient of the unknown, without exchanges the unknown's own row. All rows that contain
+// the unknown are among the three or four equations, so a pivot is found for every regular matrix.
+//
+// Template parameters besides those in _tridiagonal_common.cuh:
+//   PIVOT       when rows are exchanged: PARTIAL, always; NONE, never; AUTO, unless all rows are diagonally dominant
+//   PERIODIC    whether the first and the last unknown are neighbours
 
 enum Pivot { AUTO, PARTIAL, NONE };
 
@@ -39,7 +43,7 @@ DEVICE void choose_pivot(bool exchange, int unknown, Equation<T, COUNT>& first, 
     }
 }
 
-// a / b, given the reciprocal of b; nearly always rounded correctly.
+// a / b, given the reciprocal of b. Nearly always rounded correctly.
 DEVICE float divide(float a, float b, float reciprocal_b) {
     const float quotient = a * reciprocal_b;
     return __fmaf_rn(fnma(quotient, b, a), reciprocal_b, quotient);
@@ -54,8 +58,8 @@ DEVICE Complex<T> divide(Complex<T> a, Complex<T> b, Complex<T> reciprocal_b) {
     return {quotient.re + correction.re, quotient.im + correction.im};
 }
 
-// Eliminates an unknown from an equation by another, given the reciprocal of its coefficient there. Its coefficient in
-// the equation itself is not written, and not read again.
+// Eliminates an unknown from the equation `other` by the pivot equation `first`, given the reciprocal of the pivot.
+// Does not write the eliminated coefficient of `other`, which is not read again.
 template <class T, int COUNT>
 DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, T pivot_reciprocal, Equation<T, COUNT>& other) {
     const T factor = divide(other.a[unknown], first.a[unknown], pivot_reciprocal);
@@ -65,14 +69,14 @@ DEVICE void eliminate(int unknown, const Equation<T, COUNT>& first, T pivot_reci
     other.rhs = fnma(factor, first.rhs, other.rhs);
 }
 
-// Two equations in (x[i-1], x[i], x[j-1], x[j]). Without exchanges p is that of row i and q that of row j-1.
+// Two equations in (x[i-1], x[i], x[j-1], x[j]). Without row exchanges, p comes from row i and q from row j-1.
 template <class T>
 struct Segment {
     Equation<T, 4> p, q;
 };
 
-// Appends row j to a segment. Returns the pivot equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), from which x[j-1] is
-// computed in back substitution, with the reciprocal of its coefficient in the coefficient's place.
+// Appends row j to a segment. Returns the pivot equation, in (x[i-1], x[i], x[j-1], x[j], x[j+1]), from which back
+// substitution computes x[j-1]. The pivot is replaced by its reciprocal.
 template <class T>
 DEVICE Equation<T, 5> append_row(Segment<T>& s, bool exchange, T lower, T diag, T upper, T rhs) {
     Equation<T, 5> first = {{s.q.a[0], s.q.a[1], s.q.a[2], s.q.a[3], T()}, s.q.rhs};
@@ -89,10 +93,10 @@ DEVICE Equation<T, 5> append_row(Segment<T>& s, bool exchange, T lower, T diag, 
     return first;
 }
 
-// A slot holds the numbers of a segment, then those of the two pivot equations of a merge, then a y.
+// The numbers of a slot. It holds a segment first, then the two pivot equations of a merge, then a pair y.
 constexpr int SLOT_NUMBERS = 13;
 
-// Slots in memory: number k of slot i is COUNT * k + i elements behind the first, or count * k + i if COUNT is 0.
+// Slots in memory: number k of slot i is element COUNT * k + i, or count * k + i if COUNT is 0.
 template <class T, int COUNT>
 struct SegmentStore {
     T* first;
@@ -118,11 +122,11 @@ struct SegmentStore {
         return s;
     }
 
-    // Merges two segments, in the slot of the left one. The pivot equations of the y they share go to that of the
-    // right.
+    // Merges two segments into the slot of the left one. The pivot equations of the pair that they share go to the slot
+    // of the right one.
     DEVICE void merge(Index left_slot, Index right_slot, bool exchange) const {
         const Segment<T> left = load(left_slot), right = load(right_slot);
-        // Columns: the shared y, the one before it, the one behind it.
+        // Columns: the shared pair, the pair before it, the pair after it.
         const auto of_left = [](const Equation<T, 4>& e) -> Equation<T, 6> {
             return {{e.a[2], e.a[3], e.a[0], e.a[1], T(), T()}, e.rhs};
         };
@@ -153,7 +157,7 @@ struct SegmentStore {
         at(right_slot, 12) = second.rhs;
     }
 
-    // Puts the y that a merge eliminated in the place of its pivot equations, given the y before and the one behind.
+    // Replaces the pivot equations in a slot by the pair that they eliminated, given the pairs before and after it.
     DEVICE void back_substitute(Index before, Index slot, Index behind) const {
         const T known[4] = {at(before, 0), at(before, 1), at(behind, 0), at(behind, 1)};
         T shared0 = at(slot, 6), shared1 = at(slot, 12);
@@ -167,7 +171,7 @@ struct SegmentStore {
         at(slot, 0) = shared0, at(slot, 1) = shared1;
     }
 
-    // Puts the y with which a whole system begins and ends in the place of its only segment.
+    // Closes the tree: replaces the only segment of a whole system by the pair with which the system begins and ends.
     DEVICE void close(Index slot) const {
         const Segment<T> s = load(slot);
         Equation<T, 2> first = {{ops::add(s.q.a[0], s.q.a[2]), ops::add(s.q.a[1], s.q.a[3])}, s.q.rhs};
@@ -180,7 +184,7 @@ struct SegmentStore {
     }
 };
 
-// Merges the segments 0 ... count-1 in pairs until the first is all of them. Segment i is in slot(i).
+// Merges the segments 0 ... count-1 in pairs until segment 0 represents all of them. Segment i is in slot(i).
 template <class N, class Kept, class Slot, class Sync>
 DEVICE void merge_all(const Kept& slots, N count, int thread, int threads, bool exchange, Slot slot, Sync sync) {
 #pragma unroll 1
@@ -192,7 +196,8 @@ DEVICE void merge_all(const Kept& slots, N count, int thread, int threads, bool 
     }
 }
 
-// Puts the y with which every segment begins in its place, given the first and the last one in slot(0) and `end`.
+// Puts in the slot of every segment the pair with which it begins, given the first pair in slot(0) and the last one in
+// the slot `end`.
 template <class N, class Kept, class Slot, class Sync>
 DEVICE void back_substitute_all(const Kept& slots, N count, int thread, int threads, Index end, Slot slot, Sync sync) {
     N apart = 1;
@@ -210,8 +215,8 @@ DEVICE void back_substitute_all(const Kept& slots, N count, int thread, int thre
 
 // ---- A block --------------------------------------------------------------------------------------------------
 
-// What the threads of a system tell each other: the bits of the largest backward errors of both solutions; whether rows
-// are exchanged, the solution is to be refined, and has unknowns that are not finite.
+// What the threads of a system share: the bits of the largest backward errors of the first and the second solution;
+// whether rows are exchanged, the solution is to be refined, and unknowns are not finite.
 struct BlockState {
     unsigned long long errors[2];
     unsigned exchange, refine, not_finite;
@@ -222,21 +227,21 @@ struct BlockSolver {
     static constexpr int BLOCK_THREADS = THREADS * SYSTEMS;
 
     T *lower, *diag, *upper, *rhs;  // in shared memory
-    // One slot more for the y behind the last segment of a chunk, and one so that what follows is aligned.
+    // One more slot for the pair after the last segment of a chunk, and one more to align what follows.
     SegmentStore<T, BLOCK_THREADS + 2> slots;
     BlockState* state;
-    // The rows of a system, its segments (threads that have rows) and its places in an array; which system and which of
-    // its threads this is, how many rows it has and the place of the first.
+    // The rows of a system, its segments (threads that have rows) and its places in an array; the number of this
+    // system, the number of this thread in it, its number of rows and the place of the first.
     int n, segments, pitch, system, rank, count, own;
 
-    // Returns the place of a row of this thread's system. Every ROWS + 1st place is unused, against bank conflicts,
-    // unless systems are interleaved.
+    // Returns the place of a row of this thread's system in shared memory. Unless systems are interleaved, one place is
+    // unused after every ROWS places, which avoids bank conflicts.
     DEVICE int place(int row) const {
         return INTERLEAVED ? row * SYSTEMS + system : system * pitch + row + row / ROWS;
     }
     DEVICE int slot(int other) const { return INTERLEAVED ? other * SYSTEMS + system : system * THREADS + other; }
 
-    // Separates writes of the threads of a system from reads of others.
+    // Barrier of the threads of a system, or of more.
     static DEVICE void sync() {
         if constexpr (!INTERLEAVED && THREADS <= 32)
             __syncwarp();
@@ -265,7 +270,7 @@ struct BlockSolver {
         return all;
     }
 
-    // Makes one segment of all rows of the system, with right-hand sides b(k, row), in slot 0.
+    // Reduces the rows of the system, with right-hand sides b(k, row), to one segment in slot 0.
     template <class Rhs>
     DEVICE void reduce(bool exchange, Rhs b, Equation<T, 5> (&kept)[ROWS]) const {
         Segment<T> s = {};
@@ -277,7 +282,7 @@ struct BlockSolver {
                 const T l = scaled(r.lower, scale), d = scaled(r.diag, scale), u = scaled(r.upper, scale);
                 const T f = scaled(b(k, r), scale);
                 if (k == 0) {
-                    // A single row shares x[i] with the next y; that is its second equation.
+                    // A segment of one row. Both of its pairs contain x[i], which is its second equation.
                     s.p = {{l, d, T(), u}, f};
                     s.q = {{T(), from_real<T>(1), from_real<T>(-1), T()}, T()};
                 } else if (k == 1) {
@@ -292,7 +297,8 @@ struct BlockSolver {
         merge_all(slots, segments, rank, THREADS, exchange, [&](int i) { return slot(i); }, sync);
     }
 
-    // Computes the unknowns, and x[i-1] and x[j], given the first and the last y in slot 0 and `end`.
+    // Computes the unknowns of a thread and those before and after them, given the first and the last pair in the slots
+    // 0 and `end`.
     DEVICE void expand(const Equation<T, 5> (&kept)[ROWS], int end, T (&x)[ROWS], T& before, T& behind) const {
         back_substitute_all(slots, segments, rank, THREADS, end, [&](int i) { return slot(i); }, sync);
         before = slots.at(slot(rank), 0);
@@ -326,7 +332,7 @@ struct BlockSolver {
         expand(kept, slot(0), x, before, behind);
     }
 
-    // Returns the residual of row k of this thread. `largest` becomes its backward error if that is larger, or infinity
+    // Returns the residual of row k of this thread. Raises `largest` to the backward error of the row, or to infinity
     // if that is not finite.
     DEVICE T residual(int k, const Row& c, const T (&x)[ROWS], T before, T behind, Real<T>& largest) const {
         using R = Real<T>;
@@ -340,7 +346,7 @@ struct BlockSolver {
         largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
         return r;
     }
-    // Returns whether the backward error of a row of this thread is above so many eps.
+    // Returns whether the backward error of a row of this thread is above `eps` times the machine epsilon.
     DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind, Real<T> eps = 6) const {
         bool off = false;
 #pragma unroll
@@ -387,14 +393,14 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
     const Index listed = given.counts ? given.take() : systems;
 #pragma unroll 1
     for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
-        // Threads beyond the last system do as it does, but store nothing.
+        // Threads past the last system repeat it, but store nothing.
         const Index first = base + system;
         const bool stores = first < listed;
         const Index counted = stores ? first : listed - 1;
         const BatchIndex at = batch_index(given.counts ? given.list[counted] : counted, systems, middles, lows);
         const T *from_lower = lower.system(at), *from_diag = diag.system(at), *from_upper = upper.system(at);
 
-        // Adjacent threads load what is adjacent in memory.
+        // Adjacent threads load adjacent numbers.
         const auto loaded = [&](int k) { return INTERLEAVED ? rank * ROWS + k : rank + k * THREADS; };
         const T* from_rhs = rhs.system(at);
         BlockState& state = block.state[system];
@@ -412,11 +418,11 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
         B::sync();  // rows and states are there for all
         if (PIVOT == AUTO) {
             if (!block.dominant()) atomicOr(&state.exchange, 1u);
-            B::sync();  // all have looked at their rows
+            B::sync();  // all have checked their rows
         }
         const bool exchange = PIVOT != NONE && state.exchange != 0;
 
-        // A second pass solves for the residual of the first solution. Systems that do not need it keep that.
+        // The second pass solves for the residual of the first solution. Systems that do not need it keep the first.
         T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
         Real<T> errors[2] = {};
         bool refine = false, together = false;
@@ -438,7 +444,7 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
                 if (k < block.count) x[k] = ops::add(last[k], x[k]);
             if (PIVOT != NONE && pass == 0) {
                 if (exchange && block.has_large_error(x, before, behind)) atomicOr(&state.refine, 1u);
-                B::sync();  // all have looked at their rows
+                B::sync();  // all have checked their rows
                 refine = state.refine != 0;
                 if constexpr (INTERLEAVED || THREADS > 32)
                     together = __syncthreads_or(refine);
@@ -451,7 +457,7 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
             block.record_errors(errors);
-            B::sync();  // all have told their errors
+            B::sync();  // all have recorded their errors
             if (!refine || !(state.errors[1] < state.errors[0])) {
 #pragma unroll
                 for (int k = 0; k < ROWS; ++k) x[k] = last[k];

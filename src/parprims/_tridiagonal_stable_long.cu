@@ -1,13 +1,20 @@
-// The stable solver (_tridiagonal_stable.cu) for long systems.
+// The stable solver (see _tridiagonal_stable.cu) for long systems.
 //
-// A system is cut into chunks of THREADS * ROWS rows, a block to each. reduce_chunks makes one segment of every chunk.
-// merge_segments merges those, THREADS at a time, until one is left; it closes the system, and back substitution gives
-// the y with which every chunk begins. solve_chunks repeats the elimination of a chunk's rows and computes the unknowns
-// between two of these ys. Where that leaves a row with too large an error, all of it is done once more for the
-// residual (REFINE). The blocks of a launch take the chunks in turn, and return at once where there is nothing to do.
+// A system is cut into chunks of THREADS * ROWS rows, with one block for each:
+//   reduce_chunks     reduces every chunk to one segment.
+//   merge_segments    merges segments, THREADS at a time, until one is left. This one is solved, and back substitution
+//                     computes the pair of unknowns y with which every chunk begins.
+//   solve_chunks      repeats the elimination of a chunk's rows and computes the unknowns between two pairs.
+// If a row then has too large an error, all of it is repeated for the residual (REFINE). The blocks of a launch take
+// the chunks in turn, and return at once if there is nothing to do.
+//
+// Template parameters besides those in _tridiagonal_common.cuh:
+//   EXCHANGE    whether rows are exchanged
+//   PERIODIC    whether the first and the last unknown are neighbours
+//   UNSOLVED    the bits of SystemState::unsolved by which earlier launches leave a system to these, or 0
+//   REFINE      whether the launch solves for the residual of the first solution
 
-// Returns whether a system is due. UNSOLVED: the bits of SystemState::unsolved that say that earlier launches have left
-// a system to these; 0 if there were none.
+// Returns whether the launch has to do with a system.
 template <int UNSOLVED, bool REFINE>
 DEVICE bool is_due(const SystemState& state) {
     return REFINE ? state.refine != 0 : UNSOLVED == 0 || state.unsolved & UNSOLVED;
@@ -18,7 +25,7 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     static constexpr int LENGTH = ROWS * THREADS, PLACES = (ROWS + 1) * THREADS;
     Index at, chunk, chunks;  // the system, and which of its chunks this block has
     T* to;                    // its solution
-    // The first solution of this thread's rows, of the row before and of the one behind.
+    // The first solution: the unknowns of this thread's rows, the one before and the one after.
     T first_solution[ROWS], before, behind;
 
     static DEVICE Index count_chunks(Index rows) { return (rows + LENGTH - 1) / LENGTH; }
@@ -69,7 +76,7 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
         }
         __syncthreads();  // rows are there for all
     }
-    // Makes one segment of the chunk. `error` becomes the backward error of the first solution in this thread's rows.
+    // Reduces the chunk to one segment. `error` becomes the backward error of the first solution in this thread's rows.
     DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS], Real<T>& error) const {
         this->reduce(
             exchange,
@@ -83,8 +90,8 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     }
 };
 
-// Refines as refine_windows does, but stably, the rows that it has not mended: those around which the matrix is nearly
-// singular. A block has a window. A mark stands for MARKED rows.
+// Refines windows as refine_windows does, but by the stable solver, where that did not fix a large error, as where the
+// matrix is nearly singular. A block takes a window. A mark stands for MARKED rows.
 template <class T, int ROWS, int THREADS, int MARKED>
 DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, SystemState* states) {
     using C = ChunkSolver<T, ROWS, THREADS, false, true>;
@@ -99,14 +106,14 @@ DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, Syste
         const unsigned* const others = marks + (s.systems + system) * parts;
         const Index begin = window.low + threadIdx.x * ROWS;
         const int count = (int)max((Index)0, min((Index)ROWS, window.high - begin));
-        const bool middle = window.has_amid(begin, count);
+        const bool middle = window.is_in_middle(begin, count);
         bool marked = false;
         for (Index row = begin; middle && row < begin + count; row += MARKED)
             marked = marked || others[row / MARKED / 32] >> row / MARKED % 32 & 1;
         if (!__syncthreads_or(marked)) return;
         C chunk;
         chunk.load_rows(s, system, window.low, window.high);
-        // The terms of unknowns beyond the window are known, and go to the right-hand sides.
+        // The unknowns outside the window are known. Their terms go to the right-hand sides.
         const bool first = threadIdx.x == 0 && window.low > 0, last = count > 0 && begin + count == window.high &&
                                                                        window.high < s.rows;
         if (first) {
@@ -122,7 +129,7 @@ DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, Syste
         }
         T(&x)[ROWS] = chunk.first_solution;
         bool wrong = chunk.has_large_error(x, chunk.before, chunk.behind, 8);
-        const bool kept = wrong && !middle;
+        const bool kept = wrong && !middle;  // left to another window
         wrong = wrong && middle;
 #pragma unroll 1
         for (int pass = 0; pass < 3 && __syncthreads_or(wrong); ++pass) {
@@ -152,7 +159,7 @@ DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, Syste
     });
 }
 
-// Raises the largest backward error to those that the threads of a block have found.
+// Raises `largest` to the largest backward error of the threads of a block.
 template <class R>
 DEVICE void record_error(R mine, unsigned long long* largest) {
     double error = (double)mine;
@@ -182,9 +189,9 @@ DEVICE void reduce_chunks(SystemBatch<T> s, T* segments, SystemState* states) {
 
 enum MergePhase { MERGE, CLOSE, SUBSTITUTE };
 
-// Takes `count` segments of every system, THREADS at a time. MERGE: merges them to those of the next level. CLOSE: to
-// the whole system, and gives the y with which every segment begins. SUBSTITUTE: gives that, given those of the next
-// level.
+// Takes the `count` segments of every system, THREADS at a time. MERGE: merges them to segments of the next level.
+// CLOSE: merges them to one and solves it, and computes the pair with which every segment begins. SUBSTITUTE: merges
+// them again and computes these pairs from those of the next level.
 template <class T, int THREADS, bool EXCHANGE, int UNSOLVED, bool REFINE, MergePhase PHASE>
 DEVICE void merge_segments(const T* segments, T* merged, const T* known, T* ys, SystemState* states, Index systems,
                           Index count) {

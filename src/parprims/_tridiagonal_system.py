@@ -1,4 +1,4 @@
-"""Tridiagonal systems as every method is given them, what they map a vector to, and how well a solution solves them."""
+"""Tridiagonal systems as all methods are given them, their product with a vector, and the errors of solutions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LAPACK = {"float32": "sgtsv", "float64": "dgtsv", "complex64": "cgtsv", "complex
 class System(Checked):
     """A checked call: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 
-    ``arrays`` are lower, diag, upper and rhs, of the dtype computed in. The coefficients broadcast to ``rows``,
-    and with rhs to ``shape``, that of the solution. Several right-hand sides of a system lie along an axis of rhs
-    before those of the coefficients. ``axis`` counts from the end.
+    ``arrays`` are lower, diag, upper and rhs, of the dtype computed in. The coefficients broadcast to ``rows``, and
+    with rhs to ``shape``, the shape of the solution. Several right-hand sides of a system are along an axis of rhs
+    before the axes of the coefficients. ``axis`` counts from the end.
     """
 
     rows: tuple[int, ...]
@@ -62,7 +62,7 @@ class System(Checked):
 
 
 def transposed(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[Array, Array]:
-    """Return lower and upper of the transposed matrix. Unless a system is periodic its corners are not read."""
+    """Return lower and upper of the transposed matrix. Corners are read only if a system is periodic."""
 
     def moved(x: Array, distance: int) -> Array:
         return x if x.ndim == 0 or x.shape[axis] == 1 else xp.roll(x, distance, axis=axis)
@@ -90,8 +90,8 @@ def ends_cleared(xp: Namespace, lower: Array, upper: Array, axis: int) -> tuple[
 def residual(xp: Namespace, s: System, x: Array, factor: Array | None = None) -> tuple[Array, Array]:
     """Return rhs - A x and |A| |x| + |rhs|.
 
-    With a factor for each row, coefficients and unknowns of the row are multiplied by it, and rhs by its square; what
-    that makes infinite counts as zero.
+    If there is a factor for each row, the coefficients and unknowns of the row are multiplied by it, and rhs by its
+    square. What becomes infinite by that counts as zero.
     """
 
     def scaled(y: Array) -> Array:
@@ -130,12 +130,11 @@ def _largest_ratio(xp: Namespace, s: System, residual: Array, size: Array) -> Ar
 
 
 def safe_backward_error(xp: Namespace, s: System, x: Array) -> Array:
-    """Return what `backward_error` does, but inf only for solutions that are not finite.
+    """Return `backward_error`, but inf only for solutions that are not finite.
 
-    Rows whose products overflow are computed from smaller numbers, and rows whose products underflow from larger ones.
-    The factors are powers of two, so that other rows keep their bits. Where all products of a row together are near the
-    least normal number, a factor of 2^(3/4 of the exponents' range) makes only numbers overflow that are multiplied by
-    zero.
+    Rows whose products overflow are scaled down before, and rows whose products underflow are scaled up. The factors
+    are powers of two, so that other rows keep their bits. If all products of a row are near the least normal number, a
+    factor of 2^(3/4 of the range of exponents) makes only such numbers overflow as are multiplied by zero.
     """
     _, size = residual(xp, s, x)
     info = xp.finfo(size.dtype)
@@ -151,7 +150,7 @@ _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def status(xp: Namespace, s: System, x: Array, error: Array, dtype: Any) -> Array:
-    """Return 0 for each solution, 1 where there is none and 2 where its backward error is large for its dtype."""
+    """Return for each solution 0, or 1 if there is none, or 2 if its backward error is large for its dtype."""
     finite = xp.all(xp.isfinite(x), axis=s.axis)
     eps = _EPS.get(dtype_name(dtype)) or xp.finfo(error.dtype).eps
     inaccurate = xp.astype(error > math.sqrt(eps), xp.int32)
@@ -159,12 +158,12 @@ def status(xp: Namespace, s: System, x: Array, error: Array, dtype: Any) -> Arra
 
 
 def nan(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return NaN for each solution: an array, because version 2023.12 of the standard selects from no numbers."""
+    """Return NaN for each solution, as an array: version 2023.12 of the standard has no `where` of numbers."""
     return xp.full_like(x[slice_rows(axis, 0, 1)] if x.shape[axis] else x, math.nan)
 
 
 def whole(xp: Namespace, x: Array, axis: int) -> Array:
-    """Return x with NaN throughout each solution that is not finite throughout."""
+    """Return x, with NaN for all unknowns of a solution if one is not finite."""
     return xp.where(xp.all(xp.isfinite(x), axis=axis, keepdims=True), x, nan(xp, x, axis))
 
 
@@ -173,6 +172,6 @@ _ROUNDED_TO_INFINITY = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
 
 
 def rounded(xp: Namespace, x: Array, dtype: Any, axis: int) -> Array:
-    """Return x in a 16-bit dtype, NaN throughout each solution that is not finite in it."""
+    """Return x in a 16-bit dtype, with NaN for all unknowns of a solution if one is not finite in it."""
     within = xp.abs(x) < _ROUNDED_TO_INFINITY[dtype_name(dtype)]
     return xp.astype(xp.where(xp.all(within, axis=axis, keepdims=True), x, nan(xp, x, axis)), dtype)

@@ -1,5 +1,5 @@
-// Views of strided arrays: how threads load and store vectors of their elements, in registers or by shared memory, one
-// array at a time or several arrays together as one array of records. Follows _common.cuh.
+// Views of strided arrays: how threads load and store vectors of elements, in registers or through shared memory.
+// Several arrays can be handled together, as one array of records. Needs _common.cuh.
 
 template <class T>
 struct Unconst {
@@ -10,7 +10,9 @@ struct Unconst<const T> {
     using Type = T;
 };
 
-// An array seen as (high, low, n, inner), with its strides in elements; the base is that of the first element.
+// An array of shape (high, low, n, inner), with its strides in elements. `base` is the address of its first element,
+// and ACCESS says how vectors of its elements are accessed. The methods below handle the line that `base` begins:
+// at(h, l, j) is the view of the line (h, l, :, j).
 template <class T, Access ACCESS>
 struct View {
     using Element = typename Unconst<T>::Type;
@@ -21,11 +23,11 @@ struct View {
         return {base + h * high + l * low + j * inner, high, low, along, inner};
     }
 
-    // Where N elements wait in shared memory.
+    // A vector of N elements as it is staged in shared memory.
     template <int N>
     using Staged = typename Word<N * sizeof(T)>::Type;
 
-    // Loads elements i, i + 1, ..., and others of the line in place of those from `past` on.
+    // Loads elements i, i + 1, ... of the line. In place of those from `past` on it loads other elements of the line.
     template <class S, int N>
     DEVICE void load_along(S (&to)[N], long long i, long long past) const {
         if (i >= past && past >= N) i = 0;
@@ -37,7 +39,7 @@ struct View {
         }
     }
 
-    // Stores elements i, i + 1, ..., but for those from `past` on.
+    // Stores elements i, i + 1, ..., except those from `past` on.
     template <int N>
     DEVICE void store_along(const T (&from)[N], long long i, long long past) const {
         Staged<N> vector;
@@ -45,8 +47,8 @@ struct View {
         flush<N>(vector, i, past);
     }
 
-    // Begins to copy elements i, i + 1, ... to shared memory, in the order memory has them, and others of the line in
-    // place of those from `past` on; wait_for_staged ends it.
+    // Begins to copy elements i, i + 1, ... to shared memory, in memory order. In place of those from `past` on it
+    // copies other elements of the line. wait_for_staged completes the copy.
     template <int N>
     DEVICE void stage(Staged<N>& to, long long i, long long past) const {
         if (i >= past && past >= N) i = 0;
@@ -61,7 +63,7 @@ struct View {
         }
     }
 
-    // Takes what waits in shared memory as elements i, i + 1, ...
+    // Reads the elements i, i + 1, ... from the staged vector.
     template <class S, int N>
     DEVICE void fetch(S (&to)[N], const Staged<N>& from) const {
         S loaded[N];
@@ -70,14 +72,14 @@ struct View {
         for (int k = 0; k < N; ++k) to[k] = loaded[ACCESS == DESCENDING ? N - 1 - k : k];
     }
 
-    // Takes the one element of a constant N times.
+    // Fills an array with the one element of a CONSTANT view.
     template <class S, int N>
     DEVICE void repeat(S (&to)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) to[k] = *base;
     }
 
-    // Loads element i of inner lines side by side.
+    // Loads element i of N adjacent lines.
     template <class S, int N>
     DEVICE void load_across(S (&to)[N], long long i) const {
         const T* from = base + i * along;
@@ -91,7 +93,7 @@ struct View {
         }
     }
 
-    // Puts N results into shared memory, in the order memory is to have them.
+    // Writes N elements to a staged vector, in memory order.
     template <int N>
     DEVICE void put(const T (&from)[N], Staged<N>& to) const {
         T ordered[N];
@@ -100,7 +102,7 @@ struct View {
         memcpy(&to, ordered, sizeof(to));
     }
 
-    // Stores what `put` put as elements i, i + 1, ..., and leaves out those from `past` on.
+    // Stores the vector that `put` wrote as elements i, i + 1, ..., except those from `past` on.
     template <int N>
     DEVICE void flush(const Staged<N>& from, long long i, long long past) const {
         if (ACCESS != STRIDED && i + N <= past) {
@@ -130,13 +132,13 @@ struct View {
 
 // ---- Several arrays together ----------------------------------------------------------------------------------
 
-// Arrays that are read or written together are a structure `Views` of views with
+// Arrays that are read or written together form a structure `Views` of views with
 //     Views::Record                   one element of every array, a plain structure
-//     Views::Vectors<N>               N elements of every array, each array's side by side
-//     Views::each<N>(views, visit)    static; calls visit(view, member of Record, member of Vectors<N>, Place) for every
-//                                     array
-// Place<P> is the P-th array of vectors in shared memory, where those of the view wait: buffers.vector(Place<P>(), slot)
-// is one of them. Elements of a CONSTANT do not wait.
+//     Views::Vectors<N>               a structure of arrays: N elements of every array
+//     Views::each<N>(views, visit)    static; calls visit(view, member of Record, member of Vectors<N>, place) for
+//                                     every array; the members are given as pointers to members
+// The place says where the array is staged in shared memory: buffers.vector(Place<P>(), slot) is a vector of the P-th
+// staged array. NoPlace belongs to a CONSTANT view, which is not staged.
 template <int AT>
 struct Place {
     static constexpr bool WAITS = true;
@@ -145,7 +147,7 @@ struct NoPlace {
     static constexpr bool WAITS = false;
 };
 
-// Calls load(view, elements, place) for N elements of every array, and makes records of them.
+// Calls load(view, elements, place) for N elements of every array, and transposes them to N records.
 template <class Views, int N, class Load>
 DEVICE void load_records(const Views& views, typename Views::Record (&to)[N], const Load& load) {
     typename Views::template Vectors<N> loaded;
@@ -159,7 +161,7 @@ DEVICE void load_records(const Views& views, typename Views::Record (&to)[N], co
         });
 }
 
-// Calls store(view, elements, place) for every array with its elements of N records.
+// Transposes N records to N elements of every array, and calls store(view, elements, place) for every array.
 template <class Views, int N, class Store>
 DEVICE void store_records(const Views& views, const typename Views::Record (&from)[N], const Store& store) {
     typename Views::template Vectors<N> stored;
@@ -173,7 +175,7 @@ DEVICE void store_records(const Views& views, const typename Views::Record (&fro
     });
 }
 
-// The functions below do for all arrays what the methods of these names do for one.
+// Each function below applies the View method it is named after to every array.
 template <class Views>
 DEVICE Views views_at(Views views, long long h, long long l, long long j) {
     Views::template each<1>(views, [&](auto& view, auto, auto, auto) { view = view.at(h, l, j); });

@@ -1,17 +1,17 @@
-"""Everything of the library that knows CUDA: plans, the compiler, the driver, and who carries plans out.
+"""All of the library that concerns CUDA: plans, the compiler, the driver, and what carries plans out.
 
-A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launches it on the caller's current stream
-(CuPy arrays, PyTorch tensors) through the CUDA driver, `traced` makes it part of a JAX program. Neither copies an array
+A primitive describes what kernels do to its arrays as a `Plan`. `Runner` launches it through the CUDA driver on the
+caller's current stream (CuPy arrays, PyTorch tensors). `traced` makes it part of a JAX program. Neither copies an array
 or leaves the device.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import overload
 
 from parprims._arrays import Array, Namespace, is_jax
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.libraries import transformed
-from parprims._cuda.memory import capability, contiguous, device_index, layout, plain, refusal
+from parprims._cuda.memory import capability, contiguous, device_index, layout, multiprocessors, plain, refusal
 from parprims._cuda.plan import (
     Argument,
     Launch,
@@ -23,32 +23,36 @@ from parprims._cuda.plan import (
     Struct,
     device_source,
     power_of_two,
-    tuned,
 )
 from parprims._cuda.runner import Runner
+from parprims._cuda.tuning import Entry, Tuning, tuned
 from parprims._cuda.xla import jax_export_checks, traced
 from parprims._memo import Memo
 
 Run = Callable[..., tuple[Array, ...]]
 """Takes the inputs of a plan and returns its outputs."""
 
+InProgram = Callable[[], tuple[Run, Run]]
+"""Returns what a JAX program computes in a plan's place, neither of which may keep an array of the call.
+
+The first function is computed away from CUDA devices. The second takes inputs with one more leading axis, of length 1
+where an input is the same for the whole batch.
+"""
+
 _runners: Memo[Run] = Memo()
 
 
 @overload
-def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan], otherwise: Run, batched: Run) -> Run: ...
+def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan], in_program: InProgram) -> Run: ...
 @overload
 def ready(
-    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], otherwise: Run, batched: Run
+    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram
 ) -> Run | None: ...
-def ready(
-    xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], otherwise: Run, batched: Run
-) -> Run | None:
-    """Return what carries out a plan on arrays that are where x is, or None if there is no plan.
+def ready(xp: Namespace, x: Array, key: Hashable, plan: Callable[[], Plan | None], in_program: InProgram) -> Run | None:
+    """Return a function that carries out a plan on arrays on the device of x, or None if there is no plan.
 
-    It is remembered under ``key``, which holds all that the plan and both functions depend on beside the namespace and
-    the device. In a JAX program it computes ``otherwise`` away from CUDA devices, and ``batched`` takes inputs with one
-    more leading axis, of length 1 where an input is the same for the whole batch.
+    The function is remembered under ``key``, which must hold all that the plan and both functions of ``in_program``
+    depend on, except the namespace and the device.
     """
     place = None if is_jax(xp) else device_index(xp, x)
     whole = (xp, place, key)
@@ -57,9 +61,14 @@ def ready(
         made = plan()
         if made is None:
             return None
-        found = traced(made, otherwise, batched) if place is None else Runner(xp, made, place)
+        found = traced(made, *in_program()) if place is None else Runner(xp, made, place)
         _runners.keep(whole, found)
     return found
+
+
+def tuned_for(table: Mapping[int, Entry], xp: Namespace, x: Array) -> Entry:
+    """Return the entry of a table of tunings for the device that an array is on."""
+    return tuned(table, capability(xp, x)).on(multiprocessors(xp, x))
 
 
 def on_readable(
@@ -67,7 +76,7 @@ def on_readable(
 ) -> Run:
     """Return a function of arrays like these: what ``find`` returns for their readable forms (see `plain`).
 
-    Where it returns None, that is ``otherwise``.
+    If ``find`` returns None, it is ``otherwise``.
     """
     readable = tuple([plain(xp, x) for x in arrays])
     run = find(readable)
@@ -90,12 +99,14 @@ __all__ = [
     "Run",
     "Runner",
     "Struct",
+    "Tuning",
     "capability",
     "contiguous",
     "device_index",
     "device_source",
     "jax_export_checks",
     "layout",
+    "multiprocessors",
     "on_readable",
     "plain",
     "power_of_two",
@@ -103,4 +114,5 @@ __all__ = [
     "refusal",
     "transformed",
     "tuned",
+    "tuned_for",
 ]

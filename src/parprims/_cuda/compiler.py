@@ -1,7 +1,8 @@
-"""Compile CUDA text by NVRTC, and keep what comes of it on disk."""
+"""Compile CUDA text by NVRTC, and cache the results on disk."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -11,7 +12,7 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from parprims import _cache
@@ -23,7 +24,7 @@ class CudaError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """An NVRTC that works: how it is called, its version, and the architectures it makes code for, in order."""
+    """A working NVRTC: the function that calls it, its version, and the architectures it supports, in order."""
 
     compile: Callable[..., tuple[bytes, str]]
     version: tuple[int, int]
@@ -35,7 +36,7 @@ class Compiler:
 
 @functools.cache
 def found() -> Compiler | str:
-    """Return the compiler of the CUDA bindings, else CuPy's, else the sentence why none works."""
+    """Return the compiler of the CUDA bindings, else CuPy's, else the sentence why neither works."""
     reasons = []
     for package, make in (("cuda.bindings", _compiler_of_bindings), ("cupy_backends", _compiler_of_cupy)):
         if not importlib.util.find_spec(package.partition(".")[0]) or not importlib.util.find_spec(package):
@@ -64,7 +65,7 @@ def working() -> Compiler:
 
 
 def _options(arch: str) -> tuple[str, ...]:
-    # Subnormal numbers stay what they are: no -ftz. -default-device keeps the text free of host code.
+    # Without -ftz, subnormal numbers are kept. -default-device makes all code device code.
     return (f"--gpu-architecture={arch}", "-std=c++17", "-default-device")
 
 
@@ -135,9 +136,9 @@ def _compile_with_cupy(text: str, options: Sequence[str], *, ptx: bool) -> tuple
 
 
 def _made_for(arch: str) -> str:
-    """Return what is compiled for sm_NN or compute_NN.
+    """Return the architecture to compile for, given sm_NN or compute_NN.
 
-    For a GPU that is newer than the compiler it is the newest PTX before it, of which the driver makes machine code.
+    For a GPU that is newer than the compiler, it is the newest PTX that the compiler makes. The driver compiles that.
     """
     compiler, number = working(), arch.partition("_")[2]
     if not number.isdecimal() or int(number) in compiler.architectures:
@@ -155,7 +156,7 @@ def too_old(number: int, compiler: Compiler) -> str:
 
 @functools.cache
 def compiled(text: str, arch: str) -> bytes:
-    """Return the machine code or PTX of a source, from memory, from disk, or compiled now and kept on disk."""
+    """Return the machine code or PTX of a source: from memory, from disk, or compiled now and then kept on disk."""
     arch, folder = _made_for(arch), _cache.folder()
     key = "\0".join(("checked", text, *_options(arch), str(working())))
     name = f"{hashlib.sha256(key.encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
@@ -167,8 +168,22 @@ def compiled(text: str, arch: str) -> bytes:
     return code
 
 
+def compiled_together(sources: Iterable[tuple[str, str]]) -> list[bytes]:
+    """Return what `compiled` returns for each of these texts and architectures, compiled on as many cores as there are.
+
+    NVRTC compiles several programs at once, and the bindings let go of the interpreter meanwhile.
+    """
+    sources = list(sources)
+    different = list(dict.fromkeys(sources))
+    if len(different) == 1:
+        return [compiled(*different[0])] * len(sources)
+    with concurrent.futures.ThreadPoolExecutor(min(len(different), os.cpu_count() or 1)) as pool:
+        found = dict(zip(different, pool.map(lambda one: compiled(*one), different), strict=True))
+    return [found[one] for one in sources]
+
+
 def _from_disk(path: pathlib.Path) -> bytes | None:
-    """Return what is kept in a file, behind its digest, or None if there is no such file or it is not what was kept."""
+    """Return what a file holds after its digest, or None if there is no such file or the digest does not fit."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -178,11 +193,11 @@ def _from_disk(path: pathlib.Path) -> bytes | None:
 
 
 def _to_disk(path: pathlib.Path, code: bytes) -> None:
-    """Keep code in a file: whole or not at all, also for processes that compile the same."""
-    # A folder that cannot be written costs the next process a compilation, nothing else.
+    """Keep code in a file. It is written whole or not at all, even if several processes compile the same text."""
+    # If the folder cannot be written, the next process compiles again, and nothing else is lost.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in path.parent.glob(f"*{_UNFINISHED}"):  # of a process that was ended while it wrote
+        for leftover in path.parent.glob(f"*{_UNFINISHED}"):  # from a process that ended while it wrote
             with contextlib.suppress(OSError):
                 if time.time() - leftover.stat().st_mtime > 3600:
                     leftover.unlink()

@@ -1,4 +1,4 @@
-"""The CUDA driver, called directly: memory that launches share, and what belongs to graphs."""
+"""The CUDA driver, called directly: scratch that launches share, and the resources of graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parprims._cuda.compiler import CudaError
 
 
 class Driver:
-    """The few functions of the CUDA driver that launching takes, called directly: each costs a microsecond."""
+    """The few functions of the CUDA driver that launches need, called directly: a call costs a microsecond."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
@@ -73,7 +73,7 @@ class Driver:
         return self._contexts[device]
 
     def enter(self, device: int) -> bool:
-        """Make a device's context current; return whether it was not, so that `leave` is due."""
+        """Make a device's context current. Return whether it was not, for then `leave` must be called."""
         context, current = self.context(device), ctypes.c_void_p()
         self._current(ctypes.byref(current))
         if current.value == context:
@@ -87,7 +87,7 @@ class Driver:
 
     @contextlib.contextmanager
     def prepares(self, device: int) -> Iterator[None]:
-        """Make a device's context current, and let code and memory be had while a stream is being captured."""
+        """Make a device's context current, and allow loading and allocation while a stream is being captured."""
         entered = self.enter(device)
         mode = ctypes.c_int(2)  # relaxed
         try:
@@ -103,14 +103,21 @@ class Driver:
     @functools.cache  # noqa: B019  the driver lives as long as the process
     def architecture(self, device: int) -> str:
         """Return the device's compute capability as NVRTC's sm_NN."""
-        handle = ctypes.c_int()
+        major, minor = self._attributes(device, 75, 76)
+        return f"sm_{major}{minor}"
+
+    @functools.cache  # noqa: B019  the same
+    def multiprocessors(self, device: int) -> int:
+        """Return how many multiprocessors the device has."""
+        (count,) = self._attributes(device, 16)
+        return count
+
+    def _attributes(self, device: int, *attributes: int) -> list[int]:
+        handle, numbers = ctypes.c_int(), [ctypes.c_int() for _ in attributes]
         self.call("cuDeviceGet", ctypes.byref(handle), device)
-        digits = ""
-        for attribute in (75, 76):  # compute capability, major and minor
-            number = ctypes.c_int()
+        for number, attribute in zip(numbers, attributes, strict=True):
             self.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, handle)
-            digits += str(number.value)
-        return f"sm_{digits}"
+        return [number.value for number in numbers]
 
     def load(self, code: bytes, shared_bytes: int) -> int:
         """Return the handle of the function ``kernel`` in a module of the current context."""
@@ -119,8 +126,8 @@ class Driver:
         try:
             self.call("cuModuleGetFunction", ctypes.byref(function), module, b"kernel")
             if shared_bytes:
-                # The most dynamic shared memory a block may have, and the share of the on-chip memory that is to be
-                # shared.
+                # The most dynamic shared memory that a block may have, and the percentage of on-chip memory that is
+                # shared memory.
                 self.call("cuFuncSetAttribute", function, 8, shared_bytes)
                 self.call("cuFuncSetAttribute", function, 9, 100)
         except CudaError:
@@ -128,15 +135,16 @@ class Driver:
             raise
         return function.value or 0
 
-    # ---- Scratch, which a thread that `prepares` may ask for.
+    # ---- Scratch. A thread may only ask for it inside `prepares`.
 
     def scratch(self, device: int, stream: int, kind: str, nbytes: int) -> int:
-        """Return memory of one kind for kernels on one stream of the current context.
+        """Return scratch of one kind for kernels on one stream of the current context.
 
-        They follow each other and can share it; each kind is kept apart. What is too small is kept, since kernels in
-        flight may use it, and what replaces it is at least twice as large: all of one kind and stream is at most four
-        times what its largest launch needs. What streams that are gone had is kept for the same reason, until it is 32
-        pieces: they are freed together, for which CUDA waits for all work on the device.
+        Kernels on a stream follow each other, so they can share scratch; each kind is kept apart. Memory that has
+        become too small is kept, because kernels in flight may use it, and what replaces it is at least twice as large.
+        So all scratch of one kind and stream is at most four times what its largest launch needs. Scratch of destroyed
+        streams is kept for the same reason, until there are 32 pieces. These are then freed together, for which CUDA
+        waits for all work on the device.
         """
         if not nbytes:
             return 0
@@ -159,20 +167,20 @@ class Driver:
             return address
 
     def number(self, stream: int) -> int:
-        """Return a number that no other stream has: the driver gives the handle of one that is gone to a new one.
+        """Return a number that no other stream has. The driver may reuse the handle of a destroyed stream.
 
-        It may not be asked of a stream that is being captured, for that ends the capture.
+        It must not be called for a stream that is being captured, because that ends the capture.
 
-        Drivers before CUDA 12 do not number streams; there it is the handle, but for 2, which means another stream in
-        every thread.
+        Drivers before CUDA 12 do not number streams. There it is the handle, except for the handle 2, which means
+        another stream in every thread.
         """
         found = ctypes.c_ulonglong()
         if stream < 2 or self._numbering is None or self._numbering(stream, ctypes.addressof(found)):
             return stream if stream != 2 else -threading.get_ident()
-        return found.value + 2  # 0 and 1 are the default one's handles
+        return found.value + 2  # 0 and 1 are the handles of the default stream
 
     def _number_now(self, device: int, stream: int) -> int:
-        """Return the number of a stream; if its handle had another, what that one's kernels used is of no use now."""
+        """Return the number of a stream. If its handle had another number, the scratch of that one is not used now."""
         number, place = self.number(stream), _place(device, stream)
         gone = self._numbers.get(place, number)
         self._numbers[place] = number
@@ -195,7 +203,7 @@ class Driver:
                 self.leave()
 
     def _allocate(self, nbytes: int, wanted: int) -> tuple[int, int]:
-        """Return new memory and its size: as much as is wanted, or else as is needed."""
+        """Return new memory and its size: as much as is wanted or, if that fails, as is needed."""
         pointer = ctypes.c_void_p()
         size = max(nbytes, wanted)
         if self._library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)):
@@ -204,7 +212,7 @@ class Driver:
         return pointer.value or 0, size
 
     def _clear(self, address: int, size: int) -> None:
-        """Zero memory, on a stream of its own that no capture can see, and wait for it."""
+        """Zero memory on a new stream, which no capture sees, and wait for it."""
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), 1)
         try:
@@ -214,12 +222,12 @@ class Driver:
             self._library.cuStreamDestroy_v2(stream)
 
     def zero(self, address: int, size: int, stream: int) -> None:
-        """Zero memory before what comes later on a stream; on one that is being captured, whenever the graph runs."""
+        """Zero memory before later work on a stream. On a stream that is being captured, the graph zeros it."""
         given = ctypes.c_void_p(address), ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream)
         self.call("cuMemsetD8Async", *given)
 
     def turn(self, device: int, stream: int) -> threading.Lock:
-        """Return the lock of the thread whose launches, one after another, have the scratch of a stream."""
+        """Return the lock that a thread holds while its launches use the scratch of a stream."""
         return self._turns.setdefault((device, self.number(stream)), threading.Lock())
 
     # ---- Graphs.
@@ -231,7 +239,7 @@ class Driver:
         return status.value == 1
 
     def graph(self, stream: int) -> Graph:
-        """Return what belongs to the graph into which a stream is being captured."""
+        """Return the resources of the graph into which a stream is being captured."""
         status, number, graph = ctypes.c_int(), ctypes.c_ulonglong(), ctypes.c_void_p()
         places = (ctypes.byref(one) for one in (status, number, graph))
         self.call("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *places, None, None)
@@ -245,10 +253,10 @@ class Driver:
             return self._graphs[number.value]
 
     def graph_scratch(self, graph: Graph, device: int, stream: int, kind: str, nbytes: int) -> int:
-        """Return memory of one kind for kernels that are captured into a graph on one stream.
+        """Return scratch of one kind for kernels that are captured into a graph on one stream.
 
-        They follow each other in the graph too. What must start at zero is zeroed by the graph, before the first of
-        them. All of one kind and stream is at most four times what the largest launch needs.
+        These kernels follow each other in the graph too. Scratch that must start at zero is zeroed by the graph, before
+        the first of them. All scratch of one kind and stream is at most four times what the largest launch needs.
         """
         if not nbytes:
             return 0
@@ -270,7 +278,7 @@ class Driver:
             return address
 
     def _find_ended(self) -> None:
-        """Find the graphs that are no more; what they had is for the next one: a capture had better free nothing."""
+        """Find the graphs that do not exist any more. The next graph gets their memory: a capture should free none."""
         for number, graph in [*self._graphs.items()]:
             if graph.end is not None and graph.end.has_come():
                 del self._graphs[number]
@@ -278,14 +286,14 @@ class Driver:
                 self._ended.append(graph)
 
     def _free_ended(self) -> None:
-        """Free what belonged to graphs that are no more."""
+        """Free the resources of graphs that do not exist any more."""
         self._find_ended()
         while self._ended:
             self._free([(device, address) for device, address, _ in self._ended.pop().memory])
 
 
 def _place(device: int, stream: int) -> tuple[int, int, int]:
-    """Return what tells streams apart that there are: the handle 2 means another one in every thread."""
+    """Return a key that tells existing streams apart: the handle 2 means another stream in every thread."""
     return device, stream, threading.get_ident() if stream == 2 else 0
 
 
@@ -294,18 +302,18 @@ def _starts_at_zero(kind: str) -> bool:
 
 
 class Graph:
-    """What belongs to a graph as long as it lives.
+    """The resources of a graph, kept as long as it exists.
 
-    That is the scratch of its launches and, with CuPy, which does not know of graphs, the memory of all arrays that its
-    launches read and write: from a pool of its own what they write. PyTorch has such pools itself.
+    They are the scratch of its launches and, with CuPy, which does not know of graphs, the memory of all arrays that
+    its launches read and write. Arrays that they write come from a pool of the graph. PyTorch has such pools itself.
     """
 
     def __init__(self) -> None:
         self.end: End | None = None
-        self.turn = threading.Lock()  # of the thread whose launches, one after another, have scratch of the graph
+        self.turn = threading.Lock()  # held by a thread while its launches use scratch of the graph
         self.scratch: dict[tuple[Any, ...], tuple[int, int]] = {}  # addresses and sizes
         self.memory: list[tuple[int, int, int]] = []  # devices, addresses and sizes
-        self.spare: list[tuple[int, int, int]] = []  # of these, what an earlier graph had
+        self.spare: list[tuple[int, int, int]] = []  # those from an earlier graph
         self._pool: Any = None
         self._blocks: list[Any] = []
         self._written: set[int] = set()
@@ -314,7 +322,7 @@ class Graph:
     def allocator(self) -> Callable[[int], Any]:
         """Return CuPy's allocator for arrays that launches write.
 
-        What is dropped is for later launches on the same stream of the graph, and for nobody else.
+        Memory that is released is for later launches on the same stream of the graph, and for nothing else.
         """
         cupy = libraries.cupy()
         blocks, written = self._blocks, self._written
@@ -322,7 +330,7 @@ class Graph:
 
             def block(nbytes: int) -> Any:
                 memory = cupy.cuda.Memory(nbytes)
-                blocks.append(memory)  # a pool that is short of memory gives back what is free, which the graph uses
+                blocks.append(memory)  # otherwise a pool short of memory frees blocks that the graph still uses
                 return cupy.cuda.MemoryPointer(memory, 0)
 
             self._pool = cupy.cuda.MemoryPool(block)
@@ -336,13 +344,13 @@ class Graph:
         return allocate
 
     def keep(self, array: Array) -> None:
-        """Keep the memory of an array of CuPy that a launch reads, unless it is of the pool."""
+        """Keep the memory of a CuPy array that a launch reads, unless it comes from the pool."""
         memory = array.data.mem
         if memory.ptr not in self._written:
             self._read[id(memory)] = memory
 
     def rest(self) -> None:
-        """Give back the memory of arrays that nobody else has; keep scratch for another graph."""
+        """Release the memory of arrays, which nothing else uses. Keep scratch for another graph."""
         self.scratch.clear()
         self.spare = [*self.memory]
         if self._pool is not None:
@@ -352,11 +360,11 @@ class Graph:
 
 
 class End:
-    """Tells that a graph is no more.
+    """Tells when a graph does not exist any more.
 
-    When the driver is done with a graph and all that was made of it, it calls a destructor on a thread of its own,
-    maybe after the end of Python. This one opens a lock of Python's C library, which needs neither the interpreter nor
-    CUDA.
+    When the driver is done with a graph and all that was made from it, it calls a destructor, in a thread of its own
+    and maybe after the end of Python. This destructor releases a lock of Python's C library, which needs neither the
+    interpreter nor CUDA.
     """
 
     _idle: ClassVar[list[int]] = []
@@ -375,13 +383,13 @@ class End:
             lock = ctypes.PYFUNCTYPE(pointer)(("PyThread_allocate_lock", python))()
             cls._try(lock)
         tie = pointer()
-        one = ctypes.c_uint(1)  # reference, and the flags of the calls: nobody waits, and the graph takes the reference
+        one = ctypes.c_uint(1)  # the count of references, and flags: do not wait; the graph takes the reference over
         driver.call("cuUserObjectCreate", ctypes.byref(tie), pointer(lock), opens, one, one)
         driver.call("cuGraphRetainUserObject", graph, tie, one, one)
         return cls(lock)
 
     def has_come(self) -> bool:
-        """Return whether the graph is no more, once: its lock is for another graph then."""
+        """Return whether the graph does not exist any more. True only once, for its lock is then reused."""
         if not self._try(self._lock):
             return False
         self._idle.append(self._lock)
@@ -395,7 +403,7 @@ class End:
 
 _LEAST_SCRATCH = 1 << 19
 _OUT_OF_MEMORY = 2
-# Invalid image, no binary for the GPU, invalid PTX, and PTX of another version than the driver knows.
+# Invalid image, no binary for the GPU, invalid PTX, and PTX of a version that the driver does not know.
 _UNREADABLE_CODE = (200, 209, 218, 222)
 
 

@@ -1,4 +1,4 @@
-"""What kernels ask of arrays before they take them: whether they can, and how the elements lie in memory."""
+"""What kernels require of arrays: which arrays they can take, and the memory layout of the elements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
 
 @functools.cache
 def _device_refusal(device: int) -> str | None:
-    """Return the sentence why what the compiler makes does not run on a device, or None."""
+    """Return the sentence why compiled code cannot run on a device, or None."""
     made_by = compiler.working()
     try:
         own = driver.current()
@@ -49,14 +49,14 @@ def _device_refusal(device: int) -> str | None:
         return f"the CUDA driver does not work: {error}"
     if number < made_by.architectures[0]:
         return compiler.too_old(number, made_by)
-    # Of one major release the driver runs all machine code, but of PTX only what its own release can.
+    # A driver runs all machine code of its major release, but only PTX that is not newer than itself.
     if version[0] < made_by.version[0] or (number not in made_by.architectures and version < made_by.version):
         return f"the driver, of {own}, is older than the compiler, {made_by}: update the one or install the other's"
     return None
 
 
 def layout(xp: Namespace, x: Array) -> tuple[Any, ...]:
-    """Return (strides in elements, address modulo 16) of an array, by which kernels are chosen."""
+    """Return (strides in elements, address modulo 16) of an array, on which the choice of kernels depends."""
     kind = library(xp)
     if kind == "torch":
         return x.stride(), x.data_ptr() & 15
@@ -84,8 +84,15 @@ def capability(xp: Namespace, x: Array) -> int:
     return int(driver.current().architecture(device_index(xp, x)).removeprefix("sm_"))
 
 
+def multiprocessors(xp: Namespace, x: Array) -> int | None:
+    """Return how many multiprocessors the device of an array has, or None where JAX does not tell."""
+    if is_jax(xp):
+        return getattr(xla.devices()[0], "core_count", None)
+    return driver.current().multiprocessors(device_index(xp, x))
+
+
 def plain(xp: Namespace, x: Array) -> Array:
-    """Return the array if a kernel can read its memory as it is, else a copy: resolved and whole-element strides."""
+    """Return the array, or a copy if kernels cannot read its memory: without lazy bits, with whole-element strides."""
     kind = library(xp)
     if kind == "torch":
         return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x

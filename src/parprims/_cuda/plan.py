@@ -1,4 +1,4 @@
-"""What a kernel does to its arrays, as data: launches, what they are given, and the CUDA text made from these.
+"""The work of kernels as data: launches, their arguments and parameters, and the CUDA text made from these.
 
 A kernel is a function template of a .cu file. A `Launch` names it, its template arguments and its parameters; a `Plan`
 is launches in order with the arrays and the scratch that they share. The text of the kernel itself, which is
@@ -12,30 +12,28 @@ import contextvars
 import dataclasses
 import functools
 import importlib.resources
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar
-
-Entry = TypeVar("Entry")
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 # ---- Parameters -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An integer that launches are given when they run: a kernel is compiled once for all its values."""
+    """An integer parameter of launches: a kernel is compiled once for all its values."""
 
     name: str
     value: int
 
 
 class Numbers:
-    """The integers of a plan: collects them, in order, under names of their own."""
+    """Collects the integers of a plan, in order, under unique names."""
 
     def __init__(self) -> None:
         self._found: dict[str, Number] = {}
 
     def __call__(self, name: str, value: int) -> Number:
-        """Return one more integer, of this name, or of this name and a count where the name is taken."""
+        """Return one more integer, of this name, or of this name and a count if the name is taken."""
         taken, count = name, 1
         while taken in self._found:
             count += 1
@@ -55,11 +53,11 @@ class Pointer:
     Parameters
     ----------
     memory : str
-        What the memory is of: in0, in1, ... (inputs), out0, out1, ... (outputs), or a kind of scratch.
+        The memory that it points into: in0, in1, ... (inputs), out0, out1, ... (outputs), or a kind of scratch.
     type : str
         The C++ type of an element; void leaves it open.
     elements, bytes : Number or int, optional
-        How far behind the beginning the address is, in elements or in bytes.
+        The distance of the address from the beginning, in elements or in bytes.
     """
 
     memory: str
@@ -70,7 +68,7 @@ class Pointer:
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """Parameters that stand together: a C++ aggregate, of a type that can be left out where the function names it."""
+    """Parameters in one structure: a C++ aggregate. Its type can be left out if the function's signature names it."""
 
     fields: tuple[Parameter, ...]
     type: str = ""
@@ -81,10 +79,10 @@ class Struct:
 
 
 Parameter: TypeAlias = "Number | Pointer | Struct | bool | int | None"
-"""What a function is called with. A bool or an int is compiled in, None is a null pointer."""
+"""A parameter of a function. A bool or an int is compiled in, None is a null pointer."""
 
 Argument = bool | int | str
-"""What a template is made for; a text is the name of a type or of a constant."""
+"""An argument of a template. A text is the name of a type or of a constant."""
 
 
 def expression(one: Any) -> str:
@@ -123,18 +121,18 @@ class Launch:
     arguments : tuple
         Its template arguments.
     parameters : tuple
-        What it is called with.
+        The parameters it is called with.
     grid, block : int
         The number of blocks, and of threads in each.
     shared_bytes : int
         The dynamic shared memory of a block.
     unbound_registers : bool
-        Whether a thread may have all the registers it can use; otherwise the compiler weighs them against the
-        number of blocks that fit a multiprocessor.
+        Whether a thread may have all the registers it can use. Otherwise the compiler weighs registers against the
+        number of blocks that fit on a multiprocessor.
     resident_blocks : int
-        The number of blocks that are to fit a multiprocessor, where the device has the threads; 0 leaves it open.
+        The number of blocks that are to fit on a multiprocessor, if the device has the threads; 0 leaves it open.
     own_instructions : bool
-        Whether the kernel has instructions of the device's very architecture, which no later one has: sm_90a.
+        Whether the kernel uses instructions of this architecture alone, which no later one has, as sm_90a does.
     """
 
     source: str
@@ -155,7 +153,7 @@ class Launch:
 
     @property
     def statements(self) -> str:
-        """What the kernel consists of: the call of the template."""
+        """The body of the kernel: the call of the template."""
         return f"  {self.name}({', '.join(map(expression, self.parameters))});"
 
     def architecture(self, arch: str) -> str:
@@ -164,7 +162,7 @@ class Launch:
 
 
 SCRATCH = ("temporary", "zeroed", "status", "scratch")
-"""The kinds of scratch, in the order in which kernels are given them."""
+"""The kinds of scratch, in the order in which they are passed to kernels."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,20 +172,20 @@ class Plan:
     Parameters
     ----------
     launches : tuple of Launch
-        The launches in order; each finds in the memory what those before it left.
+        The launches in order. Each finds in memory what the earlier ones left.
     inputs : int
         The number of inputs.
     outputs : tuple of (shape, dtype)
-        What is to be allocated, dtypes by the standard's names.
+        The arrays to allocate, dtypes by the standard's names.
     numbers : tuple of Number
         The integers that the launches are given.
     zeroed_bytes, status_bytes, scratch_bytes : int
-        How much scratch of each kind the kernels need. Zeroed scratch is zero and the last launch leaves it so. Status
-        scratch holds what kernels that use it left there, or zeros at first: they tell by a count of launches in its
-        first word what is theirs. The rest may hold anything. Launches on one stream share it; those captured into a
-        graph have the graph's, which every replay begins with zeros.
+        The bytes of each kind of scratch. Zeroed scratch is zero, and the last launch leaves it zero. Status scratch is
+        zero at first, and later holds what earlier kernels left; a count of launches in its first word tells which
+        words are from this launch. Other scratch may hold anything. Launches on one stream share scratch. Launches that
+        are captured into a graph have the graph's, where scratch that starts at zero is zeroed in every replay.
     temporary_bytes : int
-        How much memory, ``temporary`` in the kernel, the call has for itself, from the allocator of its library.
+        The bytes of the call's own memory, ``temporary`` in the kernel, from the allocator of its library.
     """
 
     launches: tuple[Launch, ...]
@@ -215,10 +213,9 @@ class Plan:
     def text(self, at: int = 0, *, static: bool = False) -> str:
         """Return the whole CUDA source of one launch.
 
-        ``static`` compiles the integers in and orders the pointers as a call inside a JAX program has them: inputs,
-        scratch that starts at zero, outputs, other scratch, and once more what starts at zero. Before the outputs a
-        later launch has outputs and other scratch once more, as what it is given. Otherwise the integers are
-        parameters.
+        ``static`` compiles the integers in, and orders the pointers as in a call inside a JAX program: inputs, scratch
+        that starts at zero, outputs, other scratch, and again scratch that starts at zero. A later launch has outputs
+        and other scratch once more before the outputs, as its inputs. Otherwise the integers are parameters.
         """
         launch = self.launches[at]
         ins = [f"const void* in{index}" for index in range(self.inputs)]
@@ -248,11 +245,11 @@ class Plan:
         )
 
 
-# ---- Plans that are looked at, not carried out ------------------------------------------------------------------
+# ---- Plans that are observed, not carried out -------------------------------------------------------------------
 
 
 class Observed(Exception):
-    """Carries a plan, and the arrays on which it was to be carried out, out of a call."""
+    """Carries a plan out of a call, with the arrays on which it was to be carried out."""
 
     def __init__(self, plan: Any, arrays: tuple[Any, ...]) -> None:
         self.plan, self.arrays = plan, arrays
@@ -263,7 +260,7 @@ _observing: contextvars.ContextVar[bool] = contextvars.ContextVar("observing", d
 
 @contextlib.contextmanager
 def observing() -> Iterator[None]:
-    """Let no plan be carried out inside the block: whoever is to do so raises `Observed`."""
+    """Prevent plans from being carried out inside the block: whatever is to do so raises `Observed`."""
     token = _observing.set(True)
     try:
         yield
@@ -272,7 +269,7 @@ def observing() -> Iterator[None]:
 
 
 def observed(plan: Any, arrays: tuple[Any, ...]) -> None:
-    """Raise `Observed` where plans are looked at only."""
+    """Raise `Observed` inside a block of `observing`."""
     if _observing.get():
         raise Observed(plan, arrays)
 
@@ -289,11 +286,3 @@ def power_of_two(n: int, *, most: int = 1 << 62, up: bool = False) -> int:
     if n <= 1:
         return 1
     return min(most, 1 << ((n - 1).bit_length() if up else n.bit_length() - 1))
-
-
-def tuned(table: Mapping[int, Entry], capability: int) -> Entry:
-    """Return the entry of a table of tunings for a device of this compute capability, 90 for 9.0.
-
-    A device without an entry has that of the newest device before it, or of the oldest after it if there is none.
-    """
-    return table[max((one for one in table if one <= capability), default=min(table))]

@@ -30,13 +30,13 @@ class Config(ctypes.Structure):
 
 
 class Packet:
-    """What the driver is handed at a launch: made once, filled in at every call. All parameters are 8 bytes wide."""
+    """The arguments of a launch as the driver takes them. Made once, filled in at every call. All have 8 bytes."""
 
     def __init__(self, plan: Plan, stream: int, values: Sequence[int]) -> None:
         launches = plan.launches
         self._fields = [Config(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream) for one in launches]
         self.stream = stream
-        self.zeroed = 0  # where the address of zeroed scratch is among the values
+        self.zeroed = 0  # the index of the address of zeroed scratch among the values
         self.turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self.values = (ctypes.c_longlong * len(values))(*values)
         self._size = ctypes.c_size_t(8 * len(values))
@@ -47,7 +47,7 @@ class Packet:
 
 
 class Runner:
-    """A plan made ready for repeated launches: what does not depend on the arrays' addresses is done once."""
+    """A plan made ready for repeated launches: all that does not depend on the arrays' addresses is done once."""
 
     def __init__(self, xp: Namespace, plan: Plan, device: int) -> None:
         self.plan = plan
@@ -75,8 +75,8 @@ class Runner:
             self._stream = lambda: current_stream().ptr
             self._address = operator.attrgetter("data.ptr")
         self._current_device = None if torch is not None else libraries.cupy().cuda.runtime.getDevice
-        # What is the call's own is allocated as one output more, and dropped when all is launched: the libraries give
-        # memory only to what comes later on the stream.
+        # The call's own memory is allocated as one more output, and released when all is launched: the libraries reuse
+        # memory only for later work on the stream.
         if plan.temporary_bytes:
             shape = (plan.temporary_bytes,)
             own = (
@@ -85,14 +85,14 @@ class Runner:
                 else functools.partial(libraries.cupy().ndarray, shape, np.dtype("uint8"))
             )
             self._outputs += (own,)
-        # Scratch is shared along a stream. Several launches of a plan leave it to each other, so it is not that of
-        # others, and one thread has it at a time.
+        # Launches on a stream share scratch. If a plan has several launches, they leave data in scratch for each other.
+        # So this scratch is not that of other plans, and one thread has it at a time.
         several = len(plan.launches) > 1
         shared = {**plan.zeros(), "scratch": plan.scratch_bytes}
         self._scratch = {f"{kind} of several" if several else kind: nbytes for kind, nbytes in shared.items()}
         self._shares = any(shared.values())
         self._in_turns = several and self._shares
-        # A graph has scratch of its own, and memory of CuPy's, which PyTorch gives it itself.
+        # In a graph, scratch is that of the graph, and so is the memory of CuPy's arrays. PyTorch provides its own.
         self._asks_for_graphs = torch is None or self._shares
         self._is_capturing, self._number = self._driver.is_capturing, self._driver.number
 
@@ -106,14 +106,14 @@ class Runner:
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self._captured(stream, arrays)
         outputs = tuple([output() for output in self._outputs])
-        # Asked of a stream that is being captured, its number would end the capture.
+        # The number of a stream that is being captured must not be asked for: that would end the capture.
         number = self._number(stream) if self._shares and stream > 1 else stream
         packets = self._packets.get(number)
         try:
-            packet = packets.pop()  # type: ignore[union-attr]  # one thread has it until it is put back
+            packet = packets.pop()  # type: ignore[union-attr]  # only this thread has it until it is put back
         except (AttributeError, IndexError):
             packet = self._packet(stream)
-            if len(self._packets) >= 256:  # most are of streams that are gone
+            if len(self._packets) >= 256:  # most are for destroyed streams
                 self._packets.clear()
             packets = self._packets.setdefault(number, [])
         try:
@@ -133,7 +133,7 @@ class Runner:
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
     def one(self, x: Array) -> Array:
-        """Return what a call returns for one input, output and launch, sooner: small arrays wait for little else."""
+        """Return what a call returns for one input, output and launch, with less overhead, as small arrays need it."""
         observed(self.plan, (x,))
         stream = self._stream()
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
@@ -156,7 +156,7 @@ class Runner:
         return self(x)[0]  # the first call on this stream, or one that needs another device to be current
 
     def _launch_again(self, packet: Packet, config: int, function: int, status: int) -> int:
-        """Launch where it failed because this thread has not used the device, or uses another; return the status."""
+        """Launch again after a failure because another device is current, or none in this thread; return the status."""
         if status not in (_INVALID_CONTEXT, _INVALID_HANDLE) or not self._driver.enter(self._device):
             return status
         try:
@@ -166,7 +166,7 @@ class Runner:
             self._driver.leave()
 
     def _launch_all(self, packet: Packet) -> int:
-        """Launch one after another, with no other thread's between that have this scratch; return the status."""
+        """Launch in order, while no other thread launches with this scratch; return the status."""
         with packet.turn:
             status, done = 0, False
             try:
@@ -179,7 +179,7 @@ class Runner:
                         return status
                 done = True
             finally:
-                # Where a launch failed, or the user stopped between two, those before have left it as it must not be.
+                # If a launch failed, or the user interrupted between two, the earlier ones have left scratch not zero.
                 if not done and self.plan.zeroed_bytes:
                     with contextlib.suppress(CudaError, MemoryError), self._driver.prepares(self._device):
                         self._driver.zero(packet.values[packet.zeroed], self.plan.zeroed_bytes, packet.stream)
@@ -188,7 +188,7 @@ class Runner:
     def _captured(self, stream: int, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         """Launch into the graph that the stream is being captured into; return the outputs.
 
-        It need not be fast, and so is the same for all: scratch is the graph's, and a packet is for one call.
+        This need not be fast, so it is the same for all plans: scratch is the graph's, and a packet serves one call.
         """
         with self._driver.prepares(self._device):
             self._load()
@@ -214,7 +214,7 @@ class Runner:
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
     def _packet(self, stream: int) -> Packet:
-        """Return a packet for a stream with all but the arrays' addresses filled in."""
+        """Return a packet for a stream, with all but the arrays' addresses filled in."""
         with self._driver.prepares(self._device):
             self._load()
             scratch = [
@@ -227,7 +227,7 @@ class Runner:
 
     def _filled(self, stream: int, scratch: Sequence[int]) -> Packet:
         plan = self.plan
-        addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last is what is temporary
+        addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last one is that of temporary memory
         packet = Packet(plan, stream, (*addresses, *scratch, *plan.integers))
         packet.zeroed = len(addresses)
         return packet
@@ -238,21 +238,22 @@ class Runner:
             return
         arch = self._driver.architecture(self._device)
         plan = self.plan
+        sources = ((plan.text(at), one.architecture(arch)) for at, one in enumerate(plan.launches))
         functions = [
-            loaded(self._device, compiler.compiled(plan.text(at), one.architecture(arch)), one.shared_bytes)
-            for at, one in enumerate(plan.launches)
+            loaded(self._device, code, one.shared_bytes)
+            for one, code in zip(plan.launches, compiler.compiled_together(sources), strict=True)
         ]
         self._later, self._function = tuple(functions[1:]), functions[0]
 
 
 @functools.cache
 def loaded(device: int, code: bytes, shared_bytes: int) -> int:
-    del device  # it is the current one; modules of two devices are two
+    del device  # it is the current one; a module belongs to one device
     return driver.current().load(code, shared_bytes)
 
 
 def _torch_stream(device: int) -> Callable[[], int]:
-    """Return a function that gives the handle of the device's current stream, without an object around it if it can."""
+    """Return a function that returns the handle of the current stream, if possible without making an object."""
     torch = libraries.torch()
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw is not None:

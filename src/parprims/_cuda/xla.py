@@ -13,7 +13,7 @@ from parprims._cuda import compiler
 from parprims._cuda.plan import Launch, Plan, Pointer, observed
 
 TARGET = "__gpu$xla.gpu.ptx"
-"""What XLA calls a kernel by that a program brings along: undocumented, and its own to change."""
+"""The target by which XLA calls a kernel that a program contains. It is undocumented, and XLA may change it."""
 OLDEST, NEWEST = (0, 10), (0, 12)
 """The releases of JAX that this target is tested with."""
 
@@ -78,7 +78,7 @@ def platform_refusal() -> str | None:
     parameters = Pointer("in0", "const int"), Pointer("out0", "int")
     plan = Plan((Launch(source, "add", (3,), parameters, 1, 4),), 1, (((4,), "int32"),), ())
     try:
-        # What is found is remembered, so it must not depend on the switches of this call.
+        # The answer is remembered, so it must not depend on the switches of this call.
         with jax.ensure_compile_time_eval(), jax.disable_jit(False), jax.transfer_guard("allow"):
             given = jax.device_put(np.arange(4, dtype=np.int32), devices()[0])
             (result,) = jax.jit(lambda x: embedded(plan, (x,)))(given)
@@ -107,7 +107,7 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     import jax.numpy as jnp
 
     capability = devices()[0].compute_capability.replace(".", "")
-    # Inside shard_map what the call returns varies over the axes of the mesh that its arrays do.
+    # Inside shard_map, the results vary over the same axes of the mesh as the arrays.
     kind = jax.typeof(arrays[0])
     mesh = kind.sharding.mesh
     place = None if mesh.empty else jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -118,10 +118,11 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     arrays, updated = arrays_and_updated[: len(arrays)], list(arrays_and_updated[len(arrays) :])
     results += [result((-(-nbytes // 4),), jnp.uint32) for nbytes in plan.unset().values() if nbytes]
     kept = len(results)
-    places = [*range(kept, kept + len(updated))]  # among the results, of what a launch updates
+    places = [*range(kept, kept + len(updated))]  # the results that a launch updates
     results += [result(zero.shape, zero.dtype) for zero in updated]
-    for at, launch in enumerate(plan.launches):
-        text = plan.text(at, static=True)
+    arch = f"compute_{capability}"
+    sources = [(plan.text(at, static=True), one.architecture(arch)) for at, one in enumerate(plan.launches)]
+    for launch, code in zip(plan.launches, compiler.compiled_together(sources), strict=True):
         aliases = {plan.inputs + given: place for given, place in enumerate(places)}
         call = jax.ffi.ffi_call(TARGET, results, input_output_aliases=aliases)
         outputs = call(
@@ -129,7 +130,7 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
             *updated,
             name="kernel",
             kernel_type="ptx",
-            kernel_data=compiler.compiled(text, launch.architecture(f"compute_{capability}")).rstrip(b"\0").decode(),
+            kernel_data=code.rstrip(b"\0").decode(),
             grid_x=np.int32(launch.grid),
             grid_y=np.int32(1),
             grid_z=np.int32(1),
@@ -138,7 +139,7 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
             block_z=np.int32(1),
             shared_mem_bytes=np.int32(launch.shared_bytes),
         )
-        # A later launch has what starts at zero, outputs and other scratch as those before it left them.
+        # A later launch gets scratch that starts at zero, outputs and other scratch as the launches before left them.
         places = [*range(kept, len(results)), *range(kept)]
         updated = [outputs[place] for place in places]
     return tuple(outputs[: len(plan.outputs)])
@@ -151,9 +152,9 @@ def traced(
 ) -> Callable[..., tuple[Array, ...]]:
     """Return the plan as a jitted JAX function of its inputs.
 
-    On a CUDA device it is the kernel, elsewhere ``otherwise``, which computes the same from the same arrays and also
-    carries derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 where an input is the same
-    for the whole batch, and vmap becomes a call of it.
+    On a CUDA device it runs the kernel, elsewhere ``otherwise``, which computes the same from the same arrays and also
+    has derivatives. ``batched`` takes the inputs with one more leading axis, of length 1 if an input is the same for
+    the whole batch, and vmap calls it.
     """
     import jax
 
@@ -167,7 +168,7 @@ def traced(
     @compute.def_vmap  # type: ignore[untyped-decorator]
     def _(_size: int, in_batched: list[bool], *arrays: Array) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
         arrays = tuple(jax.numpy.asarray(x) for x in arrays)
-        if any(is_sharded(x) for x in arrays):  # the batch is, which the other methods leave where it is
+        if any(is_sharded(x) for x in arrays):  # as the batch then is too, and the other methods do not move it
             outputs = jax.vmap(otherwise, tuple(0 if own else None for own in in_batched))(*arrays)
         else:
             outputs = batched(*(x if own else x[None] for x, own in zip(arrays, in_batched, strict=True)))

@@ -1,0 +1,284 @@
+"""Search for the tuning of kernels on the machine at hand: ``python -m benches --tune reduce``.
+
+From the entry in force it goes field by field. Every value near the present one is timed beside it, in turn, on the
+cases of the comparison, after its results have passed the gate. A value is taken if it is faster by 2 % in the mean of
+the cases, and once more when the two are timed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import parprims
+from benches import harness
+from parprims import _cuda
+from parprims._arrays import namespace
+from parprims._memo import Memo
+
+LEAST = 0.98
+"""How long a value may take, of the present one's time, to be taken."""
+LARGEST = 2**30
+"""The most bytes of a case's inputs: all cases are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What is searched: fields of the entries of a module's table, judged by families of a bench module's cases."""
+
+    module: str
+    families: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
+SEARCHES = {
+    "reduce": Search(
+        "_reduce_kernel",
+        ("sum", "sum axis 0", "sum axis 1", "argmax", "welford"),
+        ("bytes_in_flight", "threads", "long_threads", "blocks", "rounds", "column_bytes"),
+    ),
+    "scan": Search(
+        "_scan_kernel",
+        ("sum", "sum of rows", "sum of columns", "sum of narrow columns", "one sequence", "batch"),
+        (
+            *("threads", "tiles", "line_bytes", "tile_bytes", "shared_bytes", "column_bytes", "columns"),
+            *(
+                "column_state_bytes",
+                "chained_lines",
+                "serial_lines",
+                "serial_threads",
+                "serial_bytes",
+                "serial_resident",
+            ),
+        ),
+    ),
+    "sort": Search(
+        "_sort_kernel",
+        ("sort", "sort of rows", "argsort", "key and value"),
+        ("alone", "together", "rows", "few", "counters", "counting", "chunk", "each"),
+    ),
+    "tridiagonal": Search(
+        "_tridiagonal_batch",
+        ("B8 batch", "batch", "interleaved batch", "one system"),
+        (
+            *("rows_in_order", "threads_in_order", "rows_exchanging", "threads_exchanging", "block_exchanging"),
+            *("rows", "threads", "interleaved_systems", "resident_blocks", "resident_blocks_exchanging"),
+            *("reducing_threads", "top_threads", "chunk_threads", "window_threads", "long_blocks", "few_blocks"),
+        ),
+    ),
+    "matmul": Search(
+        "_matmul_tiles",
+        ("square", "C", "conflict_free", "tf32", "highest"),
+        ("groups", "tensor", "conflict_free", "stages", "part", "packed", "at_once"),
+    ),
+    "histogram": Search(
+        "_histogram",
+        ("256 bins", "65536 bins", "256 bins with weights"),
+        ("threads", "each", "blocks", "counters", "sums_bytes", "runs"),
+    ),
+}
+
+
+def near(value: Any) -> Iterator[Any]:
+    """Yield the values that are tried beside one: integers half and double, one at a time, and lists without one."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from ({**value, key: other} for other in near(one))
+    elif isinstance(value, tuple):
+        make = getattr(type(value), "_make", tuple)
+        for at, one in enumerate(value):
+            yield from (make((*value[:at], other, *value[at + 1 :])) for other in near(one))
+        if len(value) > 1 and isinstance(value[0], tuple):
+            yield from (make((*value[:at], *value[at + 1 :])) for at in range(len(value)))
+    elif isinstance(value, int) and value > 0:
+        yield 2 * value
+        if value > 1:
+            yield value // 2
+
+
+class InForce:
+    """An entry of a table while it is in force, with what the library remembers of calls under it.
+
+    Several can be entered in turn: what is prepared under one is not used under another.
+    """
+
+    def __init__(self, table: dict[int, Any], capability: int, entry: Any) -> None:
+        self._table, self._capability, self._entry = table, capability, entry
+        self._others: dict[int, Any] = {}
+        self._found: dict[int, dict[Any, Any]] = {}
+
+    def __enter__(self) -> None:
+        self._others = {**self._table}
+        self._table[self._capability] = self._entry
+        self._swap()
+
+    def __exit__(self, *_: object) -> None:
+        self._swap()
+        self._table.clear()
+        self._table.update(self._others)
+
+    def _swap(self) -> None:
+        for memo in Memo._all:
+            memo._found, self._found[id(memo)] = self._found.get(id(memo), {}), memo._found
+
+
+@dataclasses.dataclass
+class Candidate(harness.Contender):
+    """A contender whose calls are made under an entry."""
+
+    in_force: InForce = dataclasses.field(kw_only=True)
+
+    def sample(self, calls: int, whole_call: bool) -> float:
+        """Return the seconds of one call."""
+        with self.in_force:
+            return super().sample(calls, whole_call)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """A case with its problem, the arrays of which are kept on the device."""
+
+    case: harness.Case
+    problem: harness.Problem
+    arrays: tuple[Any, ...]
+
+
+@dataclasses.dataclass
+class Tuner:
+    """The search for one primitive on one backend."""
+
+    primitive: str
+    search: Search
+    backend: harness.Backend
+    judges: list[Judge]
+    capability: int
+    budget: float
+    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def table(self) -> dict[int, Any]:
+        """The table of the primitive."""
+        found: dict[int, Any] = importlib.import_module(f"parprims.{self.search.module}").TUNING
+        return found
+
+    def tuned(self, start: Any) -> Any:
+        """Return the best entry that is found."""
+        entry = start
+        for field in self.search.fields:
+            values = list(near(getattr(entry, field)))
+            others = [dataclasses.replace(entry, **{field: value}) for value in values]
+            ratios = self.ratios(field, [entry, *others])
+            if not ratios:
+                continue
+            best = min(ratios, key=lambda at: ratios[at])
+            again = self.ratios(field, [entry, others[best - 1]]) if ratios[best] < LEAST else {}
+            if again and again[1] < LEAST:
+                entry = others[best - 1]
+                print(f"{self.primitive}: {field}={getattr(entry, field)!r}: {again[1]:.3f} of the time", flush=True)
+        return entry
+
+    def ratios(self, field: str, entries: list[Any]) -> dict[int, float]:
+        """Return the mean time of each entry but the first, as a ratio to the first one's; none of what fails."""
+        in_force = [InForce(self.table, self.capability, entry) for entry in entries]
+        ratios: dict[int, list[float]] = {at: [] for at in range(1, len(entries))}
+        for judge in self.judges:
+            label, passed, timed = f"{self.primitive}: {judge.case.name}", {}, {}
+            for at, one in enumerate(in_force):
+                if at and at not in ratios:  # has failed in another case
+                    continue
+                value = f"{field}={getattr(entries[at], field)!r}"
+                call = self.backend.compile(functools.partial(judge.case.run, method="kernel"))
+                candidate = Candidate(self.backend, value, call, [judge.arrays], in_force=one)
+                try:
+                    with one:
+                        wrong = harness.checked(candidate, judge.problem, passed)
+                except Exception as error:  # whatever a kernel raises that cannot be made or launched so
+                    wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                if wrong is None:
+                    timed[at] = candidate
+                elif at:
+                    self.notes.append(f"{label}: {value} is out: {wrong}")
+                    del ratios[at]
+                else:
+                    raise RuntimeError(f"{label}: the entry in force fails: {wrong}")
+            passed.clear()
+            harness.interleave([*timed.values()], judge.case.whole_call, self.budget)
+            seconds = {at: statistics.median(one.seconds) for at, one in timed.items()}
+            for at, one in timed.items():
+                self.records.append(self._record(judge, field, one.method, seconds[at], seconds[at] / seconds[0]))
+                if at:
+                    ratios[at].append(seconds[at] / seconds[0])
+        return {at: statistics.geometric_mean(found) for at, found in ratios.items()}
+
+    def _record(self, judge: Judge, field: str, value: str, seconds: float, ratio: float) -> dict[str, Any]:
+        return {
+            "primitive": self.primitive,
+            "case": judge.case.name,
+            "backend": self.backend.name,
+            "method": "kernel",
+            "dtype": judge.problem.inputs[0].dtype.name,
+            "field": field,
+            "value": value.partition("=")[2],
+            "seconds": seconds,
+            "ratio": round(ratio, 4),
+        }
+
+
+def entry_text(capability: int, entry: Any) -> str:
+    """Return an entry as it stands in the table of its module."""
+    fields = (f"        {field.name}={getattr(entry, field.name)!r}," for field in dataclasses.fields(entry))
+    return "\n".join((f"    {capability}: Tuning(", *fields, "    ),")).replace("'", '"')
+
+
+def judges(primitive: str, backend: harness.Backend, scale: harness.Scale) -> list[Judge]:
+    """Return the cases that judge, on which the kernel is to serve."""
+    found = []
+    for case in importlib.import_module(f"benches.bench_{primitive}").cases(scale):
+        fits = backend.name.partition("-")[0] in case.libraries and "kernel" not in case.skip and not case.whole_call
+        if not fits or case.name.partition(",")[0] not in SEARCHES[primitive].families:
+            continue
+        problem = case.make(np.random.default_rng(list(case.name.encode())))
+        if math.fsum(x.nbytes for x in problem.inputs) > LARGEST:
+            continue
+        if all(backend.supports(x.dtype.name) for x in problem.inputs):
+            found.append(Judge(case, problem, tuple(map(backend.asarray, problem.inputs))))
+    return found
+
+
+def tune(wanted: list[str], present: list[harness.Backend], scale: harness.Scale, sha: str | None) -> int:
+    """Search for the entries of primitives, write them to the results and print them; return the exit status."""
+    unknown = [name for name in wanted if name not in SEARCHES]
+    if unknown:
+        raise SystemExit(f"nothing to tune in {', '.join(unknown)}; there are {', '.join(SEARCHES)}")
+    backend = present[0]
+    head = harness.header(present[:1], {}, sha)
+    path = harness.RESULTS / "tuning" / f"{harness.slug(head['device'])}.json"
+    for primitive in wanted:
+        found = judges(primitive, backend, scale)
+        try:
+            found[0].case.run(*found[0].arrays, method="kernel")
+        except parprims.MethodRefused as refusal:
+            raise SystemExit(f"--tune needs a machine that runs the kernels: {refusal}") from None
+        xp, x = namespace(x=found[0].arrays[0]), found[0].arrays[0]
+        capability = _cuda.capability(xp, x)
+        tuner = Tuner(primitive, SEARCHES[primitive], backend, found, capability, budget=scale.pick(0.02, 0.05, 0.15))
+        start = dataclasses.replace(
+            _cuda.tuned_for(tuner.table, xp, x),
+            record=path.relative_to(harness.ROOT).as_posix() if path.is_relative_to(harness.ROOT) else path.name,
+            multiprocessors=_cuda.multiprocessors(xp, x) or _cuda.tuned(tuner.table, capability).multiprocessors,
+        )
+        text = entry_text(capability, tuner.tuned(start))
+        entry = {"primitive": primitive, "capability": capability, "entry": text}
+        harness.write_results(path, head, [*tuner.records, entry], {primitive})
+        print(*dict.fromkeys(tuner.notes), sep="\n", file=sys.stderr)
+        print(f"TUNING of parprims.{tuner.search.module}, of the searches in {path}:\n{text}", flush=True)
+    return 0

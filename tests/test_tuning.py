@@ -1,0 +1,222 @@
+"""The tables of what measurements chose: their form, and what of a plan depends on the device at hand."""
+
+import dataclasses
+import functools
+import importlib
+import json
+import pathlib
+import types
+
+import numpy as np
+import pytest
+
+import parprims
+from benches import __main__ as command
+from benches import bench_reduce, harness, tune
+from parprims import _cuda, _histogram, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
+from parprims._cuda import memory, xla
+
+FILES = pathlib.Path(parprims.__file__).parent.glob("_*.py")
+NAMES = sorted(path.stem for path in FILES if "\nTUNING = {" in path.read_text(encoding="utf-8"))
+TABLES = {name: importlib.import_module(f"parprims.{name}").TUNING for name in NAMES}
+STEMS = {name.split("_")[1] for name in TABLES}
+ENTRIES = [entry for table in TABLES.values() for entry in table.values()]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", TABLES)
+def test_table(name):
+    for capability, entry in TABLES[name].items():
+        assert isinstance(capability, int)
+        assert isinstance(entry, _cuda.Tuning)
+        assert type(entry).__name__ == "Tuning"
+        assert set(entry.scaled) <= {field.name for field in dataclasses.fields(entry)}
+        if entry.record:
+            file = json.loads((harness.ROOT / entry.record).read_text())
+            assert file["header"]["device"]
+            assert any(one.get("method") == "kernel" for one in file["records"])
+
+
+@pytest.mark.once
+def test_tables_of_all_primitives_with_a_kernel():
+    assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram"} == STEMS
+
+
+@pytest.mark.once
+def test_devices_without_an_entry():
+    old, new = (dataclasses.replace(_histogram.TUNING[90], each=each) for each in (1, 2))
+    table = {80: old, 90: new}
+    found = {capability: _cuda.tuned(table, capability) for capability in (75, 80, 86, 90, 100, 120)}
+    assert found == {75: old, 80: old, 86: old, 90: new, 100: new, 120: new}
+
+
+@pytest.mark.once
+def test_other_devices_of_a_capability():
+    for entry in ENTRIES:
+        assert entry.on(None) is entry.on(entry.multiprocessors) is entry
+        half = entry.on(entry.multiprocessors // 2)
+        for field in dataclasses.fields(entry):
+            before, now = getattr(entry, field.name), getattr(half, field.name)
+            assert now == (before // 2 if field.name in entry.scaled else before)
+        assert all(getattr(entry.on(1), name) >= 1 for name in entry.scaled)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("told", [{}, {"core_count": 78}])
+def test_multiprocessors_in_jax_programs(monkeypatch, told):
+    """JAX may not tell how many the device has."""
+    devices = [types.SimpleNamespace(compute_capability="9.0", **told)]
+    monkeypatch.setattr(xla, "devices", lambda: devices)
+    monkeypatch.setattr(memory, "is_jax", lambda _: True)
+    assert _cuda.multiprocessors(None, None) == told.get("core_count")
+    found = _cuda.tuned_for(_histogram.TUNING, None, None)
+    assert found.blocks == 8 * told.get("core_count", 132)
+
+
+@pytest.mark.once
+def test_grids_are_the_device_s(monkeypatch):
+    """What does not change bits follows the device, and the kernels' text is the same."""
+    for module, made in (
+        (_histogram, lambda: _histogram._plan(_histogram._Kind("float32", "float32", True), 1 << 26, 64, tuning())),
+        (_sort_kernel, lambda: _sort_kernel.plan(SORT, (((1 << 26,), "int32"),), (1 << 26,), 0, tuning())),
+        (_tridiagonal_kernel, lambda: _tridiagonal_kernel.make_plan(SYSTEM, tuning())),
+    ):
+
+        def tuning(module=module):
+            return _cuda.tuned_for(module.TUNING, None, None)
+
+        monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
+        plans = []
+        for count in (132, 66):
+            monkeypatch.setattr(_cuda, "multiprocessors", lambda *_, count=count: count)
+            plans.append(made())
+        whole, half = ([(one.name, one.block, one.grid) for one in plan.launches] for plan in plans)
+        assert [one[:2] for one in whole] == [one[:2] for one in half]
+        assert sum(one[2] == 2 * other[2] for one, other in zip(whole, half, strict=True)) >= 1
+
+
+@pytest.mark.once
+def test_blocks_that_multiply_are_the_device_s(monkeypatch):
+    _, whole = _matmul_kernel._case("tensor", "float16")
+    monkeypatch.setattr(_matmul_kernel, "make_plan", functools.partial(_matmul_kernel.make_plan, multiprocessors=66))
+    _, half = _matmul_kernel._case("tensor", "float16")
+    assert (whole.launches[-1].grid, half.launches[-1].grid) == (132, 66)
+    assert whole.text() == half.text()
+
+
+@pytest.mark.once
+def test_fields_that_are_searched():
+    assert set(tune.SEARCHES) == STEMS
+    for primitive, search in tune.SEARCHES.items():
+        module = importlib.import_module(f"parprims.{search.module}")
+        (entry, *_) = module.TUNING.values()
+        text = tune.entry_text(90, entry)
+        assert eval(f"{{{text}}}", vars(module)) == {90: entry}
+        for field in search.fields:
+            values = [*tune.near(getattr(entry, field))]
+            assert values, field
+            assert all(type(value) is type(getattr(entry, field)) for value in values)
+            assert getattr(entry, field) not in values
+        cases = importlib.import_module(f"benches.bench_{primitive}").cases(harness.Scale(gpu=True, quick=False))
+        assert set(search.families) <= {case.name.partition(",")[0] for case in cases}
+
+
+@pytest.mark.once
+def test_near():
+    assert [*tune.near(1)] == [2]
+    assert [*tune.near(12)] == [24, 6]
+    assert [*tune.near({4: 8})] == [{4: 16}, {4: 4}]
+    tile = _sort_kernel.RowTile(128, 32, 128, digit=5, uneven=0)
+    assert all(isinstance(one, _sort_kernel.RowTile) for one in tune.near(tile))
+    assert [*tune.near(((4, 1), (2, 1)))] == [
+        *(((8, 1), (2, 1)), ((2, 1), (2, 1)), ((4, 2), (2, 1))),
+        *(((4, 1), (4, 1)), ((4, 1), (1, 1)), ((4, 1), (2, 2))),
+        *(((2, 1),), ((4, 1),)),
+    ]
+
+
+@pytest.mark.once
+def test_search(monkeypatch, tmp_path, capsys):
+    """With a clock of its own: the quickest of the right ones is taken, unless it was quick by chance."""
+    module, x = _reduce_kernel, np.arange(1000.0)
+    before = {**module.TUNING}
+    taken = []
+
+    def run(x, *, method):
+        assert method == "kernel"
+        if module.TUNING[90].blocks > 1000:
+            raise _cuda.CudaError("too many blocks\nand more")
+        return x.sum() + (module.TUNING[90].rounds == 8)
+
+    def sample(*_):
+        entry = module.TUNING[90]
+        taken.append((entry.rounds, entry.blocks))
+        lucky = entry.threads == 128 and sum(one.startswith("threads=128") for one in seen) == 1
+        return (0.1 if entry.rounds == 8 else 1.0) * 16 / entry.rounds * (0.5 if lucky else 1.0)
+
+    def ratios(self, field, entries):
+        seen.extend(f"{field}={getattr(one, field)}" for one in entries)
+        return original(self, field, entries)
+
+    seen, original = [], tune.Tuner.ratios
+    case = harness.Case("sum", "sum, 1000", lambda _: harness.Problem((x,), x.sum()), run)
+    monkeypatch.setattr(tune.Tuner, "ratios", ratios)
+    monkeypatch.setattr(harness.Contender, "sample", sample)
+    monkeypatch.setattr(bench_reduce, "cases", lambda _: [case, dataclasses.replace(case, name="other, 1")])
+    monkeypatch.setitem(
+        tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("rounds", "threads", "blocks"))
+    )
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda *_: 66)
+    assert command.main(["--tune", "reduce", "--quick", "--backend", "numpy"]) == 0
+    printed = capsys.readouterr()
+    (path,) = (tmp_path / "tuning").iterdir()
+    expected = dataclasses.replace(before[90], rounds=32, record=path.name, multiprocessors=66)
+    file = json.loads(path.read_text())
+    *steps, entry = file["records"]
+    assert eval(f"{{{entry['entry']}}}", vars(module)) == {90: expected}
+    assert entry["entry"] in printed.out
+    assert "reduce: rounds=32: 0.500 of the time" in printed.out
+    assert "reduce: sum, 1000: rounds=8 is out: 1 of 1 elements are wrong" in printed.err
+    assert "blocks=1056 is out: CudaError: too many blocks\n" in printed.err
+    assert {(one["field"], one["value"]) for one in steps} >= {("rounds", "16"), ("rounds", "32"), ("threads", "128")}
+    assert not any(one["value"] in ("8", "1056") for one in steps)
+    assert {one["ratio"] for one in steps if one["value"] == "32"} == {0.5}
+    assert (8, 528) not in taken  # wrong results are not timed
+    assert before == module.TUNING
+
+
+@pytest.mark.once
+def test_names_to_tune():
+    with pytest.raises(SystemExit, match="nothing to tune in sum; there are reduce, scan"):
+        command.main(["--tune", "sum", "--backend", "numpy"])
+    with pytest.raises(SystemExit, match="needs a machine that runs the kernels: histogram: method 'kernel' refused"):
+        command.main(["--tune", "histogram", "--quick", "--backend", "numpy"])
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("way", ["called", "listed"])
+def test_entries_in_force(gpu, rng, way):
+    """What is prepared under an entry is used under no other, though the calls are the same."""
+    if gpu.name != "emulated" and not gpu.streams:
+        pytest.skip("JAX has them in its programs")
+    numbers = rng.integers(0, 9, 5000).astype(np.float32)
+    table, x = _reduce_kernel.TUNING, gpu.asarray(numbers)
+    entries = [dataclasses.replace(table[90], long_threads=threads, blocks=1) for threads in (128, 256)]
+    in_force = [tune.InForce(table, _cuda.capability(gpu.xp, x), entry) for entry in entries]
+    outside = parprims.launches(parprims.sum, x, method="kernel")[0].block
+    for _ in range(2):
+        for one, entry in zip(in_force, entries, strict=True):
+            with one:
+                if way == "called":
+                    assert float(parprims.sum(x, method="kernel")) == numbers.sum()
+                (launch,) = parprims.launches(parprims.sum, x, method="kernel")
+                assert launch.block == entry.long_threads
+    assert parprims.launches(parprims.sum, x, method="kernel")[0].block == outside
+
+
+SORT = _sort_kernel.Specialisation("int32", False, True, (), None)
+SYSTEM = _tridiagonal_kernel.Problem(
+    (1 << 20, 128), -1, False, "auto", "float32", 0, ((1 << 20, 128),) * 4, (((128, 1), 0),) * 4
+)
