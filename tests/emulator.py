@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parprims import _cuda, _signature
+from parprims import _cpu, _cuda, _signature
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH, observed

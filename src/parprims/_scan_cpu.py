@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
+from parprims._cpu.language import loaded
 from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, ring_dtype
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, row_major
@@ -56,7 +57,7 @@ def _functions(
     ``views`` are those of inputs, outputs and starts, ``steps`` the strides of the first two in the innermost loop.
     """
     text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
-    started = [text.loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
+    started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
     if isinstance(r, Scan):
         states = [dtype_name(one) for one in r.working]
         own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
@@ -127,15 +128,9 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
         for at in range(made.stop):
             begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
             along[at] = -along[at]
+    kinds = (*names[:count], *dtypes, *names[count:])
     views = [
-        _cpu.View(dtype, *one)
-        for dtype, *one in zip(
-            (*names[:count], *dtypes, *names[count:]),
-            begins,
-            zip(upward, downward, across, strict=True),
-            along,
-            strict=True,
-        )
+        _cpu.View(kind, begins[at], (upward[at], downward[at], across[at]), along[at]) for at, kind in enumerate(kinds)
     ]
     columns = inner >= _NARROW
     width = min(inner, _COLUMNS)

@@ -272,7 +272,7 @@ def _constant(lines: _Lines, value: Any, dtype: str) -> Scalar:
         raise Untraceable(f"it combines {dtype} with {value!r} of type {type(value).__name__}")
     if kind in ("int", "uint"):
         low, high = integer_range(dtype)
-        if not low <= value <= high:
+        if not low <= int(value.real) <= high:
             raise Untraceable(f"the constant {value} is out of the range of {dtype}")
     return Scalar(lines, dtype, lines.language.literal(value, dtype))
 

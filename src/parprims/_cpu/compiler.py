@@ -25,7 +25,7 @@ _LOCK = threading.RLock()
 def refusal() -> str | None:
     """Return the sentence why no kernel can be compiled for this machine's CPU, or None."""
     if importlib.util.find_spec("numba") is None:
-        return "Numba, which compiles kernels for CPUs, is not installed: install parprims[cpu]"
+        return "the arrays are not on a CUDA device, and Numba, which compiles kernels for CPUs, is not installed"
     try:
         import numba  # noqa: F401
     except Exception as error:  # whatever a Numba raises that does not know this NumPy or this Python
