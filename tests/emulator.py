@@ -434,6 +434,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(
         _signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
     )
+    patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(_cuda, "refusal", lambda *_: None)
     patch.setattr(_cuda, "layout", lambda _, x: (tuple(step // x.itemsize for step in x.strides), x.ctypes.data & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x)

@@ -346,7 +346,10 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
     else:
-        mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable, language=language)
+        with computing():  # fn may call primitives, which then see what is traced
+            mapped = trace(
+                "fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable, language=language
+            )
         lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
         single, structure = mapped.single, mapped.structure
         r = dataclasses.replace(r, op=restructured(r.op, structure))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
-from parprims._cpu.language import loaded
 from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, ring_dtype
+from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, row_major
 from parprims._memo import Memo

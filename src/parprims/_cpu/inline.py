@@ -73,7 +73,12 @@ class _Inliner:
         names: dict[str, ast.expr] = {name: ast.Name(name + suffix) for name in changed}
         for parameter, value in zip(function.args.args, given, strict=True):
             name = parameter.arg
-            if name not in changed and isinstance(value, ast.Name | ast.Constant):
+            if name not in changed and isinstance(value, ast.Tuple):
+                value = ast.Tuple(
+                    [self._named(one, f"{name}{suffix}_{at}", before) for at, one in enumerate(value.elts)]
+                )
+                names[name] = value
+            elif name not in changed and isinstance(value, ast.Name | ast.Constant):
                 names[name] = value
             else:
                 names[name] = ast.Name(name + suffix)
@@ -85,10 +90,23 @@ class _Inliner:
             return ast.Constant(None)
         return self._expression(last.value, before)
 
+    def _named(self, value: ast.expr, name: str, before: list[ast.stmt]) -> ast.expr:
+        """Return an expression that may stand in several places: a name, given to the value if it is none itself."""
+        if isinstance(value, ast.Name | ast.Constant):
+            return value
+        before.append(ast.Assign([ast.Name(name, ast.Store())], value))
+        return ast.Name(name)
+
 
 class _Renaming(ast.NodeTransformer):
     def __init__(self, names: dict[str, ast.expr]) -> None:
         self._names = names
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Tuple) and isinstance(node.slice, ast.Constant):
+            return node.value.elts[node.slice.value]  # type: ignore[index]
+        return node
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         found = self._names.get(node.id)

@@ -47,6 +47,10 @@ _SAME = ("floor", "ceil", "trunc", "round", "conj")
 """Functions that return what they are given: the roundings of integers, and the conjugate of real numbers."""
 
 
+_NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+"""Dtypes that Numba widens in every operation."""
+
+
 def register_type(dtype: str) -> str:
     """Return the Numba type that a dtype is computed in: its own, but float32 for 16-bit floats."""
     return "float32" if dtype in SIXTEEN_BIT_FLOATS else "boolean" if dtype == "bool" else dtype
@@ -58,15 +62,17 @@ def memory_type(dtype: str) -> str:
 
 
 class _Numba(Language):
-    """Python as Numba reads it. Numba widens narrow integers, so every result is cast to its dtype."""
+    """Python as Numba reads it. Numba widens narrow integers, whose results are cast to their dtype."""
 
     def assign(self, name: str, dtype: str, expression: str) -> str:
-        return f"{name} = {register_type(dtype)}({expression})" if dtype != "bool" else f"{name} = {expression}"
+        return f"{name} = {register_type(dtype)}({expression})" if dtype in _NARROW else f"{name} = {expression}"
 
     def call(self, function: str, dtype: str, *codes: str) -> str:
         kind = dtype_kind(dtype)
         if kind == "bool" and function in ("bitwise_invert", "logical_not"):
             return f"(not {codes[0]})"
+        if function == "bitwise_invert":
+            return f"(~{codes[0]})"
         if kind == "bool" and function == "bitwise_xor":
             function = "not_equal"
         if function in _INFIX:
