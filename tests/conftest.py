@@ -49,6 +49,11 @@ class Backend:
         """Return whether the library has streams, graphs and an allocator to play with."""
         return self.name in ("cupy", "torch-cuda")
 
+    @property
+    def kernels(self) -> bool:
+        """Return whether a kernel can be made of an operator: for a GPU, or by Numba for arrays of the CPU."""
+        return self.cuda or (self.name in ("numpy", "torch") and importlib.util.find_spec("numba") is not None)
+
     def __repr__(self) -> str:
         return self.name
 

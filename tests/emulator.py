@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parprims import _cuda, _signature
+from parprims import _cpu, _cuda, _signature
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH, observed
@@ -434,6 +434,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(
         _signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
     )
+    patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(_cuda, "refusal", lambda *_: None)
     patch.setattr(_cuda, "layout", lambda _, x: (tuple(step // x.itemsize for step in x.strides), x.ctypes.data & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x)

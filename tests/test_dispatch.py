@@ -1,6 +1,7 @@
 """Which method runs, who is told, and what is refused."""
 
 import asyncio
+import importlib.util
 import threading
 
 import numpy as np
@@ -12,6 +13,7 @@ from parprims._dispatch import Checked, Method, Methods, directly
 
 X = np.array([3.0, 1.0, 2.0])
 NO_GPU = "the arrays are not on a CUDA device"
+NUMBA = importlib.util.find_spec("numba") is not None
 
 
 def method(run, refusal=None, slower=None):
@@ -85,11 +87,11 @@ class TestExplain:
             parprims.max(X, method="array")
             parprims.reduce(X, lambda earlier, _: earlier)
         assert [call.primitive for call in calls] == ["sum", "max", "reduce"]
-        assert [call.method for call in calls] == ["native", "array", "array"]
-        assert calls[0].refusals == {"kernel": NO_GPU}
+        assert [call.method for call in calls] == ["native", "array", "kernel" if NUMBA else "array"]
+        assert list(calls[0].refusals) == ["kernel"]
         assert calls[1].refusals == {}
-        assert list(calls[2].refusals) == ["kernel", "native"]
-        assert "<lambda>" in calls[2].refusals["native"]
+        assert list(calls[2].refusals) == ([] if NUMBA else ["kernel", "native"])
+        assert NUMBA or "<lambda>" in calls[2].refusals["native"]
 
     def test_nothing_after_the_block(self):
         with parprims.explain() as calls:
@@ -158,7 +160,7 @@ class TestExplain:
 
 class TestMethods:
     def test_in_the_order_of_auto(self):
-        found = parprims.methods(parprims.sum, X)
+        found = parprims.methods(parprims.sort, X)
         assert list(found) == ["kernel", "native", "array"]
         assert found == {"kernel": NO_GPU, "native": None, "array": None}
 

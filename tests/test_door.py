@@ -204,10 +204,12 @@ class TestOtherLibraries:
                 lambda **options: parprims.matmul(x, x, add="minimum", multiply="add", **options),  # noqa: B023
             ):
                 reasons = parprims.methods(call)
-                assert None not in reasons.values()
+                assert None not in (reasons["native"], reasons["array"])
                 assert f"no arithmetic on {name}" in reasons["array"]
-                with pytest.raises(parprims.MethodRefused, match=f"every method refused: .*no arithmetic on {name}"):
-                    call()
+                if reasons["kernel"] is not None:
+                    refused = f"every method refused: .*no arithmetic on {name}"
+                    with pytest.raises(parprims.MethodRefused, match=refused):
+                        call()
                 with pytest.raises(parprims.MethodRefused, match=f"'array' refused: .*no arithmetic on {name}"):
                     call(method="array")
 
@@ -433,7 +435,8 @@ class TestOptions:
 
     def test_a_function_may_call_primitives_while_methods_are_listed(self):
         found = parprims.methods(parprims.map_reduce, lambda x: x - parprims.sum(x), X)
-        assert found == {"kernel": "the arrays are not on a CUDA device", "native": None, "array": None}
+        assert found["native"] is found["array"] is None
+        assert "not on a CUDA device" in found["kernel"] or "fn cannot be traced" in found["kernel"]
 
     def test_no_examples_named(self):
         for examples in ({}, ()):

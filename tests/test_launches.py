@@ -83,7 +83,7 @@ def test_nothing_to_launch():
 
 def test_refused():
     with pytest.raises(parprims.MethodRefused, match="not on a CUDA device"):
-        parprims.launches(parprims.sum, X, method="kernel")
+        parprims.launches(parprims.sort, X, method="kernel")
     with pytest.raises(TypeError, match="x must be an array"):
         parprims.launches(parprims.sum, [1, 2])
 

@@ -403,7 +403,7 @@ class TestScan:
             with parprims.explain() as calls:
                 parprims.scan(x, op)
             native = op in natives or (callable(op) and add in natives)
-            taken = {"native" if native else "array"} | ({"kernel"} if backend.cuda else set())
+            taken = {"native" if native else "array"} | ({"kernel"} if backend.kernels else set())
             assert calls[0].primitive == "scan"
             assert calls[0].method in taken
 

@@ -26,10 +26,10 @@ class MethodRefused(RuntimeError):
     --------
     >>> import numpy as np
     >>> import parprims
-    >>> parprims.sum(np.arange(5.0), method="kernel")
+    >>> parprims.sort(np.arange(5.0), method="kernel")
     Traceback (most recent call last):
     ...
-    parprims._dispatch.MethodRefused: sum: method 'kernel' refused: the arrays are not on a CUDA device
+    parprims._dispatch.MethodRefused: sort: method 'kernel' refused: the arrays are not on a CUDA device
     """
 
 
@@ -381,7 +381,7 @@ def explain() -> Iterator[list[Call]]:
     >>> import numpy as np
     >>> import parprims
     >>> with parprims.explain() as calls:
-    ...     total = parprims.sum(np.arange(5.0))
+    ...     ordered = parprims.sort(np.arange(5.0))
     >>> calls[0].method
     'native'
     >>> calls[0].refusals
@@ -414,7 +414,7 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     --------
     >>> import numpy as np
     >>> import parprims
-    >>> parprims.methods(parprims.sum, np.arange(5.0))
+    >>> parprims.methods(parprims.sort, np.arange(5.0))
     {'kernel': 'the arrays are not on a CUDA device', 'native': None, 'array': None}
     """
     if not callable(function):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _recurrence_array, _scan_kernel
+from parprims import _derivatives, _recurrence_array, _scan_cpu, _scan_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -23,6 +23,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import as_scalar, is_scalar
 from parprims._scan_array import start_element
@@ -190,7 +191,10 @@ def adjoint(
 
 _METHODS = Methods(
     "linear_recurrence",
-    kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
+    kernel=by_device(
+        Method(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
+        Method(_scan_cpu.prepare, _scan_cpu.refusal, derivative=_derivatives.solution),
+    ),
     native=Method(_recurrence_array.prepare_native, _recurrence_array.native_refusal, derivative=_derivatives.solution),
     array=Method(directly(_recurrence_array.array), derivative=_derivatives.solution),
 )

@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _derivatives, _reduce_array, _reduce_kernel
+from parprims import _derivatives, _reduce_array, _reduce_cpu, _reduce_kernel
 from parprims._arrays import (
     Array,
     admit,
@@ -25,6 +25,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, recalled
 from parprims._elements import flat, is_structured
+from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast
 from parprims._reduction import (
@@ -547,7 +548,10 @@ def _checked(
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
+        kernel=by_device(
+            Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
+            Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower),
+        ),
         native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal),
         array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),
     )

@@ -27,7 +27,7 @@ from parprims._harmless import harmless_map
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, check_components, check_result, explain_failure, restructured
 from parprims._scalars import as_array
-from parprims._trace import C_TYPES, Dtype, Trace, Untraceable, trace, trace_combine
+from parprims._trace import C_TYPES, CUDA, Dtype, Language, Trace, Untraceable, trace, trace_combine
 
 Map = Callable[..., Any]
 
@@ -332,8 +332,11 @@ class Traced:
     structure: Structure
 
 
-def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Traced:
-    """Return a reduction of inputs of these dtypes, for any arrays, as device code; or raise Untraceable."""
+def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Language = CUDA) -> Traced:
+    """Return a reduction of inputs of these dtypes, for any arrays, as a kernel's code; or raise Untraceable.
+
+    Expressions of the map read one element of each input from the variables x0, x1, ...
+    """
     for name in inputs:
         if name not in C_TYPES:
             raise Untraceable(f"the kernel has no dtype {name}")
@@ -343,7 +346,10 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Traced:
     if r.fn is None:
         lines, values, codes, single, structure = [], inputs, tuple([code for _, code in loaded]), r.single, None
     else:
-        mapped = trace("fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable)
+        with computing():  # fn may call primitives, which then see what is traced
+            mapped = trace(
+                "fn", r.fn, *((one,) for one in loaded), packed=False, immutable=immutable, language=language
+            )
         lines, values, codes = mapped.lines, mapped.dtypes, mapped.outputs
         single, structure = mapped.single, mapped.structure
         r = dataclasses.replace(r, op=restructured(r.op, structure))
@@ -353,7 +359,7 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Traced:
     states = tuple([dtype_name(compute_dtype(xp, dtype)) for dtype in dtypes])
     check_components(r.op, tuple([Dtype(name) for name in states]))
     results = tuple([dtype_name(dtype) for dtype in dtypes])
-    combined = trace_combine(r.op, states, immutable=immutable)
+    combined = trace_combine(r.op, states, immutable=immutable, language=language)
     return Traced(inputs, values, states, results, lines, codes, combined, r.op, single, structure)
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _derivatives, _scan_array, _scan_kernel
+from parprims import _derivatives, _scan_array, _scan_cpu, _scan_kernel
 from parprims._arrays import Array, Namespace, admit, as_dtypes, check_flag, dtype_name, filled, normalize_axis
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._elements import is_structured
+from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
 from parprims._scan_array import Scan, check_entries, result_dtypes, start_element, working_dtypes
@@ -286,7 +287,10 @@ def _by_segments(methods: Methods, method: str, xp: Namespace, r: Scan) -> tuple
 _METHODS = {
     name: Methods(
         name,
-        kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal),
+        kernel=by_device(
+            Method(_scan_kernel.prepare, _scan_kernel.refusal),
+            Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower),
+        ),
         native=Method(_scan_array.prepare_native, _scan_array.native_refusal),
         array=Method(directly(_scan_array.array), _scan_array.array_refusal),
     )

@@ -67,7 +67,7 @@ def register(kind: type, library: str) -> None:
 
 
 def _numpy(x: Array, _: bool) -> Signature:
-    return x.dtype, x.shape
+    return x.dtype, x.shape, x.strides, x.flags.num
 
 
 def _cupy(x: Array, _: bool) -> Signature:

@@ -1,9 +1,9 @@
-"""Translation of elementwise Python functions over arrays into CUDA device functions.
+"""Translation of elementwise Python functions over arrays into the functions of kernels.
 
 A function is called once with symbolic scalars (`Scalar`) in place of arrays. They answer to Python's operators, to
 the functions of the array API standard (``array_namespace`` of one returns `NAMESPACE`), and to NumPy's and
-PyTorch's own functions through their override protocols. Every operation appends one line of CUDA to the
-trace, so that the finished trace is the body of a device function. The C++ functions it calls stand in _common.cuh.
+PyTorch's own functions through their override protocols. Every operation appends one line to the trace, so that the
+finished trace is the body of a function: of CUDA, whose C++ functions stand in _common.cuh, or of another `Language`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,50 @@ class _InPlaceError(Exception):
     """The function changes an argument in place."""
 
 
+class Language:
+    """How a trace is written down: in CUDA C++. Other languages derive from this."""
+
+    def assign(self, name: str, dtype: str, expression: str) -> str:
+        """Return the line that gives a name to a value."""
+        return f"const {register_type(dtype)} {name} = {expression};"
+
+    def call(self, function: str, _dtype: str, *codes: str) -> str:
+        """Return the call of an elementwise function, by its name in the standard, on values of a dtype."""
+        return f"ops::{function}({', '.join(codes)})"
+
+    def cast(self, code: str, _source: str, target: str) -> str:
+        """Return a value of one dtype as one of another."""
+        expression = f"ops::cast<{register_type(target)}>({code})"
+        # A 16-bit float is kept in a float register; a cast to it rounds to what memory would hold.
+        return f"value(store<{C_TYPES[target]}>({expression}))" if target in SIXTEEN_BIT_FLOATS else expression
+
+    def part(self, code: str, _dtype: str, part: str) -> str:
+        """Return the real or the imaginary part, "re" or "im", of a complex value."""
+        return f"{code}.{part}"
+
+    def choose(self, condition: str, one: str, other: str) -> str:
+        """Return one value where a condition is true, and another where it is not."""
+        return f"{condition} ? {one} : {other}"
+
+    def literal(self, value: Any, dtype: str) -> str:
+        """Return a Python number as a value of a dtype, exact to the last bit."""
+        return literal(value, dtype)
+
+    def component(self, element: str, index: int) -> str:
+        """Return a component of an argument of an operator, which is "earlier" or "later"."""
+        return f"{element}.v{index}"
+
+
+CUDA = Language()
+
+
 class _Lines(list[str]):
     """The lines of a trace, and whether arrays of the caller's library never change: ``x += y`` then makes another.
 
     ``long`` says that one of them calls a function that the compiler replaces with dozens of instructions.
     """
 
+    language = CUDA
     immutable = False
     long = False
 
@@ -78,7 +116,7 @@ class Dtype:
 
 
 class Scalar:
-    """A value of one dtype while it is traced: the name of a C++ variable, and the lines that led to it."""
+    """A value of one dtype while it is traced: the name of a variable, and the lines that led to it."""
 
     # Values are compared for equality by a traced operation, so they cannot be keys.
     __hash__ = None  # type: ignore[assignment]
@@ -140,7 +178,7 @@ class Scalar:
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill
             return functools.partial(_written_by, self, name)
-        raise AttributeError(f"arrays have no attribute {name!r} that has a CUDA translation")
+        raise AttributeError(f"arrays have no attribute {name!r} that has a translation")
 
     def fill(self, _value: Any) -> None:
         """Raise: ndarray.fill works in place."""
@@ -159,13 +197,13 @@ def _written(x: Any) -> None:
 
 def _written_by(x: Scalar, name: str, *_args: Any, **_options: Any) -> None:
     _written(x)
-    raise Untraceable(f"it calls {name}, which has no CUDA translation")
+    raise Untraceable(f"it calls {name}, which has no translation")
 
 
 def _function(name: str) -> Callable[..., Any]:
     function = getattr(NAMESPACE, name, None)
     if not callable(function):
-        raise Untraceable(f"it calls {name}, which has no CUDA translation")
+        raise Untraceable(f"it calls {name}, which has no translation")
     found: Callable[..., Any] = function
     return found
 
@@ -205,7 +243,7 @@ def _another(x: Scalar) -> Scalar:
 
 def _emit(lines: _Lines, dtype: str, expression: str) -> Scalar:
     name = f"t{len(lines)}"
-    lines.append(f"const {register_type(dtype)} {name} = {expression};")
+    lines.append(lines.language.assign(name, dtype, expression))
     return Scalar(lines, dtype, name)
 
 
@@ -213,15 +251,10 @@ def _cast(value: Scalar, dtype: str) -> Scalar:
     if value._dtype == dtype:
         return value
     if dtype not in C_TYPES:
-        raise Untraceable(f"it casts to {dtype}, which has no CUDA translation")
+        raise Untraceable(f"it casts to {dtype}, which has no translation")
     if dtype_kind(value._dtype) == "complex" and dtype_kind(dtype) != "complex":
         raise Untraceable(f"it casts {value._dtype} to {dtype}, which the array API standard does not define")
-    target = register_type(dtype)
-    # A 16-bit float is kept in a float register; a cast to it rounds to what memory would hold.
-    expression = f"ops::cast<{target}>({value._code})"
-    if dtype in SIXTEEN_BIT_FLOATS:
-        expression = f"value(store<{C_TYPES[dtype]}>({expression}))"
-    return _emit(value._lines, dtype, expression)
+    return _emit(value._lines, dtype, value._lines.language.cast(value._code, value._dtype, dtype))
 
 
 def _constant(lines: _Lines, value: Any, dtype: str) -> Scalar:
@@ -237,7 +270,17 @@ def _constant(lines: _Lines, value: Any, dtype: str) -> Scalar:
     }
     if not isinstance(value, allowed[kind]):
         raise Untraceable(f"it combines {dtype} with {value!r} of type {type(value).__name__}")
-    return Scalar(lines, dtype, literal(value, dtype))
+    if kind in ("int", "uint"):
+        low, high = integer_range(dtype)
+        if not low <= int(value.real) <= high:
+            raise Untraceable(f"the constant {value} is out of the range of {dtype}")
+    return Scalar(lines, dtype, lines.language.literal(value, dtype))
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer dtype."""
+    bits = dtype_bits(dtype)
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype_kind(dtype) == "int" else (0, 2**bits - 1)
 
 
 def literal(value: Any, dtype: str) -> str:
@@ -246,10 +289,6 @@ def literal(value: Any, dtype: str) -> str:
     if kind == "bool":
         return "true" if value else "false"
     if kind in ("int", "uint"):
-        bits = dtype_bits(dtype)
-        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind == "int" else (0, 2**bits - 1)
-        if not low <= value <= high:
-            raise Untraceable(f"the constant {value} is out of the range of {dtype}")
         return f"({C_TYPES[dtype]}){int(value) % 2**64}ULL"
     if kind == "complex":
         part = "float32" if dtype == "complex64" else "float64"
@@ -351,7 +390,8 @@ def _elementwise(name: str) -> Callable[..., Any]:
             raise Untraceable(f"{name} is not defined for {dtype}")
         lines = xs[0]._lines
         lines.long |= name in _LONG
-        return _emit(lines, "bool" if to_bool else dtype, f"ops::{name}({', '.join(x._code for x in xs)})")
+        expression = lines.language.call(name, dtype, *[x._code for x in xs])
+        return _emit(lines, "bool" if to_bool else dtype, expression)
 
     apply.__name__ = name
     return apply
@@ -377,13 +417,13 @@ class _Namespace:
             return _elementwise(name)
         if name.startswith("__"):
             raise AttributeError(name)
-        raise Untraceable(f"it calls {name}, which has no CUDA translation")
+        raise Untraceable(f"it calls {name}, which has no translation")
 
     def abs(self, x: Scalar) -> Scalar:
         real = {"complex64": "float32", "complex128": "float64"}.get(x._dtype, x._dtype)
         if real == "bool":
             raise Untraceable("abs is not defined for bool")
-        return _emit(x._lines, real, f"ops::absolute({x._code})")
+        return _emit(x._lines, real, x._lines.language.call("absolute", x._dtype, x._code))
 
     def real(self, x: Scalar) -> Scalar:
         return self._part(x, "re")
@@ -394,7 +434,8 @@ class _Namespace:
     def _part(self, x: Scalar, part: str) -> Scalar:
         if dtype_kind(x._dtype) != "complex":
             raise Untraceable(f"real and imag are not defined for {x._dtype}")
-        return _emit(x._lines, "float32" if x._dtype == "complex64" else "float64", f"{x._code}.{part}")
+        real = "float32" if x._dtype == "complex64" else "float64"
+        return _emit(x._lines, real, x._lines.language.part(x._code, x._dtype, part))
 
     def where(self, condition: Any, x: Any, y: Any, /) -> Scalar:
         if not isinstance(condition, Scalar) or condition._dtype != "bool":
@@ -403,7 +444,8 @@ class _Namespace:
             one, other = _scalars(x, y)
         else:
             raise Untraceable("where needs an array in at least one branch")
-        return _emit(condition._lines, one._dtype, f"{condition._code} ? {one._code} : {other._code}")
+        chosen = condition._lines.language.choose(condition._code, one._code, other._code)
+        return _emit(condition._lines, one._dtype, chosen)
 
     def clip(self, x: Scalar, min: Any = None, max: Any = None) -> Scalar:
         if min is not None:
@@ -540,15 +582,16 @@ def trace(
     *elements: tuple[tuple[str, str], ...],
     packed: bool,
     immutable: bool = False,
+    language: Language = CUDA,
 ) -> Trace:
-    """Return what a function does to elements, each given as the (dtype, C++ expression) of its components.
+    """Return what a function does to elements, each given as the (dtype, expression) of its components.
 
     ``packed`` says whether the function takes every element as a tuple, ``immutable`` whether arrays of the caller's
-    library never change. Raises Untraceable, with the reason, if the function does anything that has no translation,
-    and TypeError if it changes an argument in place.
+    library never change, ``language`` what the expressions and the trace are written in. Raises Untraceable, with the
+    reason, if the function does anything that has no translation, and TypeError if it changes an argument in place.
     """
     lines = _Lines()
-    lines.immutable = immutable
+    lines.immutable, lines.language = immutable, language
     arguments = [tuple(Scalar(lines, dtype, code, argument=True) for dtype, code in element) for element in elements]
     try:
         result = function(*(arguments if packed else [one for (one,) in arguments]))
@@ -598,43 +641,14 @@ def operator_struct(name: str, states: tuple[str, ...], combined: Trace, *, comm
     )
 
 
-def structures(
-    inputs: tuple[str, ...], states: tuple[str, ...], lines: list[str], values: list[str], combined: Trace
-) -> str:
-    """Return the CUDA text of State, Raw, element(raw) and combine(earlier, later), which every kernel here needs.
-
-    ``inputs`` are the dtypes of the arrays, ``states`` those combined; ``lines`` turn the variables x0, x1, ... (the
-    inputs in registers) into the expressions ``values``.
-    """
-    casts = ", ".join(f"ops::cast<{register_type(state)}>({code})" for state, code in zip(states, values, strict=True))
-    return "\n".join(
-        (
-            "struct State {",
-            *(f"    {register_type(name)} v{index};" for index, name in enumerate(states)),
-            "};",
-            "struct Raw {",
-            *(f"    {C_TYPES[name]} x{index};" for index, name in enumerate(inputs)),
-            "};",
-            "DEVICE State element(const Raw& raw) {",
-            *(f"    const {register_type(name)} x{index} = value(raw.x{index});" for index, name in enumerate(inputs)),
-            *(f"    {line}" for line in lines),
-            f"    return {{{casts}}};",
-            "}",
-            "DEVICE State combine(const State& earlier, const State& later) {",
-            *(f"    {line}" for line in combined.lines),
-            f"    return {{{', '.join(combined.outputs)}}};",
-            "}",
-        )
-    )
-
-
-def trace_combine(op: Any, states: tuple[str, ...], *, immutable: bool = False) -> Trace:
+def trace_combine(op: Any, states: tuple[str, ...], *, immutable: bool = False, language: Language = CUDA) -> Trace:
     """Return the trace of an Operator on components of the named dtypes, ``earlier`` and ``later``."""
     earlier, later = (
-        tuple((name, f"{side}.v{index}") for index, name in enumerate(states)) for side in ("earlier", "later")
+        tuple((name, language.component(side, index)) for index, name in enumerate(states))
+        for side in ("earlier", "later")
     )
     packed = len(states) > 1 or op.components is not None
-    combined = trace(f"op {op.name}", op.combine, earlier, later, packed=packed, immutable=immutable)
+    combined = trace(f"op {op.name}", op.combine, earlier, later, packed=packed, immutable=immutable, language=language)
     if combined.dtypes != states:
         raise Untraceable(f"op {op.name} turns {', '.join(states)} into {', '.join(combined.dtypes)}")
     return combined

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from parprims import _cache
+
 
 class CudaError(RuntimeError):
     """CUDA refused a request; the message has its name and meaning."""
@@ -152,20 +154,10 @@ def too_old(number: int, compiler: Compiler) -> str:
     return f"the GPU has compute capability {ours}, and {compiler} makes code for {least} and later"
 
 
-def _cache_folder() -> pathlib.Path | None:
-    root = os.environ.get("PARPRIMS_CACHE_DIR")
-    if root:
-        return pathlib.Path(root)
-    try:
-        return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "parprims"
-    except RuntimeError:  # there is no home directory
-        return None
-
-
 @functools.cache
 def compiled(text: str, arch: str) -> bytes:
     """Return the machine code or PTX of a source: from memory, from disk, or compiled now and then kept on disk."""
-    arch, folder = _made_for(arch), _cache_folder()
+    arch, folder = _made_for(arch), _cache.folder()
     key = "\0".join(("checked", text, *_options(arch), str(working())))
     name = f"{hashlib.sha256(key.encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
     code = _from_disk(folder / name) if folder else None

@@ -1,0 +1,137 @@
+"""Traced functions as Python that Numba compiles: the functions they call stand in _functions.numba."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind
+from parprims._trace import Language
+
+_INFIX = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "logical_and": "&",
+    "logical_or": "|",
+    "logical_xor": "!=",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
+
+_TESTS = (
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+)
+"""Functions whose result is a bool, whatever they are given."""
+
+_SAME = ("floor", "ceil", "trunc", "round", "conj")
+"""Functions that return what they are given: the roundings of integers, and the conjugate of real numbers."""
+
+
+_NARROW = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+"""Dtypes that Numba widens in every operation."""
+
+
+def register_type(dtype: str) -> str:
+    """Return the Numba type that a dtype is computed in: its own, but float32 for 16-bit floats."""
+    return "float32" if dtype in SIXTEEN_BIT_FLOATS else "boolean" if dtype == "bool" else dtype
+
+
+def memory_type(dtype: str) -> str:
+    """Return the Numba type that a dtype has in memory: that of its bits for 16-bit floats."""
+    return "uint16" if dtype in SIXTEEN_BIT_FLOATS else register_type(dtype)
+
+
+class _Numba(Language):
+    """Python as Numba reads it. Numba widens narrow integers, whose results are cast to their dtype."""
+
+    def assign(self, name: str, dtype: str, expression: str) -> str:
+        return f"{name} = {register_type(dtype)}({expression})" if dtype in _NARROW else f"{name} = {expression}"
+
+    def call(self, function: str, dtype: str, *codes: str) -> str:
+        kind = dtype_kind(dtype)
+        if kind == "bool" and function in ("bitwise_invert", "logical_not"):
+            return f"(not {codes[0]})"
+        if function == "bitwise_invert":
+            return f"(~{codes[0]})"
+        if kind == "bool" and function == "bitwise_xor":
+            function = "not_equal"
+        if function in _INFIX:
+            return f"({codes[0]} {_INFIX[function]} {codes[1]})"
+        if function == "positive" or (function in _SAME and kind in ("int", "uint")):
+            return codes[0]
+        if function == "conj":
+            return f"{codes[0]}.conjugate()" if kind == "complex" else codes[0]
+        if function == "negative":
+            return f"(-{codes[0]})" if kind != "uint" else f"({register_type(dtype)}(0) - {codes[0]})"
+        if function == "square":
+            return f"({codes[0]} * {codes[0]})"
+        if function in ("maximum", "minimum") and kind != "float":
+            return f"({codes[0]} if {codes[0]} {'>' if function == 'maximum' else '<'} {codes[1]} else {codes[1]})"
+        whole = "_of_integers" if kind in ("int", "uint") and function in ("floor_divide", "remainder") else ""
+        if function in ("bitwise_left_shift", "bitwise_right_shift"):
+            codes = (*codes, str(dtype_bits(dtype)))
+        return f"{function}{whole}({', '.join(codes)})"
+
+    def cast(self, code: str, source: str, target: str) -> str:
+        if source == target and target not in SIXTEEN_BIT_FLOATS:
+            return code
+        if target == "bool":
+            return f"({code} != 0)"
+        found = f"{register_type(target)}({code})"
+        return f"{target}_value({target}_bits({found}))" if target in SIXTEEN_BIT_FLOATS else found
+
+    def part(self, code: str, _dtype: str, part: str) -> str:
+        return f"{code}.{'real' if part == 're' else 'imag'}"
+
+    def choose(self, condition: str, one: str, other: str) -> str:
+        return f"({one} if {condition} else {other})"
+
+    def literal(self, value: Any, dtype: str) -> str:
+        kind = dtype_kind(dtype)
+        if kind == "bool":
+            return "True" if value else "False"
+        if kind in ("int", "uint"):
+            return f"{dtype}({int(value)})"
+        if kind == "complex":
+            part = "float32" if dtype == "complex64" else "float64"
+            return f"{dtype}(complex({self.literal(value.real, part)}, {self.literal(value.imag, part)}))"
+        with np.errstate(over="ignore"):
+            number = float(value) if dtype == "float64" else float(np.float32(value))
+        text = repr(number) if math.isfinite(number) else f"({number})"
+        return f"{register_type(dtype)}({text})"
+
+    def component(self, element: str, index: int) -> str:
+        return f"{element}_{index}"
+
+
+NUMBA = _Numba()
+
+
+def loaded(dtype: str, code: str) -> str:
+    """Return what memory holds of a dtype as a register has it."""
+    return f"{dtype}_value({code})" if dtype in SIXTEEN_BIT_FLOATS else code
+
+
+def stored(dtype: str, code: str) -> str:
+    """Return what a register has as memory holds it."""
+    return f"{dtype}_bits({code})" if dtype in SIXTEEN_BIT_FLOATS else code

@@ -1,0 +1,114 @@
+"""What kernels for CPUs do to their arrays, as data, and the function of the arrays that does it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims._arrays import Array, Namespace
+from parprims._cpu import memory, text, threads
+from parprims._cpu.compiler import compiled
+from parprims._cpu.language import memory_type, register_type
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """A kernel, and how many tasks it has.
+
+    Parameters
+    ----------
+    name : str
+        The function of the texts that is the kernel.
+    tasks : int
+        The number of its tasks, which may be done in any order by any number of threads.
+    least : int
+        How many of them are worth a thread.
+    reads : bool
+        Whether it is given the inputs.
+    """
+
+    name: str
+    tasks: int
+    least: int = 1
+    reads: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Kernels, one after another, with the arrays and the numbers that they share.
+
+    Parameters
+    ----------
+    launches : tuple of Launch
+        The kernels in order; each finds in memory what those before it left.
+    texts : tuple of str
+        The functions that they consist of.
+    inputs : tuple of str
+        The dtypes of the inputs.
+    outputs : tuple of (shape, dtype)
+        What is to be allocated.
+    scratch : tuple of (int, dtype)
+        Arrays of one axis for states, which a call has for itself.
+    numbers : tuple of int
+        What all kernels are told.
+    starts : tuple of str, optional
+        The dtypes of the inputs behind the others that kernels are given as a group of their own.
+    """
+
+    launches: tuple[Launch, ...]
+    texts: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+    scratch: tuple[tuple[int, str], ...]
+    numbers: tuple[int, ...]
+
+    starts: tuple[str, ...] | None = None
+
+    def text(self, at: int = 0) -> str:
+        """Return the whole text of one kernel."""
+        launch = self.launches[at]
+        read = [self.inputs] if self.starts is None else [self.inputs, self.starts]
+        written = [[memory_type(dtype) for _, dtype in self.outputs]]
+        if self.scratch:
+            written.append([register_type(dtype) for _, dtype in self.scratch])
+        groups = [[memory_type(dtype) for dtype in group if launch.reads] for group in read]
+        return text.kernel(launch.name, self.texts, groups, written)
+
+
+def runner(
+    xp: Namespace, plan: Plan, readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays that does what a plan says and returns the outputs.
+
+    ``readers`` make of each array one of one axis (see `memory.reader`).
+    """
+    kernels = [(compiled(plan.text(at)), one.tasks, one.least, one.reads) for at, one in enumerate(plan.launches)]
+    numbers = np.array(plan.numbers, dtype=np.int64)
+    shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
+    scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
+    returned = [memory.writer(xp, dtype) for _, dtype in plan.outputs]
+    empty = np.empty
+    first, tasks, least, _ = kernels[0]
+    alone = len(kernels) == 1 and tasks < 2 * least
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        inputs = [read(x) for read, x in zip(readers, arrays, strict=True)]
+        outputs = [empty(shape, dtype) for shape, dtype in shapes]
+        others = [one.reshape(-1) for one in outputs]
+        if scratch:
+            others += [empty(count, dtype) for count, dtype in scratch]
+        if alone:
+            first(*inputs, *others, numbers, 0, tasks)
+        else:
+            for kernel, count, enough, reads in kernels:
+                _launch(kernel, count, enough, (*inputs, *others, numbers) if reads else (*others, numbers))
+        return tuple([write(one, arrays[0]) for write, one in zip(returned, outputs, strict=True)])
+
+    return run
+
+
+def _launch(kernel: Callable[..., None], tasks: int, least: int, given: tuple[Any, ...]) -> None:
+    threads.run(lambda begin, end: kernel(*given, begin, end), tasks, least)

@@ -1,0 +1,163 @@
+"""The text of a kernel for CPUs: what is generated for an operator, and how it reaches strided arrays.
+
+A kernel is the text of _functions.numba and one function, which is made of the functions that are written here and of
+the loops of a primitive, called in each other. The loops see an element of all inputs as one thing, and a state as a
+tuple of its components:
+
+- ``combine(earlier, later)`` is the state of two;
+- ``scratch(count)`` is an array of states, which ``get(states, i)`` and ``put(states, i, state)`` read and write.
+
+A group of arrays, such as the inputs, has a position in each of them, a tuple, which is moved by tuples of strides. The
+functions of a group end in its name:
+
+- ``place_in(numbers, ...)`` is the position of an element, given its indices along the axes that lines are counted by;
+- ``alongs_in(numbers)`` and ``acrosses_in(numbers)`` are the strides along a line and from line to line;
+- ``moved_in(at, steps, i)`` is the position i steps on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+from collections.abc import Iterable, Sequence
+
+from parprims._cpu.inline import inlined
+from parprims._cpu.language import loaded, register_type, stored
+from parprims._trace import Trace
+
+
+@functools.cache
+def file(name: str) -> str:
+    """Return the text of a file of the package."""
+    return (importlib.resources.files("parprims") / name).read_text(encoding="utf-8")
+
+
+def function(head: str, lines: Iterable[str]) -> str:
+    """Return the text of a function."""
+    return "\n".join((f"def {head}:", *(f"    {line}" for line in lines), ""))
+
+
+def packed(codes: Iterable[str]) -> str:
+    """Return a tuple of expressions."""
+    found = list(codes)
+    return f"({', '.join(found)},)" if found else "()"
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How a kernel sees an array: where its first element is, and its strides.
+
+    Parameters
+    ----------
+    dtype : str
+        The dtype of the array.
+    begin : int
+        Where the first element is, in elements from the lowest address.
+    outer : tuple of int
+        The strides along the axes that lines are counted by; the last is that from line to line.
+    along : int
+        The stride along a line.
+    """
+
+    dtype: str
+    begin: int
+    outer: tuple[int, ...]
+    along: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What kernels are told."""
+        return self.begin, *self.outer, self.along
+
+
+def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
+    """Return the functions of a group of arrays, whose numbers come behind ``first`` others."""
+    size = axes + 2
+    at = [first + size * index for index in range(len(views))]
+    indices = [f"i{axis}" for axis in range(axes)]
+    places = (
+        " + ".join((f"numbers[{one}]", *(f"numbers[{one + 1 + axis}] * {i}" for axis, i in enumerate(indices))))
+        for one in at
+    )
+    count = range(len(views))
+    return "\n".join(
+        (
+            function(f"place_{name}(numbers, {', '.join(indices)})", (f"return {packed(places)}",)),
+            function(f"acrosses_{name}(numbers)", (f"return {packed(f'numbers[{one + axes}]' for one in at)}",)),
+            function(f"alongs_{name}(numbers)", (f"return {packed(f'numbers[{one + axes + 1}]' for one in at)}",)),
+            function(
+                f"moved_{name}(at, steps, i)", (f"return {packed(f'at[{one}] + steps[{one}] * i' for one in count)}",)
+            ),
+        )
+    )
+
+
+def position(index: int, step: int, at: str = "at", steps: str = "steps", i: str = "i") -> str:
+    """Return the position of an element of an array of a group; a step of 0 or 1 is compiled in."""
+    return f"{at}[{index}]" + ("" if step == 0 else f" + {i}" if step == 1 else f" + {steps}[{index}] * {i}")
+
+
+def elements(views: Sequence[View], steps: Sequence[int], array: str = "inputs", at: str = "at") -> list[str]:
+    """Return the lines that read an element of each array into x0, x1, ..., the i-th behind a position.
+
+    ``steps`` are the strides of the loop that counts i.
+    """
+    return [
+        f"x{index} = {loaded(one.dtype, f'load({array}[{index}], {position(index, step, at)})')}"
+        for index, (one, step) in enumerate(zip(views, steps, strict=True))
+    ]
+
+
+def operator(states: Sequence[str], combined: Trace) -> str:
+    """Return the functions on states of these dtypes, ``combine`` by the trace of an operator."""
+    names = [f"{side}_{at} = {side}[{at}]" for side in ("earlier", "later") for at in range(len(states))]
+    lines = (*names, *combined.lines, f"return {packed(combined.outputs)}")
+    return states_in_memory(states) + "\n" + function("combine(earlier, later)", lines)
+
+
+def states_in_memory(states: Sequence[str]) -> str:
+    """Return the functions of arrays of states."""
+    count = range(len(states))
+    made = (f"np.empty(count, np.{numpy_type(one)})" for one in states)
+    return "\n".join(
+        (
+            function("scratch(count)", (f"return {packed(made)}",)),
+            function("get(states, i)", (f"return {packed(f'load(states[{at}], i)' for at in count)}",)),
+            function("put(states, i, state)", [f"store(states[{at}], i, state[{at}])" for at in count]),
+        )
+    )
+
+
+def stores(dtypes: Sequence[str], codes: Sequence[str], places: Sequence[str]) -> list[str]:
+    """Return the lines that write registers to places of the outputs."""
+    return [
+        f"store(outputs[{index}], {place}, {stored(name, code)})"
+        for index, (name, code, place) in enumerate(zip(dtypes, codes, places, strict=True))
+    ]
+
+
+def numpy_type(dtype: str) -> str:
+    """Return NumPy's name of the type that a dtype is computed in."""
+    return "bool_" if dtype == "bool" else register_type(dtype)
+
+
+def kernel(name: str, texts: Sequence[str], read: Sequence[Sequence[str]], written: Sequence[Sequence[str]]) -> str:
+    """Return the text of a module with one kernel: the function of a name in texts.
+
+    It takes groups of arrays that it reads and groups that it writes, of these types in memory, then numbers, and which
+    of its tasks to do, from begin to end. Every array has one axis; one that is read may be read-only.
+    """
+    kinds = [f"types.Array({one}, 1, 'C', readonly=True)" for group in read for one in group]
+    kinds += [f"{one}[::1]" for group in written for one in group]
+    names = [f"a{index}" for index in range(len(kinds))]
+    left = iter(names)
+    given = ", ".join(packed([next(left) for _ in group]) for group in (*read, *written))
+    entry = function(f"run({', '.join(names)}, numbers, begin, end)", (f"{name}({given}, numbers, begin, end)",))
+    return "\n".join(
+        (
+            file("_cpu/_functions.numba"),
+            f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
+            inlined((*texts, entry), "run"),
+        )
+    )

@@ -1,0 +1,196 @@
+"""Reductions by a kernel for CPUs: what is generated for an operator, how work is cut, and the call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._arrays import Array, Namespace, mode
+from parprims._dispatch import directly
+from parprims._lasting import lasting_key
+from parprims._layout import fold
+from parprims._memo import Memo
+from parprims._reduce_array import array, native_refusal
+from parprims._reduction import Reduction, Traced, Values, assembled, dtype_names, finish, traced
+from parprims._trace import Untraceable
+
+_LANES = 256
+"""Elements that a block of an operator that commutes is folded to first: as many as hide the latency of any."""
+_BLOCK = 8192
+"""Elements of such a block. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions in it."""
+_BLOCK_IN_ORDER = 2048
+"""Elements of a block where the operator does not commute. A term passes an eighth of them, and three more."""
+_ROWS = 256
+"""Rows of a block of columns."""
+_COLUMNS = 512
+"""Columns of a tile, whose states stay in the cache."""
+_NARROW = 16
+"""Columns below which each is walked by itself."""
+_LEAST = 1 << 16
+"""Elements that are worth a thread."""
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+_traces: Memo[Traced] = Memo()
+
+
+def _traced(xp: Namespace, r: Reduction) -> Traced:
+    """Return the call as a kernel's code, found again where it was made before; raise Untraceable."""
+    names, fn = dtype_names(r), lasting_key(r.fn)
+    if r.operation is None or fn is None:
+        return traced(xp, r, names, _cpu.NUMBA)
+    key = (r.operation, fn, xp, mode(xp), names, r.single, r.dtypes)
+    return _traces.get(key) or _traces.keep(key, traced(xp, r, names, _cpu.NUMBA))
+
+
+def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
+    # With an initial element to come, results keep the dtype they are computed in.
+    return code.results if r.initial is None else code.states
+
+
+def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps: tuple[int, ...]) -> tuple[str, ...]:
+    pairs = list(zip(code.values, code.states, code.codes, strict=True))
+    values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
+    results = [
+        _cpu.NUMBA.cast(f"state[{at}]", state, output)
+        if _cpu.register_type(state) != _cpu.register_type(output)
+        else f"state[{at}]"
+        for at, (state, output) in enumerate(zip(code.states, outputs, strict=True))
+    ]
+    text = _cpu.text
+    return (
+        text.group("in", views, 6, 2),
+        text.function(
+            "element(inputs, at, steps, i)",
+            (*text.elements(views, steps), *code.lines, f"return {text.packed(values)}"),
+        ),
+        text.operator(code.states, code.combined),
+        text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
+        text.function(
+            "state_of_block(inputs, at, steps, count, width, lanes)",
+            (f"return {'lanes' if code.op.commutative else 'parts'}_of_block(inputs, at, steps, count, width, lanes)",),
+        ),
+        text.file("_reduce.numba"),
+    )
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    code: Traced, outputs: tuple[str, ...], r: Reduction, hosts: tuple[np.ndarray[Any, Any], ...]
+) -> _cpu.Plan | None:
+    """Return the work on arrays of these layouts, or None if they cannot be seen as (outer, n, inner)."""
+    commutative = code.op.commutative
+    kept, combined = fold(r.shape, r.axes, [_cpu.strides(x) for x in hosts], reorder=commutative)
+    if len(kept) > 2 or len(combined) > 1:
+        return None
+    nothing = (1, (0,) * len(hosts))
+    n, along = combined[0] if combined else nothing
+    (outer, outward), (inner, across) = (nothing, nothing, *kept)[-2:]
+    if len(kept) == 1 and not abs(across[0]) < abs(along[0]):
+        outer, outward, inner, across = inner, across, 1, (0,) * len(hosts)
+    columns = inner >= _NARROW and all(step in (0, 1) for step in across)
+    if columns:
+        size, width = _ROWS, min(inner, _COLUMNS)
+        steps = across
+    else:
+        size = _BLOCK if commutative else _BLOCK_IN_ORDER
+        width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if commutative and n >= 64 else 0
+        steps = along
+    blocks = -(-n // size)
+    lines = outer * inner
+    tasks = outer * blocks * -(-inner // width) if columns else lines * blocks
+    views = [
+        _cpu.View(dtype, _cpu.first(x), (outward[at], across[at]), along[at])
+        for at, (dtype, x) in enumerate(zip(code.inputs, hosts, strict=True))
+    ]
+    numbers = [inner, n, size, blocks, width, inner if columns else 1]
+    name = "reduce_columns" if columns else "reduce_lines"
+    each = math.prod(r.shape) // tasks
+    launches = [_cpu.Launch(name, tasks, -(-_LEAST // each))]
+    if blocks > 1:
+        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=False))
+    return _cpu.Plan(
+        tuple(launches),
+        _texts(code, outputs, views, steps),
+        code.inputs,
+        tuple([(r.result_shape, dtype) for dtype in outputs]),
+        tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
+        (*numbers, *(number for view in views for number in view.numbers)),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cpu.refusal(xp, r.arrays)
+    if reason is not None:
+        return reason
+    try:
+        _traced(xp, r)
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
+def slower(xp: Namespace, r: Reduction) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    if native_refusal(xp, r) is None:
+        return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
+    return None
+
+
+def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result."""
+    if r.n == 0 or 0 in r.result_shape:
+        nothing: Callable[..., Any] = directly(array)(xp, r)
+        return nothing
+    code = _traced(xp, r)
+    outputs = _outputs(code, r)
+    run = _prepare_totals(xp, code, outputs, r)
+    if r.initial is not None:
+        dtypes = tuple([getattr(xp, name) for name in code.results])
+        bare = r.on(*(None,) * len(r.arrays))
+
+        def with_initial(*arrays: Array) -> Any:
+            totals = run(*arrays)
+            return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
+
+        return with_initial
+    if code.structure is None and code.single:
+        return lambda *arrays: run(*arrays)[0]
+    return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
+
+
+def _prepare_totals(
+    xp: Namespace, code: Traced, outputs: tuple[str, ...], r: Reduction
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    hosts = tuple([_cpu.host(xp, x) for x in r.arrays])
+    plan = _plan(code, outputs, r, hosts)
+    if plan is not None:
+        return _cpu.runner(xp, plan, [_cpu.reader(xp, x) for x in r.arrays])
+    # No (outer, n, inner) fits the arrays, but one does copies that have the axes last.
+    kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
+    order = kept + r.axes
+
+    def copied(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(np.permute_dims(_cpu.host(xp, x), order))
+
+    copies = tuple([copied(x) for x in r.arrays])
+    axes = tuple(range(len(kept), len(r.shape)))
+    plan = _plan(
+        code, outputs, dataclasses.replace(r, arrays=(), shape=copies[0].shape, axes=axes, keepdims=False), copies
+    )
+    assert plan is not None
+    plan = dataclasses.replace(plan, outputs=tuple([(r.result_shape, dtype) for dtype in outputs]))
+    return _cpu.runner(xp, plan, [lambda x: copied(x).reshape(-1)] * len(copies))

@@ -1,0 +1,213 @@
+"""Scans and linear recurrences by kernels for CPUs: what is generated, how work is cut, and the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
+from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, ring_dtype
+from parprims._cpu.language import loaded
+from parprims._dispatch import directly
+from parprims._layout import around, broadcast_strides, row_major
+from parprims._memo import Memo
+from parprims._operators import check_components
+from parprims._recurrence_array import Recurrence
+from parprims._scan_array import Scan
+from parprims._trace import C_TYPES, Trace, Untraceable, trace_combine
+
+_COLUMNS = 512
+"""Columns of a tile, whose states stay in the cache."""
+_NARROW = 4
+"""Columns below which each is walked by itself."""
+_LEAST = 1 << 16
+"""Elements that are worth a thread."""
+
+Call = Scan | Recurrence
+
+
+# ---- Specialisation ---------------------------------------------------------------------------------------------
+
+_traces: Memo[Trace] = Memo()
+
+
+def _traced(xp: Namespace, r: Scan) -> Trace:
+    """Return the operator as a kernel's code, found again where it was made before; raise Untraceable."""
+    states = tuple([dtype_name(one) for one in r.working])
+    key = (r.operation, states, is_jax(xp), mode(xp))
+    found = None if r.operation is None else _traces.get(key)
+    if found is None:
+        check_components(r.op, r.working)
+        found = trace_combine(r.op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
+        if r.operation is not None:
+            _traces.keep(key, found)
+    return found
+
+
+def _functions(
+    xp: Namespace,
+    r: Call,
+    views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
+    steps: tuple[Sequence[int], Sequence[int]],
+) -> tuple[str, ...]:
+    """Return the functions that the loops call.
+
+    ``views`` are those of inputs, outputs and starts, ``steps`` the strides of the first two in the innermost loop.
+    """
+    text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
+    started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
+    if isinstance(r, Scan):
+        states = [dtype_name(one) for one in r.working]
+        own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
+        identity = () if starts or r.identity is None else zip(r.identity, states, strict=True)
+        constants = [language.literal(value, state) for value, state in identity]
+        advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
+    else:
+        states, constants = [dtype_name(ring_dtype(xp, r.dtype))], []
+        a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
+        own, combine = [b], text.states_in_memory(states)
+        advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
+    begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
+    read = text.elements(inputs, steps[0])
+    opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
+    if starts:
+        opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
+    results = [
+        one if _cpu.register_type(state) == _cpu.register_type(view.dtype) else language.cast(one, state, view.dtype)
+        for one, state, view in zip([f"state[{at}]" for at in range(len(states))], states, outputs, strict=True)
+    ]
+    places = [text.position(at, step, "to") for at, step in enumerate(steps[1])]
+    written = text.stores([one.dtype for one in outputs], results, places)
+    return (
+        *(text.group(*one) for one in zip(("in", "out", "start"), views, _firsts(views), (3, 3, 3), strict=True)),
+        combine,
+        text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
+        text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
+        text.function("opening(inputs, starts, at, steps, from_)", opening),
+        text.function("finish(outputs, to, steps, i, state)", written),
+        text.file("_scan.numba"),
+    )
+
+
+_NUMBERS = 4
+"""The numbers before those of views: low, n, inner and the width of a tile."""
+
+
+def _firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
+    """Return where the numbers of each group begin."""
+    counts = [sum(len(one.numbers) for one in views_) for views_ in views]
+    return [_NUMBERS + sum(counts[:at]) for at in range(len(counts))]
+
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str]) -> _cpu.Plan | None:
+    """Return the work on inputs, then starts, of these layouts and dtypes.
+
+    None where they cannot be seen as (high, low, n, inner) with one stride each.
+    """
+    count, axis, n = len(r.inputs), r.axis, r.n
+    result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
+    dtypes = [dtype_name(one) for one in (r.dtypes if isinstance(r, Scan) else (r.dtype,))]
+    made = slice(count, count + len(dtypes))
+    strides = [broadcast_strides(_cpu.strides(x), x.shape, len(result)) for x in hosts]
+    strides[count:count] = [row_major(result)] * len(dtypes)
+    before, behind = around(r.shape, axis, strides)
+    nothing = (1, (0,) * len(strides))
+    inner, across = behind.pop() if behind else nothing
+    kept = before + behind
+    if len(kept) > 2:
+        return None
+    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
+    begins, along = [_cpu.first(x) for x in hosts], [one[axis] for one in strides]
+    begins[count:count] = [0] * len(dtypes)
+    if r.reverse:
+        for at in range(made.stop):
+            begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
+            along[at] = -along[at]
+    kinds = (*names[:count], *dtypes, *names[count:])
+    views = [
+        _cpu.View(kind, begins[at], (upward[at], downward[at], across[at]), along[at]) for at, kind in enumerate(kinds)
+    ]
+    columns = inner >= _NARROW
+    width = min(inner, _COLUMNS)
+    steps = across if columns else along
+    groups = views[:count], views[made], views[made.stop :]
+    lines = high * low * inner
+    tasks = high * low * -(-inner // width) if columns else lines
+    exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
+    name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
+    return _cpu.Plan(
+        (_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n))),),
+        _functions(xp, r, groups, (steps[:count], steps[made])),
+        tuple(names[:count]),
+        tuple([(result, dtype) for dtype in dtypes]),
+        (),
+        (low, n, inner, width, *(number for one in views for number in one.numbers)),
+        starts=tuple(names[count:]),
+    )
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def refusal(xp: Namespace, r: Call) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    arrays = r.arrays
+    if isinstance(r, Recurrence):  # whose way carries the derivative
+        arrays = tuple([_derivatives.detached(x) for x in arrays])
+    reason = _cpu.refusal(xp, arrays)
+    if reason is not None:
+        return reason
+    for x in arrays:
+        if dtype_name(x.dtype) not in C_TYPES:
+            return f"the kernel has no dtype {dtype_name(x.dtype)}"
+    if isinstance(r, Scan):
+        try:
+            _traced(xp, r)
+        except Untraceable as reason:
+            return str(reason)
+    return None
+
+
+def slower(xp: Namespace, r: Call) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    if isinstance(r, Scan) and _scan_array.native_refusal(xp, r) is None:
+        return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
+    return None
+
+
+def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
+    """Return a function of the arrays that computes the result."""
+    if 0 in r.shape:
+        nothing: Callable[..., Any] = directly(_scan_array.array if isinstance(r, Scan) else _recurrence_array.array)(
+            xp, r
+        )
+        return nothing
+    run = _prepare_outputs(xp, r)
+    if r.single if isinstance(r, Scan) else True:
+        return lambda *arrays: run(*arrays)[0]
+    return run
+
+
+def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like those of the call: the outputs of the kernel."""
+    names = [dtype_name(x.dtype) for x in r.arrays]
+    plan = _plan(xp, r, [_cpu.host(xp, x) for x in r.arrays], names)
+    if plan is not None:
+        return _cpu.runner(xp, plan, [_cpu.reader(xp, x) for x in r.arrays])
+    count, shape = len(r.inputs), r.shape
+
+    def copied(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(np.broadcast_to(_cpu.host(xp, x), shape))
+
+    def copied_start(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(_cpu.host(xp, x))
+
+    copies = [copied] * count + [copied_start] * len(r.starts)
+    plan = _plan(xp, r, [copy(x) for copy, x in zip(copies, r.arrays, strict=True)], names)
+    assert plan is not None
+    return _cpu.runner(xp, plan, [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies])  # type: ignore[misc]

@@ -1,0 +1,290 @@
+"""Kernels for CPUs: their functions, threads, what is kept on disk, and what is refused."""
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+
+import parprims
+
+pytestmark = pytest.mark.once
+numba = pytest.importorskip("numba")
+
+from parprims import _cpu  # noqa: E402
+from parprims._cpu import compiler, inline, memory, threads  # noqa: E402
+from parprims._trace import _ELEMENTWISE, NAMESPACE  # noqa: E402
+
+FLOATS = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -3.7, 1e-3, 20.0, np.inf, -np.inf, np.nan])
+
+
+def by_kernel(function, *arrays):
+    """Return what a function of arrays is elementwise, by a kernel: a scan of lines of one element."""
+    first = arrays[0]
+
+    def combine(_, later):
+        found = function(*later[: len(arrays)])
+        return (*later[: len(arrays)], found)
+
+    made = function(*arrays)
+    xs = tuple(x.reshape(-1, 1).repeat(2, axis=1) for x in (*arrays, np.zeros(first.shape, made.dtype)))
+    *_, found = parprims.scan(xs, parprims.Operator(combine, components=len(xs)), axis=1, method="kernel")
+    return found[:, 1]
+
+
+KINDS = {"bool": ("bool",), "int": ("int8",), "uint": ("uint64",), "float": ("float32", "float64")}
+
+
+def values(dtype):
+    """Return pairs of values of a dtype, with those at which functions turn."""
+    if dtype == "bool":
+        x = np.array([False, True])
+    elif dtype.startswith("f"):
+        x = FLOATS.astype(dtype)
+    else:
+        info = np.iinfo(dtype)
+        x = np.array([0, 1, 2, 3, 7, 8, 63, info.max, info.min, info.max - 1, *([-1, -7] if info.min else [])], dtype)
+    return tuple(one.ravel() for one in np.meshgrid(x, x))
+
+
+BINARY = (
+    "add subtract multiply divide floor_divide remainder maximum minimum equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
+    "bitwise_right_shift pow atan2 hypot copysign logaddexp"
+).split()
+
+
+@pytest.mark.parametrize("name", sorted(_ELEMENTWISE))
+def test_elementwise(name):
+    """Every function that can be traced gives what NumPy does."""
+    kinds, _ = _ELEMENTWISE[name]
+    wanted = getattr(np, {"pow": "power", "bitwise_invert": "invert"}.get(name, name))
+    for dtype in (one for kind in kinds if kind in KINDS for one in KINDS[kind]):
+        x, y = values(dtype)
+        if name == "pow" and not dtype.startswith("f"):
+            continue
+        arguments = (x, y) if name in BINARY else (x,)
+
+        def function(*given):
+            traced = getattr(given[0], "__array_namespace__", None) is not None and not isinstance(given[0], np.ndarray)
+            return getattr(NAMESPACE, name)(*given) if traced else wanted(*given)
+
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            expected = wanted(*arguments)
+            if name == "bitwise_left_shift" or name == "bitwise_right_shift":
+                bits = np.iinfo(dtype).bits
+                inside = (y >= 0) & (y < bits)
+                arguments, expected = tuple(one[inside] for one in arguments), expected[inside]
+            if name == "sign" and dtype.startswith("f"):
+                expected = np.where(np.isnan(x), x, expected)
+            if expected.dtype != bool and expected.dtype != x.dtype:
+                expected = expected.astype(x.dtype)
+            found = by_kernel(function, *arguments)
+        assert found.dtype == expected.dtype, (dtype, found.dtype)
+        np.testing.assert_allclose(
+            found, expected, rtol=1e-6 if dtype == "float32" else 1e-14, err_msg=f"{name} {dtype}"
+        )
+
+
+def test_every_half():
+    """All 16-bit floats become the float32 that they are, and all of these the nearest 16-bit float."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    halves = bits.view(np.float16)
+    found = parprims.scan(halves[:, None], "maximum", axis=1, method="kernel")[:, 0]
+    np.testing.assert_array_equal(found, halves)
+    rng = np.random.default_rng(3)
+    near = rng.standard_normal(10**5).astype(np.float32) * np.exp2(rng.integers(-30, 20, 10**5)).astype(np.float32)
+    middles = (halves[:-1].astype(np.float64) + halves[1:]) / 2
+    middles = middles[np.isfinite(middles)].astype(np.float32)
+    for x in (near, middles):
+        with np.errstate(over="ignore"):
+            expected = x.astype(np.float16)
+        both = parprims.map_reduce(
+            lambda x: NAMESPACE.astype(x, "float16") if hasattr(x, "_lines") else x.astype(np.float16),
+            x[:, None],
+            op="maximum",
+            axis=1,
+            method="kernel",
+        )
+        np.testing.assert_array_equal(both, expected)
+
+
+@pytest.mark.parametrize("shape", [(300_001,), (3, 200_001), (70_001, 5), (999, 1001), (40, 50, 600)])
+def test_the_number_of_threads_changes_no_bits(shape, monkeypatch):
+    rng = np.random.default_rng(list(shape))
+    a, b = rng.uniform(-1, 1, shape), rng.standard_normal(shape)
+    op = parprims.Operator(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), components=2)
+    found = []
+    for count in (1, 2, 7):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        monkeypatch.setattr(threads, "_pool", None)
+        results = []
+        for axis in range(len(shape)):
+            results.append(parprims.sum(b, axis=axis, method="kernel"))
+            results.append(parprims.reduce((a, b), op, axis=axis, method="kernel")[1])
+            results.append(parprims.cumulative_sum(b, axis=axis, method="kernel"))
+            results.append(parprims.linear_recurrence(a, b, axis=axis, method="kernel"))
+        found.append(results)
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_many_threads_call_at_once():
+    x = np.random.default_rng(1).standard_normal((64, 40_000))
+    expected = parprims.cumulative_sum(x, axis=1, method="kernel")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda _: parprims.cumulative_sum(x, axis=1, method="kernel"), range(64)):
+            np.testing.assert_array_equal(found, expected)
+
+
+def run(program, **environment):
+    """Return what a program prints, in a process of its own."""
+    code = textwrap.dedent(program)
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_after_a_fork():
+    found = run("""
+        import os, warnings
+        warnings.simplefilter("ignore")
+        import numpy as np, parprims
+        from parprims._cpu import threads
+        threads.limit = lambda: 3
+        x = np.arange(4 * 200_000.0).reshape(4, -1)
+        whole = parprims.cumulative_sum(x, axis=1, method="kernel")
+        child = os.fork()
+        if not child:
+            same = np.array_equal(parprims.cumulative_sum(x, axis=1, method="kernel"), whole)
+            os._exit(0 if same else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert found.strip() == "0"
+
+
+PROGRAM = """
+    import numpy as np, parprims, numba.core.event as event
+    compiled = []
+    class Listener(event.Listener):
+        def on_start(self, one): pass
+        def on_end(self, one): compiled.append(one)
+    event.register("numba:compile", Listener())
+    op = parprims.Operator(lambda e, l: e * 0.25 + l, name="decay")
+    print(float(parprims.scan(np.ones(5), op, method="kernel")[-1]), len(compiled))
+"""
+
+
+def test_the_next_process_finds_kernels_on_disk(tmp_path):
+    first, second = (run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path)).split() for _ in range(2))
+    assert float(first[0]) == float(second[0]) == 1.33203125
+    assert int(first[1]) > 0
+    assert int(second[1]) == 0
+
+
+def test_damaged_and_missing_folders(tmp_path):
+    run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path))
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"not what was kept")
+    assert run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path)).split()[0] == "1.33203125"
+    (tmp_path / "file").write_text("")
+    assert run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path / "file")).split()[0] == "1.33203125"
+
+
+def test_limits(monkeypatch):
+    own = threads.limit.__wrapped__
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("PARPRIMS_NUM_THREADS", raising=False)
+    assert own() == 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
+    assert own() == 3
+    monkeypatch.setenv("PARPRIMS_NUM_THREADS", "2")
+    assert own() == 2
+    monkeypatch.setenv("PARPRIMS_NUM_THREADS", "99")
+    assert own() == 4
+
+
+def test_tasks_are_done_once(monkeypatch):
+    monkeypatch.setattr(threads, "limit", lambda: 3)
+    monkeypatch.setattr(threads, "_pool", None)
+    done = np.zeros(1001, dtype=int)
+
+    def task(begin, end):
+        done[begin:end] += 1
+
+    threads.run(task, len(done), 10)
+    assert (done == 1).all()
+
+    def fails(begin, _):
+        if begin == 0:
+            raise ArithmeticError("the first")
+
+    with pytest.raises(ArithmeticError):
+        threads.run(fails, 1000, 10)
+
+
+def test_without_numba(monkeypatch):
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda _: None)
+    compiler.refusal.cache_clear()
+    try:
+        reason = parprims.methods(parprims.reduce, np.arange(3.0), lambda e, _: e)["kernel"]
+        assert (
+            reason
+            == "the arrays are not on a CUDA device, and Numba, which compiles kernels for CPUs, is not installed"
+        )
+    finally:
+        compiler.refusal.cache_clear()
+
+
+def test_views_of_any_strides():
+    """What is flat covers an array's memory, and first is where its first element is in it."""
+    whole = np.arange(7 * 8 * 9).reshape(7, 8, 9)
+    for x in (
+        whole,
+        whole[::-1],
+        whole[:, ::-2, 3],
+        whole.T,
+        whole[1:, 2:7:2, ::-3],
+        np.broadcast_to(whole[0, 0], (4, 9)),
+    ):
+        flat, begin, strides = memory.flat(x), memory.first(x), memory.strides(x)
+        for index in np.ndindex(x.shape):
+            assert flat[begin + sum(i * step for i, step in zip(index, strides, strict=True))] == x[index]
+
+
+def test_inlined():
+    text = (
+        "def double(x):\n    y = x + x\n    return y\n"
+        "def pair(x):\n    return (double(x), x)\n"
+        "def run(x):\n    'Not kept.'\n    y = 1\n    for i in range(3):\n        y = y + double(pair(x)[0])\n"
+        "    return y\n"
+    )
+    found = inline.inlined((text,), "run")
+    assert "double(" not in found
+    assert "pair(" not in found
+    names = {}
+    exec(found, names)
+    assert names["run"](5) == 61
+
+
+def test_tensors_share_memory_and_are_left_alone():
+    torch = pytest.importorskip("torch")
+    for dtype in ("float32", "bfloat16", "float16", "int32"):
+        x = torch.arange(24).reshape(4, 6).to(getattr(torch, dtype))
+        before = x.clone()
+        for view in (x, x.T, x[::2], x[:, 1:4]):
+            found = parprims.cumulative_sum(view, axis=0, dtype=view.dtype, method="kernel")
+            assert found.dtype == x.dtype
+            assert torch.equal(found, torch.cumsum(view.double(), 0).to(x.dtype))
+        assert torch.equal(x, before)
+    assert _cpu.on_cpu(torch, x)
