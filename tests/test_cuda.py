@@ -1165,7 +1165,7 @@ except cupy.cuda.runtime.CUDARuntimeError:
 x = np.arange(5.0)
 assert float(parprims.sum(x)) == 10.0
 try:
-    parprims.sum(x, method="kernel")
+    parprims.sort(x, method="kernel")
 except parprims.MethodRefused as error:
     print(error)
 """

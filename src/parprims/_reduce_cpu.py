@@ -132,7 +132,7 @@ def _plan(
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal(xp, r.arrays)
+    reason = _cpu.refusal()
     if reason is not None:
         return reason
     try:
@@ -156,7 +156,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         return nothing
     code = _traced(xp, r)
     outputs = _outputs(code, r)
-    run = _prepare_totals(xp, code, outputs, r)
+    run = _prepare_totals(code, outputs, r)
     if r.initial is not None:
         dtypes = tuple([getattr(xp, name) for name in code.results])
         bare = r.on(*(None,) * len(r.arrays))
@@ -171,20 +171,18 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
 
 
-def _prepare_totals(
-    xp: Namespace, code: Traced, outputs: tuple[str, ...], r: Reduction
-) -> Callable[..., tuple[Array, ...]]:
+def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Callable[..., tuple[Array, ...]]:
     """Return a function of arrays like those of the call: the outputs of the kernel."""
-    hosts = tuple([_cpu.host(xp, x) for x in r.arrays])
+    hosts = tuple([_cpu.host(x) for x in r.arrays])
     plan = _plan(code, outputs, r, hosts)
     if plan is not None:
-        return _cpu.runner(xp, plan, [_cpu.reader(xp, x) for x in r.arrays])
+        return _cpu.runner(plan, [_cpu.reader(x) for x in r.arrays])
     # No (outer, n, inner) fits the arrays, but one does copies that have the axes last.
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     order = kept + r.axes
 
     def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.permute_dims(_cpu.host(xp, x), order))
+        return np.ascontiguousarray(np.permute_dims(_cpu.host(x), order))
 
     copies = tuple([copied(x) for x in r.arrays])
     axes = tuple(range(len(kept), len(r.shape)))
@@ -193,4 +191,4 @@ def _prepare_totals(
     )
     assert plan is not None
     plan = dataclasses.replace(plan, outputs=tuple([(r.result_shape, dtype) for dtype in outputs]))
-    return _cpu.runner(xp, plan, [lambda x: copied(x).reshape(-1)] * len(copies))
+    return _cpu.runner(plan, [lambda x: copied(x).reshape(-1)] * len(copies))

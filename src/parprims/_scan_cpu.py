@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
+from parprims import _cpu, _recurrence_array, _scan_array
 from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, ring_dtype
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
@@ -156,13 +156,10 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
 
 def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    arrays = r.arrays
-    if isinstance(r, Recurrence):  # whose way carries the derivative
-        arrays = tuple([_derivatives.detached(x) for x in arrays])
-    reason = _cpu.refusal(xp, arrays)
+    reason = _cpu.refusal()
     if reason is not None:
         return reason
-    for x in arrays:
+    for x in r.arrays:
         if dtype_name(x.dtype) not in C_TYPES:
             return f"the kernel has no dtype {dtype_name(x.dtype)}"
     if isinstance(r, Scan):
@@ -196,18 +193,18 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
     """Return a function of arrays like those of the call: the outputs of the kernel."""
     names = [dtype_name(x.dtype) for x in r.arrays]
-    plan = _plan(xp, r, [_cpu.host(xp, x) for x in r.arrays], names)
+    plan = _plan(xp, r, [_cpu.host(x) for x in r.arrays], names)
     if plan is not None:
-        return _cpu.runner(xp, plan, [_cpu.reader(xp, x) for x in r.arrays])
+        return _cpu.runner(plan, [_cpu.reader(x) for x in r.arrays])
     count, shape = len(r.inputs), r.shape
 
     def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.broadcast_to(_cpu.host(xp, x), shape))
+        return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
 
     def copied_start(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(_cpu.host(xp, x))
+        return np.ascontiguousarray(_cpu.host(x))
 
     copies = [copied] * count + [copied_start] * len(r.starts)
     plan = _plan(xp, r, [copy(x) for copy, x in zip(copies, r.arrays, strict=True)], names)
     assert plan is not None
-    return _cpu.runner(xp, plan, [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies])  # type: ignore[misc]
+    return _cpu.runner(plan, [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies])  # type: ignore[misc]

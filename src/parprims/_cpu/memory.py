@@ -1,4 +1,4 @@
-"""What kernels for CPUs ask of arrays: whether they can read them, and where the elements are."""
+"""What kernels for CPUs ask of NumPy's arrays: whether they can read them, and where the elements are."""
 
 from __future__ import annotations
 
@@ -8,49 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, device, dtype_name, library
-from parprims._cpu import compiler
-from parprims._cuda.libraries import torch, transformed
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, library
 
 
-def on_cpu(xp: Namespace, x: Array) -> bool:
-    """Return whether an array is in the memory of the CPU, by a library whose memory kernels can read."""
-    kind = library(xp)
-    if kind == "torch":
-        on: str = x.device.type
-        return on == "cpu"
-    return kind == "numpy"
+def on_cpu(xp: Namespace) -> bool:
+    """Return whether kernels for CPUs take the arrays of a library: those of NumPy."""
+    return library(xp) == "numpy"
 
 
-def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
-    """Return the sentence why no kernel can take these arrays of the CPU, or None."""
-    kind = library(xp)
-    if kind == "torch":
-        own = torch()
-        for x in arrays:
-            if type(x) is not own.Tensor and type(x) is not own.nn.Parameter:
-                return f"the arrays are of type {type(x).__name__}, whose memory the kernel cannot read"
-        if transformed():
-            return (
-                "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
-            )
-        if own.is_grad_enabled() and any(x.requires_grad for x in arrays):
-            return "a gradient is asked for, which the kernel does not carry"
-        if own.compiler.is_compiling():
-            return "the call is being compiled"
-    return compiler.refusal()
+def host(x: Array) -> np.ndarray[Any, Any]:
+    """Return an array that kernels can read: of the same memory, or a copy where elements are not aligned.
 
-
-def host(xp: Namespace, x: Array) -> np.ndarray[Any, Any]:
-    """Return an array as one of NumPy, of the same memory where that is possible, 16-bit floats by their bits."""
-    kind = library(xp)
-    if kind == "torch":
-        x = x.detach().resolve_conj().resolve_neg()
-        found: np.ndarray[Any, Any] = (x.view(xp.uint16) if x.dtype in (xp.float16, xp.bfloat16) else x).numpy()
-        return found
-    found = np.asarray(x)
-    if dtype_name(found.dtype) in SIXTEEN_BIT_FLOATS:
-        found = found.view(np.uint16)
+    16-bit floats are returned by their bits.
+    """
+    found: np.ndarray[Any, Any] = x.view(np.uint16) if dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS else x
     itemsize = found.dtype.itemsize
     if not found.flags.aligned or any(stride % itemsize for stride in found.strides):
         return found.copy()
@@ -84,13 +55,13 @@ def first(x: np.ndarray[Any, Any]) -> int:
     return found
 
 
-def reader(xp: Namespace, x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
+def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
     """Return the function that makes what `flat` returns of arrays of the layout of one."""
-    if library(xp) == "numpy" and type(x) is np.ndarray and x.flags.c_contiguous and x.flags.aligned:
+    if x.flags.c_contiguous and x.flags.aligned:
         if dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS:
             return lambda x: x.view(np.uint16).reshape(-1)
         return operator.methodcaller("reshape", -1)
-    return lambda x: flat(host(xp, x))
+    return lambda x: flat(host(x))
 
 
 def bits_dtype(dtype: str) -> np.dtype[Any]:
@@ -98,22 +69,7 @@ def bits_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype("uint16" if dtype in SIXTEEN_BIT_FLOATS else dtype)
 
 
-def writer(xp: Namespace, dtype: str) -> Callable[[np.ndarray[Any, Any], Array], Array]:
-    """Return the function that makes arrays of the caller's library, on the device of another, of results."""
-    kind, sixteen = library(xp), dtype in SIXTEEN_BIT_FLOATS
-    if kind == "torch":
-        if sixteen:
-            return lambda x, _: xp.from_numpy(x).view(getattr(xp, dtype))
-        return lambda x, _: xp.from_numpy(x)
-    if kind == "jax":
-        return lambda x, like: xp.asarray(x.view(getattr(xp, dtype).dtype) if sixteen else x, device=device(like))
-    if not sixteen:
-        return lambda x, _: x
-    found = _dtype(dtype)
-    return lambda x, _: x.view(found)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
+def own_dtype(name: str) -> np.dtype[Any]:
     """Return NumPy's dtype of a name; that of bfloat16 comes with ml_dtypes, as arrays of it do."""
     if name == "bfloat16":
         import ml_dtypes

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import memory_type, register_type
@@ -78,9 +78,7 @@ class Plan:
         return text.kernel(launch.name, self.texts, groups, written)
 
 
-def runner(
-    xp: Namespace, plan: Plan, readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]]
-) -> Callable[..., tuple[Array, ...]]:
+def runner(plan: Plan, readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]]) -> Callable[..., tuple[Array, ...]]:
     """Return a function of arrays that does what a plan says and returns the outputs.
 
     ``readers`` make of each array one of one axis (see `memory.reader`).
@@ -89,7 +87,7 @@ def runner(
     numbers = np.array(plan.numbers, dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
-    returned = [memory.writer(xp, dtype) for _, dtype in plan.outputs]
+    views = [None if dtype not in SIXTEEN_BIT_FLOATS else memory.own_dtype(dtype) for _, dtype in plan.outputs]
     empty = np.empty
     first, tasks, least, _ = kernels[0]
     alone = len(kernels) == 1 and tasks < 2 * least
@@ -105,7 +103,7 @@ def runner(
         else:
             for kernel, count, enough, reads in kernels:
                 _launch(kernel, count, enough, (*inputs, *others, numbers) if reads else (*others, numbers))
-        return tuple([write(one, arrays[0]) for write, one in zip(returned, outputs, strict=True)])
+        return tuple([one if view is None else one.view(view) for one, view in zip(outputs, views, strict=True)])
 
     return run
 
