@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,11 @@ import pytest
 
 import parprims
 from tests import emulator, trust, ways
+
+# Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,10 +177,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ways)
     if config.getoption("--record-errors"):
         config.pluginmanager.register(trust.Recorder(config))
-    # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.rootpath / ".pytest_cache" / "jax"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     has_gpu = shutil.which("nvidia-smi") is not None
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
