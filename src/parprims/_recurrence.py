@@ -85,8 +85,8 @@ def linear_recurrence(
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays), native (JAX; BLAS on NumPy with SciPy and PyTorch's CPU, or steps along many lines
-    side by side), array.
+    Methods: kernel (CUDA arrays; NumPy's by Numba), native (JAX; BLAS on NumPy with SciPy and PyTorch's CPU, or steps
+    along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
     Memory, overflow, reference and more: docs/linear_recurrence.md and docs/libraries.md.
 
