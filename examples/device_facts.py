@@ -74,7 +74,7 @@ def example(run: common.Run) -> None:
         launches(run, n, x, y)
     if not run.cuda:
         with common.raises(run, "B1 kernel on a CPU", parprims.MethodRefused):
-            parprims.sum(a, method="kernel")
+            parprims.sort(a, method="kernel")
     with common.raises(run, "B1 tile of no width", ValueError):
         parprims.matmul(a[None, :1], b[:1, None], tile=0)
     with common.raises(run, "B1 axis that is not there", IndexError):

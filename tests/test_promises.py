@@ -138,9 +138,9 @@ BOUNDS = {
     ),
     "scan": (
         parprims.scan,
-        "a term of a sum passes at most 4 log2 n additions by array, n by a library that adds one after another, and "
-        "n / 256 + 100 by kernel (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in the "
-        "last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once",
+        "a term of a sum passes at most 4 log2 n additions by array, n by a library or on a CPU, one after another, "
+        "and n / 256 + 100 by kernel on a GPU (n / 2^18 + 100 along one long float32 axis), each of which owes half a "
+        "unit in the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once",
         documented_scan,
         contract(test_scan.TestCumulativeSum),
         ("array", "native", "kernel"),
