@@ -1312,7 +1312,7 @@ def spoil(d: Draw, call: Call) -> None:
         call.options[name] = value
     if name in ("op", "add", "multiply"):
         # Where nothing is combined an operator returns nothing wrong; one of other elements is wrong of x, or a.
-        shapes = [tuple(getattr(x, "shape", ())) for x in call.args]
+        shapes = [() if isinstance(x, type) else tuple(getattr(x, "shape", ())) for x in call.args]
         call.may_refuse |= any(value is one for one in BAD_OPERATORS) and any(
             {0, 1} & set(shape or (0,)) for shape in shapes
         )

@@ -469,6 +469,7 @@ class TestErrors:
         flags = backend.asarray(np.array([True, False]))
         bad: list[tuple[type[Exception], str, Any]] = [
             (ValueError, "op must be one of", lambda: parprims.reduce(x, "plus")),
+            (ValueError, "dtype must have 1 entries", lambda: parprims.map_reduce(abs, x, dtype=())),
             (TypeError, "op must be a name", lambda: parprims.reduce(x, 3)),
             (ValueError, "op affine works on tuples of 2", lambda: parprims.reduce(x, "affine")),
             (ValueError, "op add works on a single array", lambda: parprims.reduce((x, x), "add")),

@@ -289,12 +289,13 @@ def _native(xp: Namespace, r: Reduction) -> Any:
     """Return the combinations by the library's own reduction."""
     if r.n == 0:
         return of_nothing(xp, r)
-    dtype = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))[0]
-    if r.fn is None and working_dtype(r.op)(xp, dtype) == r.arrays[0].dtype:
-        return finish(xp, r, *_by_routine(xp, r))  # which takes the elements as they are
-    if r.fn is None and _widens(xp, r, dtype):
-        totals = (getattr(xp, _ROUTINES[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtype),)
-        return finish(xp, r, Values(r.arrays, (dtype,), True, r.op), totals)
+    if r.fn is None:
+        dtype = result_dtypes(xp, r, tuple([x.dtype for x in r.arrays]))[0]
+        if working_dtype(r.op)(xp, dtype) == r.arrays[0].dtype:
+            return finish(xp, r, *_by_routine(xp, r))  # which takes the elements as they are
+        if _widens(xp, r, dtype):
+            totals = (getattr(xp, _ROUTINES[r.op.name])(r.arrays[0], axis=r.axes, dtype=dtype),)
+            return finish(xp, r, Values(r.arrays, (dtype,), True, r.op), totals)
     return finish(xp, r, *_by_blocks(xp, r, _by_routine))
 
 
