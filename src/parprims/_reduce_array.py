@@ -257,9 +257,11 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
+    if r.fn is not None:
+        return None
     dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
     as_they_are = r.arrays[0].dtype == working_dtype(r.op)(xp, dtype) == dtype
-    if r.fn is not None or not (as_they_are or _widens(xp, r, dtype)):
+    if not (as_they_are or _widens(xp, r, dtype)):
         return None
     keepdims = r.keepdims
     if library(xp) == "numpy":
