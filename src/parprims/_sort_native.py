@@ -12,11 +12,10 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
-from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, returned
+from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, numpy_namespace, returned
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -71,7 +70,7 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
     keys = call.keys
     arrays = call.arrays
     if in_numpy(xp, arrays) and not carries_derivative(xp, arrays) and all(is_shared(x.dtype) for x in arrays):
-        sort = _numpy(numpy_namespace, call.on(*map(as_numpy, arrays)))
+        sort = _numpy(numpy_namespace(), call.on(*map(as_numpy, arrays)))
         return lambda *arrays: tuple([returned(xp, one) for one in sort(*map(as_numpy, arrays))])
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):

@@ -54,6 +54,13 @@ def is_shared(dtype: Any) -> bool:
     return dtype_name(dtype) in _SHARED
 
 
+def numpy_namespace() -> Namespace:
+    """Return the namespace of NumPy's arrays."""
+    from array_api_compat import numpy  # which takes longer to import than all of this library
+
+    return numpy
+
+
 def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     """Return an array for which `in_numpy` holds as NumPy's, in the same memory."""
     found: np.ndarray[Any, Any] = x if isinstance(x, np.ndarray) else x.numpy(force=True)

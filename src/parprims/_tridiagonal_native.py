@@ -14,11 +14,10 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
-from array_api_compat import numpy as numpy_namespace
 
 from parprims._arrays import Array, Namespace, dtype_name, is_traced, library, move_axis, quiet, varying_alike
 from parprims._dispatch import directly
-from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, in_numpy, returned
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, in_numpy, numpy_namespace, returned
 from parprims._tridiagonal_array import empty, solve_by
 from parprims._tridiagonal_system import LAPACK, System, ends_cleared, whole
 
@@ -26,7 +25,7 @@ from parprims._tridiagonal_system import LAPACK, System, ends_cleared, whole
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
     if library(xp) == "torch":
-        solve_in_numpy = prepare(numpy_namespace, s.on(*map(as_numpy, s.arrays)))
+        solve_in_numpy = prepare(numpy_namespace(), s.on(*map(as_numpy, s.arrays)))
         return lambda *arrays: returned(xp, solve_in_numpy(*map(as_numpy, arrays)))
     found = directly(_native)(xp, s)
     single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
