@@ -16,7 +16,7 @@ from parprims._lasting import lasting_key
 from parprims._layout import fold
 from parprims._memo import Memo
 from parprims._reduce_array import array, native_refusal
-from parprims._reduction import Reduction, Traced, Values, assembled, dtype_names, finish, traced
+from parprims._reduction import Reduction, Traced, assembled, dtype_names, traced, with_initial
 from parprims._trace import Untraceable
 
 _LANES = 256
@@ -158,14 +158,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     outputs = _outputs(code, r)
     run = _prepare_totals(code, outputs, r)
     if r.initial is not None:
-        dtypes = tuple([getattr(xp, name) for name in code.results])
-        bare = r.on(*(None,) * len(r.arrays))
-
-        def with_initial(*arrays: Array) -> Any:
-            totals = run(*arrays)
-            return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
-
-        return with_initial
+        return with_initial(xp, r, code, run)
     if code.structure is None and code.single:
         return lambda *arrays: run(*arrays)[0]
     return lambda *arrays: assembled(run(*arrays), code.single, code.structure)

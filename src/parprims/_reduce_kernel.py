@@ -19,13 +19,12 @@ from parprims._reduction import (
     Map,
     Reduction,
     Traced,
-    Values,
     assembled,
     conjugate_product,
     dtype_names,
-    finish,
     is_nonzero,
     traced,
+    with_initial,
 )
 from parprims._trace import C_TYPES, Untraceable, operator_struct, register_type, state_size
 
@@ -362,14 +361,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     code = special.code
     run = _prepare_totals(xp, special, r)
     if r.initial is not None:
-        dtypes = tuple([getattr(xp, name) for name in code.results])
-        bare = r.on(*(None,) * len(r.arrays))
-
-        def with_initial(*arrays: Array) -> Any:
-            totals = run(*arrays)
-            return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
-
-        return with_initial
+        return with_initial(xp, r, code, run)
     if code.structure is not None:
         return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
     if not code.single:

@@ -366,3 +366,17 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
 def dtype_names(r: Reduction) -> tuple[str, ...]:
     """Return the names of the dtypes of the arrays."""
     return tuple([dtype_name(x.dtype) for x in r.arrays])
+
+
+def with_initial(
+    xp: Namespace, r: Reduction, code: Traced, run: Callable[..., tuple[Array, ...]]
+) -> Callable[..., Any]:
+    """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
+    dtypes = tuple([getattr(xp, name) for name in code.results])
+    bare = r.on(*(None,) * len(r.arrays))
+
+    def combined(*arrays: Array) -> Any:
+        totals = run(*arrays)
+        return finish(xp, bare, Values(totals, dtypes, code.single, code.op, code.structure), totals)
+
+    return combined

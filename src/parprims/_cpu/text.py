@@ -93,18 +93,18 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
     )
 
 
-def position(index: int, step: int, at: str = "at", steps: str = "steps", i: str = "i") -> str:
+def position(index: int, step: int, at: str = "at") -> str:
     """Return the position of an element of an array of a group; a step of 0 or 1 is compiled in."""
-    return f"{at}[{index}]" + ("" if step == 0 else f" + {i}" if step == 1 else f" + {steps}[{index}] * {i}")
+    return f"{at}[{index}]" + ("" if step == 0 else " + i" if step == 1 else f" + steps[{index}] * i")
 
 
-def elements(views: Sequence[View], steps: Sequence[int], array: str = "inputs", at: str = "at") -> list[str]:
-    """Return the lines that read an element of each array into x0, x1, ..., the i-th behind a position.
+def elements(views: Sequence[View], steps: Sequence[int]) -> list[str]:
+    """Return the lines that read an element of each input into x0, x1, ..., the i-th behind a position.
 
     ``steps`` are the strides of the loop that counts i.
     """
     return [
-        f"x{index} = {loaded(one.dtype, f'load({array}[{index}], {position(index, step, at)})')}"
+        f"x{index} = {loaded(one.dtype, f'load(inputs[{index}], {position(index, step)})')}"
         for index, (one, step) in enumerate(zip(views, steps, strict=True))
     ]
 
