@@ -68,18 +68,23 @@ def eps(dtype: str) -> float:
     return widths.get(dtype) or float(np.finfo(dtype).eps)
 
 
+def numpy_dtype(name: str) -> np.dtype:
+    """Return NumPy's dtype of a name, bfloat16 included."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return random numbers of a dtype: small integers, standard normals, fair bools."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.startswith("complex"):
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
-    if dtype.startswith("float"):
-        return rng.standard_normal(shape).astype(dtype)
+    if dtype == "bfloat16" or dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(numpy_dtype(dtype))
     low = -9 if dtype.startswith("int") else 0
     return rng.integers(low, 10, shape).astype(dtype)
 

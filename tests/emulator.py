@@ -30,6 +30,7 @@ from parprims._cuda import xla
 from parprims._cuda.plan import SCRATCH, observed
 from parprims._memo import Memo
 from tests import ways
+from tests.contract import numpy_dtype
 
 # What each PTX text does, as C++ with the same operands.
 PTX = {
@@ -363,7 +364,9 @@ class Runner:
         observed(plan, arrays)
         before = [x.copy() for x in arrays]
         arrays = tuple(_between_pages(x) for x in arrays)
-        outputs = [_Memory(int(np.prod(shape, dtype=np.int64)) * _dtype(name).itemsize) for shape, name in plan.outputs]
+        outputs = [
+            _Memory(int(np.prod(shape, dtype=np.int64)) * numpy_dtype(name).itemsize) for shape, name in plan.outputs
+        ]
         sizes = {**plan.zeros(), **plan.unset()}
         scratch = {kind: _scratch(kind, sizes[kind]) for kind in SCRATCH}
         addresses = [x.ctypes.data for x in arrays] + [out.address for out in outputs]
@@ -390,7 +393,7 @@ class Runner:
         for x, old in zip(arrays, before, strict=True):
             assert x.tobytes() == old.tobytes(), "the kernel wrote to an input"
         return tuple(
-            out.bytes.view(_dtype(name)).reshape(shape)
+            out.bytes.view(numpy_dtype(name)).reshape(shape)
             for out, (shape, name) in zip(outputs, plan.outputs, strict=True)
         )
 
@@ -411,14 +414,6 @@ class Runner:
         array = (ctypes.c_longlong * len(values))(*values)
         if _compiled(host_text(plan, at))(ctypes.byref(packet), array, message, ctypes.c_size_t(len(message))):
             raise RuntimeError(f"the kernel failed: {message.value.decode()}")
-
-
-def _dtype(name: str) -> np.dtype:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
 
 
 def forget(patch: pytest.MonkeyPatch) -> None:

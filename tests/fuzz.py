@@ -33,7 +33,7 @@ import numpy as np
 import parprims
 from parprims._dispatch import primitives
 from tests import conftest
-from tests.contract import VIEWS
+from tests.contract import VIEWS, numpy_dtype
 
 ERRORS = (ValueError, TypeError, IndexError, parprims.MethodRefused)
 FUNCTIONS: tuple[str, ...] = (
@@ -254,22 +254,13 @@ def highest(dtype: str) -> Any:
 
 def single(op: str, dtype: str, shape: tuple[int, ...]) -> Step:
     """Return the identity as a step."""
-    return np.full(shape, IDENTITIES[op](dtype), dtype=as_numpy(dtype)), 0.0, False
-
-
-def as_numpy(dtype: str) -> np.dtype:
-    """Return NumPy's dtype of a name."""
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype)
+    return np.full(shape, IDENTITIES[op](dtype), dtype=numpy_dtype(dtype)), 0.0, False
 
 
 def stacked(steps: list[Step], axis: int, shape: tuple[int, ...], dtype: str) -> Expected:
     """Return steps side by side along an axis of a shape."""
     if not steps:
-        return Expected(np.zeros(shape, dtype=as_numpy(dtype)), dtype)
+        return Expected(np.zeros(shape, dtype=numpy_dtype(dtype)), dtype)
     parts = [np.broadcast_arrays(*step) for step in steps]
     values, bounds, unknown = (np.stack(ones, axis=axis) for ones in zip(*parts, strict=True))
     return Expected(values, dtype, bounds, unknown)
@@ -460,14 +451,14 @@ class Draw:
         else:
             x = rng.standard_normal(shape)
         with np.errstate(all="ignore"):
-            x = np.asarray(x).astype(as_numpy(dtype))
+            x = np.asarray(x).astype(numpy_dtype(dtype))
             if not tame and self.chance(0.4):
                 _, exponent, smallest = FORMATS[dtype]
                 strange = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 2.0 ** (exponent - 1)]
                 if self.sub_normal:
                     strange += [smallest, -3 * smallest]
                 chosen = rng.choice(len(strange), int(rng.integers(1, 4)))
-                picks = np.array([strange[i] for i in chosen]).astype(as_numpy(dtype))
+                picks = np.array([strange[i] for i in chosen]).astype(numpy_dtype(dtype))
                 x = np.where(rng.random(shape) < 0.3, picks[rng.integers(0, len(picks), shape)], x)
                 if kind(dtype) == "float" and x.ndim and self.chance(0.5):
                     x = strange_nans(np.ascontiguousarray(x), rng)
@@ -534,7 +525,7 @@ class Draw:
         if self.chance(0.3):
             return dtype
         if dtype in ("bool", "bfloat16") or self.chance(0.5):
-            return self.plain(np.zeros((), dtype=as_numpy(dtype))).dtype
+            return self.plain(np.zeros((), dtype=numpy_dtype(dtype))).dtype
         return self.backend.dtype(dtype)
 
 
@@ -588,7 +579,7 @@ def draw_reduce(d: Draw, name: str) -> Call:
             dtype = d.dtype(*wider(x.dtype.name))
             options["dtype"] = d.asked(dtype)
     with np.errstate(all="ignore"):
-        y = x.astype(as_numpy(dtype))
+        y = x.astype(numpy_dtype(dtype))
     n = math.prod(x.shape[a] for a in taken)
     shape = tuple(x.shape[a] for a in kept)
     elements = list(np.moveaxis(np.transpose(y, (*kept, *taken)).reshape((*shape, n)), -1, 0))
@@ -704,7 +695,7 @@ def draw_scan(d: Draw, name: str) -> Call:
             dtype = d.dtype(*wider(x.dtype.name))
             options["dtype"] = d.asked(dtype)
     with np.errstate(all="ignore"):
-        y = x.astype(as_numpy(dtype))
+        y = x.astype(numpy_dtype(dtype))
     shape = y.shape[:axis] + y.shape[axis + 1 :]
     elements = list(np.moveaxis(y, axis, 0))
     exclusive = reverse = include = False
@@ -746,7 +737,7 @@ def draw_recurrence(d: Draw, name: str) -> Call:
     a = d.values(d.one((shape, (), tuple(d.one((n, 1)) for n in shape))), dtype, tame=True)
     b = d.values(shape, dtype, tame=d.chance(0.8))
     if dtype in FORMATS:
-        a = (a / as_numpy(dtype).type(2)).astype(a.dtype)
+        a = (a / numpy_dtype(dtype).type(2)).astype(a.dtype)
     given_a, a = d.array(a)
     given_b, b = d.array(b)
     if a.ndim == 0 and d.chance(0.5):
@@ -854,7 +845,7 @@ def draw_tridiagonal(d: Draw, name: str) -> Call:
     for at in range(3):
         x = d.values(() if numbers else shape, dtype, tame=True)
         if at == 1:
-            x = np.asarray(x / as_numpy(dtype).type(4) + as_numpy(dtype).type(4)).astype(x.dtype)
+            x = np.asarray(x / numpy_dtype(dtype).type(4) + numpy_dtype(dtype).type(4)).astype(x.dtype)
         else:
             x = np.asarray(np.clip(x.real, -1, 1)).astype(x.dtype)
         if numbers and d.chance(0.7):

@@ -15,7 +15,7 @@ from parprims import _reduce_array
 from parprims._reduce_kernel import TUNING, make_plan, specialise
 from parprims._reduction import Reduction
 from tests import emulator
-from tests.contract import Contract, compare, eps, few_on_jax, random
+from tests.contract import Contract, compare, eps, few_on_jax, numpy_dtype, random
 
 METHODS = ("array", "native", "kernel")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -358,7 +358,7 @@ class TestOperators:
             if backend.name.startswith("jax") and shape != (3, 17):
                 continue  # where each is compiled, two are enough
             for top, share in ((3, 0.0), (3, 0.1), (1, 0.0)):
-                x = rng.integers(0, top + 1, shape).astype(dtype)
+                x = rng.integers(0, top + 1, shape).astype(numpy_dtype(dtype))
                 if x.dtype.kind not in "iu":
                     x[rng.random(shape) < 0.3] *= -1  # of which some are zeros
                     x[rng.random(shape) < share] = np.nan

@@ -15,6 +15,7 @@ from parprims._arrays import (
     Array,
     Namespace,
     admit,
+    broadcast_shapes,
     check_flag,
     check_kind,
     device,
@@ -113,8 +114,8 @@ def linear_recurrence(
     _METHODS.check(method)
     dtype = _promoted(xp, a, b)
     try:
-        shape = xp.broadcast_arrays(a, b)[0].shape
-    except (ValueError, RuntimeError, TypeError):
+        shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
+    except ValueError:
         raise ValueError(
             f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
         ) from None

@@ -16,6 +16,7 @@ from parprims._arrays import (
     Array,
     admit,
     as_dtypes,
+    broadcast_shapes,
     check_flag,
     check_kind,
     dtype_kind,
@@ -514,9 +515,10 @@ def _checked(
         if fn is None:
             raise ValueError(f"x must be arrays of equal shape, got {shapes}")
         try:
-            arrays = tuple(xp.broadcast_arrays(*arrays))
-        except (ValueError, RuntimeError, TypeError):
+            shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
+        except ValueError:
             raise ValueError(f"arrays must broadcast against each other, got shapes {shapes}") from None
+        arrays = tuple(xp.broadcast_to(one, shape) for one in arrays)
     axes = normalize_axes(axis, arrays[0].ndim)
     keepdims, dtypes = check_flag("keepdims", keepdims), as_dtypes(xp, dtype)
     _METHODS[primitive].check(method)
