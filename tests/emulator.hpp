@@ -376,6 +376,9 @@ inline unsigned __float_as_uint(float x) { return emulated::bits<unsigned>(x); }
 inline int __float_as_int(float x) { return emulated::bits<int>(x); }
 inline float __uint_as_float(unsigned x) { return emulated::bits<float>(x); }
 inline float __fadd_rn(float a, float b) { return a + b == a + b ? a + b : __uint_as_float(0x7fffffff); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __int_as_float(int x) { return emulated::bits<float>(x); }
 inline long long __double_as_longlong(double x) { return emulated::bits<long long>(x); }
 inline double __longlong_as_double(long long x) { return emulated::bits<double>(x); }

@@ -180,13 +180,19 @@ class TestKernel:
         emulator.install_for_jax(monkeypatch)
         x = rng.normal(size=(3, 50)).astype(np.float32)
 
-        def count(x):
-            return parprims.histogram(x, 5, range=(-2, 2), method="kernel")[0]
+        edges = jax.numpy.asarray([-1.5, 0.0, 0.25, 2.0], "float32")
+        for options in ({"bins": 5, "range": (-2, 2)}, {"bins": 5}, {"bins": edges}):
 
-        text = jax.jit(count).trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()
-        assert "gpu" in text
-        expected = np.stack([np.histogram(row, 5, (-2, 2))[0] for row in x])
-        np.testing.assert_array_equal(jax.vmap(count)(x), expected)
+            def count(x, weights=None, options=options):
+                return parprims.histogram(x, **options, weights=weights, method="kernel")
+
+            text = jax.jit(count).trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()
+            assert "gpu" in text
+            counts, found = jax.vmap(count)(x)
+            sums, _ = jax.vmap(count)(x, 2 * x)
+            for at, row in enumerate(x):
+                np.testing.assert_array_equal(counts[at], loop(wide(row), np.asarray(found[at])))
+                np.testing.assert_allclose(sums[at], loop(wide(row), np.asarray(found[at]), wide(2 * row)), rtol=1e-5)
 
 
 class TestErrors:

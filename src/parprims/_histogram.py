@@ -90,7 +90,7 @@ def histogram(
     Notes
     -----
     Work and depth: one search of the edges for each element, then a sort of the bins' numbers (array). Kernel: one
-    launch that reads every element once.
+    launch that reads every element once, and one before it that finds the range where none is given.
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
     most n additions by kernel (n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
     Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
@@ -238,10 +238,10 @@ class _Histogram(Checked):
     result: Any
 
     def parts(self, xp: Namespace) -> tuple[Array, Array | None, Array]:
-        """Return the elements, the weights, both of one dimension, and the edges."""
+        """Return the elements, the weights, both of one dimension, and the edges, which are no array of the call's."""
         x = xp.reshape(self.arrays[0], (-1,))
         weights = xp.reshape(self.arrays[1], (-1,)) if self.weighted else None
-        edges = _even_edges(xp, x, self) if self.even else cast(xp, self.arrays[-1], self.edges)
+        edges = _even_edges(xp, x, self) if self.even else xp.astype(self.arrays[-1], self.edges, copy=True)
         return x, weights, edges
 
     def empty(self, xp: Namespace) -> tuple[Array, Array]:
@@ -268,8 +268,7 @@ def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
 
 
 def _finish(xp: Namespace, h: _Histogram, counts: Array, edges: Array) -> tuple[Array, Array]:
-    """Return the result, given the counts or sums in every bin; given edges are copied."""
-    edges = edges if h.even else xp.astype(edges, edges.dtype, copy=True)
+    """Return the result, given the counts or sums in every bin."""
     counts = cast(xp, counts, h.result)
     if not h.density:
         return counts, edges
@@ -387,7 +386,7 @@ class Tuning(_cuda.Tuning):
     threads: int
     """Threads of a block."""
     blocks: int
-    """The most blocks that count."""
+    """The most blocks that count, or find the range."""
     each: int
     """The fewest elements of a thread that counts, while there are more blocks to be had."""
     counters: int
@@ -420,67 +419,91 @@ TUNING = {
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What a kernel is made for: dtypes of elements, edges and result; of weights and their sums, or None."""
+    """What kernels are made for: dtypes of elements, edges and result; of weights and their sums, or None.
+
+    ``bins`` is what the bins are made of: "edges", an input; "range", two numbers; "ends", an input that holds these;
+    or "data", the range of which is found first.
+    """
 
     x: str
     edges: str
-    even: bool
+    bins: str
     result: str = "int64"
     weights: tuple[str, str] | None = None
 
 
-def _plan(kind: _Kind, n: int, bins: int, tuning: Tuning) -> _cuda.Plan:
-    """Return the launch for so many elements and bins."""
-    numbers, threads = _cuda.Numbers(), tuning.threads
-    source = _cuda.device_source("_common.cuh", "_ticket.cuh", "_histogram.cu")
-    x, edges = _cuda.Pointer("in0", f"const {C_TYPES[kind.x]}"), _cuda.Pointer("in1", f"const {C_TYPES[kind.edges]}")
+def _plan(kind: _Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, float] | None = None) -> _cuda.Plan:
+    """Return the launches for so many elements and bins, and for a range if that is what the bins are made of."""
+    numbers, threads, even = _cuda.Numbers(), tuning.threads, kind.bins != "edges"
+    source = _cuda.device_source("_common.cuh", "_block_reduce.cuh", "_ticket.cuh", "_histogram.cu")
     given = C_TYPES[kind.x], C_TYPES[kind.edges]
-    sizes = numbers("n", n), numbers("bins", bins)
+    blocks = min(tuning.blocks, -(-n // (threads * tuning.each)))
+    zeroed_bytes, nbytes = 16, dtype_bits(kind.edges) // 8  # the first word is a ticket
+    launches: list[_cuda.Launch] = []
+    x, count, made = _cuda.Pointer("in0", f"const {given[0]}"), numbers("n", n), _cuda.Pointer("scratch", given[1])
+    ticket, scratch_bytes = _cuda.Pointer("zeroed", "unsigned"), 0
+    low = high = 0
+    inputs = 1
+    bins_from: _cuda.Pointer | None = None
+    if kind.bins in ("edges", "ends"):
+        bins_from, inputs = _cuda.Pointer("in1", f"const {given[1]}"), 2
+    elif kind.bins == "range":
+        assert ends is not None
+        low, high = (int(one) for one in np.array(ends, dtype=np.float64).view(np.int64))
+    else:
+        partials = _cuda.Pointer("scratch", "unsigned", bytes=16)
+        parameters = x, made, partials, ticket, count
+        launches.append(_cuda.Launch(source, "histogram::find_ends", (*given, threads), parameters, blocks, threads))
+        bins_from, scratch_bytes = made, 16 + blocks * 2 * nbytes
+    outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", given[1])
+    sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
     if kind.weights is None:
         shared = bins <= tuning.counters
-        grid = min(tuning.blocks, -(-n // (threads * tuning.each)))
         totals = _cuda.Pointer("zeroed", "unsigned long long", bytes=16)
-        counting = x, edges, _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("zeroed", "unsigned"), totals
         launch = _cuda.Launch(
             source,
             "histogram::count_bins",
-            (*given, C_TYPES[kind.result], kind.even, shared),
-            (*counting, *sizes),
-            grid,
+            (*given, C_TYPES[kind.result], even, shared),
+            (x, bins_from, *outputs, ticket, totals, *sizes),
+            blocks,
             threads,
             shared_bytes=4 * bins * shared,
         )
-        return _cuda.Plan((launch,), 2, (((bins,), kind.result),), numbers.all(), zeroed_bytes=16 + 8 * bins)
-    (weights, working), result = kind.weights, kind.result
-    warps, nbytes = threads // 32, dtype_bits(working) // 8
-    width = min(bins, tuning.sums_bytes // (warps * nbytes))
-    groups = -(-bins // width)
-    runs = min(tuning.runs, -(-n // (threads * tuning.each)), tuning.partial_bytes // (bins * nbytes))
-    runs = max(1, runs)
-    pointers = (
-        x,
-        edges,
-        _cuda.Pointer("in2", f"const {C_TYPES[weights]}"),
-        _cuda.Pointer("out0", C_TYPES[result]),
-        _cuda.Pointer("zeroed", "unsigned"),
-        _cuda.Pointer("scratch", register_type(working)),
-    )
-    launch = _cuda.Launch(
-        source,
-        "histogram::sum_bins",
-        (*given, C_TYPES[weights], register_type(working), C_TYPES[result], kind.even, warps),
-        (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
-        groups * runs,
-        threads,
-        shared_bytes=width * warps * nbytes,
-    )
+        zeroed_bytes += 8 * bins
+    else:
+        (weights, working), result = kind.weights, kind.result
+        warps, nbytes = threads // 32, dtype_bits(working) // 8
+        width = min(bins, tuning.sums_bytes // (warps * nbytes))
+        groups = -(-bins // width)
+        runs = min(tuning.runs, -(-n // (threads * tuning.each)), tuning.partial_bytes // (bins * nbytes))
+        runs = max(1, runs)
+        pointers = (
+            x,
+            bins_from,
+            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[weights]}"),
+            *outputs,
+            ticket,
+            _cuda.Pointer("scratch", register_type(working), bytes=scratch_bytes),
+        )
+        launch = _cuda.Launch(
+            source,
+            "histogram::sum_bins",
+            (*given, C_TYPES[weights], register_type(working), C_TYPES[result], even, warps),
+            (*pointers, *sizes, numbers("width", width), numbers("runs", runs)),
+            groups * runs,
+            threads,
+            shared_bytes=width * warps * nbytes,
+        )
+        inputs += 1
+        zeroed_bytes += 4 * groups
+        scratch_bytes += runs * bins * nbytes
     return _cuda.Plan(
-        (launch,),
-        3,
-        (((bins,), result),),
+        (*launches, launch),
+        inputs,
+        (((bins,), kind.result), ((bins + 1,), kind.edges)),
         numbers.all(),
-        zeroed_bytes=4 * groups,
-        scratch_bytes=runs * bins * nbytes,
+        zeroed_bytes=zeroed_bytes,
+        scratch_bytes=scratch_bytes,
     )
 
 
@@ -492,40 +515,52 @@ def _kernel_refusal(xp: Namespace, h: _Histogram) -> str | None:
 
 
 def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
-    """Return what computes the counts by one launch of a CUDA kernel."""
-    bare = h.on(*(None,) * len(h.arrays))
+    """Return what computes the counts and the edges by CUDA kernels."""
+    if 0 in h.arrays[0].shape:
+        nothing: Callable[..., tuple[Array, Array]] = directly(_array)(xp, h)
+        return nothing
+    x, *others = h.arrays
+    edges = None
+    if not h.even:
+        edges = others.pop()
+    elif h.ends is not None and is_jax(xp):  # where a number is a part of the compiled kernel
+        edges = np.array(h.ends, dtype=dtype_name(h.edges))
+    given = [x] if edges is None else [x, cast(xp, edges, h.edges)]
+    run = _runner(xp, h.on(*(None,) * len(h.arrays)), [*given, *others])
 
-    def run(*arrays: Array) -> tuple[Array, Array]:
-        call = bare.on(*arrays)
-        if 0 in arrays[0].shape:
-            result: tuple[Array, Array] = _array(xp, call)
-            return result
-        x, weights, edges = call.parts(xp)
-        given = [
-            _cuda.contiguous(xp, _cuda.plain(xp, one)) for one in (x, edges) + (() if weights is None else (weights,))
-        ]
-        (counts,) = _runner(xp, bare, given)(*given)
-        return _finish(xp, call, counts, edges)
+    def flat(x: Array) -> Array:
+        return _cuda.contiguous(xp, _cuda.plain(xp, x if x.ndim == 1 else xp.reshape(x, (-1,))))
 
-    return run
+    def counted(x: Array, *others: Array) -> tuple[Array, Array]:
+        weights, ends = others[: int(h.weighted)], [] if edges is None else [edges]
+        if not h.even:
+            ends = [flat(cast(xp, others[-1], h.edges))]
+        counts, found = run(flat(x), *ends, *map(flat, weights))
+        return _finish(xp, h, counts, found)
+
+    return counted
 
 
 def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
-    """Return a function that launches the kernel on elements, edges and weights of one dimension.
+    """Return a function that launches the kernels on elements, edges or ends if they are arrays, and weights.
 
     ``h`` holds no arrays.
     """
-    x, edges, *weights = given
+    x, *others = given
     summed = None
-    if weights:
-        summed = dtype_name(weights[0].dtype), dtype_name(compute_dtype(xp, h.result))
-    kind = _Kind(dtype_name(x.dtype), dtype_name(edges.dtype), h.even, dtype_name(h.result), summed)
+    if h.weighted:
+        summed = dtype_name(others[-1].dtype), dtype_name(compute_dtype(xp, h.result))
+    bins = "data" if h.ends is None else "ends" if len(others) > h.weighted else "range"
+    bins = bins if h.even else "edges"
+    n = math.prod(x.shape)
+    kind = _Kind(dtype_name(x.dtype), dtype_name(h.edges), bins, dtype_name(h.result), summed)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            x, edges, *weights = arrays
-            call = dataclasses.replace(h, arrays=(x, *weights, edges), even=False, density=False)
-            return (xp.astype(_native(xp, call)[0], h.result),)
+            x, *others = arrays
+            first = [others.pop(0)] if bins in ("edges", "ends") else []
+            more = first if bins == "edges" else []
+            return _native(xp, dataclasses.replace(h, density=False).on(x, *others, *more))
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             import jax
@@ -536,10 +571,10 @@ def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
 
         return otherwise, batched
 
-    key = ("histogram", mode(xp), kind, x.shape[0], h.bins)
+    key = ("histogram", mode(xp), kind, n, h.bins, h.ends)
 
     def plan() -> _cuda.Plan:
-        return _plan(kind, x.shape[0], h.bins, _cuda.tuned_for(TUNING, xp, x))
+        return _plan(kind, n, h.bins, _cuda.tuned_for(TUNING, xp, x), h.ends)
 
     return _cuda.ready(xp, x, key, plan, in_program)
 
@@ -548,14 +583,15 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield what each is for, and the plan, of every kind of kernel here."""
     sums = ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), ("int32", "int64")
     for n, bins in ((1000, 10), (1 << 28, 256), (1 << 28, 100_000)):
-        for even in (True, False):
+        for way in ("data", "edges"):
             for dtype in ("float32", "float64", "float16", "bfloat16", "uint8", "int32", "int64", "uint64"):
                 edges = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}.get(dtype, "float64")
-                yield f"histogram {dtype}", _plan(_Kind(dtype, edges, even), n, bins, TUNING[90])
+                yield f"histogram {dtype}", _plan(_Kind(dtype, edges, way), n, bins, TUNING[90])
             for weights, working in sums:
                 result = weights if weights == "float16" else working
-                kind = _Kind("float32", "float32", even, result, (weights, working))
+                kind = _Kind("float32", "float32", way, result, (weights, working))
                 yield f"histogram float32 weights {weights}", _plan(kind, n, bins, TUNING[90])
+        yield "histogram of a range", _plan(_Kind("float32", "float32", "range"), n, bins, TUNING[90], (0.0, 1.0))
 
 
 _METHODS = Methods(
