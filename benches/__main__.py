@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,6 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
     parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
+    parser.add_argument("--case", metavar="REGEX", help="only cases whose name matches from its beginning")
     parser.add_argument("--backend", nargs="+", choices=harness.BACKENDS, help="only these; default: all present")
     parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge into")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
@@ -106,16 +108,18 @@ def main(arguments: list[str] | None = None) -> int:
     scale = harness.Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
     if options.tune:
         return tune(options.tune, present, scale, options.commit)
-    selected = cases(scale, options.primitive)
+    selected = [case for case in cases(scale, options.primitive) if re.match(options.case or "", case.name)]
+    if not selected:
+        raise SystemExit(f"no case has a name that matches {options.case}")
     ceilings = harness.measure_ceilings(present, scale)
     head = harness.header(present, ceilings, options.commit)
     path = options.device_results or harness.RESULTS / f"{harness.slug(head['device'])}.json"
     records: list[dict[str, Any]] = []
     errors: list[str] = []
     notes: dict[str, None] = {}
-    measured: set[str] = set()
+    measured: set[str | tuple[str, str]] = set()
     for case in progress(selected):
-        measured.add(case.primitive)
+        measured.add((case.primitive, case.name) if options.case else case.primitive)
         try:
             outcome = harness.run_case(case, present, ceilings, budget=scale.pick(0.05, 0.3, 0.15))
         except KeyboardInterrupt:

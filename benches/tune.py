@@ -278,7 +278,7 @@ def tune(wanted: list[str], present: list[harness.Backend], scale: harness.Scale
         )
         text = entry_text(capability, tuner.tuned(start))
         entry = {"primitive": primitive, "capability": capability, "entry": text}
-        harness.write_results(path, head, [*tuner.records, entry], {primitive})
+        harness.write_results(path, head, [*tuner.records, entry], [primitive])
         print(*dict.fromkeys(tuner.notes), sep="\n", file=sys.stderr)
         print(f"TUNING of parprims.{tuner.search.module}, of the searches in {path}:\n{text}", flush=True)
     return 0

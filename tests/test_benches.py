@@ -304,6 +304,12 @@ def test_partial_run_replaces_only_its_primitives(tmp_path):
     file = json.loads(path.read_text())
     assert file["records"] == [{"commit": HEAD["commit"], **old[2]}, {"commit": "fedcba", **new[0]}]
     assert file["header"]["commit"] == "fedcba"
+    other = record(primitive="max", case="max, 2^10")
+    harness.write_results(path, HEAD, [other], {("max", "max, 2^10"), ("sum", "sum, 2^20")})
+    assert [(one["primitive"], one["case"]) for one in json.loads(path.read_text())["records"]] == [
+        ("max", "max, 2^20"),
+        ("max", "max, 2^10"),
+    ]
     harness.write_results(path, HEAD, [], {"sum", "max"})
     assert json.loads(path.read_text())["records"] == []
 
