@@ -268,6 +268,11 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         reduce = getattr(np, r.op.name).reduce  # what the function itself calls
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
         return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
+    if r.op.name == "add" and is_tensor(r.arrays[0]) and not keepdims and len(r.axes) == len(r.shape):
+        import torch
+
+        total: Callable[..., Any] = torch.sum  # axes make a call on a small tensor half as long again
+        return total
     function = getattr(xp, _ROUTINES[r.op.name])
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
