@@ -385,7 +385,7 @@ class TestArguments:
             parprims.matmul(*arrays)
 
     def test_method(self, backend, rng):
-        a, b = (backend.asarray(x) for x in make(rng, ((3, 3), (3, 3)), "float32"))
+        a, b = (backend.asarray(x) for x in make(rng, ((3, 3), (3, 3)), "float64"))
         kernel = None if backend.cuda else "the arrays are not on a CUDA device"
         assert parprims.methods(parprims.matmul, a, b) == {"native": None, "kernel": kernel, "array": None}
         with parprims.explain() as calls:

@@ -604,7 +604,7 @@ class TestGroups:
 class TestPreferred:
     def test_large_matrices_of_float32(self, gpu, rng, sizes, subtests):
         """On devices with groups of four warps, auto takes the kernel where it is faster."""
-        sizes(preferred=16, preferred_products=16 * 16 * 300)
+        sizes(preferred=16, preferred_products=16 * 16 * 300, small=0)
         for dtype, k, options, preferred in (
             ("float32", 300, {}, True),
             ("float32", 299, {}, False),
@@ -623,10 +623,39 @@ class TestPreferred:
                     parprims.matmul(a, b, **options)
                 assert calls[0].method == ("kernel" if preferred else "native")
 
+    def test_small_matrices_of_float32(self, gpu, rng, sizes, subtests):
+        """Where the call takes longer than the product, but not inside of JAX's programs or for a derivative."""
+        sizes(small=16, preferred=2**20)
+        for shapes, dtype, preferred in (
+            (((16, 16), (16, 16)), "float32", True),
+            (((4, 2, 16), (16, 3)), "float32", True),
+            (((16, 17), (17, 16)), "float32", False),
+            (((2, 16, 16), (16, 16)), "float32", False),
+            (((16, 16), (16, 16)), "float64", False),
+            (((16,), (16, 16)), "float32", False),
+        ):
+            with subtests.test(shapes=shapes, dtype=dtype):
+                if dtype == "float64":
+                    lacking(gpu, dtype)
+                a, b = (gpu.asarray(x) for x in make(rng, shapes, dtype))
+                preferred = preferred and _cuda.capability(gpu.xp, a) == 90
+                with parprims.explain() as calls:
+                    parprims.matmul(a, b)
+                assert calls[0].method == ("kernel" if preferred else "native")
+        a, b = (gpu.asarray(x) for x in make(rng, ((16, 16), (16, 16)), "float32"))
+        with parprims.explain() as calls:
+            if gpu.name == "jax-cuda":
+                import jax
+
+                jax.jit(parprims.matmul)(a, b)
+            elif gpu.name == "torch-cuda":
+                parprims.matmul(a.requires_grad_(), b)
+        assert all(call.method == "native" for call in calls)
+
     def test_gradients(self, gpu, rng, sizes):
         if gpu.name != "torch-cuda":
             pytest.skip("needs PyTorch")
-        sizes(preferred=16, preferred_products=16 * 16 * 300)
+        sizes(preferred=16, preferred_products=16 * 16 * 300, small=0)
         a, b, weights = make(rng, ((16, 300), (300, 16), (16, 16)), "float32")
         x, y = (gpu.asarray(one).requires_grad_() for one in (a, b))
         with parprims.explain() as calls:

@@ -48,6 +48,7 @@ from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossib
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
 from parprims._switches import float32_products, narrowed
+from parprims._through_numpy import carries_derivative
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
@@ -531,15 +532,24 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if is_narrowed:
         return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
     tuned = TUNING.get(_cuda.capability(xp, p.a))
-    if tuned is None or not _is_large(p, tuned):
-        return None
-    return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
+    if tuned is not None and _is_large(p, tuned):
+        return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
+    called_alone = not (is_traced(p.a) or is_traced(p.b) or carries_derivative(xp, p.arrays))
+    if tuned is not None and called_alone and _is_small(p, tuned):
+        return "a call of the kernel takes less time for small matrices of float32 on this device"
+    return None
 
 
 def _is_large(p: Product, tuned: Tuning) -> bool:
     """Return whether the kernel is faster than the library's own product of two such matrices of float32."""
     k: int = p.a.shape[-1]
     return min(k, *p.shape[-2:]) >= tuned.preferred and math.prod(p.shape) * k >= tuned.preferred_products
+
+
+def _is_small(p: Product, tuned: Tuning) -> bool:
+    """Return whether the call itself takes longer than the product."""
+    k: int = p.a.shape[-1]
+    return max(k, *p.shape[-2:]) <= tuned.small and math.prod(p.shape) * k <= tuned.small**3
 
 
 _METHODS = Methods(

@@ -24,9 +24,9 @@ class Tuning(_cuda.Tuning):
 
     Lists of tiles begin with the largest. `choose_block` leaves out tiles that compute more than twice as much as the
     best one, because of the edges, and takes the one that it estimates to be the fastest of the others. If the sum is
-    split, bits depend on the tile and on the number of parts. So they depend on every field here but ``preferred`` and
-    ``preferred_products``, and the multiprocessors are those of the entry, not those of the device at hand. Only the
-    number of blocks that go from one unit of work to the next is the device's.
+    split, bits depend on the tile and on the number of parts. So they depend on every field here but ``preferred``,
+    ``preferred_products`` and ``small``, and the multiprocessors are those of the entry, not those of the device at
+    hand. Only the number of blocks that go from one unit of work to the next is the device's.
 
     Parameters
     ----------
@@ -54,6 +54,9 @@ class Tuning(_cuda.Tuning):
     preferred, preferred_products : int
         The least rows, columns and length summed over, and the least number of products, from which on the kernel is
         faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
+    small : int
+        The most rows, columns and length summed over up to which a call of the kernel takes less time than one of the
+        libraries' own float32, which is longer than the product itself (cases ``call`` of the same bench).
     """
 
     naive: Tile
@@ -69,6 +72,7 @@ class Tuning(_cuda.Tuning):
     chain: int
     preferred: int
     preferred_products: int
+    small: int
 
 
 TUNING = {
@@ -102,6 +106,7 @@ TUNING = {
         chain=128,
         preferred=256,
         preferred_products=2**30,
+        small=512,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
