@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from parprims import _derivatives, _tridiagonal_kernel, _tridiagonal_native
+from parprims import _derivatives, _tridiagonal_cpu, _tridiagonal_kernel, _tridiagonal_native
 from parprims._arrays import (
     Array,
     Namespace,
@@ -22,6 +22,7 @@ from parprims._arrays import (
     quiet,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
+from parprims._kernels import by_device
 from parprims._scalars import as_scalar, is_scalar
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
@@ -244,7 +245,10 @@ def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 _METHODS = Methods(
     "solve_tridiagonal",
-    kernel=Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
+    kernel=by_device(
+        Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
+        Method(_tridiagonal_cpu.prepare, _tridiagonal_cpu.refusal),
+    ),
     native=Method(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
     array=Method(directly(array)),
 )
