@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu
+from parprims import _cpu, _tridiagonal_native
 from parprims._arrays import Array, Namespace, dtype_name
+from parprims._cpu import threads
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, merged, row_major
 from parprims._tridiagonal_array import array, empty
@@ -19,12 +20,14 @@ _CHUNK = 32
 """Rows that are copied at a time where lanes are not adjacent."""
 _LINE = 64
 """Bytes of a line of the cache: so wide is a tile whose lanes are not adjacent, for a line of each lane is read."""
-_TILE = 1 << 20
-"""Bytes of what a tile of adjacent lanes keeps between its two sweeps, which stay in the second cache."""
+_TILE = 1 << 23
+"""Bytes of what a tile of adjacent lanes keeps between its two sweeps; it is written and read in order."""
 _WIDEST = 256
 """Lanes of a tile, whose states stay in the first cache."""
-_FEW = 4
-"""Lanes below which each is solved by itself."""
+_NARROW = 32
+"""Lanes of a tile at least where narrower ones would give work to more threads."""
+_ONE = 512
+"""Unknowns of one system below which LAPACK's routine is called in less time."""
 _LEAST = 1 << 14
 """Unknowns that are worth a thread."""
 _NUMBERS = 4
@@ -39,15 +42,18 @@ _WITH_EXCHANGES = {
     "keep(cs, es, pivots, i, c, e, pivot)": "keep_exchanged",
     "back(cs, es, pivots, i, y, near, beyond)": "back_exchanged",
     "exchanged(a, p)": "exchanged_by_size",
+    "factor_of(a, p, swap)": "factor_exchanged",
     "right_side(y, pivot)": "right_exchanged",
 }
-_IN_ORDER = dict(
-    zip(
-        _WITH_EXCHANGES,
-        ("row_in_order", "row_in_order", "keep_divided", "back_divided", "never_exchanged", "right_divided"),
-        strict=True,
-    )
-)
+_IN_ORDER = {
+    "row(p, q, y, a, b, c, d)": "row_in_order",
+    "row_of_line(p, q, y, a, b, c, d)": "row_in_order",
+    "keep(cs, es, pivots, i, c, e, pivot)": "keep_divided",
+    "back(cs, es, pivots, i, y, near, beyond)": "back_divided",
+    "exchanged(a, p)": "never_exchanged",
+    "factor_of(a, p, swap)": "factor_divided",
+    "right_side(y, pivot)": "right_divided",
+}
 
 
 def _elimination(exchanges: bool) -> list[str]:
@@ -163,7 +169,8 @@ def _plan(
     kept = merged(before + behind)
     shared = [] if s.periodic else [one for one in kept if not any(one[1][:3])]
     nothing = (1, (0,) * 5)
-    lanes, across = max(shared or kept, key=lambda one: (one[0] >= _FEW and one[1][4] == 1, one[0]), default=nothing)
+    # Adjacent lanes, else the most.
+    lanes, across = max(shared or kept, key=lambda one: (one[0] >= 4 and one[1][4] == 1, one[0]), default=nothing)
     others = [one for one in kept if one != (lanes, across)]
     if len(others) > 2:
         return None
@@ -174,16 +181,17 @@ def _plan(
         for at, first in enumerate((*(_cpu.first(x) for x in hosts), 0))
     ]
     itemsize = hosts[3].dtype.itemsize
-    kept_rows = 1 if s.pivot == "none" else 3
     width = _LINE // itemsize
     if s.periodic:
         name = "solve_periodic"
-    elif lanes < _FEW and not shared:
-        name, width = "solve_lines", 1
+    elif lanes == 1:
+        name = "solve_lines"
     else:
         name = "solve_shared" if shared else "solve_tiles"
         if across[3] in (0, 1) and across[4] == 1:
-            width = min(_WIDEST, max(2 * width, 1 << (_TILE // (kept_rows * n * itemsize)).bit_length() - 1))
+            fit = _TILE // ((1 if s.pivot == "none" else 3) * n * itemsize)
+            width = max(width, min(_WIDEST, 1 << fit.bit_length() >> 1))
+            width = min(width, max(_NARROW, lanes // threads.limit()))
     width = min(width, lanes)
     tasks = high * low * -(-lanes // width)
     text = _cpu.text
@@ -214,6 +222,14 @@ def refusal(_: Namespace, s: System) -> str | None:
     if reason is None and dtype not in LAPACK:
         return f"the kernel does not compute in {dtype}"
     return reason
+
+
+def slower(xp: Namespace, s: System) -> str | None:
+    """Return the sentence why another method is to be preferred, or None."""
+    one = len(s.shape) == 1 and all(tuple(x.shape) == s.shape for x in s.arrays)
+    if one and s.n < _ONE and not s.periodic and _tridiagonal_native.refusal(xp, s) is None:
+        return "LAPACK's routine is called in less time than a kernel"
+    return None
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
