@@ -13,8 +13,9 @@ from tests.test_tridiagonal import backward_error, dense, dominant, dominant_bou
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _tridiagonal_cpu  # noqa: E402
+from parprims import _dispatch, _tridiagonal_cpu, _tridiagonal_native  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
+from parprims._memo import Memo  # noqa: E402
 
 
 def solved(inputs, **options):
@@ -116,7 +117,7 @@ def of_thread_counts(monkeypatch, make):
     for count in (1, 2, 7):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         monkeypatch.setattr(threads, "_pool", None)
-        parprims._dispatch._prepared.clear()
+        monkeypatch.setattr(_dispatch, "_prepared", Memo())
         found.append(make())
     return found
 
@@ -230,5 +231,5 @@ def test_refusals_and_choice(monkeypatch):
     wide = short.astype(np.longdouble)
     if wide.dtype != short.dtype:
         assert "does not compute in" in parprims.methods(solve_tridiagonal, *(wide,) * 4)["kernel"]
-    monkeypatch.setattr(parprims._tridiagonal_native, "_has_scipy", lambda: False)
+    monkeypatch.setattr(_tridiagonal_native, "_has_scipy", lambda: False)
     assert parprims.methods(solve_tridiagonal, *(short,) * 4)["kernel"] is None

@@ -112,16 +112,16 @@ def solve_tridiagonal(
 
     Notes
     -----
-    Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native). Kernel is O(n) too: one to three launches
-    for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
+    Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native; kernel on a CPU). Kernel is O(n) on a GPU
+    too: one to three launches for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
     Error with row exchanges: a backward error of at most ten times that of LAPACK's gtsv, or of ten eps if that is
     more; docs/solve_tridiagonal.md has the exceptions, which return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
     Singular systems: x is NaN or, where rounding hides it, large; nothing is raised, and the status tells.
     Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
-    Methods: kernel (CUDA arrays), native (JAX; NumPy and PyTorch's CPU with SciPy), both of 32 and 64-bit floats and
-    complex, array.
+    Methods: kernel (CUDA arrays; NumPy with Numba), native (JAX; NumPy and PyTorch's CPU with SciPy), both of 32 and
+    64-bit floats and complex, array.
     Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
 
     Examples

@@ -1,4 +1,4 @@
-"""Tridiagonal systems by kernels for CPUs: what is generated for a dtype and a layout, how work is cut, and the call."""
+"""Tridiagonal systems by kernels for CPUs: what is generated for a dtype and a layout, how work is cut, the call."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
                 "    for j in range(columns):",
                 f"        begin = to[0] + acrosses_out(numbers)[0] * j + {along} * first",
                 "        for i in range(count):",
-                f"            store_apart(9, outputs[0], begin + {along} * i, load_apart(3, xs, (first + i) * wide + j))",
+                "            x = load_apart(3, xs, (first + i) * wide + j)",
+                f"            store_apart(9, outputs[0], begin + {along} * i, x)",
                 "return 0",
             ],
         ),
