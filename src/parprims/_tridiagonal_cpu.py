@@ -13,6 +13,7 @@ from parprims._arrays import Array, Namespace, dtype_name
 from parprims._cpu import threads
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, merged, row_major
+from parprims._memo import Memo
 from parprims._tridiagonal_array import array, empty
 from parprims._tridiagonal_system import LAPACK, System
 
@@ -28,7 +29,7 @@ _NARROW = 32
 """Lanes of a tile at least where narrower ones would give work to more threads."""
 _ONE = 512
 """Unknowns of one system below which LAPACK's routine is called in less time."""
-_LEAST = 1 << 14
+_LEAST = 1 << 16
 """Unknowns that are worth a thread."""
 _NUMBERS = 4
 """The numbers before those of views: low, n, lanes and the width of a tile."""
@@ -192,7 +193,8 @@ def _plan(
         if across[3] in (0, 1) and across[4] == 1:
             fit = _TILE // ((1 if s.pivot == "none" else 3) * n * itemsize)
             width = max(width, min(_WIDEST, 1 << fit.bit_length() >> 1))
-            width = min(width, max(_NARROW, lanes // threads.limit()))
+            if lanes * n >= 2 * _LEAST:
+                width = min(width, max(_NARROW, lanes // threads.limit()))
     width = min(width, lanes)
     tasks = high * low * -(-lanes // width)
     text = _cpu.text
@@ -228,13 +230,25 @@ def refusal(_: Namespace, s: System) -> str | None:
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     one = len(s.shape) == 1 and all(tuple(x.shape) == s.shape for x in s.arrays)
-    if one and s.n < _ONE and not s.periodic and _tridiagonal_native.refusal(xp, s) is None:
+    if one and 1 < s.n < _ONE and not s.periodic and _tridiagonal_native.refusal(xp, s) is None:
         return "LAPACK's routine is called in less time than a kernel"
     return None
 
 
+_runs: Memo[Callable[..., Array]] = Memo()
+
+
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return a function of the arrays that computes the solutions."""
+    """Return a function of the arrays that computes the solutions, found again for arrays of the same layouts.
+
+    Calls that give coefficients as numbers have no key, and come here every time.
+    """
+    layouts = tuple([(x.shape, x.strides, x.flags.c_contiguous, x.flags.aligned) for x in s.arrays])
+    key = (s.shape, s.rows, s.axis, s.periodic, s.pivot, dtype_name(s.rhs.dtype), layouts, threads.limit())
+    return _runs.get(key) or _runs.keep(key, _prepared(xp, s))
+
+
+def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
     if 0 in s.shape:
         return directly(empty)(xp, s)
     if s.periodic and s.n == 1:
