@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale
+from benches.harness import Case, Problem, Scale, installed
 
 
 def b8(_, shape, dtype):
@@ -52,6 +52,47 @@ def by_scipy(np, lower, diag, upper, rhs):
     bands = np.zeros((3, diag.shape[-1]), diag.dtype)
     bands[0, 1:], bands[1], bands[2, :-1] = upper[:-1], diag, lower[1:]
     return solve_banded((1, 1), bands, rhs)
+
+
+@functools.cache
+def _loop():
+    """Return a loop written by hand over rows and, inside, systems side by side, or over one system."""
+    import numba
+
+    @numba.njit(error_model="numpy")
+    def solve(lower, diag, upper, rhs):
+        n, systems = diag.shape
+        x, c = np.empty_like(diag), np.empty_like(diag)
+        for j in range(systems):
+            c[0, j], x[0, j] = upper[0, j] / diag[0, j], rhs[0, j] / diag[0, j]
+        for i in range(1, n):
+            for j in range(systems):
+                pivot = diag[i, j] - lower[i, j] * c[i - 1, j]
+                c[i, j] = upper[i, j] / pivot
+                x[i, j] = (rhs[i, j] - lower[i, j] * x[i - 1, j]) / pivot
+        for i in range(n - 2, -1, -1):
+            for j in range(systems):
+                x[i, j] -= c[i, j] * x[i + 1, j]
+        return x
+
+    @numba.njit(error_model="numpy")
+    def solve_rows(lower, diag, upper, rhs):
+        x = np.empty_like(diag)
+        for j in range(len(diag)):
+            x[j] = solve(lower[j : j + 1].T, diag[j : j + 1].T, upper[j : j + 1].T, rhs[j : j + 1].T)[:, 0]
+        return x
+
+    return solve, solve_rows
+
+
+def by_numba(_, lower, diag, upper, rhs):
+    """Solve without exchanges by a loop written by hand, one system after another."""
+    return _loop()[1](*(np.atleast_2d(x) for x in (lower, diag, upper, rhs))).reshape(rhs.shape)
+
+
+def by_numba_side_by_side(_, *arrays):
+    """Solve without exchanges by a loop written by hand, a row of all systems at a time."""
+    return _loop()[0](*arrays)
 
 
 def by_jax(_, lower, diag, upper, rhs):
@@ -115,7 +156,9 @@ def cases(scale: Scale) -> list[Case]:
             run = functools.partial(parprims.solve_tridiagonal, pivot=pivot, **options)
             add(f"{name} by {pivot}, {size}", make, {}, run)
 
-    one, many = {**PEERS, "scipy": by_scipy}, {**PEERS, "numpy": lambda _, *arrays: thomas(*arrays)}
+    loop = {} if scale.gpu or not installed("numba") else {"numba": by_numba}
+    across = {} if not loop else {"numba": by_numba_side_by_side}
+    one, many = {**PEERS, "scipy": by_scipy, **loop}, {**PEERS, "numpy": lambda _, *arrays: thomas(*arrays), **loop}
     add("B8, 128", functools.partial(b8, shape=128, dtype="float64"), one, whole_call=True)
     m = scale.pick(64, 4096, 65536)
     add(f"B8 batch, {m} x 128", functools.partial(b8, shape=(m, 128), dtype="float32"), many)
@@ -133,7 +176,7 @@ def cases(scale: Scale) -> list[Case]:
                 add_pivots("batch", size, make)
     m, n = shapes[0]
     make = functools.partial(interleaved, shape=(m, n))
-    add(f"interleaved batch, {m} x {n}", make, {}, functools.partial(parprims.solve_tridiagonal, axis=0))
+    add(f"interleaved batch, {m} x {n}", make, across, functools.partial(parprims.solve_tridiagonal, axis=0))
     add_pivots("interleaved batch", f"{m} x {n}", make, axis=0)
     add(f"diffusion, {m} x {n}", functools.partial(diffusion, shape=(m, n)), {}, diffuse)
     return found

@@ -90,6 +90,7 @@ class Case:
 
 
 OUTSIDE = {  # peer: (backend whose arrays it takes, module)
+    "numba": ("numpy", "numba"),
     "scipy": ("numpy", "scipy"),
     "cuda.compute": ("cupy", "cuda.compute"),
     "cublas": ("cupy", "cupy"),

@@ -414,6 +414,7 @@ class TestSolveTridiagonal(Systems):
         lower, upper, rhs = (random(rng, (20, 65), "float64") for _ in range(3))
         diag = 1e-9 * random(rng, (20, 65), "float64")
         arrays = tuple(backend.asarray(x) for x in (lower, diag, upper, rhs))
+        gtsv_error = backward_error(lower, diag, upper, rhs, gtsv(lower, diag, upper, rhs))
         for pivot in ("auto", "partial", "none"):
             options = {"method": method, "pivot": pivot, "return_residual": True, "return_status": True}
             x, error, status = (backend.to_numpy(one) for one in run(self.function, *arrays, **options))
@@ -424,7 +425,9 @@ class TestSolveTridiagonal(Systems):
                 assert np.median(expected) > 0.1
                 np.testing.assert_array_equal(status, np.where(np.isinf(expected), 1, 2 * (expected > 2.0**-26)))
             elif pivot != "none":
-                assert np.max(expected) < (1e-11 if method == "native" else 1e-14)
+                # On CPUs the kernel is LAPACK's elimination, whose error it has.
+                allowed = np.maximum(1e-14, gtsv_error) if method != "native" else 1e-11
+                assert np.all(expected <= allowed)
                 assert not np.any(status)
 
     def test_one_system_without_jit(self, backend, run, method, rng):

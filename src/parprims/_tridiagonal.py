@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from parprims import _derivatives, _tridiagonal_kernel, _tridiagonal_native
+from parprims import _derivatives, _tridiagonal_cpu, _tridiagonal_kernel, _tridiagonal_native
 from parprims._arrays import (
     Array,
     Namespace,
@@ -22,6 +22,7 @@ from parprims._arrays import (
     quiet,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
+from parprims._kernels import by_device
 from parprims._scalars import as_scalar, is_scalar
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
@@ -111,16 +112,16 @@ def solve_tridiagonal(
 
     Notes
     -----
-    Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native). Kernel is O(n) too: one to three launches
-    for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
+    Work and depth: O(n) in 4 ceil(log2 n) steps (array), in n steps (native; kernel on a CPU). Kernel is O(n) on a GPU
+    too: one to three launches for systems that fit a block (8192 unknowns of float32), 4 to 58 for longer ones.
     Error with row exchanges: a backward error of at most ten times that of LAPACK's gtsv, or of ten eps if that is
     more; docs/solve_tridiagonal.md has the exceptions, which return_residual tells.
     Error without: if |lower| + |upper| <= t |diag| in every row, t < 1, then x is within about
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
     Singular systems: x is NaN or, where rounding hides it, large; nothing is raised, and the status tells.
     Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
-    Methods: kernel (CUDA arrays), native (JAX; NumPy and PyTorch's CPU with SciPy), both of 32 and 64-bit floats and
-    complex, array.
+    Methods: kernel (CUDA arrays; NumPy with Numba), native (JAX; NumPy and PyTorch's CPU with SciPy), both of 32 and
+    64-bit floats and complex, array.
     Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
 
     Examples
@@ -244,7 +245,10 @@ def _broadcast_shape(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 _METHODS = Methods(
     "solve_tridiagonal",
-    kernel=Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
+    kernel=by_device(
+        Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
+        Method(_tridiagonal_cpu.prepare, _tridiagonal_cpu.refusal, _tridiagonal_cpu.slower),
+    ),
     native=Method(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
     array=Method(directly(array)),
 )
