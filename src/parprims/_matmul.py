@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 from array_api_extra import at
 
-from parprims import _cuda, _derivatives, _integer_products, _matmul_kernel
+from parprims import _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -43,6 +43,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, recalled
 from parprims._harmless import harmless
+from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
@@ -545,6 +546,9 @@ def _is_large(p: Product, tuned: Tuning) -> bool:
 _METHODS = Methods(
     "matmul",
     native=Method(_prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast),
-    kernel=Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
+    kernel=by_device(
+        Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
+        Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product),
+    ),
     array=Method(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
 )
