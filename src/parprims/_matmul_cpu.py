@@ -26,6 +26,8 @@ _TILES, _LOWEST = 8, 32
 """Tiles that a product is cut into, as long as they have so many rows."""
 _NARROW, _SMALL = 4, 8
 """Columns, and rows and columns, up to which no factor is copied and every row is computed by itself."""
+_FEW, _WIDE = 2, 2048
+"""Rows up to which a step has one row, and the columns of a tile then: what counts is reading the right factor."""
 _IN_PLACE = 1 << 13
 """Elements of a factor up to which its adjacent columns are read where they are; so are those met by few rows."""
 _LEAST = 1 << 16
@@ -56,23 +58,23 @@ def _binary(name: str, of: Trace, *, backwards: bool = False) -> str:
     return _cpu.text.function(f"{name}({sides})", (*of.lines, f"return {of.outputs[0]}"))
 
 
-def _extremum(p: Any) -> str | None:
+def _extremum(p: Any, cut: _Cut) -> str | None:
     """Return the comparison by which the sum keeps the earlier of two numbers neither of which is NaN.
 
-    It takes half the time of one that minds NaN. None where the sum is no extremum of floats, or where elements of the
-    factors do not tell whether a product is NaN.
+    It takes half the time of one that minds NaN. None where the sum is no extremum of floats, where elements of the
+    factors do not tell whether a product is NaN, and where too few products are made of each for the question.
     """
-    if dtype_kind(p.working) != "float" or p.multiply not in (BUILT_IN["add"], BUILT_IN["multiply"]):
+    if cut.few or dtype_kind(p.working) != "float" or p.multiply not in (BUILT_IN["add"], BUILT_IN["multiply"]):
         return None
     return {BUILT_IN["minimum"]: "<", BUILT_IN["maximum"]: ">"}.get(p.add)
 
 
-def _calm(p: Any) -> str:
+def _calm(p: Any, comparison: str | None) -> str:
     """Return the function that tells whether no product of a piece is NaN: for sums, whether there are no infinities
     of one sign; for products, no infinities at all; and no NaN.
     """
     head = "calm_of(inputs, left, right, depth, padded, d, at, pitch, w)"
-    if _extremum(p) is None:
+    if comparison is None:
         return _cpu.text.function(head, ("return True",))
     number = _cpu.register_type(dtype_name(p.working))
     counted = (f"low += 1 - int64(x > {number}(-inf))", f"high += 1 - int64(x < {number}(inf))")
@@ -115,9 +117,10 @@ def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         code = code if names[at] == result else language.cast(code, names[at], result)
         return code if same else language.cast(code, result, state)
 
-    comparison = _extremum(p)
+    comparison = _extremum(p, cut)
     # Steps of operators that call functions are long, and no faster than one row and product after another.
-    rows, deep = (1, 1) if add.lines.long or multiply.lines.long else (_ROWS, _DEEP)
+    long = add.lines.long or multiply.lines.long
+    rows, deep = (1, 1) if long else (1, _ROWS * _DEEP) if cut.few else (_ROWS, _DEEP)
     backwards = cut.swapped and not p.multiply.commutative
     along = "1" if cut.by_rows and cut.left.along == 1 else "numbers[12]"
     copy = "copy_in_place" if cut.in_place else "copy_of_right"
@@ -134,7 +137,7 @@ def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         text.function("rows_at_once()", (f"return {rows}",)),
         text.function("deep_at_once()", (f"return {deep}",)),
         _step(rows, deep),
-        _calm(p),
+        _calm(p, comparison),
         text.function("panel(inputs, right)", (f"return {'inputs[1]' if cut.in_place else 'right'}",)),
         text.function("panel_size(width, depth)", (f"return {'1' if cut.in_place else 'width * depth'}",)),
         text.function("panel_at(at)", (f"return {'at' if cut.in_place else '0'}",)),
@@ -174,6 +177,11 @@ class _Cut:
     by_rows: bool
     in_place: bool
 
+    @property
+    def few(self) -> bool:
+        """Whether there are few rows, though results are not computed row by row."""
+        return not self.by_rows and self.left.lines <= _FEW
+
 
 def _cut(p: Any, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _Cut:
     """Return how the product of factors of these layouts is cut."""
@@ -209,9 +217,9 @@ def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
     left, right, k = cut.left, cut.right, cut.k
     rows, columns = left.lines, right.lines
     matrices = math.prod(length for length, _ in cut.axes)
-    across = -(-columns // _WIDTH)
+    across = -(-columns // (_WIDE if cut.few else _WIDTH))
     width = columns if across == 1 or cut.by_rows else -(-columns // (16 * across)) * 16
-    height = min(_HEIGHT, -(-rows // _ROWS) * _ROWS)
+    height = rows if cut.few else min(_HEIGHT, -(-rows // _ROWS) * _ROWS)
     while height > _LOWEST and -(-rows // height) * across * matrices < _TILES:
         height = -(-height // (2 * _ROWS)) * _ROWS
     tasks = matrices * -(-rows // height) * (1 if cut.by_rows else -(-columns // width))
