@@ -463,9 +463,9 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
         direct: Callable[..., Array] = torch.matmul
         return direct
     routine: Callable[..., Array] = xp.matmul
-    integers = library(xp) == "numpy" and dtype_kind(p.dtype) in ("int", "uint") and min(p.a.ndim, p.b.ndim) > 1
-    if integers and _integer_products.is_large(p.a, p.b):
-        return partial(_integer_products.product, dtype=p.dtype)
+    if _is_integer_of_numpy(xp, p) and min(p.a.ndim, p.b.ndim) > 1 and _integer_products.is_large(p.a, p.b):
+        loops = _matmul_cpu.when_called(xp, p) if _matmul_cpu.refusal(xp, p) is None else None
+        return partial(_integer_products.product, dtype=p.dtype, loops=loops)
     if is_jax(xp):
         return partial(_native_jax, xp, working, p.dtype)
     if working != p.dtype or any(x.dtype != p.dtype for x in p.arrays):
@@ -474,6 +474,11 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
     if not p.shape:
         return lambda a, b: as_result(routine(a, b))
     return routine
+
+
+def _is_integer_of_numpy(xp: Namespace, p: Product) -> bool:
+    """Return whether NumPy would multiply integers, for which it has no BLAS."""
+    return library(xp) == "numpy" and dtype_kind(p.dtype) in ("int", "uint")
 
 
 def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> Array:
@@ -525,6 +530,11 @@ def _array_refusal(xp: Namespace, p: Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
+    if _is_integer_of_numpy(xp, p):
+        large = min(p.a.ndim, p.b.ndim) > 1 and _integer_products.is_large(p.a, p.b)
+        if large or not _matmul_cpu.is_faster_than_loops(p) or _matmul_cpu.refusal(xp, p) is not None:
+            return None
+        return "the kernel multiplies so many integers faster than NumPy's loop"
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
     is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and min(p.a.ndim, p.b.ndim) > 1
     if not (is_narrowed or is_float32) or _matmul_kernel.refusal(xp, p) is not None:

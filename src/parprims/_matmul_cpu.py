@@ -22,6 +22,8 @@ _HEIGHT, _WIDTH, _DEPTH = 128, 256, 128
 """Rows, columns and products of a chain that are computed at once: what is copied and summed stays in the cache."""
 _ROWS, _DEEP = 4, 2
 """Rows and products of a step. More of them take little less time, and longer to compile."""
+_LONG = 24
+"""Lines of both operators from which they stand in a kernel as few times as can be: it would take long to compile."""
 _TILES, _LOWEST = 8, 32
 """Tiles that a product is cut into, as long as they have so many rows."""
 _NARROW, _SMALL = 4, 8
@@ -50,6 +52,12 @@ def _traced(p: Any) -> tuple[Trace, Trace]:
         if p.lasts:
             _traces.keep(key, found)
     return found
+
+
+def _is_long(p: Any) -> bool:
+    """Return whether operators are so long, or call such functions, that nothing is gained by steps of several."""
+    lines = [one.lines for one in _traced(p)]
+    return any(one.long for one in lines) or sum(map(len, lines)) > _LONG
 
 
 def _binary(name: str, of: Trace, *, backwards: bool = False) -> str:
@@ -118,9 +126,7 @@ def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         return code if same else language.cast(code, result, state)
 
     comparison = _extremum(p, cut)
-    # Steps of operators that call functions are long, and no faster than one row and product after another.
-    long = add.lines.long or multiply.lines.long
-    rows, deep = (1, 1) if long else (1, _ROWS * _DEEP) if cut.few else (_ROWS, _DEEP)
+    rows, deep = (1, 1) if _is_long(p) else (1, _ROWS * _DEEP) if cut.few else (_ROWS, _DEEP)
     backwards = cut.swapped and not p.multiply.commutative
     along = "1" if cut.by_rows and cut.left.along == 1 else "numbers[12]"
     copy = "copy_in_place" if cut.in_place else "copy_of_right"
@@ -203,6 +209,7 @@ def _cut(p: Any, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) ->
     long, short = max(m, n), min(m, n)
     of_lines = a if m >= n else b
     by_rows = long <= _SMALL or (short <= _NARROW and abs(of_lines.along) <= abs(of_lines.line))
+    by_rows = by_rows and not _is_long(p)
     # The rows are the longer side if each is computed by itself; else the columns, unless both are long enough.
     swapped = n > m if by_rows else m > n and n < 2 * _LOWEST
     left, right = (b, a) if swapped else (a, b)
@@ -246,7 +253,7 @@ def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(xp: Namespace, p: Any) -> str | None:
+def refusal(_xp: Namespace, p: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     reason = _cpu.refusal()
     if reason is not None:
@@ -270,6 +277,33 @@ def slower(xp: Namespace, p: Any) -> str | None:
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
         return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
     return None
+
+
+_PRODUCTS, _EACH = 1 << 13, 1 << 9
+"""Products in all, and of each matrix of a batch, from which NumPy's loop over integers takes longer than the kernel.
+
+Measured on int32 and int64: squares of 8 to 64, 10^4 matrices of 3 x 3 to 100 of 64 x 64, vectors of 30 to 3000.
+"""
+
+
+def is_faster_than_loops(p: Any) -> bool:
+    """Return whether the kernel takes less time than a loop compiled without regard to caches and SIMD instructions."""
+    k, results = p.arrays[0].shape[-1], math.prod(p.shape)
+    matrices = math.prod(p.batch)
+    return bool(results > matrices and results * k >= max(_PRODUCTS, matrices * _EACH))
+
+
+def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
+    """Return the same as `prepare`, which prepares nothing until it is called."""
+    bare = p.on(None, None)
+    run: list[Callable[..., Array]] = []
+
+    def multiply(a: Array, b: Array) -> Array:
+        if not run:
+            run.append(prepare(xp, bare.on(a, b)))
+        return run[0](a, b)
+
+    return multiply
 
 
 def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
