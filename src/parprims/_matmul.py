@@ -123,8 +123,9 @@ def matmul(
     (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
     complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
-    Methods: native (sum and product, no tile given), kernel (CUDA arrays and operators that can be traced), array. A
-    kernel that is named runs or is refused. torch.autocast changes nothing.
+    Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
+    kernel or tile NumPy's if Numba is installed), array. A kernel that is named runs or is refused. torch.autocast
+    changes nothing.
     Derivatives: of sum and product, by every method on PyTorch and JAX; else as the library has them.
     Memory, measured errors, reference and more: docs/matmul.md and docs/libraries.md.
 
