@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ _PRODUCTS, _ROWS = 2**16, 4
 Measured on int8, int32 and int64, squares of 8 to 512, and 1000 columns of 1000 with 1 to 16 rows.
 """
 
+_MOST = {32: 1, 64: 3}
+"""How many float products of whole matrices take no longer than loops compiled for integers of so many bits."""
+
 
 def is_large(a: Any, b: Any) -> bool:
     """Return whether a float product of two matrices, or batches of them, can take less time than one of integers."""
@@ -27,14 +31,19 @@ def is_large(a: Any, b: Any) -> bool:
     return bool(m * k * n >= _PRODUCTS and min(m, n) >= _ROWS)
 
 
-def product(a: Any, b: Any, dtype: Any) -> Any:
-    """Return the product of integer matrices in an integer dtype, in which it wraps around."""
+def product(a: Any, b: Any, dtype: Any, loops: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return the product of integer matrices in an integer dtype, in which it wraps around.
+
+    ``loops`` are compiled ones, for numbers of which they take less time than floats.
+    """
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     sums = (k - 1).bit_length()
     width, other = (dtype_bits(x.dtype) - (dtype_kind(x.dtype) == "int") for x in (a, b))
     if width + other + sums > 53:
         width, other = _width(a), _width(b)
     plan = _plan(width, other, sums, dtype_bits(dtype))
+    if loops is not None and (plan is None or len(plan[2]) > _MOST[max(32, dtype_bits(dtype))]):
+        return loops(a, b)
     if plan is None or m * k * n < len(plan[2]) * _PRODUCTS or min(m, n) < len(plan[2]) * _ROWS:
         return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
     (first, count), (second, number), pairs = plan

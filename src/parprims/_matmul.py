@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 from array_api_extra import at
 
-from parprims import _cuda, _derivatives, _integer_products, _matmul_kernel
+from parprims import _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -43,6 +43,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, recalled
 from parprims._harmless import harmless
+from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
@@ -123,8 +124,9 @@ def matmul(
     (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
     complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
-    Methods: native (sum and product, no tile given), kernel (CUDA arrays and operators that can be traced), array. A
-    kernel that is named runs or is refused. torch.autocast changes nothing.
+    Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
+    kernel or tile NumPy's if Numba is installed), array. A kernel that is named runs or is refused. torch.autocast
+    changes nothing.
     Derivatives: of sum and product, by every method on PyTorch and JAX; else as the library has them.
     Memory, measured errors, reference and more: docs/matmul.md and docs/libraries.md.
 
@@ -463,9 +465,9 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
         direct: Callable[..., Array] = torch.matmul
         return direct
     routine: Callable[..., Array] = xp.matmul
-    integers = library(xp) == "numpy" and dtype_kind(p.dtype) in ("int", "uint") and min(p.a.ndim, p.b.ndim) > 1
-    if integers and _integer_products.is_large(p.a, p.b):
-        return partial(_integer_products.product, dtype=p.dtype)
+    if _is_integer_of_numpy(xp, p) and min(p.a.ndim, p.b.ndim) > 1 and _integer_products.is_large(p.a, p.b):
+        loops = _matmul_cpu.when_called(xp, p) if _matmul_cpu.refusal(xp, p) is None else None
+        return partial(_integer_products.product, dtype=p.dtype, loops=loops)
     if is_jax(xp):
         return partial(_native_jax, xp, working, p.dtype)
     if working != p.dtype or any(x.dtype != p.dtype for x in p.arrays):
@@ -474,6 +476,11 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
     if not p.shape:
         return lambda a, b: as_result(routine(a, b))
     return routine
+
+
+def _is_integer_of_numpy(xp: Namespace, p: Product) -> bool:
+    """Return whether NumPy would multiply integers, for which it has no BLAS."""
+    return library(xp) == "numpy" and dtype_kind(p.dtype) in ("int", "uint")
 
 
 def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> Array:
@@ -525,6 +532,11 @@ def _array_refusal(xp: Namespace, p: Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
+    if _is_integer_of_numpy(xp, p):
+        large = min(p.a.ndim, p.b.ndim) > 1 and _integer_products.is_large(p.a, p.b)
+        if large or not _matmul_cpu.is_faster_than_loops(p) or _matmul_cpu.refusal(xp, p) is not None:
+            return None
+        return "the kernel multiplies so many integers faster than NumPy's loop"
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
     is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and min(p.a.ndim, p.b.ndim) > 1
     if not (is_narrowed or is_float32) or _matmul_kernel.refusal(xp, p) is not None:
@@ -555,6 +567,9 @@ def _is_small(p: Product, tuned: Tuning) -> bool:
 _METHODS = Methods(
     "matmul",
     native=Method(_prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast),
-    kernel=Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
+    kernel=by_device(
+        Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
+        Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product),
+    ),
     array=Method(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
 )

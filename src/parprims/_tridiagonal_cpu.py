@@ -107,16 +107,16 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
     found, copies = [], []
     for at, one in enumerate(inputs):
         if one.outer[-1] in (0, 1):
-            place = f"load_apart(0, inputs[{at}], now[{at}]{' + j' if one.outer[-1] else ''})"
+            place = f"load_from(0, inputs[{at}], now[{at}]{' + j' if one.outer[-1] else ''})"
         else:
             along = "1" if one.along == 1 else f"alongs_in(numbers)[{at}]"
-            place = f"load_apart(8, rows, ({at * _CHUNK} + k) * width + j)"
+            place = f"load_from(8, rows, ({at * _CHUNK} + k) * width + j)"
             copies += [
                 "for j in range(columns):",
                 f"    begin = at[{at}] + acrosses_in(numbers)[{at}] * j + {along} * first",
                 "    for i in range(count):",
-                f"        x = load_apart(0, inputs[{at}], begin + {along} * i)",
-                f"        store_apart(8, rows, ({at * _CHUNK} + i) * numbers[3] + j, x)",
+                f"        x = load_from(0, inputs[{at}], begin + {along} * i)",
+                f"        store_to(8, rows, ({at * _CHUNK} + i) * numbers[3] + j, x)",
             ]
         found.append(function(f"element{at}(inputs, rows, now, k, width, j)", [f"return {place}"]))
     found.append(function("copied(inputs, rows, at, numbers, first, count, columns)", [*copies, "return 0"]))
@@ -143,8 +143,8 @@ def _access(views: Sequence[_cpu.View]) -> list[str]:
                 "    for j in range(columns):",
                 f"        begin = to[0] + acrosses_out(numbers)[0] * j + {along} * first",
                 "        for i in range(count):",
-                "            x = load_apart(3, xs, (first + i) * wide + j)",
-                f"            store_apart(9, outputs[0], begin + {along} * i, x)",
+                "            x = load_from(3, xs, (first + i) * wide + j)",
+                f"            store_to(9, outputs[0], begin + {along} * i, x)",
                 "return 0",
             ],
         ),
