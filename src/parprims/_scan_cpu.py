@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _recurrence_array, _scan_array
+from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
 from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, ring_dtype
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
@@ -156,7 +156,7 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
 
 def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal()
+    reason = _cpu.refusal(xp, r.arrays, differentiable=True)
     if reason is not None:
         return reason
     for x in r.arrays:
@@ -185,9 +185,17 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
         )
         return nothing
     run = _prepare_outputs(xp, r)
-    if r.single if isinstance(r, Scan) else True:
-        return lambda *arrays: run(*arrays)[0]
-    return run
+    if isinstance(r, Scan):  # the dispatch adds the derivative of the others
+
+        def operations() -> Callable[..., Any]:
+            if _scan_array.native_refusal(xp, r) is None:
+                return _scan_array.prepare_native(xp, r)
+            return directly(_scan_array.array)(xp, r)
+
+        run = _derivatives.by_operations(xp, r.arrays, run, operations)
+        if not r.single:
+            return run
+    return lambda *arrays: run(*arrays)[0]
 
 
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
@@ -195,7 +203,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     names = [dtype_name(x.dtype) for x in r.arrays]
     plan = _plan(xp, r, [_cpu.host(x) for x in r.arrays], names)
     if plan is not None:
-        return _cpu.runner(plan, [_cpu.reader(x) for x in r.arrays])
+        return _cpu.runner(plan, r.arrays)
     count, shape = len(r.inputs), r.shape
 
     def copied(x: Array) -> np.ndarray[Any, Any]:
@@ -207,4 +215,4 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     copies = [copied] * count + [copied_start] * len(r.starts)
     plan = _plan(xp, r, [copy(x) for copy, x in zip(copies, r.arrays, strict=True)], names)
     assert plan is not None
-    return _cpu.runner(plan, [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies])  # type: ignore[misc]
+    return _cpu.runner(plan, r.arrays, [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies])  # type: ignore[misc]
