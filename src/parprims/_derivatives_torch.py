@@ -72,7 +72,9 @@ class _ByOperations(torch.autograd.Function):  # type: ignore[misc]
         known = [(y, g) for y, g in pairs if g is not None and y.requires_grad]
         leaves = [x for x, asked in zip(arrays, asked_for, strict=True) if asked]
         by = iter(
-            torch.autograd.grad([y for y, _ in known], leaves, [g for _, g in known], create_graph=again, allow_unused=True)
+            torch.autograd.grad(
+                [y for y, _ in known], leaves, [g for _, g in known], create_graph=again, allow_unused=True
+            )
             if known
             else [None] * len(leaves)
         )

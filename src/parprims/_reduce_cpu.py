@@ -147,7 +147,7 @@ def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if native_refusal(xp, r) is None:
         return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
-    return None
+    return _cpu.slower(xp, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:

@@ -47,9 +47,27 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
         single = all(type(x.sharding) is jax.sharding.SingleDeviceSharding for x in arrays)
         return None if single else "the arrays belong to a mesh of devices"
     if not in_numpy(xp, arrays):
-        return "a transformation or a compiler of PyTorch is under way, which does not see what the kernel does"
+        return (
+            "a transformation of torch.func, a forward derivative or a compiler is under way, "
+            "which does not see what the kernel does"
+        )
     if not differentiable and carries_derivative(xp, arrays):
         return "a gradient is asked for, which the kernel does not carry"
+    return None
+
+
+_LEAST_FOR_JAX = 1 << 16
+"""Elements from which kernels are faster than JAX's programs, which need not hand their results over.
+
+Handing over takes 50 us. Measured for scans, recurrences and reductions of 100 to 10^7 float64: a kernel takes 1.3 to 2
+times as long for 10^4 elements, and 0.4 to 0.9 times for 10^5.
+"""
+
+
+def slower(xp: Namespace, elements: int) -> str | None:
+    """Return the sentence why kernels are not worth their call for so many elements, or None."""
+    if library(xp) == "jax" and elements < _LEAST_FOR_JAX:
+        return f"a program of JAX is faster for fewer than {_LEAST_FOR_JAX} elements"
     return None
 
 
@@ -157,7 +175,7 @@ def maker(like: Array, dtypes: Sequence[str]) -> Made:
 
     def put(results: list[np.ndarray[Any, Any]], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
-        stays = any([x.committed for x in arrays])
+        stays = any(x.committed for x in arrays)
         found: tuple[Array, ...] = jax.device_put(taken(results, arrays), device if stays else None)
         return found
 

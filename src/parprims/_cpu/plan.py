@@ -90,7 +90,11 @@ def runner(
     numbers = np.array(plan.numbers, dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
-    empty, allocate, made = np.empty, memory.allocator(like[0]), memory.maker(like[0], [dtype for _, dtype in plan.outputs])
+    empty, allocate, made = (
+        np.empty,
+        memory.allocator(like[0]),
+        memory.maker(like[0], [dtype for _, dtype in plan.outputs]),
+    )
     first, tasks, least, _ = kernels[0]
     alone = len(kernels) == 1 and tasks < 2 * least
 
