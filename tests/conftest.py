@@ -58,7 +58,7 @@ class Backend:
     @property
     def kernels(self) -> bool:
         """Return whether a kernel can be made of an operator: for a GPU, or by Numba for arrays of the CPU."""
-        return self.cuda or (self.name == "numpy" and importlib.util.find_spec("numba") is not None)
+        return self.cuda or (self.name in ("numpy", "torch", "jax") and importlib.util.find_spec("numba") is not None)
 
     def __repr__(self) -> str:
         return self.name

@@ -445,6 +445,7 @@ def install_for_jax(patch: pytest.MonkeyPatch) -> None:
     """Let JAX take its CPU for a GPU until it compiles, so that programs for both can be had."""
     forget(patch)
     patch.setattr(xla, "devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
+    patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(compiler_of_cuda, "compiled", lambda text, _: f"{len(text)}".encode())
     patch.setattr(_cuda, "refusal", lambda *_: None)
 
@@ -463,6 +464,7 @@ def install_for_torch(patch: pytest.MonkeyPatch) -> None:
         return "a gradient is asked for" if torch.is_grad_enabled() and any(x.requires_grad for x in xs) else None
 
     forget(patch)
+    patch.setattr(_cpu, "on_cpu", lambda *_: False)
     patch.setattr(_cuda, "refusal", refusal)
     patch.setattr(_cuda, "layout", lambda _, x: (x.stride(), x.data_ptr() & 15))
     patch.setattr(_cuda, "plain", lambda _, x: x.resolve_conj())

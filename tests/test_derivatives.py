@@ -161,8 +161,8 @@ class TestTorch:
     def test_other_operators(self, backend, run, method, rng):
         arrays = self.arrays(backend, rng, (2, 5))
         for op in ("maximum", "logaddexp"):
-            if method == "kernel":
-                with pytest.raises(parprims.MethodRefused, match="gradient" if backend.cuda else "CUDA"):
+            if method == "kernel" and backend.cuda:
+                with pytest.raises(parprims.MethodRefused, match="gradient"):
                     parprims.scan(arrays[0].requires_grad_(), op, method=method)
                 continue
             self.check(lambda x, op=op: run(parprims.scan, x, op, method=method), arrays, twice=False)
@@ -254,7 +254,7 @@ class TestTorch:
 
         function = torch.func.vmap(torch.func.grad(total, argnums=(0, 1, 2)))
         if method == "kernel":
-            with pytest.raises(parprims.MethodRefused, match=r"torch\.func" if backend.cuda else "CUDA"):
+            with pytest.raises(parprims.MethodRefused, match=r"torch\.func" if backend.kernels else "CUDA"):
                 function(*map(backend.asarray, (a, b, initial, g)))
             return
         compare(backend, function(*map(backend.asarray, (a, b, initial, g))), expected, allowed, "float64")

@@ -534,10 +534,16 @@ class TestTransforms:
         assert torch.autograd.gradcheck(lambda x: run(parprims.sum, x, axis=0, method=method), (x,))
         assert torch.autograd.gradcheck(lambda x: run(parprims.prod, x, axis=1, method=method), (x,))
 
-    def test_gradient_refuses_the_kernel(self, backend, rng):
+    def test_gradient_by_the_kernel(self, backend, rng):
+        """A kernel for GPUs refuses, one for CPUs has the derivative of the operations."""
         if not backend.name.startswith("torch"):
             pytest.skip("PyTorch only")
         x = backend.asarray(rng.standard_normal(5)).requires_grad_()
+        if backend.kernels and not backend.cuda:
+            parprims.prod(x, method="kernel").backward()
+            expected = np.prod(backend.to_numpy(x)) / backend.to_numpy(x)
+            np.testing.assert_allclose(backend.to_numpy(x.grad), expected, rtol=1e-12)
+            return
         with pytest.raises(parprims.MethodRefused, match=r"gradient|CUDA device"):
             parprims.sum(x, method="kernel")
 

@@ -48,6 +48,22 @@ def solution(xp: Namespace, r: Any, run: Callable[..., Array], method: str) -> C
     return run
 
 
+def by_operations(
+    xp: Namespace,
+    arrays: tuple[Array, ...],
+    run: Callable[..., tuple[Array, ...]],
+    operations: Callable[[], Callable[..., Any]],
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like these, with the derivative on PyTorch where one may be asked for.
+
+    It is that of the function that ``operations`` returns, which computes the same by operations of the library.
+    """
+    if array_api_compat.is_torch_namespace(xp) and _rules(xp).wanted(arrays):
+        differentiable: Callable[..., tuple[Array, ...]] = _rules(xp).by_operations(run, operations())
+        return differentiable
+    return run
+
+
 def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the scan by a method, with its derivative where one may be asked for."""
     rules = _rules(xp)

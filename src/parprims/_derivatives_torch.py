@@ -11,7 +11,7 @@ import torch
 
 from parprims import _derivatives, _matmul, _recurrence, _scan
 from parprims._arrays import Array, Namespace
-from parprims._dispatch import Methods
+from parprims._dispatch import Methods, unwatched
 from parprims._sorting import Sorting
 from parprims._tridiagonal_system import ends_cleared
 
@@ -36,10 +36,49 @@ def solution(solve: Callable[..., Array], shape: tuple[int, ...], *options: Any)
     """
 
     def run(a: Array, b: Array, *initial: Array) -> Array:
-        a, b = (x if x.shape == shape else x.expand(shape) for x in (a, b))
-        return _Recurrence.apply(solve, options, a, b, *initial)
+        whole = (x if x.shape == shape else x.expand(shape) for x in (a, b))
+        return _Recurrence.apply(lambda _a, _b, *initial: solve(a, b, *initial), options, *whole, *initial)
 
     return run
+
+
+def by_operations(
+    run: Callable[..., tuple[Array, ...]], operations: Callable[..., Any]
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays with the derivative that operations have, which compute the same."""
+    return lambda *arrays: _ByOperations.apply(run, operations, *arrays)
+
+
+class _ByOperations(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, run: Callable[..., tuple[Array, ...]], operations: Callable[..., Any], *arrays: Array
+    ) -> tuple[Array, ...]:
+        ctx.save_for_backward(*arrays)
+        ctx.set_materialize_grads(False)
+        ctx.operations = operations
+        return run(*arrays)
+
+    @staticmethod
+    def backward(ctx: Any, *gs: Array | None) -> tuple[Array | None, ...]:
+        again, asked_for = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
+        with torch.enable_grad(), unwatched():
+            arrays = [
+                x if not asked else x.view_as(x) if again else x.detach().requires_grad_()
+                for x, asked in zip(ctx.saved_tensors, asked_for, strict=True)
+            ]
+            ys = ctx.operations(*arrays)
+        pairs = zip(ys if isinstance(ys, tuple) else (ys,), gs, strict=True)
+        known = [(y, g) for y, g in pairs if g is not None and y.requires_grad]
+        leaves = [x for x, asked in zip(arrays, asked_for, strict=True) if asked]
+        by = iter(
+            torch.autograd.grad(
+                [y for y, _ in known], leaves, [g for _, g in known], create_graph=again, allow_unused=True
+            )
+            if known
+            else [None] * len(leaves)
+        )
+        return None, None, *[next(by) if asked else None for asked in asked_for]
 
 
 def extremum(methods: Methods, method: str, xp: Namespace, r: Any) -> Array:

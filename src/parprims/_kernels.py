@@ -13,19 +13,19 @@ from parprims._dispatch import Checked, Method
 def by_device(gpu: Method, cpu: Method) -> Method:
     """Return the method that is one where the arrays are in the memory of a CPU, and the other elsewhere."""
 
-    def of(xp: Namespace) -> Method:
-        return cpu if _cpu.on_cpu(xp) else gpu
+    def of(xp: Namespace, call: Checked) -> Method:
+        return cpu if _cpu.on_cpu(xp, call.arrays) else gpu
 
     def slower(xp: Namespace, call: Checked) -> str | None:
-        found = of(xp).slower
+        found = of(xp, call).slower
         return None if found is None else found(xp, call)
 
     def refusal(xp: Namespace, call: Checked) -> str | None:
-        found = of(xp).refusal
+        found = of(xp, call).refusal
         return None if found is None else found(xp, call)
 
     def prepare(xp: Namespace, call: Checked) -> Callable[..., Any]:
-        return of(xp).prepare(xp, call)
+        return of(xp, call).prepare(xp, call)
 
     assert gpu.derivative is cpu.derivative
     return Method(prepare, refusal, slower, gpu.derivative)

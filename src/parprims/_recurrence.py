@@ -86,8 +86,8 @@ def linear_recurrence(
     times that for complex numbers). 16-bit floats are computed in float32 and rounded once; integers are exact.
     Special values: an infinity or NaN in b, or in a, makes that element and all after it infinite or NaN.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays; NumPy's by Numba), native (JAX; BLAS on NumPy with SciPy and PyTorch's CPU, or steps
-    along many lines side by side), array.
+    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; BLAS on NumPy
+    with SciPy and PyTorch's CPU, or steps along many lines side by side), array.
     Derivatives: by a, b and initial on PyTorch and JAX, by every method.
     Memory, overflow, reference and more: docs/linear_recurrence.md and docs/libraries.md.
 
@@ -194,7 +194,7 @@ _METHODS = Methods(
     "linear_recurrence",
     kernel=by_device(
         Method(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
-        Method(_scan_cpu.prepare, _scan_cpu.refusal, derivative=_derivatives.solution),
+        Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower, derivative=_derivatives.solution),
     ),
     native=Method(_recurrence_array.prepare_native, _recurrence_array.native_refusal, derivative=_derivatives.solution),
     array=Method(directly(_recurrence_array.array), derivative=_derivatives.solution),

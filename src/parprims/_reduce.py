@@ -99,8 +99,9 @@ def reduce(
     kernel (64 in a row of up to 2^28), each of which owes half a unit in the last place of sum |x|; 16-bit floats are
     combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays; NumPy's by Numba; auto leaves it where the library has the operator and is as fast),
-    native (operators the library has), array. Derivatives are those of the library, by array and native.
+    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU; auto leaves it where the
+    library has the operator and is as fast), native (operators the library has), array. Derivatives are those of the
+    library, by array and native, and by kernel on PyTorch's CPU.
     Memory, reference and more: docs/reduce.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 
     Examples

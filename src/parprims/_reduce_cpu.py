@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu
+from parprims import _cpu, _derivatives
 from parprims._arrays import Array, Namespace, mode
 from parprims._dispatch import directly
+from parprims._elements import flattened
 from parprims._lasting import lasting_key
 from parprims._layout import fold
 from parprims._memo import Memo
-from parprims._reduce_array import array, native_refusal
+from parprims._reduce_array import array, native_refusal, prepare_native
 from parprims._reduction import Reduction, Traced, assembled, dtype_names, traced, with_initial
 from parprims._trace import Untraceable
 
@@ -132,7 +133,7 @@ def _plan(
 
 def refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal()
+    reason = _cpu.refusal(xp, r.arrays, differentiable=True)
     if reason is not None:
         return reason
     try:
@@ -146,7 +147,7 @@ def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if native_refusal(xp, r) is None:
         return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
-    return None
+    return _cpu.slower(xp, math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
@@ -157,6 +158,13 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     code = _traced(xp, r)
     outputs = _outputs(code, r)
     run = _prepare_totals(code, outputs, r)
+
+    def operations() -> Callable[..., Any]:
+        totals = dataclasses.replace(r, initial=None, dtypes=tuple([getattr(xp, one) for one in outputs]))
+        compute = prepare_native if native_refusal(xp, totals) is None else directly(array)
+        return lambda *arrays: tuple(flattened(compute(xp, totals)(*arrays))[0])
+
+    run = _derivatives.by_operations(xp, r.arrays, run, operations)
     if r.initial is not None:
         return with_initial(xp, r, code, run)
     if code.structure is None and code.single:
@@ -169,7 +177,7 @@ def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Cal
     hosts = tuple([_cpu.host(x) for x in r.arrays])
     plan = _plan(code, outputs, r, hosts)
     if plan is not None:
-        return _cpu.runner(plan, [_cpu.reader(x) for x in r.arrays])
+        return _cpu.runner(plan, r.arrays)
     # No (outer, n, inner) fits the arrays, but one does copies that have the axes last.
     kept = tuple([axis for axis in range(len(r.shape)) if axis not in r.axes])
     order = kept + r.axes
@@ -184,4 +192,4 @@ def _prepare_totals(code: Traced, outputs: tuple[str, ...], r: Reduction) -> Cal
     )
     assert plan is not None
     plan = dataclasses.replace(plan, outputs=tuple([(r.result_shape, dtype) for dtype in outputs]))
-    return _cpu.runner(plan, [lambda x: copied(x).reshape(-1)] * len(copies))
+    return _cpu.runner(plan, r.arrays, [lambda x: copied(x).reshape(-1)] * len(copies))

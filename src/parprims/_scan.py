@@ -87,8 +87,9 @@ def scan(
     and n / 256 + 100 by kernel on a GPU (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in
     the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
-    Methods: kernel (CUDA arrays; NumPy's by Numba), native (operators the library can scan with; any on JAX), array.
-    Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method.
+    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (operators the
+    library can scan with; any on JAX), array.
+    Derivatives: of add, multiply and affine, on PyTorch and JAX, by every method that takes the arrays.
     Memory, reference and more: docs/scan.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 
     Examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -92,16 +93,26 @@ def _torch_maker() -> Callable[[Array, bool], Signature]:
 
 
 def _torch_switched() -> Callable[[], bool]:
+    autocast, observed = sys.modules["torch"]._C._is_any_autocast_enabled, torch_observed()
+    return lambda: autocast() or observed()
+
+
+@functools.cache
+def torch_observed() -> Callable[[], bool]:
+    """Return what tells whether a transformation, a compiler or another observer is to see PyTorch's operations.
+
+    None of them sees what is done to the memory of a tensor without an operation.
+    """
     torch: Any = sys.modules["torch"]
-    compiling, autocast = torch.compiler.is_compiling, torch._C._is_any_autocast_enabled
-    transformed, forward_ad = torch._C._are_functorch_transforms_active, torch.autograd.forward_ad
-    tracing, modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack  # which see no more than operations
+    compiling, forward_ad = torch.compiler.is_compiling, torch.autograd.forward_ad
+    transformed, tracing = torch._C._are_functorch_transforms_active, torch._C._is_tracing
+    modes = torch._C._len_torch_dispatch_stack
 
-    def switched() -> bool:
-        found: bool = autocast() or transformed() or forward_ad._current_level >= 0 or compiling()
-        return found or tracing() or modes() > 0
+    def observed() -> bool:
+        found: bool = transformed() or forward_ad._current_level >= 0 or compiling() or tracing() or modes() > 0
+        return found
 
-    return switched
+    return observed
 
 
 def _jax_maker() -> Callable[[Array, bool], Signature]:

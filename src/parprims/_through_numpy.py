@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_name, library
+from parprims._signature import torch_observed
 
 _SHARED = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -28,14 +29,7 @@ def in_numpy(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
         return library(xp) == "numpy"
     import torch
 
-    observed = (
-        torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch.compiler.is_compiling()
-        or torch._C._is_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0
-    )
-    return not observed and all(
+    return not torch_observed()() and all(
         type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cpu" for x in arrays
     )
 

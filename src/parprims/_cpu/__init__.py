@@ -4,9 +4,8 @@ A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes 
 """
 
 from parprims._cpu import text
-from parprims._cpu.compiler import refusal
 from parprims._cpu.language import NUMBA, register_type
-from parprims._cpu.memory import first, host, on_cpu, reader, strides
+from parprims._cpu.memory import first, host, on_cpu, reader, refusal, slower, strides
 from parprims._cpu.plan import Launch, Plan, runner
 from parprims._cpu.text import View
 
@@ -22,6 +21,7 @@ __all__ = [
     "refusal",
     "register_type",
     "runner",
+    "slower",
     "strides",
     "text",
 ]

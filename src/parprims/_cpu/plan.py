@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array
+from parprims._arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import memory_type, register_type
@@ -71,30 +71,36 @@ class Plan:
         """Return the whole text of one kernel."""
         launch = self.launches[at]
         read = [self.inputs] if self.starts is None else [self.inputs, self.starts]
-        written = [[memory_type(dtype) for _, dtype in self.outputs]]
+        written = [tuple([memory_type(dtype) for _, dtype in self.outputs])]
         if self.scratch:
-            written.append([register_type(dtype) for _, dtype in self.scratch])
-        groups = [[memory_type(dtype) for dtype in group if launch.reads] for group in read]
-        return text.kernel(launch.name, self.texts, groups, written)
+            written.append(tuple([register_type(dtype) for _, dtype in self.scratch]))
+        groups = [tuple([memory_type(dtype) for dtype in group if launch.reads]) for group in read]
+        return text.kernel(launch.name, self.texts, tuple(groups), tuple(written))
 
 
-def runner(plan: Plan, readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]]) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays that does what a plan says and returns the outputs.
+def runner(
+    plan: Plan, like: Sequence[Array], readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]] | None = None
+) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like these that does what a plan says and returns the outputs.
 
-    ``readers`` make of each array one of one axis (see `memory.reader`).
+    ``readers`` make of each array one of one axis; they are those of `memory.reader` where none are given.
     """
+    readers = [memory.reader(x) for x in like] if readers is None else readers
     kernels = [(compiled(plan.text(at)), one.tasks, one.least, one.reads) for at, one in enumerate(plan.launches)]
     numbers = np.array(plan.numbers, dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
-    views = [None if dtype not in SIXTEEN_BIT_FLOATS else memory.own_dtype(dtype) for _, dtype in plan.outputs]
-    empty = np.empty
+    empty, allocate, made = (
+        np.empty,
+        memory.allocator(like[0]),
+        memory.maker(like[0], [dtype for _, dtype in plan.outputs]),
+    )
     first, tasks, least, _ = kernels[0]
     alone = len(kernels) == 1 and tasks < 2 * least
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         inputs = [read(x) for read, x in zip(readers, arrays, strict=True)]
-        outputs = [empty(shape, dtype) for shape, dtype in shapes]
+        outputs = [allocate(shape, dtype) for shape, dtype in shapes]
         others = [one.reshape(-1) for one in outputs]
         if scratch:
             others += [empty(count, dtype) for count, dtype in scratch]
@@ -103,7 +109,7 @@ def runner(plan: Plan, readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]
         else:
             for kernel, count, enough, reads in kernels:
                 _launch(kernel, count, enough, (*inputs, *others, numbers) if reads else (*others, numbers))
-        return tuple([one if view is None else one.view(view) for one, view in zip(outputs, views, strict=True)])
+        return made(outputs, arrays)
 
     return run
 

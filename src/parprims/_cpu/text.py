@@ -142,7 +142,10 @@ def numpy_type(dtype: str) -> str:
     return "bool_" if dtype == "bool" else register_type(dtype)
 
 
-def kernel(name: str, texts: Sequence[str], read: Sequence[Sequence[str]], written: Sequence[Sequence[str]]) -> str:
+@functools.lru_cache(maxsize=4096)
+def kernel(
+    name: str, texts: tuple[str, ...], read: tuple[tuple[str, ...], ...], written: tuple[tuple[str, ...], ...]
+) -> str:
     """Return the text of a module with one kernel: the function of a name in texts.
 
     It takes groups of arrays that it reads and groups that it writes, of these types in memory, then numbers, and which

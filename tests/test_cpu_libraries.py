@@ -1,0 +1,276 @@
+"""Kernels for CPUs on PyTorch's tensors and JAX's arrays: their own memory, NumPy's bits, and what is refused."""
+
+import concurrent.futures
+import importlib.util
+
+import numpy as np
+import pytest
+
+import parprims
+
+pytest.importorskip("numba")
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int64", "complex64")
+SHAPES = ((1,), (70_001,), (3, 700), (31, 33, 5))
+
+
+@pytest.fixture(params=["torch", "jax"])
+def library(request):
+    """The library of arrays under test, as (its own arrays of NumPy's, NumPy's of its own)."""
+    name = request.param
+    if name not in (request.config.getoption("--backend") or ["torch", "jax"]):
+        pytest.skip(f"{name} is not asked for")
+    return pytest.importorskip(name), *(_torch() if name == "torch" else _jax())
+
+
+def _torch():
+    import torch
+
+    def own(x):
+        if x.dtype.name == "bfloat16":
+            return torch.from_numpy(x.view(np.uint16).copy()).view(torch.bfloat16)
+        return torch.from_numpy(x.copy())
+
+    def back(x):
+        assert type(x) is torch.Tensor
+        if x.dtype == torch.bfloat16:
+            import ml_dtypes
+
+            return x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+        return x.detach().numpy()
+
+    return own, back
+
+
+def _jax():
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    return jax.numpy.asarray, np.asarray
+
+
+def values(shape, dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    return (3 * np.random.default_rng(list(shape)).standard_normal(shape)).astype(dtype)
+
+
+CALLS = {
+    "sum": parprims.sum,
+    "cumulative_sum": parprims.cumulative_sum,
+    "linear_recurrence": lambda x, **options: parprims.linear_recurrence(x, x, **options),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_bits_of_numpy(library, dtype):
+    _, own, back = library
+    for name, call in CALLS.items():
+        for shape in SHAPES:
+            x = values(shape, dtype)
+            for axis in range(len(shape)):
+                for _ in range(2):  # the second call is a prepared one
+                    expected, found = (call(one, axis=axis, method="kernel") for one in (x, own(x)))
+                    found = back(found)
+                    assert found.dtype == expected.dtype, name
+                    assert found.shape == expected.shape, name
+                    assert found.tobytes() == expected.tobytes(), name
+
+
+def test_nothing_is_copied(library):
+    """What a kernel is given is the memory of the array, and what it writes that of the result."""
+    module, own, back = library
+    from parprims._cpu import memory
+
+    for dtype in DTYPES:
+        x = own(values((50, 7), dtype))
+        address = x.data_ptr() if module.__name__ == "torch" else x.unsafe_buffer_pointer()
+        assert memory.host(x).ctypes.data == address
+        assert memory.reader(x)(x).ctypes.data == address
+        bits = memory.host(x)
+        made = memory.allocator(x)(bits.shape, bits.dtype)
+        made[...] = bits
+        (result,) = memory.maker(x, [dtype])([made], (x,))
+        assert back(result).tobytes() == bits.tobytes()
+        address = result.data_ptr() if module.__name__ == "torch" else result.unsafe_buffer_pointer()
+        assert made.ctypes.data == address
+
+
+def test_arguments_stay_as_they_are(library):
+    _, own, back = library
+    x = values((64, 2000), "float64")
+    given = own(x)
+    parprims.linear_recurrence(given, given, axis=0, method="kernel")
+    parprims.reduce((given, given), "affine", axis=1, method="kernel")
+    np.testing.assert_array_equal(back(given), x)
+
+
+def test_many_threads_call_at_once(library):
+    _, own, back = library
+    given = own(values((64, 40_000), "float64"))
+    expected = back(parprims.cumulative_sum(given, axis=1, method="kernel"))
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda _: parprims.cumulative_sum(given, axis=1, method="kernel"), range(32)):
+            np.testing.assert_array_equal(back(found), expected)
+
+
+def test_auto_takes_the_faster(library):
+    module, own, _ = library
+    op = parprims.Operator(lambda earlier, later: earlier * 0.25 + later, name="decay")
+    large, small = own(values((1024, 128), "float64")), own(values((4, 4), "float64"))
+    for x, other in ((large, "kernel"), (small, "kernel" if module.__name__ == "torch" else "native")):
+        for call in (lambda x: parprims.scan(x, op, axis=0), lambda x: parprims.linear_recurrence(x, x, axis=0)):
+            with parprims.explain() as calls:
+                call(x)
+            assert calls[0].method == other
+    with parprims.explain() as calls:
+        parprims.cumulative_sum(large, axis=0)
+        parprims.cumulative_sum(small, axis=0)
+        parprims.sum(large)
+    assert [one.method for one in calls] == ["kernel", "native", "native"]
+
+
+# ---- PyTorch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch(request):
+    if "torch" not in (request.config.getoption("--backend") or ["torch"]):
+        pytest.skip("torch is not asked for")
+    return pytest.importorskip("torch")
+
+
+def test_tensors_of_any_strides(torch):
+    whole = torch.from_numpy(values((12, 14, 16), "float64"))
+    halves = whole.to(torch.bfloat16)
+    for x in (whole.mT, whole[:, ::2, 3], whole[1:, 2:7:2, ::3], whole[0, 0].expand(4, 16), whole.permute(2, 0, 1)):
+        for axis in range(x.ndim):
+            for call in CALLS.values():
+                expected = call(x.numpy(), axis=axis, method="kernel")
+                np.testing.assert_array_equal(call(x, axis=axis, method="kernel").numpy(), expected)
+    torch.testing.assert_close(
+        parprims.cumulative_sum(halves[:, ::2].mT, axis=0, method="kernel"),
+        parprims.cumulative_sum(halves[:, ::2].mT.contiguous(), axis=0, method="kernel"),
+        rtol=0,
+        atol=0,
+    )
+    z = torch.from_numpy(values((5, 9), "complex64"))
+    for seen in (z.conj(), z.imag, z.conj().imag):  # whose elements memory holds otherwise
+        expected = parprims.sum(seen.resolve_conj().resolve_neg().clone(), method="kernel")
+        assert parprims.sum(seen, method="kernel") == expected
+
+
+def test_bytes_at_odd_addresses(torch):
+    memory = bytearray(8 * 10 + 1)
+    x = torch.frombuffer(memory, dtype=torch.float64, offset=1) if hasattr(torch, "frombuffer") else None
+    x[:] = torch.arange(10.0)
+    assert parprims.sum(x, method="kernel") == 45
+    assert parprims.cumulative_sum(x, method="kernel")[-1] == 45
+
+
+OWN = parprims.Operator(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), components=2, identity=(1, 0))
+DIFFERENTIABLE = {
+    "sum": lambda a, b, **m: parprims.sum(a * b, axis=0, **m),
+    "max": lambda a, b, **m: parprims.max(a, axis=0, **m) + b,
+    "reduce": lambda a, b, **m: parprims.reduce((a, b), OWN, axis=1, **m)[1],
+    "map_reduce": lambda a, b, **m: parprims.map_reduce(lambda x, y: x * y, a, b, op="logaddexp", axis=1, **m),
+    "initial": lambda a, b, **m: parprims.reduce(a, "logaddexp", axis=0, initial=b[0], **m),
+    "scan": lambda a, b, **m: parprims.scan((a, b), OWN, axis=1, exclusive=True, **m)[1],
+    "cummax": lambda a, b, **m: parprims.scan(a, "maximum", axis=0, initial=b[0], **m),
+    "cumulative_sum": lambda a, b, **m: parprims.cumulative_sum(a + b, axis=0, **m),
+    "linear_recurrence": lambda a, b, **m: parprims.linear_recurrence(a, b, axis=1, initial=a[:, 0], **m),
+    "constant": lambda a, b, **m: parprims.linear_recurrence(a[0, 0], b, axis=1, **m),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_derivatives_by_the_kernel(torch, name):
+    """They are those of the array form, of first and second order, where one array or both want one."""
+    function = DIFFERENTIABLE[name]
+    given = [torch.from_numpy(values((3, 4), "float64") + at) for at in range(2)]
+
+    def derivatives(method, wanted):
+        a, b = (x.clone().requires_grad_(one) for x, one in zip(given, wanted, strict=True))
+        leaves = [x for x in (a, b) if x.requires_grad]
+        y = torch.sin(function(a, b, method=method)).sum()
+        first = torch.autograd.grad(y, leaves, create_graph=True, materialize_grads=True)
+        total = sum((one * one).sum() for one in first)
+        second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
+        return y, first, second
+
+    for wanted in ((True, True), (True, False)):
+        torch.testing.assert_close(derivatives("kernel", wanted), derivatives("array", wanted))
+
+
+def test_observers_of_pytorch(torch):
+    """Where an observer is to see operations the kernel refuses, and auto computes by operations."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.from_numpy(values((4, 50), "float64"))
+    op = parprims.Operator(lambda earlier, later: earlier + later, name="plus")
+
+    def function(x, method="auto"):
+        return parprims.scan(x, op, axis=-1, method=method)
+
+    expected = function(x)
+    for observed in (torch.func.vmap, lambda f: make_fx(f)(x), lambda f: torch.jit.trace(f, x)):
+        with pytest.raises(parprims.MethodRefused, match=r"a transformation of torch\.func, a forward derivative or"):
+            observed(lambda x: function(x, "kernel"))(x)
+        torch.testing.assert_close(observed(function)(x), expected)
+    traced = make_fx(function)(x)
+    torch.testing.assert_close(traced(x + 1), function(x + 1))  # nothing of x has become a constant
+
+
+def test_nodes_of_compiled_programs(torch):
+    torch._dynamo.reset()
+    x = torch.from_numpy(values((3, 50), "float64"))
+    compiled = torch.compile(
+        lambda x: parprims.linear_recurrence(x, x, axis=0, method="kernel"), backend="aot_eager", fullgraph=True
+    )
+    with parprims.explain() as calls:
+        found = compiled(x)
+    assert [one.method for one in calls] == ["kernel"]
+    torch.testing.assert_close(found, parprims.linear_recurrence(x, x, axis=0, method="kernel"), rtol=0, atol=0)
+
+
+# ---- JAX --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def jax(request):
+    if "jax" not in (request.config.getoption("--backend") or ["jax"]):
+        pytest.skip("jax is not asked for")
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX")
+def test_arrays_without_values(jax):
+    """Inside jit, vmap and grad the kernel refuses."""
+    x = jax.numpy.asarray(values((4, 5), "float64"))
+
+    def total(x):
+        return parprims.linear_recurrence(x, x, method="kernel").sum()
+
+    for transformed in (jax.jit(total), jax.vmap(total), jax.grad(total)):
+        with pytest.raises(parprims.MethodRefused, match="JAX has no CUDA device"):
+            transformed(x)
+
+
+def test_results_are_where_the_arrays_are(jax):
+    x = jax.numpy.arange(10.0)
+    assert not parprims.cumulative_sum(x, method="kernel").committed
+    there = jax.device_put(x, jax.devices("cpu")[0])
+    found = parprims.cumulative_sum(there, method="kernel")
+    assert found.committed
+    assert found.devices() == there.devices()
+    with jax.transfer_guard("disallow_explicit"):
+        assert parprims.cumulative_sum(there, method="kernel").shape == (10,)
+
+
+def test_meshes_are_refused(jax):
+    mesh = jax.make_mesh((1,), ("i",), devices=jax.devices("cpu")[:1])
+    x = jax.device_put(jax.numpy.arange(8.0), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+    with pytest.raises(parprims.MethodRefused, match="a mesh of devices"):
+        parprims.cumulative_sum(x, method="kernel")
