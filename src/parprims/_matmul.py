@@ -570,6 +570,7 @@ _METHODS = Methods(
     kernel=by_device(
         Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
         Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product),
+        numpy_alone=True,
     ),
     array=Method(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
 )

@@ -253,9 +253,9 @@ def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(_xp: Namespace, p: Any) -> str | None:
+def refusal(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal()
+    reason = _cpu.refusal(xp, p.arrays)
     if reason is not None:
         return reason
     if p.kernel is not None:
@@ -313,9 +313,8 @@ def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
         return nothing
     names = [dtype_name(x.dtype) for x in p.arrays]
     cut = _cut(p, names, [_cpu.host(x) for x in p.arrays])
-    readers = [_cpu.reader(x) for x in p.arrays]
     if cut.swapped:
-        run = _cpu.runner(_plan(p, names[::-1], cut), readers[::-1])
+        run = _cpu.runner(_plan(p, names[::-1], cut), p.arrays[::-1])
         return lambda a, b: run(b, a)[0]
-    run = _cpu.runner(_plan(p, names, cut), readers)
+    run = _cpu.runner(_plan(p, names, cut), p.arrays)
     return lambda a, b: run(a, b)[0]

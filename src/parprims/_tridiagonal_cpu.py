@@ -218,9 +218,9 @@ def _plan(
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def refusal(_: Namespace, s: System) -> str | None:
+def refusal(xp: Namespace, s: System) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal()
+    reason = _cpu.refusal(xp, s.arrays)
     dtype = dtype_name(s.rhs.dtype)
     if reason is None and dtype not in LAPACK:
         return f"the kernel does not compute in {dtype}"
@@ -256,7 +256,7 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
     columns = len(s.shape) > len(s.rows)
     plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns)
     if plan is not None:
-        run = _cpu.runner(plan, [_cpu.reader(x) for x in s.arrays])
+        run = _cpu.runner(plan, s.arrays)
         if columns:
             return lambda *arrays: np.moveaxis(run(*arrays)[0], -1, 0)
         return lambda *arrays: run(*arrays)[0]
@@ -268,5 +268,5 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
     copies = [copied(x) for x in s.arrays]
     plan = _plan(s, copies[0].shape, -1, copies, columns=False)
     assert plan is not None
-    run = _cpu.runner(plan, [lambda x: copied(x).reshape(-1)] * 4)
+    run = _cpu.runner(plan, s.arrays, [lambda x: copied(x).reshape(-1)] * 4)
     return lambda *arrays: np.moveaxis(run(*arrays)[0], -1, axis)
