@@ -28,6 +28,7 @@ WHOLE = "sm_90"
 # Kernels that may spill, by the beginning of their name, with the reason.
 _OCCUPANCY = "up to 40 bytes, the price the compiler pays to fit one more block on a multiprocessor"
 SPILLS = {
+    "histogram::count_bins<int, double, long long, true, false>": _OCCUPANCY,
     "reduce_rows<256, 4, 16, Op> multiply int8": _OCCUPANCY,
     "reduce_rows<512, 4, 16, Op> maximum int8": _OCCUPANCY,
     "reduce_rows<512, 4, 16, Op> maximum uint8": _OCCUPANCY,
