@@ -655,7 +655,9 @@ def write_results(
     ran = set(ran)
     kept = json.loads(path.read_text())["records"] if path.exists() else []
     kept = [one for one in kept if not ran & {one["primitive"], (one["primitive"], one.get("case"))}]
-    lines = [json.dumps(one) for one in [*kept, *({"commit": head["commit"], **one} for one in records)]]
+    found = [*kept, *({"commit": head["commit"], **one} for one in records)]
+    order = list(dict.fromkeys(one["primitive"] for one in found))
+    lines = [json.dumps(one) for one in sorted(found, key=lambda one: order.index(one["primitive"]))]
     path.parent.mkdir(parents=True, exist_ok=True)
     body = ",\n    ".join(lines)
     path.write_text(

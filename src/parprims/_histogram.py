@@ -403,7 +403,7 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/nvidia-h200.json",
         multiprocessors=132,
         threads=256,
         blocks=8 * 132,
