@@ -14,7 +14,7 @@ nox.options.reuse_venv = "yes"
 PROJECT = nox.project.load_toml("pyproject.toml")
 
 # How the tests of a backend install the package.
-BACKENDS = {"numpy": ".[cpu]", "array-api-strict": ".", "jax": ".[jax]", "torch": "."}
+BACKENDS = {"numpy": ".[cpu]", "array-api-strict": ".", "jax": ".[jax]", "torch": ".[cpu]"}
 GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[jax-cuda13]"}
 if shutil.which("nvidia-smi"):
     BACKENDS |= GPU_BACKENDS
@@ -51,6 +51,15 @@ def lowest(session: nox.Session) -> None:
     requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
     session.install("-e", ".", *_group("test"), *requirements)
     session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *PARALLEL, *session.posargs)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Run the suite on NumPy, and on JAX what depends most on its release, with the releases that this Python gets."""
+    session.install("-e", BACKENDS["jax"], *_group("test"))
+    releases = ["tests/test_derivatives.py", "tests/test_operators.py"]
+    for backend, suite in (("numpy", ["-m", "not once"]), ("jax", releases)):
+        session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite)
 
 
 @nox.session
