@@ -19,8 +19,10 @@ GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[ja
 if shutil.which("nvidia-smi"):
     BACKENDS |= GPU_BACKENDS
 
-# One process for each core.
+# One process for each core, and one thread of BLAS in each: more of them wait for each other by spinning, which takes
+# up to thirty times as long.
 PARALLEL = ["-n", "auto", "--dist", "worksteal"]
+ALONE = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def _group(name: str) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ def tests(session: nox.Session, backend: str) -> None:
     session.install("-e", BACKENDS[backend], *_group("test"), *(_group("torch-cpu") if backend == "torch" else ()))
     # One process for each core, but one alone on a GPU.
     options = ["--promise", "kernel"] if backend in GPU_BACKENDS else PARALLEL
-    session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs)
+    session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs, env=ALONE)
 
 
 @nox.session(venv_backend="none" if shutil.which("nvidia-smi") else None)
@@ -50,7 +52,7 @@ def lowest(session: nox.Session) -> None:
     """Run the suite on NumPy with the lowest release of every requirement that pyproject.toml allows."""
     requirements = [one.replace(">=", "==") for one in PROJECT["project"]["dependencies"]]
     session.install("-e", ".", *_group("test"), *requirements)
-    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *PARALLEL, *session.posargs)
+    session.run("pytest", "-q", "--backend", "numpy", "--promise", "numpy", *PARALLEL, *session.posargs, env=ALONE)
 
 
 @nox.session
@@ -59,7 +61,7 @@ def newest(session: nox.Session) -> None:
     session.install("-e", BACKENDS["jax"], *_group("test"))
     releases = ["tests/test_derivatives.py", "tests/test_operators.py"]
     for backend, suite in (("numpy", ["-m", "not once"]), ("jax", releases)):
-        session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite)
+        session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite, env=ALONE)
 
 
 @nox.session
@@ -91,7 +93,7 @@ def emulate(session: nox.Session) -> None:
     session.install("-e", ".", *_group("test"))
     promises = ["--promise", "emulated", "--promise", "kernel"]
     suite = session.posargs or ["-m", "sanitize or emulator"]
-    session.run("pytest", "-q", *PARALLEL, "--backend", "emulated", *promises, *suite)
+    session.run("pytest", "-q", *PARALLEL, "--backend", "emulated", *promises, *suite, env=ALONE)
 
 
 @nox.session
@@ -108,7 +110,7 @@ def trust(session: nox.Session) -> None:
     tmp = Path(session.create_tmp()).absolute()
     usual = [word for name in ("numpy", "array-api-strict", "jax", "torch") for word in ("--backend", name)]
     for name, words in (("cpu", usual), ("emulated", ["--backend", "emulated", "-m", "sanitize or emulator"])):
-        session.run("pytest", "-q", *PARALLEL, *words, "--record-errors", str(tmp / name), *session.posargs)
+        session.run("pytest", "-q", *PARALLEL, *words, "--record-errors", str(tmp / name), *session.posargs, env=ALONE)
     session.run("python", "-m", "tests.trust", str(tmp / "cpu"), str(tmp / "emulated"))
 
 
