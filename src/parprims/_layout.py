@@ -6,6 +6,7 @@ The functions here take several arrays of one (broadcast) shape, for a kernel ha
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
@@ -65,6 +66,35 @@ def around(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) ->
     """Return the axes before one axis and those behind it, each merged."""
     axes = [(length, tuple([steps[at] for steps in strides])) for at, length in enumerate(shape)]
     return merged(axes[:axis]), merged(axes[axis + 1 :])
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The axes around one axis of several arrays, as (high, low, axis, inner), with one stride in each array.
+
+    There are ``high`` times ``low`` times ``inner`` lines along the axis. ``upward``, ``downward``, ``along`` and
+    ``across`` are the strides along the four.
+    """
+
+    high: int
+    low: int
+    inner: int
+    upward: tuple[int, ...]
+    downward: tuple[int, ...]
+    along: tuple[int, ...]
+    across: tuple[int, ...]
+
+
+def lines_along(shape: Sequence[int], axis: int, strides: Sequence[Sequence[int]]) -> Lines | None:
+    """Return the lines along an axis, or None if the other axes do not merge into so few."""
+    before, behind = around(shape, axis, strides)
+    nothing: Axis = (1, (0,) * len(strides))
+    inner, across = behind.pop() if behind else nothing
+    kept = before + behind
+    if len(kept) > 2:
+        return None
+    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
+    return Lines(high, low, inner, upward, downward, tuple([steps[axis] for steps in strides]), across)
 
 
 def is_aligned(address: int, strides: Iterable[int], vector: int, itemsize: int) -> bool:

@@ -12,7 +12,7 @@ from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
 from parprims._arrays import Array, Namespace, dtype_name, is_jax, library, mode, ring_dtype
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
-from parprims._layout import around, broadcast_strides, row_major
+from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._memo import Memo
 from parprims._operators import check_components
 from parprims._recurrence_array import Recurrence
@@ -122,14 +122,10 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
     made = slice(count, count + len(dtypes))
     strides = [broadcast_strides(_cpu.strides(x), x.shape, len(result)) for x in hosts]
     strides[count:count] = [row_major(result)] * len(dtypes)
-    before, behind = around(r.shape, axis, strides)
-    nothing = (1, (0,) * len(strides))
-    inner, across = behind.pop() if behind else nothing
-    kept = before + behind
-    if len(kept) > 2:
+    merged = lines_along(r.shape, axis, strides)
+    if merged is None:
         return None
-    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
-    begins, along = [_cpu.first(x) for x in hosts], [one[axis] for one in strides]
+    begins, along = [_cpu.first(x) for x in hosts], list(merged.along)
     begins[count:count] = [0] * len(dtypes)
     if r.reverse:
         for at in range(made.stop):
@@ -137,23 +133,24 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
     views = [
-        _cpu.View(kind, begins[at], (upward[at], downward[at], across[at]), along[at]) for at, kind in enumerate(kinds)
+        _cpu.View(kind, begins[at], (merged.upward[at], merged.downward[at], merged.across[at]), along[at])
+        for at, kind in enumerate(kinds)
     ]
+    outer, inner = merged.high * merged.low, merged.inner
     columns = inner >= _NARROW
     width = min(inner, _COLUMNS)
-    steps = across if columns else along
+    steps = merged.across if columns else along
     groups = views[:count], views[made], views[made.stop :]
-    lines = high * low * inner
-    tasks = high * low * -(-inner // width) if columns else lines
+    tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
     return _cpu.Plan(
-        (_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n))),),
+        (_cpu.Launch(name, tasks, -(-_LEAST * tasks // (outer * inner * n))),),
         _functions(xp, r, groups, (steps[:count], steps[made])),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         (),
-        (low, n, inner, width, *(number for one in views for number in one.numbers)),
+        (merged.low, n, inner, width, *(number for one in views for number in one.numbers)),
         starts=tuple(names[count:]),
     )
 

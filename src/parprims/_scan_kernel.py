@@ -10,7 +10,7 @@ from parprims import _cuda, _derivatives, _recurrence_array, _scan_array
 from parprims._arrays import Array, Namespace, dtype_name
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
-from parprims._layout import Layout, access, around, broadcast_strides, row_major
+from parprims._layout import Layout, access, broadcast_strides, lines_along, row_major
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, result_dtypes, working_dtypes
@@ -131,14 +131,11 @@ def make_plan(
     addresses = [address for _, address in layouts[:inputs]] + [0] * len(special.outputs)
     strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
     strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
-    before, behind = around(shape, axis, strides)
-    nothing = (1, (0,) * len(strides))
-    inner, across = behind.pop() if behind else nothing
-    kept = before + behind
-    if len(kept) > 2:
+    merged = lines_along(shape, axis, strides)
+    if merged is None:
         return None
-    (high, upward), (low, downward) = (nothing, nothing, *kept)[-2:]
-    along = tuple([steps[axis] for steps in strides])
+    outer, low, inner = merged.high * merged.low, merged.low, merged.inner
+    along, across = merged.along, merged.across
     columns = inner > 1
     lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
 
@@ -146,7 +143,7 @@ def make_plan(
         return tuple([_access(at, vector) for at in range(arrays)])
 
     def _access(at: int, vector: int) -> str:
-        itemsize, others = special.itemsizes[at], [upward[at], downward[at]]
+        itemsize, others = special.itemsizes[at], [merged.upward[at], merged.downward[at]]
         if columns:
             return access(across[at], addresses[at], [*others, along[at]], vector, itemsize, backward=False)
         step, begin = (-along[at], lasts[at]) if reverse else (along[at], 0)
@@ -162,9 +159,9 @@ def make_plan(
         vector = 1
         accesses = accesses_of(vector)
     if columns:
-        work = _cut_columns(special, tuning, vector, high * low, low, read, n, inner)
+        work = _cut_columns(special, tuning, vector, outer, low, read, n, inner)
     else:
-        work = _cut_rows(special, tuning, vector, accesses, high * low, low, read, n)
+        work = _cut_rows(special, tuning, vector, accesses, outer, low, read, n)
 
     numbers = _cuda.Numbers()
 
@@ -172,8 +169,8 @@ def make_plan(
         backward = reverse and at < arrays
         return _cuda.Struct(
             _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[at] if backward else 0)),
-            numbers("high_stride", upward[at]),
-            numbers("low_stride", downward[at]),
+            numbers("high_stride", merged.upward[at]),
+            numbers("low_stride", merged.downward[at]),
             numbers("stride", -along[at] if reverse else along[at]),
             numbers("inner_stride", across[at]),
         )
