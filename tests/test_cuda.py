@@ -16,6 +16,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -921,7 +922,7 @@ class TestCache:
         def refuse(*_, **__):
             raise PermissionError("read-only file system")
 
-        monkeypatch.setattr(compiler_module.tempfile, "mkstemp", refuse)
+        monkeypatch.setattr(tempfile, "mkstemp", refuse)
         assert again() == again()
         assert len(compiler.texts) == 2
         monkeypatch.setattr(pathlib.Path, "mkdir", refuse)

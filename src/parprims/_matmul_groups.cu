@@ -143,7 +143,7 @@ struct SwizzledTile {
 };
 
 // A fence that makes ordinary writes to shared memory, copies among them, visible to the tensor cores.
-DEVICE void show_to_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void fence_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A fence between earlier accesses to registers and the products that use them.
 DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -159,7 +159,7 @@ DEVICE void wait_for_products() {
 
 // Keeps the compiler from moving reads of sums before the wait for their products.
 template <int COUNT>
-DEVICE void keep_behind(float (&sums)[COUNT]) {
+DEVICE void keep_after_wait(float (&sums)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
@@ -215,7 +215,7 @@ struct Pipeline {
                 initialize(full(stage), COPIERS);
                 initialize(empty(stage), READERS);
             }
-            show_to_tensor_cores();  // and to bulk copies
+            fence_for_tensor_cores();  // and to bulk copies
         }
         __syncthreads();  // separates the beginning of barriers from their use
     }
@@ -226,7 +226,7 @@ struct Pipeline {
     DEVICE void wait_for_tile(unsigned at) const { wait(full(at), at / STAGES % 2); }
 
     // Releases a tile, which this thread or warp does not read any more.
-    DEVICE void leave_tile(unsigned at) const {
+    DEVICE void release_tile(unsigned at) const {
         __syncwarp();
         if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));
     }
@@ -259,7 +259,7 @@ struct Pipeline {
     template <class Prepare>
     DEVICE void show(unsigned at, const Prepare& prepare) const {
         prepare(at % STAGES);
-        show_to_tensor_cores();
+        fence_for_tensor_cores();
         arrive(full(at));
     }
 };
@@ -416,18 +416,18 @@ DEVICE void multiply_by_groups(
             const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
             const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
             pipeline.wait_for_tile(at);
-            if (HOW == BY_THREADS) show_to_tensor_cores();
+            if (HOW == BY_THREADS) fence_for_tensor_cores();
             begin_products();
 #pragma unroll
             for (int k = 0; k < K; k += Fragment<KIND>::DEPTH)
                 Wgmma::multiply(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
             end_products();
             wait_for_products<1>();
-            if (tile > 0) pipeline.leave_tile(at - 1);
+            if (tile > 0) pipeline.release_tile(at - 1);
         }
         wait_for_products<0>();
-        keep_behind(sums);
-        pipeline.leave_tile(at - 1);
+        keep_after_wait(sums);
+        pipeline.release_tile(at - 1);
 
         if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
         if constexpr (C_VECTOR) {
@@ -511,7 +511,7 @@ DEVICE void multiply_floats_by_groups(
         T next[K / 2];  // this thread's numbers of the next tile; split when no product reads the registers they go to
         const auto take = [&](unsigned tile) {
             pipeline.wait_for_tile(tile);
-            if (KIND != SPLIT && HOW == BY_THREADS) show_to_tensor_cores();
+            if (KIND != SPLIT && HOW == BY_THREADS) fence_for_tensor_cores();
             load_left(next, tile);
         };
         take(at);
@@ -537,12 +537,12 @@ DEVICE void multiply_floats_by_groups(
                 end_products();
                 if (at + 1 < end) take(at + 1);
                 wait_for_products<1>();
-                keep_behind(tile);
+                keep_after_wait(tile);
 #pragma unroll
                 for (int i = 0; i < N / 2; ++i) sums[i] += tile[i];
                 wait_for_products<0>();
-                keep_behind(rest);
-                pipeline.leave_tile(at);
+                keep_after_wait(rest);
+                pipeline.release_tile(at);
             }
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) sums[i] += rest[i] * (1 / UNITS);
@@ -559,7 +559,7 @@ DEVICE void multiply_floats_by_groups(
                 const bool more = at + 1 < end;
                 if (more) take(at + 1);
                 wait_for_products<1>();
-                if (at > begin) pipeline.leave_tile(at - 1);
+                if (at > begin) pipeline.release_tile(at - 1);
                 if (more) split_left(later, next);
                 ++at;
             };
@@ -569,8 +569,8 @@ DEVICE void multiply_floats_by_groups(
                 if (at < end) multiply(x[1], x[0]);
             }
             wait_for_products<0>();
-            keep_behind(sums);
-            pipeline.leave_tile(at - 1);
+            keep_after_wait(sums);
+            pipeline.release_tile(at - 1);
         }
 
         if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
@@ -660,7 +660,7 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
                         load_x(x[0], 0, k);
                     }
                     if (next) load_y(y[(step + 1) % 2][i], i, k);
-                    if (last && i == TALL - 2) pipeline.leave_tile(at);
+                    if (last && i == TALL - 2) pipeline.release_tile(at);
 #pragma unroll
                     for (int j = 1; j < BROAD; ++j) multiply_add<KIND>(tile[i][j], x[i % 2], y[step % 2][j]);
                 }

@@ -343,23 +343,23 @@ def make_plan(
         "temporary_bytes": units * rows * columns * arithmetic.registers_bytes * cut,
     }
     parts = Pointer("temporary"), Pointer("zeroed")
-    lies: list[bool | int] = []
+    accesses: list[bool | int] = []
     for one, length in ((a, rows), (b, columns)):
-        lies += [math.gcd(one.vector, depth if one.along_k else length), one.along_k]
+        accesses += [math.gcd(one.vector, depth if one.along_k else length), one.along_k]
     if kernel == "conflict_free":
         whole = n % (16 // arithmetic.registers_bytes) == 0
         if block.threads <= 256 and arithmetic.registers_bytes == 4:
             sizes["resident_blocks"] = 2
-        own: tuple[Argument, ...] = ("Semiring", *tile, *lies, whole)
+        own: tuple[Argument, ...] = ("Semiring", *tile, *accesses, whole)
         return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if by_groups:
         # On the number of these blocks no bits depend.
         most = multiprocessors or tuned.multiprocessors
-        return _by_groups(make, tuned, most, block.stages, tile, lies, swapped, to_pack, sizes, scratch)
+        return _by_groups(make, tuned, most, block.stages, tile, accesses, swapped, to_pack, sizes, scratch)
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
-    arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *lies, n % 2 == 0)
+    arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *accesses, n % 2 == 0)
     launch = make.launch("multiply_tensor", arguments, parts, files=("_matmul_tensor.cu",), **sizes)
     return make.plan(launch, **scratch)
 
@@ -370,7 +370,7 @@ def _by_groups(
     most: int,
     stages: int,
     tile: tuple[int, ...],
-    lies: list[bool | int],
+    accesses: list[bool | int],
     swapped: bool,
     to_pack: str | None,
     sizes: dict[str, Any],
@@ -402,7 +402,7 @@ def _by_groups(
     start = ("Semiring", "Wgmma", kind, *lengths, stages, nbytes, copying)
     if arithmetic.kind == "DOUBLE":
         name = "multiply_doubles_by_groups"
-        arguments: tuple[Any, ...] = ("Semiring", kind, *lengths, stages, nbytes, *lies, n % 2 == 0)
+        arguments: tuple[Any, ...] = ("Semiring", kind, *lengths, stages, nbytes, *accesses, n % 2 == 0)
     elif size == 2:
         name, arguments = "multiply_by_groups", (*start, a.along_k, b.along_k, n % 8 == 0)
     else:

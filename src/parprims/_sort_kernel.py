@@ -361,7 +361,7 @@ class _TilesPlan:
             else Pointer("zeroed", count, bytes=_CONTROL_BYTES)
         )
         scratch = Struct(Pointer("zeroed", "Control"), counts, words)
-        keys, asked = self._on_the_way()
+        keys, asked = self._between_launches()
         source = spec.source("_sort_tiles.cu")
         first = Launch(
             source=source,
@@ -392,7 +392,7 @@ class _TilesPlan:
             temporary_bytes=self.temporary_bytes,
         )
 
-    def _on_the_way(self) -> tuple[Struct, list[Parameter]]:
+    def _between_launches(self) -> tuple[Struct, list[Parameter]]:
         """Return where launches read and write keys, and where they read and write what moves with the keys.
 
         Between launches, the keys and indices of a row are kept in the memory of its result, as far as they fit. Wide
@@ -472,8 +472,8 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 def _laid_out(xp: Namespace, arrays: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
     """Return the arrays as the kernels read them: contiguous, the axis to sort along last."""
     last = arrays[0].ndim - 1
-    turned = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
-    return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in turned])
+    moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
+    return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
 
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:

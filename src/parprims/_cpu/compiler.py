@@ -9,14 +9,13 @@ import importlib.util
 import os
 import pathlib
 import sys
-import tempfile
 import threading
 import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from parprims._cache import folder
+from parprims import _cache
 
 _LOCK = threading.RLock()
 
@@ -53,7 +52,7 @@ def _kept(text: str) -> types.ModuleType:
     for path in _places(name):
         # Numba knows code that it keeps by the time at which its text was written, so that a text is written once.
         if not path.exists():
-            _write(path, text)
+            _cache.write(path, text.encode())
         with contextlib.suppress(OSError):
             if path.read_text(encoding="utf-8") == text:
                 return _run(text, name, path, cached=True)
@@ -61,22 +60,13 @@ def _kept(text: str) -> types.ModuleType:
 
 
 def _places(name: str) -> list[pathlib.Path]:
-    found = folder()
+    found = _cache.folder()
     if found is None:
         return []
     place = found / "cpu"
     with contextlib.suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
     return [place / f"{name}.py"] if os.access(place, os.W_OK) else []
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    """Write a text, whole or not at all, also where processes write the same."""
-    with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(".tmp", dir=path.parent)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
 
 
 def _run(text: str, name: str, path: pathlib.Path, *, cached: bool) -> types.ModuleType:

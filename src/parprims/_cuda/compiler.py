@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.util
 import os
 import pathlib
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -164,7 +161,7 @@ def compiled(text: str, arch: str) -> bytes:
     if code is None:
         code, _ = compile_source(text, arch)
         if folder:
-            _to_disk(folder / name, code)
+            _cache.write(folder / name, hashlib.sha256(code).digest() + code)
     return code
 
 
@@ -192,24 +189,4 @@ def _from_disk(path: pathlib.Path) -> bytes | None:
     return code if hashlib.sha256(code).digest() == content[:_DIGEST] else None
 
 
-def _to_disk(path: pathlib.Path, code: bytes) -> None:
-    """Keep code in a file. It is written whole or not at all, even if several processes compile the same text."""
-    # If the folder cannot be written, the next process compiles again, and nothing else is lost.
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in path.parent.glob(f"*{_UNFINISHED}"):  # from a process that ended while it wrote
-            with contextlib.suppress(OSError):
-                if time.time() - leftover.stat().st_mtime > 3600:
-                    leftover.unlink()
-        handle, name = tempfile.mkstemp(_UNFINISHED, dir=path.parent)
-        try:
-            with open(handle, "wb") as file:
-                file.write(hashlib.sha256(code).digest() + code)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-
-
-_DIGEST, _UNFINISHED = 32, ".tmp"
+_DIGEST = 32
