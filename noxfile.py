@@ -106,7 +106,7 @@ def mutate(session: nox.Session) -> None:
 @nox.session
 def trust(session: nox.Session) -> None:
     """Run the suite on the CPU with its errors on record, and write docs/trust.md from them."""
-    session.install("-e", ".[jax]", *_group("test"), *_group("torch-cpu"))
+    session.install("-e", ".[jax,cpu]", *_group("test"), *_group("torch-cpu"))
     tmp = Path(session.create_tmp()).absolute()
     usual = [word for name in ("numpy", "array-api-strict", "jax", "torch") for word in ("--backend", name)]
     for name, words in (("cpu", usual), ("emulated", ["--backend", "emulated", "-m", "sanitize or emulator"])):
