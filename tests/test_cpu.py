@@ -113,6 +113,40 @@ def test_every_half():
         np.testing.assert_array_equal(both, expected)
 
 
+@pytest.mark.parametrize("columns", [0, 5])
+def test_a_long_sum_passes_few_additions(columns):
+    """As documented, a term passes n / 2048 + 100 additions, each of which owes half a unit of the result."""
+    n = 1 << 20
+    shape = (n, columns) if columns else (n,)
+    found = parprims.cumulative_sum(np.full(shape, 0.1, np.float32), axis=0, method="kernel")
+    exact = (np.float64(np.float32(0.1)) * np.arange(1, n + 1)).reshape(-1, *[1] * (len(shape) - 1))
+    assert np.all(abs(found - exact) <= (n / 2048 + 100) / 2 * np.finfo(np.float32).eps * exact)
+
+
+@pytest.mark.parametrize("columns", [0, 5])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_pieces_of_a_scan(columns, reverse):
+    """Lengths around the edges of pieces and of groups of them, by an operator that does not commute and is exact."""
+    rng = np.random.default_rng(5)
+    edges = (32, 64, 2048, 2080, 4096, 4128, 6144)
+    for n in (1, 2, *(edge + near for edge in edges for near in (-1, 0, 1))):
+        shape = (n, columns) if columns else (n,)
+        a, b = rng.choice([-1.0, 1.0], shape), rng.integers(-9, 10, shape).astype(np.float64)
+        start = rng.choice([-1.0, 1.0], shape[1:]), rng.integers(-9, 10, shape[1:]).astype(np.float64)
+        for initial in (None, start):
+            c, d = (np.ones(shape[1:]), np.zeros(shape[1:])) if initial is None else initial
+            states = [(c, d)]
+            for i in range(n)[:: -1 if reverse else 1]:
+                c, d = a[i] * c, a[i] * d + b[i]
+                states.append((c, d))
+            for exclusive in (False, True):
+                options = {"axis": 0, "reverse": reverse, "exclusive": exclusive, "initial": initial}
+                found = parprims.scan((a, b), "affine", method="kernel", **options)
+                wanted = (states[:-1] if exclusive else states[1:])[:: -1 if reverse else 1]
+                for one, other in zip(found, zip(*wanted, strict=True), strict=True):
+                    np.testing.assert_array_equal(one, np.stack(other), err_msg=f"{n} {exclusive}")
+
+
 @pytest.mark.parametrize("shape", [(300_001,), (3, 200_001), (70_001, 5), (999, 1001), (40, 50, 600)])
 def test_the_number_of_threads_changes_no_bits(shape, monkeypatch):
     rng = np.random.default_rng(list(shape))

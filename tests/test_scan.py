@@ -122,8 +122,9 @@ class TestCumulativeSum(Contract):
         return loop(add, x, axis=axis)[0]
 
     def bound(self, x, axis):
-        # As documented, a term passes 4 log2 n additions by array, n by a library and n / 256 + 100 by kernel, each of
-        # which owes half a unit of the sum of the magnitudes; 16-bit floats are added in float32 and rounded once.
+        # As documented, a term passes 4 log2 n additions by array, n by a library and n / 256 + 100 by kernel (fewer on
+        # a CPU), each of which owes half a unit of the sum of the magnitudes. 16-bit floats are added in float32 and
+        # rounded once.
         name, n = x.dtype.name, x.shape[axis]
         additions = {"array": 4 * math.log2(max(1, n)), "kernel": n / 256 + 100}.get(self.ran, n)
         if x.dtype.kind in "biu":

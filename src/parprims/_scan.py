@@ -83,9 +83,9 @@ def scan(
     -----
     Work and depth: about 2n combinations in 2 log2 n steps (array). Kernel is one launch that reads and writes once.
     Order: elements are always combined earlier with later, so the operator need not be commutative.
-    Error: a term of a sum passes at most 4 log2 n additions by array, n by a library or on a CPU, one after another,
-    and n / 256 + 100 by kernel on a GPU (n / 2^18 + 100 along one long float32 axis), each of which owes half a unit in
-    the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
+    Error: a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel
+    n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of which owes
+    half a unit in the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run, by kernel and array.
     Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (operators the
     library can scan with; any on JAX), array.

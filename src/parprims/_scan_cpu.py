@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
-from parprims._arrays import Array, Namespace, dtype_name, is_jax, library, mode, ring_dtype
+from parprims._arrays import Array, Namespace, dtype_kind, dtype_name, is_jax, library, mode, ring_dtype
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._memo import Memo
-from parprims._operators import check_components
+from parprims._operators import BUILT_IN, check_components
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._trace import C_TYPES, Trace, Untraceable, trace_combine
@@ -90,11 +90,33 @@ def _functions(
     return (
         *(text.group(*one) for one in zip(("in", "out", "start"), views, _firsts(views), (3, 3, 3), strict=True)),
         combine,
+        *_way(r),
+        text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
         text.function("opening(inputs, starts, at, steps, from_)", opening),
         text.function("finish(outputs, to, steps, i, state)", written),
         text.file("_scan.numba"),
+    )
+
+
+_EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
+"""Operators that round nothing, whatever the dtype."""
+
+
+def _way(r: Call) -> tuple[str, str]:
+    """Return the functions that walk lines and columns: in pieces where that saves roundings, else in order.
+
+    A recurrence is computed as it is defined, so that its rounding errors decay as it does.
+    """
+    way = "in_order"
+    if isinstance(r, Scan) and r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working):
+        way = "in_pieces"
+    line = "inputs, outputs, at, to, steps, steps_out, n, state"
+    columns = "inputs, outputs, at, to, numbers, n, columns, lanes"
+    return (
+        _cpu.text.function(f"go_along({line})", (f"return along_{way}({line})",)),
+        _cpu.text.function(f"go_down({columns})", (f"return down_{way}({columns})",)),
     )
 
 
