@@ -139,9 +139,9 @@ BOUNDS = {
     "scan": (
         parprims.scan,
         "a term of a sum passes at most 4 log2 n additions by array, n by a library, one after another, and by kernel "
-        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of which "
-        "owes half a "
-        "unit in the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded once",
+        "n / 2048 + 100 on a CPU and n / 256 + 100 on a GPU (n / 2^18 + 100 along one long float32 axis), each of "
+        "which owes half a unit in the last place of sum |x[0..i]|; 16-bit floats are combined in float32 and rounded "
+        "once",
         documented_scan,
         contract(test_scan.TestCumulativeSum),
         ("array", "native", "kernel"),
