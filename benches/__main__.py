@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import benches
-from benches import harness
+from benches import ceilings, plots, records, tables
+from benches.against import against
+from benches.cases import Case, Scale
+from benches.runs import present_backends, run_case
 from benches.tune import tune
+from examples.backends import MAKERS, installed
 
 
-def cases(scale: harness.Scale, wanted: Iterable[str] | None = None) -> list[harness.Case]:
+def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
     """Return the cases of every bench module; ``wanted`` names modules (reduce) or primitives (sum)."""
     found = []
     names = sorted(module.name for module in pkgutil.iter_modules(benches.__path__))
@@ -35,9 +39,9 @@ def cases(scale: harness.Scale, wanted: Iterable[str] | None = None) -> list[har
     ]
 
 
-def progress(items: list[harness.Case]) -> Iterator[harness.Case]:
+def progress(items: list[Case]) -> Iterator[Case]:
     """Yield the cases, showing on a terminal's standard error how far the run is."""
-    if harness.installed("tqdm"):
+    if installed("tqdm"):
         from tqdm import tqdm
 
         yield from tqdm(items, unit="case", leave=False, disable=None)
@@ -50,29 +54,12 @@ def progress(items: list[harness.Case]) -> Iterator[harness.Case]:
 
 def say(text: str) -> None:
     """Print a text, clear of the progress bar."""
-    if harness.installed("tqdm"):
+    if installed("tqdm"):
         from tqdm import tqdm
 
         tqdm.write(text)
     else:
         print(text, flush=True)
-
-
-def against(before: str, path: Path | None) -> int:
-    """Hold results files against those of a commit, or one file against another; return the exit status."""
-    if Path(before).is_file() and path is None:
-        raise SystemExit("--against FILE needs --device-results PATH, the file to hold against it")
-    status = 0
-    for now in [path] if path else sorted(harness.RESULTS.glob("*.json")):
-        old = json.loads(Path(before).read_text()) if Path(before).is_file() else harness.results_at(before, now)
-        found = harness.verdict(json.loads(now.read_text()), old)
-        print(f"{now.name}: {found.compared} rows compared, {len(found.lost)} lost, {len(found.gained)} gained")
-        if found.machine:
-            print(f"the machine itself: its peers take {found.machine:.2f}x as long, in the median")
-        print(*(f"LOST {one}" for one in found.lost), sep="\n", end="\n" if found.lost else "")
-        print(*(f"gained {one}" for one in found.gained), sep="\n", end="\n" if found.gained else "")
-        status |= bool(found.lost)
-    return int(status)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
     parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
     parser.add_argument("--case", metavar="REGEX", help="only cases whose name matches from its beginning")
-    parser.add_argument("--backend", nargs="+", choices=harness.BACKENDS, help="only these; default: all present")
+    parser.add_argument("--backend", nargs="+", choices=tuple(MAKERS), help="only these; default: all present")
     parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge into")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument("--summary", action="store_true", help="print only the summary, the errors and the notes")
@@ -97,54 +84,54 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     if options.readme:
-        readme = harness.ROOT / "README.md"
-        readme.write_text(harness.readme_with_table(readme.read_text()))
+        readme = records.ROOT / "README.md"
+        readme.write_text(tables.readme_with_table(readme.read_text()))
         return 0
 
     if options.against:
         return against(options.against, options.device_results)
 
-    present = harness.backends(options.backend)
-    scale = harness.Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
+    present = present_backends(options.backend)
+    scale = Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
     if options.tune:
         return tune(options.tune, present, scale, options.commit)
     selected = [case for case in cases(scale, options.primitive) if re.match(options.case or "", case.name)]
     if not selected:
         raise SystemExit(f"no case has a name that matches {options.case}")
-    ceilings = harness.measure_ceilings(present, scale)
-    head = harness.header(present, ceilings, options.commit)
-    path = options.device_results or harness.RESULTS / f"{harness.slug(head['device'])}.json"
-    records: list[dict[str, Any]] = []
+    tops = ceilings.measure_ceilings(present, scale)
+    head = records.header(present, tops, options.commit)
+    path = options.device_results or records.RESULTS / f"{records.slug(head['device'])}.json"
+    found: list[dict[str, Any]] = []
     errors: list[str] = []
     notes: dict[str, None] = {}
     measured: set[str | tuple[str, str]] = set()
     for case in progress(selected):
         measured.add((case.primitive, case.name) if options.case else case.primitive)
         try:
-            outcome = harness.run_case(case, present, ceilings, budget=scale.pick(0.05, 0.3, 0.15))
+            outcome = run_case(case, present, tops, budget=scale.pick(0.05, 0.3, 0.15))
         except KeyboardInterrupt:
             errors.append(f"interrupted at {case.primitive}: {case.name}; the cases before it are written")
             break
         except Exception as error:  # a case that breaks down must not take the others' results with it
             errors.append(f"{case.primitive}: {case.name} FAILED: {type(error).__name__}: {error}")
             continue
-        records += outcome.records
+        found += outcome.records
         errors += outcome.errors
         notes |= dict.fromkeys(outcome.notes)
         made, checked, timed = outcome.spent
         spent = f"made in {made:.1f} s, checked in {checked:.1f} s, timed in {timed:.1f} s"
         print(f"{case.primitive}: {case.name}: {spent}", file=sys.stderr, flush=True)
         if not options.summary:
-            say(harness.table(outcome))
+            say(tables.table(outcome))
 
-    harness.write_results(path, head, records, measured)
+    records.write_results(path, head, found, measured)
     everything = json.loads(path.read_text())["records"]
-    print(f"\n{harness.summary(records)}\n")
-    print(f"{harness.LEGEND} In the long table * marks what auto takes.")
+    print(f"\n{tables.summary(found)}\n")
+    print(f"{tables.LEGEND} In the long table * marks what auto takes.")
     print(*(f"- {note}" for note in notes), sep="\n")
-    print(*(f"{name} {harness.si(rate, '')}" for name, rate in ceilings.items()), sep="; ")
+    print(*(f"{name} {tables.si(rate, '')}" for name, rate in tops.items()), sep="; ")
     print(f"results: {path}")
-    print(harness.plot(path.with_suffix(".png"), head, everything))
+    print(plots.plot(path.with_suffix(".png"), head, everything))
     print(*(f"ERROR {error}" for error in errors), sep="\n")
     return 1 if errors else 0
 

@@ -11,7 +11,8 @@ import functools
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, cores, drawn, library
+from benches.cases import Case, Problem, Scale, library
+from benches.problems import cores, drawn
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 

@@ -8,7 +8,8 @@ import math
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, computed, cores, drawn, library
+from benches.cases import Case, Problem, Scale, library
+from benches.problems import computed, cores, drawn
 
 
 def integers(rng, shape, low=-8, high=8):

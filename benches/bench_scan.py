@@ -9,7 +9,9 @@ import array_api_compat
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, copied, drawn, installed, library
+from benches.cases import Case, Problem, Scale, library
+from benches.problems import copied, drawn
+from examples.backends import installed
 
 
 def integers(rng, shape, low=-8, high=8):

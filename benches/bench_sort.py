@@ -7,7 +7,8 @@ import functools
 import numpy as np
 
 import parprims
-from benches.harness import PIECE, Case, Problem, Scale, cores, drawn, library
+from benches.cases import Case, Problem, Scale, library
+from benches.problems import PIECE, cores, drawn
 
 
 def keys(rng, n, dtype):

@@ -7,7 +7,8 @@ import functools
 import numpy as np
 
 import parprims
-from benches.harness import Case, Problem, Scale, installed
+from benches.cases import Case, Problem, Scale
+from examples.backends import installed
 
 
 def b8(_, shape, dtype):

@@ -19,7 +19,11 @@ from typing import Any
 import numpy as np
 
 import parprims
-from benches import harness
+from benches import records
+from benches.cases import Case, Problem, Scale
+from benches.clock import Contender, interleave
+from benches.runs import checked
+from examples.backends import Backend
 from parprims import _cuda
 from parprims._arrays import namespace
 from parprims._memo import Memo
@@ -131,7 +135,7 @@ class InForce:
 
 
 @dataclasses.dataclass
-class Candidate(harness.Contender):
+class Candidate(Contender):
     """A contender whose calls are made under an entry."""
 
     in_force: InForce = dataclasses.field(kw_only=True)
@@ -146,8 +150,8 @@ class Candidate(harness.Contender):
 class Judge:
     """A case with its problem, the arrays of which are kept on the device."""
 
-    case: harness.Case
-    problem: harness.Problem
+    case: Case
+    problem: Problem
     arrays: tuple[Any, ...]
 
 
@@ -157,7 +161,7 @@ class Tuner:
 
     primitive: str
     search: Search
-    backend: harness.Backend
+    backend: Backend
     judges: list[Judge]
     capability: int
     budget: float
@@ -200,7 +204,7 @@ class Tuner:
                 candidate = Candidate(self.backend, value, call, [judge.arrays], in_force=one)
                 try:
                     with one:
-                        wrong = harness.checked(candidate, judge.problem, passed)
+                        wrong = checked(candidate, judge.problem, passed)
                 except Exception as error:  # whatever a kernel raises that cannot be made or launched so
                     wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                 if wrong is None:
@@ -211,7 +215,7 @@ class Tuner:
                 else:
                     raise RuntimeError(f"{label}: the entry in force fails: {wrong}")
             passed.clear()
-            harness.interleave([*timed.values()], judge.case.whole_call, self.budget)
+            interleave([*timed.values()], judge.case.whole_call, self.budget)
             seconds = {at: statistics.median(one.seconds) for at, one in timed.items()}
             for at, one in timed.items():
                 self.records.append(self._record(judge, field, one.method, seconds[at], seconds[at] / seconds[0]))
@@ -239,7 +243,7 @@ def entry_text(capability: int, entry: Any) -> str:
     return "\n".join((f"    {capability}: Tuning(", *fields, "    ),")).replace("'", '"')
 
 
-def judges(primitive: str, backend: harness.Backend, scale: harness.Scale) -> list[Judge]:
+def judges(primitive: str, backend: Backend, scale: Scale) -> list[Judge]:
     """Return the cases that judge, on which the kernel is to serve."""
     found = []
     for case in importlib.import_module(f"benches.bench_{primitive}").cases(scale):
@@ -254,14 +258,14 @@ def judges(primitive: str, backend: harness.Backend, scale: harness.Scale) -> li
     return found
 
 
-def tune(wanted: list[str], present: list[harness.Backend], scale: harness.Scale, sha: str | None) -> int:
+def tune(wanted: list[str], present: list[Backend], scale: Scale, sha: str | None) -> int:
     """Search for the entries of primitives, write them to the results and print them; return the exit status."""
     unknown = [name for name in wanted if name not in SEARCHES]
     if unknown:
         raise SystemExit(f"nothing to tune in {', '.join(unknown)}; there are {', '.join(SEARCHES)}")
     backend = present[0]
-    head = harness.header(present[:1], {}, sha)
-    path = harness.RESULTS / "tuning" / f"{harness.slug(head['device'])}.json"
+    head = records.header(present[:1], {}, sha)
+    path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
     for primitive in wanted:
         found = judges(primitive, backend, scale)
         try:
@@ -273,12 +277,12 @@ def tune(wanted: list[str], present: list[harness.Backend], scale: harness.Scale
         tuner = Tuner(primitive, SEARCHES[primitive], backend, found, capability, budget=scale.pick(0.02, 0.05, 0.15))
         start = dataclasses.replace(
             _cuda.tuned_for(tuner.table, xp, x),
-            record=path.relative_to(harness.ROOT).as_posix() if path.is_relative_to(harness.ROOT) else path.name,
+            record=path.relative_to(records.ROOT).as_posix() if path.is_relative_to(records.ROOT) else path.name,
             multiprocessors=_cuda.multiprocessors(xp, x) or _cuda.tuned(tuner.table, capability).multiprocessors,
         )
         text = entry_text(capability, tuner.tuned(start))
         entry = {"primitive": primitive, "capability": capability, "entry": text}
-        harness.write_results(path, head, [*tuner.records, entry], [primitive])
+        records.write_results(path, head, [*tuner.records, entry], [primitive])
         print(*dict.fromkeys(tuner.notes), sep="\n", file=sys.stderr)
         print(f"TUNING of parprims.{tuner.search.module}, of the searches in {path}:\n{text}", flush=True)
     return 0

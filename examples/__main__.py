@@ -7,7 +7,6 @@ by itself says what it leaves out.
 
 import argparse
 import datetime
-import importlib.util
 import multiprocessing
 import pathlib
 import re
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import time
 
+import backends
 import common
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -30,16 +30,8 @@ BEGIN, END = "<!-- examples table: begin -->", "<!-- examples table: end -->"
 
 
 def installed() -> list[str]:
-    """Return the backends there are; CuPy counts if it sees a GPU."""
-    found = [name for name in common.BACKENDS if importlib.util.find_spec(name)]
-    if "cupy" in found:
-        import cupy
-
-        try:
-            cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError:
-            found.remove("cupy")
-    return found
+    """Return the libraries there are; CuPy counts if it sees a GPU."""
+    return [name for name in common.BACKENDS if backends.available(name)]
 
 
 class Worker:
@@ -63,9 +55,9 @@ class Worker:
         return facts, "" if passed else f"{name} on {backend} failed:\n{text[-2000:]}"
 
 
-def run_all(names: list[str], backends: list[str], options: list[str], found: dict, failures: list[str]) -> None:
+def run_all(names: list[str], chosen: list[str], options: list[str], found: dict, failures: list[str]) -> None:
     """Run examples on backends; keep the facts of each and the failures."""
-    for backend in backends:
+    for backend in chosen:
         worker, name = Worker(), names[0]
         try:
             for name in names:
@@ -126,12 +118,12 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no example {', '.join(sorted(unknown))}")
     passed_on = [f"--{name}={value}" for name in ("device", "size") if (value := getattr(options, name))]
-    names, backends = options.examples or EXAMPLES, options.backend or installed()
+    names, chosen = options.examples or EXAMPLES, options.backend or installed()
     found: dict[tuple[str, str], dict] = {}
     failures: list[str] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is found by then is printed and saved
-    run_all(names, backends, passed_on, found, failures)
-    facts = [found[name, backend] for name in names for backend in backends if (name, backend) in found]
+    run_all(names, chosen, passed_on, found, failures)
+    facts = [found[name, backend] for name in names for backend in chosen if (name, backend) in found]
     rows = [row for one in facts for row in one["rows"]]
     print(table(rows))
     print("\n".join(failures))

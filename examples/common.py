@@ -14,7 +14,6 @@ import json
 import math
 import os
 import pathlib
-import platform
 import signal
 import statistics
 import sys
@@ -24,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import backends
 import numpy as np
 
 import parprims
@@ -44,56 +44,27 @@ class Run:
     """One run of an example: where its arrays live, how large it is, and what it has reported so far."""
 
     def __init__(self, backend: str, device: str | None = None, size: int = 0, plot: str | None = None) -> None:
-        self.backend, self.size, self._plot = backend, size, plot
+        if (backend, device) == ("numpy", "cuda"):
+            raise SystemExit("NumPy has no arrays on a GPU")
+        if (backend, device) == ("cupy", "cpu"):
+            raise SystemExit("CuPy has no arrays on a CPU")
+        name = backend
+        if backend in ("torch", "jax"):
+            on_gpu = device == "cuda" if device else backends.available(f"{backend}-cuda")
+            name += "-cuda" if on_gpu else ""
+        self.backend, self.size, self._plot, self._own = backend, size, plot, backends.make(name)
+        self.library, self.xp, self.cuda = self._own.library, self._own.xp, self._own.cuda
+        self.asarray, self.to_numpy = self._own.asarray, self._own.to_numpy
         self.rows: list[dict[str, Any]] = []
         self._refusals: set[str] = set()
-        getattr(self, f"_{backend}")(device)
-
-    def _numpy(self, device: str | None) -> None:
-        from array_api_compat import numpy as xp
-
-        if device == "cuda":
-            raise SystemExit("NumPy has no arrays on a GPU")
-        self.xp, self.library, self.cuda, self.asarray, self.to_numpy = xp, np, False, np.asarray, np.asarray
-
-    def _cupy(self, device: str | None) -> None:
-        import cupy
-        from array_api_compat import cupy as xp
-
-        if device == "cpu":
-            raise SystemExit("CuPy has no arrays on a CPU")
-        self.xp, self.library, self.cuda, self.asarray, self.to_numpy = xp, cupy, True, cupy.asarray, cupy.asnumpy
-
-    def _torch(self, device: str | None) -> None:
-        import torch
-        from array_api_compat import torch as xp
-
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.xp, self.library, self.cuda = xp, torch, place == "cuda"
-        self.asarray = lambda x: torch.from_numpy(np.array(x)).to(place)
-        self.to_numpy = lambda x: x.detach().cpu().numpy()
-
-    def _jax(self, device: str | None) -> None:
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
-        place = jax.devices(device)[0]
-        self.xp, self.library, self.cuda = jax.numpy, jax, place.platform == "gpu"
-        self.asarray, self.to_numpy = lambda x: jax.device_put(x, place), np.asarray
 
     def device_name(self) -> str:
         """Return the name of the GPU, or of the processor."""
-        if self.backend == "cupy":
-            return self.library.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        if self.cuda and self.backend == "torch":
-            return self.library.cuda.get_device_name()
-        if self.cuda:
-            return self.library.devices("gpu")[0].device_kind
-        return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+        return backends.gpu_name() if self.cuda else f"{backends.cpu_name()}, {os.cpu_count()} cores"
 
     def compile(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return the call as users would make it often: under ``jit`` on JAX."""
-        return self.library.jit(call) if self.backend == "jax" else call
+        return self._own.compile(call)
 
     def compile_now(self, calls: Iterable[Callable[..., Any]], *arrays: Any) -> None:
         """Make what `compile` returned ready for arrays: XLA takes seconds for one, and only one core."""
@@ -112,20 +83,12 @@ class Run:
 
     def wait(self, result: Any = None) -> None:
         """Wait until the device has computed the result."""
-        if self.backend == "jax":
-            self.library.block_until_ready(result)
-        elif self.backend == "cupy":
-            self.library.cuda.runtime.deviceSynchronize()
-        elif self.cuda:
-            self.library.cuda.synchronize()
+        self._own.wait(result)
 
     def free(self) -> None:
         """Give memory that nothing uses back to the device."""
         gc.collect()
-        if self.backend == "cupy":
-            self.library.get_default_memory_pool().free_all_blocks()
-        elif self.backend == "torch" and self.cuda:
-            self.library.cuda.empty_cache()
+        self._own.free()
 
     def times(self, *calls: Callable[[], Any]) -> list[float]:
         """Return the median seconds of each call. All are warmed up, then take turns."""
@@ -165,7 +128,7 @@ class Run:
         difference, allowed = float(difference), float(allowed)
         one = {
             "row": row,
-            "backend": self.backend + ("-cuda" if self.cuda and self.backend != "cupy" else ""),
+            "backend": self._own.name,
             "result": result,
             "check": f"{difference:.2g} <= {allowed:.2g}",
             "passed": difference <= allowed,

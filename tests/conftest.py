@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 import parprims
+from examples import backends
 from tests import emulator, trust, ways
 
 # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
@@ -30,25 +31,14 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
-@dataclasses.dataclass(frozen=True)
-class Backend:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Backend(backends.Backend):
     """One array library on one device, as the tests see it."""
 
-    name: str
-    xp: Any
-    asarray: Callable[[np.ndarray], Any]
-    to_numpy: Callable[[Any], np.ndarray]
-    cuda: bool = False
-    negative_strides: bool = True
-
-    def supports(self, dtype: str) -> bool:
-        """Return whether the library has the dtype and can add numbers of it."""
-        if not hasattr(self.xp, dtype) and dtype != "bool":
-            return False
-        return not (self.name.startswith("torch") and dtype in ("uint16", "uint32", "uint64"))
-
-    def dtype(self, name: str) -> Any:
-        return getattr(self.xp, name)
+    @property
+    def negative_strides(self) -> bool:
+        """Return whether arrays can run backwards through memory."""
+        return self.family != "torch"
 
     @property
     def streams(self) -> bool:
@@ -60,115 +50,33 @@ class Backend:
         """Return whether a kernel can be made of an operator: for a GPU, or by Numba for arrays of the CPU."""
         return self.cuda or (self.name in ("numpy", "torch", "jax") and importlib.util.find_spec("numba") is not None)
 
-    def __repr__(self) -> str:
-        return self.name
+
+@functools.cache
+def _backend(name: str) -> Backend:
+    """Return a library, which examples and benches may have too, or one that stands for another here."""
+    if name == "array-api-strict":
+        import array_api_strict as xp
+
+        return Backend(name, xp, xp, xp.asarray, np.asarray)
+    known = backends.make("numpy" if name == "emulated" else name)
+    return Backend(**{**vars(known), "name": name, "cuda": known.cuda or name == "emulated"})
 
 
-def _numpy() -> Backend:
-    from array_api_compat import numpy as xp
-
-    return Backend("numpy", xp, np.asarray, np.asarray)
+BACKENDS = ("numpy", "array-api-strict", *(name for name in backends.MAKERS if name != "numpy"), "emulated")
 
 
-def _strict() -> Backend:
-    import array_api_strict as xp
-
-    return Backend("array-api-strict", xp, xp.asarray, np.asarray)
-
-
-def _jax(platform: str, name: str) -> Backend:
-    import jax
-    import jax.numpy as jnp
-
-    jax.config.update("jax_enable_x64", True)
-    device = jax.devices(platform)[0]
-
-    def asarray(x: np.ndarray) -> Any:
-        return jax.device_put(x, device)
-
-    return Backend(name, jnp, asarray, np.asarray, cuda=platform == "cuda")
-
-
-def _torch(device: str, name: str) -> Backend:
-    import torch
-    from array_api_compat import torch as xp
-
-    def asarray(x: np.ndarray) -> Any:
-        if x.dtype.name == "bfloat16":
-            return torch.from_numpy(x.astype(np.float32)).to(device=device, dtype=torch.bfloat16)
-        return torch.from_numpy(np.array(x, order="C")).to(device)
-
-    def to_numpy(x: Any) -> np.ndarray:
-        x = x.detach().cpu().resolve_conj()
-        if x.dtype == torch.bfloat16:
-            return x.float().numpy().astype(_bfloat16())
-        return x.numpy()
-
-    return Backend(name, xp, asarray, to_numpy, cuda=device == "cuda", negative_strides=False)
-
-
-def _cupy() -> Backend:
-    import cupy
-    from array_api_compat import cupy as xp
-
-    return Backend("cupy", xp, cupy.asarray, cupy.asnumpy, cuda=True)
-
-
-def _emulated() -> Backend:
-    return dataclasses.replace(_numpy(), name="emulated", cuda=True)
-
-
-def _bfloat16() -> Any:
-    import ml_dtypes
-
-    return ml_dtypes.bfloat16
-
-
-_MAKERS: dict[str, tuple[str, Callable[[], Backend]]] = {
-    "numpy": ("numpy", _numpy),
-    "array-api-strict": ("array_api_strict", _strict),
-    "jax": ("jax", lambda: _jax("cpu", "jax")),
-    "torch": ("torch", lambda: _torch("cpu", "torch")),
-    "cupy": ("cupy", _cupy),
-    "torch-cuda": ("torch", lambda: _torch("cuda", "torch-cuda")),
-    "jax-cuda": ("jax", lambda: _jax("cuda", "jax-cuda")),
-    "emulated": ("numpy", _emulated),
-}
-
-
-def _has_gpu(name: str) -> bool:
-    if name == "cupy":
-        import cupy
-
-        try:
-            return cupy.cuda.runtime.getDeviceCount() > 0
-        except cupy.cuda.runtime.CUDARuntimeError:
-            return False
-    if name == "torch-cuda":
-        import torch
-
-        return torch.cuda.is_available()
-    import jax
-
-    try:
-        return bool(jax.devices("cuda"))
-    except RuntimeError:
-        return False
-
-
-def _available(name: str) -> bool:
-    if importlib.util.find_spec(_MAKERS[name][0]) is None:
-        return False
+def available(name: str) -> bool:
+    """Return whether tests can run over a backend."""
     if name == "emulated":
         return emulator.compiler() is not None
-    return name not in ("cupy", "torch-cuda", "jax-cuda") or _has_gpu(name)
+    return backends.installed("array_api_strict") if name == "array-api-strict" else backends.available(name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
-    parser.addoption("--backend", action="append", choices=list(_MAKERS), help="run only on this backend")
+    parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
     parser.addoption(
-        "--promise", action="append", default=[], choices=[*_MAKERS, "kernel", "ways"], help="its absence is a failure"
+        "--promise", action="append", default=[], choices=[*BACKENDS, "kernel", "ways"], help="its absence is a failure"
     )
 
 
@@ -191,24 +99,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
 
 
-_backends: dict[str, Backend] = {}
-
-
-def _backend(name: str) -> Backend:
-    if name not in _backends:
-        _backends[name] = _MAKERS[name][1]()
-    return _backends[name]
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     if "backend" in metafunc.fixturenames:
-        promised = [name for name in config.getoption("--promise") if name in _MAKERS]
-        missing = [name for name in promised if not _available(name)]
+        promised = [name for name in config.getoption("--promise") if name in BACKENDS]
+        missing = [name for name in promised if not available(name)]
         if missing:
             pytest.exit(f"promised backends are missing: {', '.join(missing)}", returncode=1)
-        usual = (name for name in _MAKERS if name != "emulated")
-        names = config.getoption("--backend") or [name for name in usual if _available(name)]
+        usual = (name for name in BACKENDS if name != "emulated")
+        names = config.getoption("--backend") or [name for name in usual if available(name)]
         metafunc.parametrize("backend", names, indirect=True, scope="session")
     if "method" in metafunc.fixturenames:
         metafunc.parametrize("method", ("auto", *metafunc.cls.methods))

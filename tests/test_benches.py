@@ -13,7 +13,12 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import bench_sort, harness
+from benches import against, bench_sort, ceilings, checks, clock, plots, problems, raw_kernels, records, tables
+from benches.cases import LIBRARIES, OURS, OUTSIDE, Case, Problem, Scale
+from benches.clock import Contender
+from benches.problems import PIECE
+from benches.runs import present_backends, run_case
+from examples.backends import installed
 
 pytestmark = pytest.mark.once
 
@@ -64,18 +69,18 @@ HEAD = {
 
 def problem():
     x = np.arange(1000, dtype=np.float32) % 7
-    return harness.Problem((x,), np.float32(x.sum(dtype=np.float64)))
+    return Problem((x,), np.float32(x.sum(dtype=np.float64)))
 
 
 def case(**changes):
     """Return a small, exact case of a sum."""
-    one = harness.Case("sum", "sum, 1000", lambda _: problem(), parprims.sum, {"numpy": lambda np, x: np.sum(x)})
+    one = Case("sum", "sum, 1000", lambda _: problem(), parprims.sum, {"numpy": lambda np, x: np.sum(x)})
     return dataclasses.replace(one, **changes)
 
 
 @pytest.fixture
 def numpy_only():
-    return harness.backends(["numpy"])
+    return present_backends(["numpy"])
 
 
 def test_quick_comparison_end_to_end(tmp_path, capsys):
@@ -91,29 +96,29 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert {"copy", "read", "matmul float32", "matmul float64"} <= set(file["header"]["ceilings"])
     assert all(rate > 0 for rate in file["header"]["ceilings"].values())
     assert file["header"]["ceilings"]["copy"] < 20 * file["header"]["ceilings"]["read"]  # something was copied
-    records = file["records"]
-    assert {one["primitive"] for one in records} == {"sum", "map_reduce"}
-    assert {"array", "native", "peer:numpy"} <= {one["method"] for one in records}
-    for one in records:
+    found = file["records"]
+    assert {one["primitive"] for one in found} == {"sum", "map_reduce"}
+    assert {"array", "native", "peer:numpy"} <= {one["method"] for one in found}
+    for one in found:
         assert list(one) == list(FIELDS)
         assert all(isinstance(one[name], kind) for name, kind in FIELDS.items())
         assert one["seconds"] > 0
         assert math.isfinite(one["rate"])
-    (call, *_) = (one for one in records if "call" in one["case"])
+    (call, *_) = (one for one in found if "call" in one["case"])
     assert call["ceiling_fraction"] is None
     assert call["rate"] * call["seconds"] == pytest.approx(4 * call["shape"][0] + 4)
     # What cannot run is said with its reason, not left out.
     assert ("numpy method 'kernel' refused" in printed) != NUMBA
-    assert harness.LEGEND in printed
-    assert path.with_suffix(".png").exists() == harness.installed("matplotlib")
+    assert tables.LEGEND in printed
+    assert path.with_suffix(".png").exists() == installed("matplotlib")
 
 
 def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypatch):
     wrong = case(peers={"numpy": lambda np, x: np.sum(x[1:]), "scipy": lambda *_: 1 / 0}, whole_call=True)
     monkeypatch.setattr(command, "cases", lambda *_: [wrong])
-    monkeypatch.setitem(harness.OUTSIDE, "scipy", ("numpy", "numpy"))
-    monkeypatch.setattr(harness, "measure_ceilings", lambda *_: {"copy": 1e9})
-    monkeypatch.setattr(harness, "plot", lambda *_: "no plot")
+    monkeypatch.setitem(OUTSIDE, "scipy", ("numpy", "numpy"))
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *_: {"copy": 1e9})
+    monkeypatch.setattr(plots, "plot", lambda *_: "no plot")
     path = tmp_path / "device.json"
     # The first element is 0: leaving it out is no error, and the gate must not invent one.
     assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
@@ -129,8 +134,8 @@ def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypat
 def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
     broken = case(name="broken, 1", make=lambda _: 1 / 0)
     monkeypatch.setattr(command, "cases", lambda *_: [broken, case()])
-    monkeypatch.setattr(harness, "measure_ceilings", lambda *_: {"copy": 1e9})
-    monkeypatch.setattr(harness, "plot", lambda *_: "no plot")
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *_: {"copy": 1e9})
+    monkeypatch.setattr(plots, "plot", lambda *_: "no plot")
     path = tmp_path / "device.json"
     assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
     assert {one["case"] for one in json.loads(path.read_text())["records"]} == {"sum, 1000"}
@@ -150,61 +155,61 @@ def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_gate(result, message):
-    found = harness.gate(result, harness.Problem((), np.array([1.0, 2.0, 3.0]), 0.1))
+    found = checks.gate(result, Problem((), np.array([1.0, 2.0, 3.0]), 0.1))
     assert found is None if message is None else message in found
 
 
 def test_gate_is_exact_without_an_allowance():
     expected = (np.array([2**53 + 1, 5]), np.float32(7))
-    exact = harness.Problem((), expected)
-    assert harness.gate((np.array([2**53 + 1, 5]), np.array(7.0)), exact) is None
-    assert "the first is 0" in harness.gate((np.array([2**53, 5]), np.array(7.0)), exact)
-    assert "the first is 0" in harness.gate((np.array([2**53 + 1, 5]), np.array(np.nextafter(7.0, 8.0))), exact)
+    exact = Problem((), expected)
+    assert checks.gate((np.array([2**53 + 1, 5]), np.array(7.0)), exact) is None
+    assert "the first is 0" in checks.gate((np.array([2**53, 5]), np.array(7.0)), exact)
+    assert "the first is 0" in checks.gate((np.array([2**53 + 1, 5]), np.array(np.nextafter(7.0, 8.0))), exact)
 
 
 def test_gate_sees_every_piece():
-    n = 2 * harness.PIECE + 7
+    n = 2 * PIECE + 7
     expected = np.arange(n)
     for bound in (0, 0.5, np.full(n, 0.5)):
-        problem = harness.Problem((), expected, (bound,))
-        assert harness.gate(expected.copy(), problem) is None
+        problem = Problem((), expected, (bound,))
+        assert checks.gate(expected.copy(), problem) is None
         wrong = expected.copy()
-        wrong[[harness.PIECE, n - 1]] += 1
-        assert f"2 of {n} elements are wrong, the first is {harness.PIECE}:" in harness.gate(wrong, problem)
+        wrong[[PIECE, n - 1]] += 1
+        assert f"2 of {n} elements are wrong, the first is {PIECE}:" in checks.gate(wrong, problem)
 
 
 def test_equal_results_are_equal_in_every_element_and_dtype():
     x = np.arange(5.0)
-    assert harness.equal(x, x.copy())
-    assert harness.equal((x, x + 1), [x, x + 1])
-    assert not harness.equal(x, (x, x))
-    assert not harness.equal(x, x[None])
-    assert not harness.equal(x, x.astype(np.float32))
-    assert not harness.equal(x, np.where(x == 4, 5, x))
-    assert not harness.equal(x * np.nan, x * np.nan)
+    assert checks.equal(x, x.copy())
+    assert checks.equal((x, x + 1), [x, x + 1])
+    assert not checks.equal(x, (x, x))
+    assert not checks.equal(x, x[None])
+    assert not checks.equal(x, x.astype(np.float32))
+    assert not checks.equal(x, np.where(x == 4, 5, x))
+    assert not checks.equal(x * np.nan, x * np.nan)
 
 
 def test_problems_made_on_all_cores():
-    n = 2 * harness.PIECE + 7
+    n = 2 * PIECE + 7
     one, other = (bench_sort.keys(np.random.default_rng(1), n, "int32") for _ in range(2))
     assert np.array_equal(one, other)
-    assert len(np.unique(one[:: harness.PIECE])) == 3
-    for x in (one, one % 10, one.astype(np.uint8), one[: harness.PIECE].reshape(-1, 256), 0 * one):
+    assert len(np.unique(one[::PIECE])) == 3
+    for x in (one, one % 10, one.astype(np.uint8), one[:PIECE].reshape(-1, 256), 0 * one):
         assert np.array_equal(bench_sort.sort(x), np.sort(x))
         assert np.array_equal(bench_sort.argsort(x.reshape(-1)), np.argsort(x.reshape(-1), kind="stable"))
-    assert np.array_equal(harness.computed(n, "int64", np.subtract, one, other), np.zeros(n))
+    assert np.array_equal(problems.computed(n, "int64", np.subtract, one, other), np.zeros(n))
     assert np.array_equal(
-        harness.copied(one[:2], 3, "int64", lambda x, k: x + k), [v + k for k in range(3) for v in one[:2].tolist()]
+        problems.copied(one[:2], 3, "int64", lambda x, k: x + k), [v + k for k in range(3) for v in one[:2].tolist()]
     )
 
 
 def test_skipped_and_refused_methods_are_noted(numpy_only):
     skipping = case(skip={"array": "it would take too long"})
-    outcome = harness.run_case(skipping, numpy_only, {"copy": 1e9}, 0.001)
+    outcome = run_case(skipping, numpy_only, {"copy": 1e9}, 0.001)
     assert {one["method"] for one in outcome.records} == METHODS - {"array"}
     assert "sum, 1000: array not timed, it would take too long" in outcome.notes
     assert outcome.auto == {"numpy": "native"}
-    assert "native*" in harness.table(outcome)
+    assert "native*" in tables.table(outcome)
 
 
 class Launched:
@@ -235,9 +240,9 @@ def test_kernels_launched_by_hand(numpy_only, monkeypatch, wrong):
         return [one]
 
     monkeypatch.setattr(parprims, "launches", launches)
-    monkeypatch.setattr(harness, "_launched", {})
+    monkeypatch.setattr(raw_kernels, "_launched", {})
     as_cupy = [dataclasses.replace(numpy_only[0], name="cupy")]
-    outcome = harness.run_case(case(raw_kernel=True), as_cupy, {"copy": 1e9}, 0.001)
+    outcome = run_case(case(raw_kernel=True), as_cupy, {"copy": 1e9}, 0.001)
     methods = [record["method"] for record in outcome.records]
     assert ("rawkernel" in methods) is not wrong
     assert set(one.calls) == {((3,), (64,), 16)}
@@ -246,49 +251,49 @@ def test_kernels_launched_by_hand(numpy_only, monkeypatch, wrong):
         assert "cupy rawkernel WRONG: 1 of 1 elements are wrong" in outcome.errors[0]
     else:
         assert outcome.errors == []
-        assert "rawkernel" in harness.table(outcome)
-        assert "rawkernel" not in harness.summary(outcome.records)  # it is ours and no peer
+        assert "rawkernel" in tables.table(outcome)
+        assert "rawkernel" not in tables.summary(outcome.records)  # it is ours and no peer
 
 
 def test_without_cupy_no_kernel_is_launched_by_hand(numpy_only):
-    outcome = harness.run_case(case(raw_kernel=True), numpy_only, {"copy": 1e9}, 0.001)
+    outcome = run_case(case(raw_kernel=True), numpy_only, {"copy": 1e9}, 0.001)
     assert "rawkernel not timed, CuPy launches it and is not among the backends" in outcome.notes
     assert "rawkernel" not in {record["method"] for record in outcome.records}
 
 
 def test_case_for_other_libraries_only(numpy_only):
-    outcome = harness.run_case(case(libraries=("torch",)), numpy_only, {"copy": 1e9}, 0.001)
+    outcome = run_case(case(libraries=("torch",)), numpy_only, {"copy": 1e9}, 0.001)
     assert (outcome.records, outcome.auto, outcome.errors) == ([], {}, [])
 
 
 def test_median_of_interleaved_rounds(numpy_only):
     turns = []
     contenders = [
-        harness.Contender(numpy_only[0], name, lambda _, name=name: turns.append(name), [(np.zeros(3),)])
+        Contender(numpy_only[0], name, lambda _, name=name: turns.append(name), [(np.zeros(3),)])
         for name in ("one", "other")
     ]
-    harness.interleave(contenders, False, 0.0)
+    clock.interleave(contenders, False, 0.0)
     assert [len(one.seconds) for one in contenders] == [3, 3]
     rounds = [name for name, previous in zip(turns, [None, *turns[:-1]], strict=True) if name != previous]
     assert rounds == ["one", "other"] * 4
 
 
 def test_every_case_is_well_formed():
-    for scale in (harness.Scale(gpu, quick) for gpu in (False, True) for quick in (False, True)):
+    for scale in (Scale(gpu, quick) for gpu in (False, True) for quick in (False, True)):
         cases = command.cases(scale)
         assert len({(one.primitive, one.name, str(one.make), str(one.run)) for one in cases}) == len(cases)
         for one in cases:
             assert hasattr(parprims, one.primitive)
             assert one.name.count(",") == 1
-            assert set(one.peers) <= {*harness.LIBRARIES, *harness.OUTSIDE}
-            assert set(one.libraries) <= set(harness.LIBRARIES)
+            assert set(one.peers) <= {*LIBRARIES, *OUTSIDE}
+            assert set(one.libraries) <= set(LIBRARIES)
             assert one.unit in ("B/s", "key/s", "FLOP/s", "op/s")
             assert (one.work is None) == (one.unit == "B/s")
             assert one.ceiling in (None, "copy", "read") or one.ceiling.startswith("matmul ")
 
 
 def test_cases_by_module_and_by_primitive():
-    scale = harness.Scale(gpu=False, quick=True)
+    scale = Scale(gpu=False, quick=True)
     assert {"sum", "reduce", "vecdot"} <= {one.primitive for one in command.cases(scale, ["reduce"])}
     assert {one.primitive for one in command.cases(scale, ["max"])} == {"max"}
     with pytest.raises(SystemExit, match="unknown primitive bogus"):
@@ -298,19 +303,19 @@ def test_cases_by_module_and_by_primitive():
 def test_partial_run_replaces_only_its_primitives(tmp_path):
     path = tmp_path / "results" / "device.json"
     old = [record(), record(method="native"), record(primitive="max", case="max, 2^20")]
-    harness.write_results(path, HEAD, old, {"sum", "max"})
+    records.write_results(path, HEAD, old, {"sum", "max"})
     new = [record(seconds=2e-3)]
-    harness.write_results(path, {**HEAD, "commit": "fedcba"}, new, {"sum"})
+    records.write_results(path, {**HEAD, "commit": "fedcba"}, new, {"sum"})
     file = json.loads(path.read_text())
     assert file["records"] == [{"commit": HEAD["commit"], **old[2]}, {"commit": "fedcba", **new[0]}]
     assert file["header"]["commit"] == "fedcba"
     other = record(primitive="max", case="max, 2^10")
-    harness.write_results(path, HEAD, [other], {("max", "max, 2^10"), ("sum", "sum, 2^20")})
+    records.write_results(path, HEAD, [other], {("max", "max, 2^10"), ("sum", "sum, 2^20")})
     assert [(one["primitive"], one["case"]) for one in json.loads(path.read_text())["records"]] == [
         ("max", "max, 2^20"),
         ("max", "max, 2^10"),
     ]
-    harness.write_results(path, HEAD, [], {"sum", "max"})
+    records.write_results(path, HEAD, [], {"sum", "max"})
     assert json.loads(path.read_text())["records"] == []
 
 
@@ -359,26 +364,26 @@ def test_a_row_may_not_lose_more_than_a_twentieth(tmp_path, capsys):
 
 
 def test_results_of_a_commit():
-    if shutil.which("git") is None or not (harness.ROOT / ".git").exists():
+    if shutil.which("git") is None or not (records.ROOT / ".git").exists():
         pytest.skip("not in a clone")
-    path = str(harness.RESULTS / "nvidia-h200.json")
-    head = harness.results_at("HEAD", harness.RESULTS / "nvidia-h200.json")
-    found = harness.verdict(head, head)
+    path = str(records.RESULTS / "nvidia-h200.json")
+    head = against.results_at("HEAD", records.RESULTS / "nvidia-h200.json")
+    found = against.verdict(head, head)
     assert (found.lost, found.gained, found.machine) == ([], [], 1)
     # No two rows go by the same name, which would hide one of them.
-    assert found.compared == sum(one["method"] in harness.OURS for one in head["records"])
+    assert found.compared == sum(one["method"] in OURS for one in head["records"])
     with pytest.raises(SystemExit, match="neither a file nor a commit"):
         command.main(["--against", "no-such-commit", "--device-results", path])
 
 
 def test_commit_is_named():
-    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", harness.commit())
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", records.commit())
 
 
 def test_slug():
-    assert harness.slug("NVIDIA H200") == "nvidia-h200"
-    assert harness.slug("Intel(R) Xeon(R) CPU @ 2.20GHz") == "intel-r-xeon-r-cpu-2-20ghz"
-    assert harness.slug("") == "cpu"
+    assert records.slug("NVIDIA H200") == "nvidia-h200"
+    assert records.slug("Intel(R) Xeon(R) CPU @ 2.20GHz") == "intel-r-xeon-r-cpu-2-20ghz"
+    assert records.slug("") == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -393,11 +398,11 @@ def test_slug():
     ],
 )
 def test_si(value, text):
-    assert harness.si(value, "s") == text
+    assert tables.si(value, "s") == text
 
 
 def test_readme_table_shows_the_largest_of_each_family(tmp_path):
-    records = [
+    found = [
         record(case="sum, 2^20"),
         record(case="sum, 2^24", shape=[2**24], rate=5e9),
         record(case="sum, 2^24", shape=[2**24], method="kernel", backend="cupy", seconds=5e-4, rate=8e9),
@@ -405,29 +410,29 @@ def test_readme_table_shows_the_largest_of_each_family(tmp_path):
         record(case="sum call, 2^10", shape=[2**10], seconds=2e-6, ceiling_fraction=None),
         record(case="sum call, 2^10", shape=[2**10], seconds=3e-6, ceiling_fraction=None, backend="jax"),
     ]
-    harness.write_results(tmp_path / "device.json", HEAD, records, {"sum"})
-    rows = [line for line in harness.readme_table(tmp_path).splitlines() if line.startswith("|") and "---" not in line]
+    records.write_results(tmp_path / "device.json", HEAD, found, {"sum"})
+    rows = [line for line in tables.readme_table(tmp_path).splitlines() if line.startswith("|") and "---" not in line]
     assert rows[1:] == [
         "| `sum` | sum, 2^24 | float32 | cupy | 5.00 GB/s | 8.00 GB/s |  | 4.00 GB/s torch | 2.00x | 25 % |",
         "| `sum` | sum call, 2^10 | float32 | numpy | 2.00 us |  |  |  |  |  |",
         "| `sum` | sum call, 2^10 | float32 | jax | 3.00 us |  |  |  |  |  |",
     ]
-    text = f"# Title\n\n{harness.BEGIN}\nold\n{harness.END}\n\nRest\n"
-    once = harness.readme_with_table(text, tmp_path)
+    text = f"# Title\n\n{tables.BEGIN}\nold\n{tables.END}\n\nRest\n"
+    once = tables.readme_with_table(text, tmp_path)
     assert once.startswith("# Title\n")
-    assert once.endswith(f"{harness.END}\n\nRest\n")
+    assert once.endswith(f"{tables.END}\n\nRest\n")
     assert "old" not in once
-    assert harness.readme_with_table(once, tmp_path) == once
+    assert tables.readme_with_table(once, tmp_path) == once
     with pytest.raises(ValueError, match="README has no"):
-        harness.readme_with_table("# Title\n", tmp_path)
+        tables.readme_with_table("# Title\n", tmp_path)
 
 
 def test_readme_is_up_to_date(tmp_path):
     # What a comparison just run on this machine has left beside the committed results is not in the README.
-    if shutil.which("git") is None or not (harness.ROOT / ".git").exists():
+    if shutil.which("git") is None or not (records.ROOT / ".git").exists():
         pytest.skip("not in a clone")
-    listing = ["git", "-C", str(harness.ROOT), "ls-files", str(harness.RESULTS)]
+    listing = ["git", "-C", str(records.ROOT), "ls-files", str(records.RESULTS)]
     for name in subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split():
-        shutil.copy(harness.ROOT / name, tmp_path)
-    text = (harness.ROOT / "README.md").read_text()
-    assert harness.readme_with_table(text, tmp_path) == text, "run python -m benches --readme"
+        shutil.copy(records.ROOT / name, tmp_path)
+    text = (records.ROOT / "README.md").read_text()
+    assert tables.readme_with_table(text, tmp_path) == text, "run python -m benches --readme"

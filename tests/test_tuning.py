@@ -12,7 +12,9 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import bench_reduce, harness, tune
+from benches import bench_reduce, records, tune
+from benches.cases import Case, Problem, Scale
+from benches.clock import Contender
 from parprims import _cuda, _histogram, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
 from parprims._cuda import memory, xla
 
@@ -32,7 +34,7 @@ def test_table(name):
         assert type(entry).__name__ == "Tuning"
         assert set(entry.scaled) <= {field.name for field in dataclasses.fields(entry)}
         if entry.record:
-            file = json.loads((harness.ROOT / entry.record).read_text())
+            file = json.loads((records.ROOT / entry.record).read_text())
             assert file["header"]["device"]
             assert any(one.get("method") == "kernel" for one in file["records"])
 
@@ -117,7 +119,7 @@ def test_fields_that_are_searched():
             assert values, field
             assert all(type(value) is type(getattr(entry, field)) for value in values)
             assert getattr(entry, field) not in values
-        cases = importlib.import_module(f"benches.bench_{primitive}").cases(harness.Scale(gpu=True, quick=False))
+        cases = importlib.import_module(f"benches.bench_{primitive}").cases(Scale(gpu=True, quick=False))
         assert set(search.families) <= {case.name.partition(",")[0] for case in cases}
 
 
@@ -159,14 +161,14 @@ def test_search(monkeypatch, tmp_path, capsys):
         return original(self, field, entries)
 
     seen, original = [], tune.Tuner.ratios
-    case = harness.Case("sum", "sum, 1000", lambda _: harness.Problem((x,), x.sum()), run)
+    case = Case("sum", "sum, 1000", lambda _: Problem((x,), x.sum()), run)
     monkeypatch.setattr(tune.Tuner, "ratios", ratios)
-    monkeypatch.setattr(harness.Contender, "sample", sample)
+    monkeypatch.setattr(Contender, "sample", sample)
     monkeypatch.setattr(bench_reduce, "cases", lambda _: [case, dataclasses.replace(case, name="other, 1")])
     monkeypatch.setitem(
         tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("rounds", "threads", "blocks"))
     )
-    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
     monkeypatch.setattr(_cuda, "multiprocessors", lambda *_: 66)
     assert command.main(["--tune", "reduce", "--quick", "--backend", "numpy"]) == 0

@@ -138,13 +138,14 @@ def _header(backends: set[str]) -> dict[str, Any]:
     """Return the device, versions, commit and date of a run on these backends."""
     import datetime
 
-    from benches import harness
+    from benches import records
+    from examples.backends import gpu_name
 
     cuda = bool(backends & {"cupy", "torch-cuda", "jax-cuda"})
     return {
-        "device": harness.gpu_name() if cuda else "CPU",
-        "versions": harness.versions(cuda),
-        "commit": harness.commit(),
+        "device": gpu_name() if cuda else "CPU",
+        "versions": records.versions(cuda),
+        "commit": records.commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
@@ -296,9 +297,9 @@ def main(arguments: list[str] | None = None) -> int:
         head["versions"] |= file["header"]["versions"]
         found.join(file["records"])
     for device, (head, found) in merged.items():
-        from benches import harness
+        from benches import records
 
-        found.write(ERRORS / f"{harness.slug(device)}.json", head)
+        found.write(ERRORS / f"{records.slug(device)}.json", head)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page())
     return 0

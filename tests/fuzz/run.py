@@ -112,12 +112,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=None, help="drawn if not given")
     parser.add_argument("--call", type=int, default=None, help="only the call of this number")
-    parser.add_argument(
-        "--backend", action="append", choices=list(conftest._MAKERS), help="any but emulated if not given"
-    )
+    parser.add_argument("--backend", action="append", choices=conftest.BACKENDS, help="any but emulated if not given")
     options = parser.parse_args(argv)
     seed = options.seed if options.seed is not None else int(np.random.SeedSequence().entropy % 2**31)  # type: ignore[operator]
-    usual = [name for name in conftest._MAKERS if name != "emulated" and conftest._available(name)]
+    usual = [name for name in conftest.BACKENDS if name != "emulated" and conftest.available(name)]
     backends = options.backend or usual
     print(f"{options.calls} calls on {', '.join(backends)}, seed {seed}", file=sys.stderr)
     found = run(backends, options.calls, seed, options.call)

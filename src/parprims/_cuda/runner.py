@@ -251,16 +251,16 @@ def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:
 
 
 def _torch_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable[[], Array]:
-    """Return what allocates a tensor. It is made like one of these strides that has a single element of memory.
+    """Return what allocates a tensor.
 
+    It makes one like a tensor of this shape with a single element of memory, if that gives the usual strides:
     ``torch.empty`` takes twice as long to read its arguments.
     """
     torch = libraries.torch()
-    options = {"dtype": getattr(torch, name), "device": torch.device("cuda", device)}
-    like = functools.partial(torch.empty_like, torch.empty((), **options).expand(shape))
-    if like().is_contiguous():
-        return like
-    return functools.partial(torch.empty, shape, **options)
+    dtype, place = getattr(torch, name), torch.device("cuda", device)
+    if torch.empty_like(torch.empty((), dtype=dtype, device="meta").expand(shape)).is_contiguous():
+        return functools.partial(torch.empty_like, torch.empty((), dtype=dtype, device=place).expand(shape))
+    return functools.partial(torch.empty, shape, dtype=dtype, device=place)
 
 
 def _torch_stream(device: int) -> Callable[[], int]:
