@@ -59,7 +59,7 @@ def lowest(session: nox.Session) -> None:
 def newest(session: nox.Session) -> None:
     """Run the suite on NumPy, and on JAX what depends most on its release, with the releases that this Python gets."""
     session.install("-e", BACKENDS["jax"], *_group("test"))
-    releases = ["tests/test_derivatives.py", "tests/test_operators.py"]
+    releases = [f"tests/test_{name}.py" for name in ("derivatives", "operators", "wrong_operators")]
     for backend, suite in (("numpy", ["-m", "not once"]), ("jax", releases)):
         session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite, env=ALONE)
 

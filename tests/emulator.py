@@ -257,6 +257,8 @@ def _runtime() -> tuple[pathlib.Path, pathlib.Path]:
     header = (_FOLDER / "emulator.hpp").read_text()
     precompiled = _built((*_WATCHED, "-x", "c++-header"), header, "emulator.hpp", "emulator.hpp.gch")
     text = (_FOLDER / "emulator.cpp").read_text()
+    for name in ("emulator_watch.hpp", "emulator_ptx.hpp"):
+        text = text.replace(f'#include "{name}"\n', (_FOLDER / name).read_text())
     return precompiled, _built(("-O2", "-c", "-I", str(precompiled.parent)), text, "emulator.cpp", "emulator.o")
 
 

@@ -50,7 +50,7 @@ def _dropped(file: str, line: str, tests: str, equivalent: str = "", *, after: s
 
 
 def _reduce(case: str) -> str:
-    return f"tests/test_reduce.py::TestSanitized::test_every_kernel[emulated-{case}]"
+    return f"tests/test_reduce_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
 
 
 def _scan(case: str) -> str:
@@ -62,14 +62,14 @@ def _sort(case: int) -> str:
 
 
 def _matmul(test: str) -> str:
-    return f"tests/test_matmul_kernel.py::{test}"
+    return f"tests/test_matmul_{'groups' if test.startswith('TestGroups') else 'kernel'}.py::{test}"
 
 
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
 REST, REST_OF_TILES = (
     f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
 )
-REST_OF_ROW = "tests/test_reduce.py::TestSanitized::test_rest_of_a_row[emulated]"
+REST_OF_ROW = "tests/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[emulated]"
 SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
 MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
 SERIAL = "tests/test_scan_kernel.py::TestSerialBlocks::test_recurrence[emulated]"

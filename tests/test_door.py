@@ -15,7 +15,9 @@ import pytest
 
 import parprims
 from parprims._dispatch import primitives
-from tests import fuzz
+from tests.fuzz import draw
+from tests.fuzz.judge import leaves
+from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0])
 ONES = np.ones(3)
@@ -28,8 +30,8 @@ CALLS = {
     "any": ("x", lambda x, **options: parprims.any(x, **options)),
     "all": ("x", lambda x, **options: parprims.all(x, **options)),
     "vecdot": ("x2", lambda x, **options: parprims.vecdot(x, x, **options)),
-    "reduce": ("x", lambda x, **options: parprims.reduce(x, fuzz.keep_last, **options)),
-    "map_reduce": (r"arrays\[0\]", lambda x, **options: parprims.map_reduce(fuzz.itself, x, **options)),
+    "reduce": ("x", lambda x, **options: parprims.reduce(x, draw.keep_last, **options)),
+    "map_reduce": (r"arrays\[0\]", lambda x, **options: parprims.map_reduce(draw.itself, x, **options)),
     "scan": ("x", lambda x, **options: parprims.scan(x, **options)),
     "cumulative_sum": ("x", lambda x, **options: parprims.cumulative_sum(x, axis=-1, **options)),
     "cumulative_prod": ("x", lambda x, **options: parprims.cumulative_prod(x, axis=-1, **options)),
@@ -49,21 +51,21 @@ MEANING = {
     "masked": (np.ma.masked_array(X, [0, 1, 0]), "must be a plain array, got MaskedArray: its mask would be lost"),
     "matrix": (X.view(np.matrix), "must be a plain array, got matrix: convert it by numpy.asarray"),
     "recarray": (np.rec.array([(1, 2.0)], dtype=[("a", int), ("b", float)]), "must be a plain array, got recarray"),
-    "subclass": (X.view(fuzz.Plain), "must be a plain array, got Plain"),
+    "subclass": (X.view(draw.Plain), "must be a plain array, got Plain"),
     "structured": (np.zeros(3, dtype=[("a", int)]), "must have a dtype of numbers or bool, got"),
     "objects": (np.array([1, None]), "must have a dtype of numbers or bool, got object"),
     "strings": (np.array(["a", "b"]), "must have a dtype of numbers or bool, got str"),
     "dates": (np.array(["2020"], dtype="datetime64[s]"), "must have a dtype of numbers or bool, got datetime64"),
-    "chunked": (fuzz.dask_array(), "is a dask array: parprims has no drivers for chunked arrays yet; call compute"),
+    "chunked": (draw.dask_array(), "is a dask array: parprims has no drivers for chunked arrays yet; call compute"),
     "list": ([1.0, 2.0], "must be an array, got list"),
     "None": (None, "must be an array, got NoneType"),
 }
 
 
 def test_every_primitive_is_here():
-    assert {*CALLS, "check_associative"} == set(fuzz.FUNCTIONS)
+    assert {*CALLS, "check_associative"} == set(FUNCTIONS)
     others = {"explain", "jax_export_checks", "launches", "methods", "segmented"}
-    assert {name for name in parprims.__all__ if name.islower()} == {*fuzz.FUNCTIONS, *others}
+    assert {name for name in parprims.__all__ if name.islower()} == {*FUNCTIONS, *others}
 
 
 class TestArrays:
@@ -86,7 +88,7 @@ class TestArrays:
         for name, reason in parprims.methods(call, foreign).items():
             if reason is None:
                 wanted, got = call(X, method=name), call(foreign, method=name)
-                for one, other in zip(fuzz.leaves(got), fuzz.leaves(wanted), strict=True):
+                for one, other in zip(leaves(got), leaves(wanted), strict=True):
                     assert one.dtype == other.dtype
                     assert one.dtype.isnative
                     assert one.tobytes() == other.tobytes()
@@ -106,7 +108,7 @@ class TestArrays:
             mapped = np.memmap(Path(folder) / "x", dtype="f8", mode="w+", shape=(3,))
             mapped[:] = X
             for name, (_, call) in CALLS.items():
-                assert {type(one) for one in fuzz.leaves(call(mapped))} == {np.ndarray}, name
+                assert {type(one) for one in leaves(call(mapped))} == {np.ndarray}, name
             del mapped
 
     def test_values_of_any_dtype_move(self):
@@ -123,24 +125,24 @@ class TestArrays:
                 parprims.any(X, method=method),
                 parprims.vecdot(X, X, method=method),
                 parprims.matmul(X, X, method=method),
-                parprims.map_reduce(fuzz.square, X, method=method),
+                parprims.map_reduce(draw.square, X, method=method),
                 parprims.sum(np.float64(3.0), method=method),
                 parprims.reduce(np.arange(0.0), method=method),
             ):
                 assert type(result) is np.ndarray
                 assert result.shape == ()
-        assert type(parprims.reduce(X, fuzz.plus)) is np.ndarray
+        assert type(parprims.reduce(X, draw.plus)) is np.ndarray
         for one in parprims.solve_tridiagonal(ONES, 4 * ONES, ONES, X, return_residual=True, return_status=True):
             assert type(one) is np.ndarray
 
     def test_an_operator_that_returns_its_argument_returns_no_view(self):
         start = np.ones((1,))
-        for op in (fuzz.keep_first, fuzz.keep_last):
+        for op in (draw.keep_first, draw.keep_last):
             for axis in (0, 1, ()):
                 x = np.arange(3.0).reshape(1, 3)
                 got = parprims.reduce(x, op, axis=axis)
                 assert not np.shares_memory(got, x)
-        assert not np.shares_memory(parprims.reduce(np.ones((1, 3)), fuzz.keep_first, axis=1, initial=start), start)
+        assert not np.shares_memory(parprims.reduce(np.ones((1, 3)), draw.keep_first, axis=1, initial=start), start)
         assert not np.shares_memory(parprims.reduce(np.ones((1, 0)), axis=1, initial=start), start)
 
     def test_nothing_to_multiply(self, backend):
@@ -200,7 +202,7 @@ class TestOtherLibraries:
             for call in (
                 lambda **options: parprims.max(x, **options),  # noqa: B023
                 lambda **options: parprims.scan(x, "maximum", **options),  # noqa: B023
-                lambda **options: parprims.reduce(x, fuzz.plus, **options),  # noqa: B023
+                lambda **options: parprims.reduce(x, draw.plus, **options),  # noqa: B023
                 lambda **options: parprims.matmul(x, x, add="minimum", multiply="add", **options),  # noqa: B023
             ):
                 reasons = parprims.methods(call)
@@ -340,7 +342,7 @@ class TestDtypes:
                 got = call(x, dtype=name)
                 assert got.dtype == backend.dtype(name)
                 assert got.dtype == call(x, dtype=backend.dtype(name)).dtype == call(x, dtype=got.dtype).dtype
-        assert parprims.map_reduce(fuzz.square, x, dtype="float32").dtype == backend.dtype("float32")
+        assert parprims.map_reduce(draw.square, x, dtype="float32").dtype == backend.dtype("float32")
         pair = parprims.scan((x, x), "affine", dtype=("float32", backend.dtype("float32")))
         assert [one.dtype for one in pair] == [backend.dtype("float32")] * 2
 
@@ -416,15 +418,15 @@ class TestOptions:
 
     def test_a_long_value_is_not_shown(self):
         with pytest.raises(TypeError, match=r"^keepdims must be True or False, got Opaque$"):
-            parprims.sum(X, keepdims=fuzz.Opaque())
+            parprims.sum(X, keepdims=draw.Opaque())
 
     def test_methods_raise_what_the_call_raises(self):
         calls = (
             lambda: parprims.sum(X, method="bogus"),
             lambda: parprims.reduce(X, initial="text"),
-            lambda: parprims.reduce(X[:0], fuzz.plus),
-            lambda: parprims.map_reduce(fuzz.square, X, initial="text"),
-            lambda: parprims.map_reduce(fuzz.returns_text, X, X),
+            lambda: parprims.reduce(X[:0], draw.plus),
+            lambda: parprims.map_reduce(draw.square, X, initial="text"),
+            lambda: parprims.map_reduce(draw.returns_text, X, X),
         )
         for call in calls:
             with pytest.raises((TypeError, ValueError)) as raised:
@@ -441,7 +443,7 @@ class TestOptions:
     def test_no_examples_named(self):
         for examples in ({}, ()):
             with pytest.raises(ValueError, match=r"^examples must hold at least one array"):
-                parprims.check_associative(fuzz.keep_last, examples)
+                parprims.check_associative(draw.keep_last, examples)
 
     def test_no_function_named(self):
         with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got None"):

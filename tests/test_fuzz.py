@@ -1,9 +1,13 @@
 """The fuzz finds faults, by the line that it prints, and finds none here."""
 
+import inspect
+
 import pytest
 
 import parprims
-from tests import fuzz
+from tests import conftest
+from tests.fuzz import run as fuzz
+from tests.fuzz.judge import leaves, snapshot
 
 BACKENDS = ("numpy", "array-api-strict")
 
@@ -52,7 +56,7 @@ def test_a_fault_is_found_and_told(violation, monkeypatch, capsys):
     name, fault = FAULTS[violation]
     original = getattr(parprims, name)
     broken = fault(original)
-    broken.__signature__ = fuzz.inspect.signature(original)
+    broken.__signature__ = inspect.signature(original)
     monkeypatch.setattr(parprims, name, broken)
     monkeypatch.setattr(fuzz, "FUNCTIONS", (name,))
     assert fuzz.main(["--backend", "numpy", "--calls", "60", "--seed", "3"]) == 1
@@ -62,9 +66,9 @@ def test_a_fault_is_found_and_told(violation, monkeypatch, capsys):
 
 
 def test_the_same_seed_makes_the_same_calls(tmp_path):
-    backend = fuzz.conftest._backend("numpy")
+    backend = conftest._backend("numpy")
     for number in range(40):
         one, other = (fuzz.single_call(backend, 5, number, str(tmp_path)) for _ in range(2))
         assert one.text() == other.text()
-        first, second = ([fuzz.snapshot(backend, x) for x in fuzz.leaves(call.args)] for call in (one, other))
+        first, second = ([snapshot(backend, x) for x in leaves(call.args)] for call in (one, other))
         assert first == second

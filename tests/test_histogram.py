@@ -9,6 +9,7 @@ import parprims
 from parprims import _histogram
 from tests import emulator
 from tests.contract import compare, eps, random
+from tests.fuzz import values
 
 REAL = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 
@@ -251,7 +252,7 @@ def test_inputs_untouched(backend, run, rng):
     np.testing.assert_array_equal(backend.to_numpy(arrays[1]), weights)
 
 
-# ---- What the fuzz makes of it (tests/fuzz.py finds these by their names) ----------------------------------------
+# ---- What the fuzz makes of it (tests/fuzz finds these by their names) ----------------------------------------
 
 WRONG_OPTIONS = {
     "bins": (0, -1, 2.5, "ten", None, True, [0, 1], (0, 1), 2**31, np.float64(3), {}),
@@ -262,9 +263,7 @@ WRONG_OPTIONS = {
 
 def draw(d, name):
     """Return a valid call, whose result is held against the loop over the edges that come back."""
-    from tests import fuzz
-
-    x = d.values(d.shape(), d.dtype(*fuzz.REAL))
+    x = d.values(d.shape(), d.dtype(*values.REAL))
     array, x = d.array(x)
     options = {}
     if d.chance(0.3):
@@ -288,7 +287,7 @@ def draw(d, name):
         close = np.allclose(counts.astype(float), expected.astype(float), rtol=1e-12, atol=1e-12)
         return None if close else f"counts are {counts.tolist()}, not {expected.tolist()}"
 
-    return fuzz.Call(name, [array], options, check_result)
+    return values.Call(name, [array], options, check_result)
 
 
 def test_torch_compile(rng):

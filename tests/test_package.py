@@ -49,6 +49,15 @@ def test_public_names():
     assert {name for name in vars(parprims) if not name.startswith("_")} == set(parprims.__all__)
 
 
+@pytest.mark.once
+def test_no_file_is_long():
+    suffixes = (".py", ".cu", ".cuh", ".numba", ".cpp", ".hpp")
+    files = [path for folder in ("src", "tests", "benches", "examples") for path in (ROOT / folder).rglob("*.*")]
+    lines = {path: len(path.read_bytes().splitlines()) for path in files if path.suffix in suffixes}
+    long = {path.relative_to(ROOT).as_posix() for path, count in lines.items() if count > 700}
+    assert not long
+
+
 @pytest.mark.parametrize("name", parprims.__all__)
 def test_public_docstring(name):
     text = inspect.getdoc(getattr(parprims, name))

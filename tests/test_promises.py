@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests import test_matmul, test_reduce, test_scan, test_sort, test_tridiagonal, trust
+from tests import test_matmul, test_recurrence, test_reduce, test_scan, test_sort, test_tridiagonal, trust
 from tests.contract import eps, random
 
 pytestmark = pytest.mark.once
@@ -46,7 +46,9 @@ def test_a_missing_test_is_noticed():
 
 
 def test_every_primitive_inherits_the_laws_or_has_its_own():
-    assert set(trust.keepers()) == {f"tests/test_{name}.py" for name in ("reduce", "scan", "sort", "tridiagonal")}
+    assert set(trust.keepers()) == {
+        f"tests/test_{name}.py" for name in ("recurrence", "reduce", "scan", "sort", "tridiagonal")
+    }
     laws = {name.removeprefix("Contract::") for name in trust.functions("tests/contract.py") if "test_" in name}
     own = {name.removeprefix("TestMatmul::") for name in trust.functions("tests/test_matmul.py")}
     elsewhere = {"test_axis", "test_unknown_method_named", "test_bad_axis_named", "test_no_array_named", "test_jit"}
@@ -152,7 +154,7 @@ BOUNDS = {
         "within 2n units in the last place of the same recurrence for |a| and |b|, as in the sequential loop (three "
         "times that for complex numbers). 16-bit floats are computed in float32 and rounded once",
         documented_recurrence,
-        contract(test_scan.TestLinearRecurrence),
+        contract(test_recurrence.TestLinearRecurrence),
         ("array", "native", "kernel"),
         2,
     ),

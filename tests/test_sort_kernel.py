@@ -389,7 +389,7 @@ def limited(streams, left):
 
 class TestStreams:
     def test_streams_and_threads(self, streams):
-        from tests.test_scan_kernel import other_stream, wait
+        from tests.test_scan_streams import other_stream, wait
 
         rng = np.random.default_rng(4)
         keys = make(rng, (400_009,), "int32")
@@ -420,7 +420,7 @@ class TestStreams:
                         np.testing.assert_array_equal(streams.to_numpy(one), other)
 
     def test_captured_into_a_graph(self, streams, rng):
-        from tests.test_scan_kernel import other_stream, wait
+        from tests.test_scan_streams import other_stream, wait
 
         data = [make(rng, (300_001,), "int32") for _ in range(3)]
         x, waiting = streams.asarray(data[0]), [streams.asarray(one) for one in data]

@@ -1,9 +1,8 @@
 """Tridiagonal solves against sequential elimination and dense solves."""
 
-import functools
 import importlib
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from array_api_compat import is_jax_array
 
 import parprims
 from parprims import _tridiagonal_native, solve_tridiagonal
-from tests.contract import Contract, compare, eps, random, within
+from tests.contract import Contract, compare, eps, random
 
 
 def thomas(lower, diag, upper, rhs):
@@ -67,58 +66,6 @@ def dominant_bound(lower, diag, upper, x, axis):
     steps = max(1, math.ceil(math.log2(max(1, diag.shape[axis]))))
     bound = 8 * steps * eps(working) * size / (1 - t)
     return bound + (eps(name) * abs(x).astype(float) if working != name else 0)
-
-
-def hostile(rng, shape, dtype, *, wild):
-    """Return small numbers, many of them zero, and if wild infinities, NaN and the ends of the dtype's range."""
-    kind = {"complex64": "float32", "complex128": "float64", "bfloat16": "float32"}.get(dtype, dtype)
-    info = np.finfo(kind)
-    tame = (0.0, 0.0, -0.0, 1.0, 1.0, -1.0, 2.0, 3.0, 0.5)
-    few = (np.inf, -np.inf, np.nan, info.max, -info.max / 2, info.smallest_subnormal, info.tiny, info.max**0.5)
-    pool = np.asarray([*(tame * 2), *(few if wild else ())], kind)
-    x = rng.choice(pool, shape)
-    if dtype.startswith("complex"):
-        x = x.astype(dtype)
-        x.imag = rng.choice(pool, shape)
-    return x.astype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-
-
-def check_error_and_status(inputs, x, error, status, *, periodic, transpose, flushes):
-    """Assert that error and status of small systems (systems, n) are what the docstring says, in long double."""
-    wide = np.clongdouble if inputs[0].dtype.kind == "c" else np.longdouble
-    lower, diag, upper, rhs = (y.astype(wide) for y in inputs)
-    count, n = rhs.shape
-    matrix, size = np.zeros((count, n, n), wide), np.zeros((count, n, n), np.longdouble)
-    for i in range(n):
-        for j, y, exists in (
-            (i, diag, True),
-            ((i - 1) % n, lower, i > 0 or periodic),
-            ((i + 1) % n, upper, i < n - 1 or periodic),
-        ):
-            if exists:
-                matrix[:, i, j] += y[:, i]
-                size[:, i, j] += abs(y[:, i])
-    if transpose:
-        matrix, size = (np.swapaxes(y, 1, 2) for y in (matrix, size))
-    none = np.isnan(x).any(axis=1)
-    np.testing.assert_array_equal(np.isnan(x).all(axis=1), none)  # all of a solution or nothing
-    np.testing.assert_array_equal(np.isfinite(x).all(axis=1), ~none)
-    read = np.isfinite(size).all(axis=(1, 2)) & np.isfinite(rhs).all(axis=1)
-    assert np.all(none[~read])
-    np.testing.assert_array_equal(np.isinf(error), none)
-    np.testing.assert_array_equal(np.isfinite(error), ~none)
-    precision = eps(inputs[0].dtype.name)
-    np.testing.assert_array_equal(status, np.where(none, 1, 2 * (error > precision**0.5)))
-    matrix, size, rhs, xs = (y[~none] for y in (matrix, size, rhs, x.astype(wide)))
-    residual = abs(rhs - (matrix @ xs[..., None])[..., 0])
-    size = (size @ abs(xs)[..., None])[..., 0] + abs(rhs)
-    ratios = residual / np.where(size == 0, 1, size)
-    if flushes:  # XLA and CuPy take subnormal numbers for zero
-        assert np.all(error[~none] <= 1 + 4 * precision)
-        return
-    np.testing.assert_allclose(
-        error[~none], ratios.max(axis=1).astype(float), rtol=1e-4, atol=20 * eps(error.dtype.name)
-    )
 
 
 class Systems(Contract):
@@ -529,66 +476,6 @@ class TestSolveTridiagonal(Systems):
             assert "SciPy" in parprims.methods(solve_tridiagonal, x, 3 * x, x, x)["native"]
 
 
-class TestErrorAndStatus:
-    """What return_residual and return_status promise, whatever the numbers."""
-
-    methods: ClassVar = ("kernel", "native", "array")
-    function = Systems.function
-
-    def test_error_and_status_are_as_promised(self, backend, run, method):
-        """Small systems, singular ones too, of zeros, infinities, NaN and the ends of the range."""
-        if backend.name.startswith("jax") and method == "auto":
-            pytest.skip("auto takes what is tested by name")
-        rng = np.random.default_rng(14)
-        seen = set()
-        dtypes = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-        dtypes = [one for one in dtypes if backend.supports(one)]
-        for case in range(1, 3) if backend.name.startswith("jax") else range(60):
-            n, dtype, pivot = 1 + case % 6, dtypes[case % len(dtypes)], ("auto", "partial", "none")[case // 2 % 3]
-            options = {"periodic": bool(rng.integers(2)), "transpose": bool(rng.integers(2))}
-            if method in ("kernel", "native") and dtype in ("float16", "bfloat16"):
-                dtype = "float32"
-            inputs = tuple(hostile(rng, (16, n), dtype, wild=case % 4 < 2) for _ in range(4))
-            if case % 3 == 0:
-                inputs[1][...] += np.asarray(3, inputs[1].dtype)
-            inputs[3][:3] *= np.asarray(0, inputs[3].dtype)
-            arrays = (backend.asarray(x) for x in inputs)
-            results = run(
-                self.function, *arrays, method=method, pivot=pivot, return_residual=True, return_status=True, **options
-            )
-            x, error, status = map(backend.to_numpy, results)
-            seen |= {*status.tolist()}
-            flushes = backend.name.startswith("jax") or backend.name == "cupy"
-            check_error_and_status(inputs, x, error, status, flushes=flushes, **options)
-        assert seen == {0, 1, 2} or backend.name.startswith("jax")
-
-    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-    def test_sixteen_bits(self, backend, run, rng, dtype):
-        """Rounded to few bits, a solution still is one; beyond the largest number there is none."""
-        if not backend.supports(dtype):
-            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
-        n = 5 if backend.name.startswith("jax") else 65
-        arrays = tuple(backend.asarray(x) for x in dominant(rng, (20, n), dtype))
-        _, status = run(self.function, *arrays, method="array", pivot="none", return_status=True)
-        assert not np.any(backend.to_numpy(status))
-        if dtype == "float16":
-            diag, rhs = np.asarray([[1, 1, 1], [1, 2.0**-14, 1]], np.float16), np.full((2, 3), 16, np.float16)
-            x, error, status = run(
-                self.function,
-                0.0,
-                backend.asarray(diag),
-                0.0,
-                backend.asarray(rhs),
-                method="array",
-                pivot="none",
-                return_residual=True,
-                return_status=True,
-            )
-            np.testing.assert_array_equal(backend.to_numpy(x), [[16] * 3, [np.nan] * 3])
-            np.testing.assert_array_equal(backend.to_numpy(error), [0, np.inf])
-            np.testing.assert_array_equal(backend.to_numpy(status), [0, 1])
-
-
 class TestUnpivoted(TestSolveTridiagonal):
     """Parallel cyclic reduction, the textbook form."""
 
@@ -679,140 +566,6 @@ def gtsv(lower, diag, upper, rhs):
     return x
 
 
-def by_singular_values(rng, values):
-    """Return the coefficients of a symmetric tridiagonal matrix with singular values."""
-    hessenberg = importlib.import_module("scipy.linalg").hessenberg
-    q, _ = np.linalg.qr(rng.standard_normal((len(values), len(values))))
-    h = hessenberg((q * (values * rng.choice([-1, 1], len(values)))) @ q.T)
-    return np.append(0, np.diag(h, -1)), np.diag(h).copy(), np.append(np.diag(h, 1), 0)
-
-
-def stability_classes(rng, n, worst):
-    """Return matrices used to study stability, by name; ``worst`` is the largest condition number."""
-    ones, i = np.ones(n), np.arange(1, n + 1)
-    exponents, smooth = np.exp2(rng.integers(-20, 20, n)), worst ** (-np.arange(n) / n)
-
-    def u():
-        return rng.uniform(-1, 1, n)
-
-    step, half = 1e-4 * (n + 1) ** 2, (n + 1) // 2  # Dorr's matrix, a convection that is all but singular
-    below = np.where(i <= half, -step, -step + (n + 1) * (0.5 - i / (n + 1)))
-    above = np.where(i <= half, -step - (n + 1) * (0.5 - i / (n + 1)), -step)
-    near = u(), u(), u()
-    for row in near:
-        row[n // 2] = 0
-    near[1][n // 2] = 1 / worst
-    return {
-        "random": (u(), u(), u()),
-        "1e-8 on the diagonal": (u(), 1e-8 * ones, u()),
-        "1e-3 on the diagonal, random": (u(), 1e-3 * u(), u()),
-        "zero diagonal": (u(), 0 * ones, u()),
-        "half of the couplings zero": (u() * (rng.random(n) < 0.5), u(), u() * (rng.random(n) < 0.5)),
-        "one coupling tiny": (np.where(i == n // 2, 1e-30, 1) * u(), u(), u()),
-        "lower tiny": (1e-20 * u(), u(), u()),
-        "Toeplitz 1, 1e-8, 1": (ones, 1e-8 * ones, ones),
-        "Toeplitz 1, 0, 1": (ones, 0 * ones, ones),
-        "Toeplitz -1, 1, -1": (-ones, ones, -ones),
-        "Toeplitz -1, 1.9, -1": (-ones, 1.9 * ones, -ones),
-        "Toeplitz -1, 2, -1": (-ones, 2 * ones, -ones),
-        "Toeplitz -1, 4, -1": (-ones, 4 * ones, -ones),
-        "Toeplitz 1, 0.5, -1": (ones, 0.5 * ones, -ones),
-        "Lesp": (1 / i, -(2.0 * i + 3), i + 1.0),
-        "rows graded at random": (exponents * u(), exponents * u(), exponents * u()),
-        "columns graded at random": (np.roll(exponents, 1) * u(), exponents * u(), np.roll(exponents, -1) * u()),
-        "rows graded": (smooth * u(), smooth * u(), smooth * u()),
-        "columns graded": (np.roll(smooth, 1) * u(), smooth * u(), np.roll(smooth, -1) * u()),
-        "Dorr": (below, -(below + above), above),
-        "near-singular": near,
-        "one small singular value": by_singular_values(rng, np.where(i == n, 1 / worst, 1.0)),
-        "one large singular value": by_singular_values(rng, np.where(i == 1, 1.0, 1 / worst)),
-        "singular values graded": by_singular_values(rng, worst ** (-(i - 1.0) / (n - 1))),
-        "singular values in line": by_singular_values(rng, 1 - (i - 1.0) / (n - 1) * (1 - 1 / worst)),
-    }
-
-
-class TestStability:
-    """The backward error is within ten times that of LAPACK's elimination with partial pivoting, or of one eps."""
-
-    methods: ClassVar = ("kernel", "native", "array")
-
-    @pytest.mark.optimised
-    @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-    def test_classes(self, backend, run, method, dtype, subtests):
-        if backend.name == "jax-cuda" and method == "native":
-            pytest.skip("cuSPARSE exchanges rows less carefully than LAPACK")
-        rng = np.random.default_rng(3)
-        worst = 1e7 if dtype == "float32" else 1e15
-        for n in (6, 126) if backend.name.startswith("jax") else (6, 126, 510):
-            trials = [stability_classes(rng, n, worst) for _ in range(3)]
-            names = [name for trial in trials for name in trial]
-            coefficients = [np.stack([m[k] for trial in trials for m in trial.values()]) for k in range(3)]
-            if dtype.startswith("complex"):
-                coefficients = [x * np.exp(2j * np.pi * rng.random(x.shape)) for x in coefficients]
-            lower, diag, upper = (x.astype(dtype) for x in coefficients)
-            lower[:, 0] = upper[:, -1] = 0
-            right = random(rng, lower.shape, dtype)
-            for rhs in (right, times(lower, diag, upper, right)):
-                arrays = (backend.asarray(x) for x in (lower, diag, upper, rhs))
-                x = backend.to_numpy(run(solve_tridiagonal, *arrays, method=method))
-                allowed = backward_error(lower, diag, upper, rhs, gtsv(lower, diag, upper, rhs))
-                error = backward_error(lower, diag, upper, rhs, x)
-                for name, one, other in zip(names, error, allowed, strict=True):
-                    with subtests.test(matrix=name, n=n):
-                        measured = "solve_tridiagonal, backward error"
-                        within(one, 10 * max(other, eps(dtype)), measured, run.method, dtype, backend)
-
-    @pytest.mark.optimised
-    @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_random_tiny_diagonal(self, backend, run, method, dtype):
-        # Solutions grow to 1e20 here, and the condition number is far beyond what float32 tells from singular.
-        if backend.name == "jax-cuda" and method == "native":
-            pytest.skip("cuSPARSE exchanges rows less carefully than LAPACK")
-        rng = np.random.default_rng(11)
-        # As many at once as test_classes has, whose program JAX finds again.
-        at_once = 3 * len(stability_classes(rng, 6, 1e7))
-        lower, diag, upper, rhs = (rng.standard_normal((10 * at_once, 126)) for _ in range(4))
-        lower[:, 0] = upper[:, -1] = 0
-        arrays = tuple(x.astype(dtype) for x in (lower, 1e-8 * diag, upper, rhs))
-        parts = zip(*(np.split(one, 10) for one in arrays), strict=True)
-        x = np.concatenate(
-            [backend.to_numpy(run(solve_tridiagonal, *map(backend.asarray, part), method=method)) for part in parts]
-        )
-        allowed = 10 * np.maximum(backward_error(*arrays, gtsv(*arrays)), eps(dtype))
-        failed = np.sum(~(backward_error(*arrays, x) <= allowed))
-        assert failed <= (0.01 * len(x) if dtype == "float32" else 0)
-
-    @pytest.mark.parametrize("name", ["zero diagonal", "Toeplitz -1, 1, -1", "1e-8 on the diagonal", "random"])
-    def test_periodic(self, backend, run, name):
-        rng = np.random.default_rng(4)
-        for n in (3, 10, 127):
-            lower, diag, upper = stability_classes(rng, n, 1e15)[name]
-            if name.startswith("Toeplitz"):
-                lower = 0.9 * lower  # else a multiple of six would be singular
-            rhs = rng.standard_normal(n)
-            arrays = (backend.asarray(x) for x in (lower, diag, upper, rhs))
-            x, error = run(solve_tridiagonal, *arrays, periodic=True, method="array", return_residual=True)
-            a = dense(lower, diag, upper, periodic=True)
-            y = backend.to_numpy(x)
-            if np.linalg.cond(a) < 1e15:
-                assert np.max(abs(a @ y - rhs) / (abs(a) @ abs(y) + abs(rhs))) < 1e-14
-                assert float(error) < 1e-14
-
-    def test_auto_does_not_correct_by_rank_one(self):
-        x = np.ones(5)
-        options = {"periodic": True}
-        assert "rank one" in parprims.methods(solve_tridiagonal, x, x, x, x, **options)["native"]
-        assert parprims.methods(solve_tridiagonal, x, 3 * x, x, x, pivot="none", **options)["native"] is None
-
-
-def times(lower, diag, upper, x):
-    """Return the product of a tridiagonal matrix with a vector, both along the last axis."""
-    y = diag * x
-    y[..., 1:] += lower[..., 1:] * x[..., :-1]
-    y[..., :-1] += upper[..., :-1] * x[..., 1:]
-    return y
-
-
 def real_dtype(dtype: str) -> str:
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
@@ -833,154 +586,6 @@ def backward_error(lower, diag, upper, rhs, x):
     size[..., :-1] += abs(upper[..., :-1] * x[..., 1:])
     error = np.max(abs(r) / size, axis=-1).astype(float)
     return np.where(np.isnan(error), np.inf, error)
-
-
-@pytest.fixture
-def jax():
-    """JAX, in double precision."""
-    jax = pytest.importorskip("jax")
-    jax.config.update("jax_enable_x64", True)
-    return jax
-
-
-@pytest.mark.parametrize("pivot", ["none", "partial"])
-def test_steps_are_the_logarithm(jax, pivot):
-    """The program grows by the same number of operations at every doubling of n, and not between."""
-
-    def operations(n: int) -> int:
-        x = np.ones(n)
-        traced = jax.make_jaxpr(lambda *a: solve_tridiagonal(*a, method="array", pivot=pivot))
-        (program,) = traced(*(jax.numpy.asarray(x),) * 4).jaxpr.eqns[-1:]
-        (solve,) = program.params["jaxpr"].jaxpr.eqns[-1:]
-        return len(solve.params["jaxprs"].solve.jaxpr.eqns)
-
-    counts = {n: operations(n) for n in (3, 4, 5, 8, 9, 16, 17, 33, 512, 513, 1024, 1025)}
-    step = counts[8] - counts[4]
-    assert 0 < step < (40 if pivot == "none" else 300)
-    for n, count in counts.items():
-        doublings = math.ceil(math.log2(n)) - 2
-        # A number of segments that is not even takes one more.
-        allowed = 0 if pivot == "none" or n in (4, 8, 16, 512, 1024) else 40 + 20 * doublings
-        assert 0 <= count - counts[4] - step * doublings <= allowed
-
-
-@pytest.mark.parametrize(("chosen", "pivot"), [("native", "auto"), ("array", "none"), ("array", "auto")])
-@pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("transpose", [False, True])
-def test_jax_transforms(jax, chosen, pivot, periodic, transpose):
-    """Gradients against central differences, with garbage in the corners not read; vmap against a loop."""
-    rng = np.random.default_rng(5)
-    inputs = dominant(rng, (3, 6), "float64")
-    if chosen == "native" and jax.default_backend() != "cpu":
-        pytest.skip("native refuses traced arrays on a GPU")
-    if not periodic:
-        inputs[0][:, 0] = inputs[2][:, -1] = np.nan
-    if transpose:
-        inputs = tuple(0.4 * x if at in (0, 2) else x for at, x in enumerate(inputs))
-    weights = rng.standard_normal((3, 6))
-
-    def solve(*arrays: Any) -> Any:
-        return solve_tridiagonal(*arrays, method=chosen, pivot=pivot, periodic=periodic, transpose=transpose)
-
-    @jax.jit
-    def loss(*arrays: Any) -> Any:
-        return (weights * solve(*arrays)).sum()
-
-    arrays = tuple(map(jax.numpy.asarray, inputs))
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*arrays)
-    for which, gradient in enumerate(gradients):
-        direction = rng.standard_normal((3, 6))
-        change = np.zeros((4, 1, 1))
-        change[which] = 1e-6
-        ends = [loss(*(x + sign * c * direction for x, c in zip(arrays, change, strict=True))) for sign in (1, -1)]
-        np.testing.assert_allclose((gradient * direction).sum(), (ends[0] - ends[1]) / 2e-6, rtol=1e-7)
-    alone = jax.jit(solve)
-    looped = jax.numpy.stack([alone(*(x[i] for x in arrays)) for i in range(3)])
-    np.testing.assert_allclose(jax.jit(jax.vmap(solve))(*arrays), looped, rtol=1e-13)
-
-
-def test_jax_native_refuses_what_it_gets_wrong(jax, monkeypatch):
-    """On a GPU, JAX exchanges no rows in a batch, and a traced system may become one."""
-    arrays = (jax.numpy.ones((2, 4)),) * 4
-    monkeypatch.setattr(_tridiagonal_native, "_jax_platform", lambda _: ("gpu", False))
-    assert "exchanges rows" in parprims.methods(solve_tridiagonal, *arrays)["native"]
-    one = tuple(x[0] for x in arrays)
-    assert parprims.methods(solve_tridiagonal, *one)["native"] is None
-    monkeypatch.setattr(_tridiagonal_native, "_jax_platform", lambda _: ("gpu", True))
-    assert "exchanges rows" in parprims.methods(solve_tridiagonal, *one)["native"]
-
-
-def test_jax_derivatives_of_a_system_that_needs_exchanges(jax):
-    """Forward, backward and second derivatives by all arguments, one of them broadcast."""
-    from jax.test_util import check_grads
-
-    rng = np.random.default_rng(7)
-    lower, upper = rng.standard_normal((2, 6))
-    arrays = tuple(jax.numpy.asarray(x) for x in (lower, 1e-9 * np.ones(1), upper, rng.standard_normal((2, 6))))
-
-    def solve(lower, diag, upper, rhs):
-        return solve_tridiagonal(lower[None], diag, upper, rhs, method="array")
-
-    check_grads(solve, arrays, order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
-    _, back = jax.vjp(solve, *arrays)
-    assert float(abs(back(jax.numpy.ones((2, 6)))[0][0])) == 0
-
-
-@pytest.mark.parametrize("periodic", [False, True])
-@pytest.mark.parametrize("pivot", ["auto", "none"])
-@pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_torch_gradients(periodic, pivot, transpose, dtype):
-    torch = pytest.importorskip("torch")
-    inputs = dominant(np.random.default_rng(6), (2, 5), dtype)
-    inputs = (0.4 * inputs[0], inputs[1], 0.4 * inputs[2], inputs[3])
-    arrays = tuple(torch.from_numpy(x).requires_grad_() for x in inputs)
-
-    def solve(*arrays: Any) -> Any:
-        return solve_tridiagonal(*arrays, periodic=periodic, pivot=pivot, transpose=transpose)
-
-    assert torch.autograd.gradcheck(solve, arrays, fast_mode=True)
-    assert torch.autograd.gradgradcheck(solve, arrays, fast_mode=True)
-    if not periodic:
-        _, error = solve_tridiagonal(*arrays, return_residual=True)
-        error.sum().backward()
-        assert all(torch.all(torch.isfinite(y.grad)) for y in arrays)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_torch_gradients_of_what_broadcasts(axis):
-    """Constant coefficients, several right-hand sides, a zero diagonal, and corners that are not read."""
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(8)
-    shape = (6, 2) if axis == 0 else (2, 6)
-    lower, rhs = rng.standard_normal(shape), rng.standard_normal((*shape, 3))
-    lower[(0,) if axis == 0 else (slice(None), 0)] = np.nan
-    given = (lower, np.zeros(()), np.ones((1, 1)), rhs)
-    arrays = tuple(torch.from_numpy(np.asarray(x)).requires_grad_() for x in given)
-    solve = functools.partial(solve_tridiagonal, axis=axis)
-    solve(*arrays).sum().backward()
-    derivative = arrays[0].grad.numpy()
-    assert np.all(derivative[(0,) if axis == 0 else (slice(None), 0)] == 0)
-    direction = rng.standard_normal(rhs.shape)
-    ends = [solve(*arrays[:3], arrays[3] + torch.from_numpy(h * direction)).sum() for h in (1e-6, -1e-6)]
-    slope = float((ends[0] - ends[1]).detach()) / 2e-6
-    np.testing.assert_allclose((arrays[3].grad.numpy() * direction).sum(), slope, rtol=1e-6)
-    ends = [solve(arrays[0], arrays[1] + h, *arrays[2:]).sum() for h in (1e-6, -1e-6)]
-    np.testing.assert_allclose(float(arrays[1].grad), float((ends[0] - ends[1]).detach()) / 2e-6, rtol=1e-6)
-
-
-def test_torch_func():
-    """torch.func sees through the array form."""
-    torch = pytest.importorskip("torch")
-    inputs = dominant(np.random.default_rng(9), (3, 6), "float64")
-    arrays = tuple(torch.from_numpy(x) for x in inputs)
-    mapped = torch.func.vmap(solve_tridiagonal)(*arrays)
-    np.testing.assert_allclose(mapped.numpy(), solve_tridiagonal(*arrays).numpy(), rtol=1e-14)
-    slopes = torch.func.grad(lambda *a: solve_tridiagonal(*a).sum(), argnums=(0, 1, 2, 3))(*arrays)
-    given = tuple(x.clone().requires_grad_() for x in arrays)
-    solve_tridiagonal(*given).sum().backward()
-    for slope, x in zip(slopes, given, strict=True):
-        np.testing.assert_allclose(slope.numpy(), x.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

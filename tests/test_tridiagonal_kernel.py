@@ -16,7 +16,8 @@ from parprims._layout import row_major
 from parprims._tridiagonal_batch import TUNING, Problem, fits_block
 from tests import emulator
 from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
-from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, stability_classes, thomas
+from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, thomas
+from tests.test_tridiagonal_stability import stability_classes
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 

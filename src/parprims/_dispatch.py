@@ -162,23 +162,37 @@ class _ListedError(Exception):
     """Carries what a call would do out of it, before anything is computed."""
 
 
-_calls: contextvars.ContextVar[tuple[list[Call], ...]] = contextvars.ContextVar("calls", default=())
-_listing: contextvars.ContextVar[bool] = contextvars.ContextVar("listing", default=False)
+@dataclasses.dataclass(frozen=True)
+class _Watch:
+    """What is done with calls besides computing them.
+
+    ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``launching`` that only
+    kernels are to be launched.
+    """
+
+    calls: tuple[list[Call], ...] = ()
+    listing: bool = False
+    launching: bool = False
 
 
-_launching: contextvars.ContextVar[bool] = contextvars.ContextVar("launching", default=False)
+_NOTHING = _Watch()
+_watch: contextvars.ContextVar[_Watch] = contextvars.ContextVar("watch", default=_NOTHING)
+
+
+@contextlib.contextmanager
+def _watching(**changes: Any) -> Iterator[None]:
+    token = _watch.set(dataclasses.replace(_watch.get(), **changes))
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
     """Let calls end without a result inside the block, unless they are computed by method kernel."""
-    token = _launching.set(True)
-    try:
+    with contextlib.suppress(_ListedError), _watching(launching=True):
         yield
-    except _ListedError:
-        pass
-    finally:
-        _launching.reset(token)
 
 
 class Inside(str):
@@ -201,30 +215,19 @@ def in_graph(x: Any, method: Any) -> bool:
     return compiling(x) and not isinstance(method, Inside)
 
 
-@contextlib.contextmanager
-def unwatched() -> Iterator[None]:
+def unwatched() -> contextlib.AbstractContextManager[None]:
     """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
-    tokens = _calls.set(()), _listing.set(False)
-    try:
-        yield
-    finally:
-        _calls.reset(tokens[0])
-        _listing.reset(tokens[1])
+    return _watching(calls=(), listing=False)
 
 
 def listing() -> bool:
     """Return whether nothing is to be computed, for only the methods are to be listed."""
-    return _listing.get()
+    return _watch.get().listing
 
 
-@contextlib.contextmanager
-def computing() -> Iterator[None]:
+def computing() -> contextlib.AbstractContextManager[None]:
     """Let calls be computed while methods are listed: those that a function of the caller's makes."""
-    token = _listing.set(False)
-    try:
-        yield
-    finally:
-        _listing.reset(token)
+    return _watching(listing=False)
 
 
 # ---- What is remembered from call to call -----------------------------------------------------------------------
@@ -261,15 +264,19 @@ def call_key(primitive: str, x: Any, *options: Any, gradient: bool = False) -> A
 def recalled(key: Any) -> Callable[..., Any] | None:
     """Return what computed the call of this key before, a function of its arrays, or None."""
     found = _prepared.get(key)
-    if found is None or _listing.get() or _launching.get():
+    if found is None:
         return None
-    tell((found.call,))
+    watch = _watch.get()
+    if watch is not _NOTHING:
+        if watch.listing or watch.launching:
+            return None
+        tell((found.call,))
     return found.run
 
 
 def tell(told: Iterable[Call]) -> None:
     """Tell `explain` of calls that were seen before and are made again."""
-    for calls in _calls.get():
+    for calls in _watch.get().calls:
         calls.extend([Call(one.primitive, one.method, {**one.refusals}) for one in told])
 
 
@@ -312,7 +319,8 @@ class Methods:
         self.check(method)
         if isinstance(method, Abstract):
             return call.empty(xp)
-        if _listing.get():
+        watch = _watch.get()
+        if watch.listing:
             raise _ListedError({name: _reason(one, xp, call, auto=True) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
         if method == "auto":
@@ -329,9 +337,9 @@ class Methods:
             reason = _reason(one, xp, call, auto=False)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
-        if _launching.get() and name != "kernel":
+        if watch.launching and name != "kernel":
             raise _ListedError({})
-        for calls in _calls.get():
+        for calls in watch.calls:
             calls.append(Call(self.primitive, name, refusals))
         with quiet(xp):
             run = one.prepare(xp, call)
@@ -388,11 +396,8 @@ def explain() -> Iterator[list[Call]]:
     {'kernel': 'the arrays are not on a CUDA device'}
     """
     calls: list[Call] = []
-    token = _calls.set((*_calls.get(), calls))
-    try:
+    with _watching(calls=(*_watch.get().calls, calls)):
         yield calls
-    finally:
-        _calls.reset(token)
 
 
 def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, str | None]:
@@ -419,12 +424,10 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     """
     if not callable(function):
         raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
-    token = _listing.set(True)
-    try:
-        function(*args, **kwargs)
-    except _ListedError as listed:
-        found: dict[str, str | None] = listed.args[0]
-        return found
-    finally:
-        _listing.reset(token)
+    with _watching(listing=True):
+        try:
+            function(*args, **kwargs)
+        except _ListedError as listed:
+            found: dict[str, str | None] = listed.args[0]
+            return found
     raise TypeError(f"function must be a primitive of parprims, got {function!r}")

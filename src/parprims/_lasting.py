@@ -29,7 +29,7 @@ def lasting_key(function: Any) -> Any:
     if kind is str:
         return function
     if function is None:
-        return ()
+        return type(None)
     if kind is Operator and function._built_in:
         return function
     try:

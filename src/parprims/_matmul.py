@@ -546,7 +546,7 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     tuned = TUNING.get(_cuda.capability(xp, p.a))
     if tuned is not None and _is_large(p, tuned):
         return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
-    called_alone = not (is_traced(p.a) or is_traced(p.b) or carries_derivative(xp, p.arrays))
+    called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
     if tuned is not None and called_alone and _is_small(p, tuned):
         return "a call of the kernel takes less time for small matrices of float32 on this device"
     return None

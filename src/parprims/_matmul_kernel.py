@@ -530,9 +530,10 @@ def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
     runner = _runner(xp, bare, *readable)
     if any(one is not other for one, other in zip(readable, matrices, strict=True)):
         return lambda a, b: _multiplied(xp, bare, *_readable(xp, p.dtype, *_matrices(a, b)))
+    multiplied = _cuda.only(runner)
     if any(one is not other for one, other in zip(matrices, p.arrays, strict=True)):
-        return lambda a, b: runner(*_matrices(a, b))[0]
-    return lambda a, b: runner(a, b)[0]
+        return lambda a, b: multiplied(*_matrices(a, b))
+    return multiplied
 
 
 def _multiplied(xp: Namespace, p: Any, a: Array, b: Array) -> Array:

@@ -364,11 +364,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         return with_initial(xp, r, code, run)
     if code.structure is not None:
         return lambda *arrays: assembled(run(*arrays), code.single, code.structure)
-    if not code.single:
-        return run
-    if len(r.arrays) == 1 and isinstance(run, _cuda.Runner):
-        return run.one
-    return lambda *arrays: run(*arrays)[0]
+    return _cuda.only(run) if code.single else run
 
 
 def _prepare_totals(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run:

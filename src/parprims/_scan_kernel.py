@@ -332,11 +332,8 @@ def prepare(xp: Namespace, call: Call) -> Callable[..., Any]:
         return directly(_array_form(call))(xp, call)
     special = specialised(xp, call)
     run = _prepare_outputs(xp, special, call)
-    if not (call.single if isinstance(call, Scan) else len(special.outputs) == 1):
-        return run
-    if len(call.arrays) == 1 and isinstance(run, _cuda.Runner):
-        return run.one
-    return lambda *arrays: run(*arrays)[0]
+    single = call.single if isinstance(call, Scan) else len(special.outputs) == 1
+    return _cuda.only(run) if single else run
 
 
 def _array_form(call: Call) -> Callable[..., Any]:

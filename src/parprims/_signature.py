@@ -20,28 +20,27 @@ def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature
 
     PyTorch's tensors by which a derivative is asked for have one only where results carry it, ``gradient``.
     """
-    if type(x) is not tuple:
-        return _of_all((x,), gradient, alone=True)
-    return _of_all(x, gradient)
+    kind = type(x)
+    if kind is tuple:
+        return _of_all(x, gradient)
+    make = makers.get(kind)
+    if make is None:
+        return None
+    switch = switched.get(kind)
+    return None if switch is not None and switch() else make(x, gradient)
 
 
-def _of_all(xs: tuple[Any, ...], gradient: bool, *, alone: bool = False) -> Signature:
+def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     parts: list[Signature] = []
     last: Any = None
     for x in xs:
         kind = type(x)
-        if kind is tuple:
-            found = _of_all(x, gradient)
-        else:
-            make = makers.get(kind)
-            # What does not depend on the array is asked once.
-            if make is None or (kind is not last and kind in switched and switched[kind]()):
-                return None
-            last, found = kind, make(x, gradient)
+        # What does not depend on the array is asked once.
+        found = makers[kind](x, gradient) if kind is last else signature(x, gradient)
         if found is None:
             return None
-        if alone:
-            return found
+        if kind is not tuple:
+            last = kind
         parts.append(found)
     return tuple(parts)
 
@@ -64,7 +63,7 @@ def register(kind: type, library: str) -> None:
         if kind in (torch.Tensor, torch.nn.Parameter):
             makers[kind], switched[kind] = _torch_maker(), _torch_switched()
     elif library == "jax" and kind.__name__ == "ArrayImpl":  # one with values
-        makers[kind] = _jax_maker()
+        makers[kind], switched[kind] = _jax_maker(), _jax_switched()
 
 
 def _numpy(x: Array, _: bool) -> Signature:
@@ -118,17 +117,30 @@ def torch_observed() -> Callable[[], bool]:
 def _jax_maker() -> Callable[[Array, bool], Signature]:
     import jax
 
-    config, one_device, allowing = jax.config, jax.sharding.SingleDeviceSharding, (None, "allow", "log", "log_explicit")
+    config, one_device = jax.config, jax.sharding.SingleDeviceSharding
 
     def make(x: Array, _: bool) -> Signature:
         sharding = x.sharding
         if type(sharding) is not one_device:  # what has a mesh in its type takes the longer way
             return None
-        if config.jax_debug_nans or config.jax_debug_infs:
-            return None
-        # What the dispatch switches off for the time of a call (see `quiet`).
-        if config.jax_transfer_guard_host_to_device not in allowing or config.jax_numpy_rank_promotion != "allow":
-            return None
         return x.dtype, x.shape, sharding, config.jax_enable_x64
 
     return make
+
+
+def _jax_switched() -> Callable[[], bool]:
+    import jax
+
+    config, allowing = jax.config, (None, "allow", "log", "log_explicit")
+
+    def switched() -> bool:
+        # Besides what looks for NaN, what the dispatch switches off for the time of a call (see `quiet`).
+        found: bool = (
+            config.jax_debug_nans
+            or config.jax_debug_infs
+            or config.jax_numpy_rank_promotion != "allow"
+            or config.jax_transfer_guard_host_to_device not in allowing
+        )
+        return found
+
+    return switched

@@ -457,8 +457,9 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
     arrays = _laid_out(xp, given, axis)
     runner = _runner(xp, bare, arrays)
     if axis == last and all(one is other for one, other in zip(arrays, given, strict=True)):
-        if isinstance(runner, _cuda.Runner) and len(runner.plan.launches) == 1 and call.keys_alone:
-            return lambda x: (runner.one(x),)
+        if call.keys_alone:
+            one = _cuda.only(runner)
+            return lambda x: (one(x),)
         return runner
 
     def run(*arrays: Array) -> tuple[Array, ...]:

@@ -24,7 +24,7 @@ from parprims._cuda.plan import (
     device_source,
     power_of_two,
 )
-from parprims._cuda.runner import Runner
+from parprims._cuda.runner import Runner, only
 from parprims._cuda.tuning import Entry, Tuning, tuned
 from parprims._cuda.xla import jax_export_checks, traced
 from parprims._memo import Memo
@@ -108,6 +108,7 @@ __all__ = [
     "layout",
     "multiprocessors",
     "on_readable",
+    "only",
     "plain",
     "power_of_two",
     "ready",

@@ -57,34 +57,22 @@ class Runner:
         self._packets: dict[int, list[Packet]] = {}
         self._driver = driver.current()
         self._launch = self._driver.launch
+        # The call's own memory is allocated as one more output, and released when all is launched: the libraries reuse
+        # memory only for later work on the stream.
+        own = (((plan.temporary_bytes,), "uint8"),) if plan.temporary_bytes else ()
+        outputs = (*plan.outputs, *own)
         torch = libraries.torch() if library(xp) == "torch" else None
         if torch is not None:
-            place = torch.device("cuda", device)
-            self._outputs = tuple(
-                functools.partial(torch.empty, shape, dtype=getattr(torch, name), device=place)
-                for shape, name in plan.outputs
-            )
+            self._outputs = tuple([_torch_allocator(shape, name, device) for shape, name in outputs])
             self._stream = _torch_stream(device)
             self._address = torch.Tensor.data_ptr
         else:
             cupy = libraries.cupy()
-            self._outputs = tuple(
-                functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in plan.outputs
-            )
+            self._outputs = tuple([functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in outputs])
             current_stream = cupy.cuda.get_current_stream
             self._stream = lambda: current_stream().ptr
             self._address = operator.attrgetter("data.ptr")
         self._current_device = None if torch is not None else libraries.cupy().cuda.runtime.getDevice
-        # The call's own memory is allocated as one more output, and released when all is launched: the libraries reuse
-        # memory only for later work on the stream.
-        if plan.temporary_bytes:
-            shape = (plan.temporary_bytes,)
-            own = (
-                functools.partial(torch.empty, shape, dtype=torch.uint8, device=place)
-                if torch is not None
-                else functools.partial(libraries.cupy().ndarray, shape, np.dtype("uint8"))
-            )
-            self._outputs += (own,)
         # Launches on a stream share scratch. If a plan has several launches, they leave data in scratch for each other.
         # So this scratch is not that of other plans, and one thread has it at a time.
         several = len(plan.launches) > 1
@@ -132,28 +120,31 @@ class Runner:
             raise self._driver.error("cuLaunchKernelEx", status)
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
-    def one(self, x: Array) -> Array:
-        """Return what a call returns for one input, output and launch, with less overhead, as small arrays need it."""
-        observed(self.plan, (x,))
+    def one(self, *arrays: Array) -> Array:
+        """Return the only output of the only launch, with less overhead than by a call, as small arrays need it."""
+        observed(self.plan, arrays)
         stream = self._stream()
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
-            return self(x)[0]
+            return self(*arrays)[0]
         packets = self._packets.get(self._number(stream) if self._shares and stream > 1 else stream)
         if packets and (self._current_device is None or self._current_device() == self._device):
             output = self._outputs[0]()
             try:
                 packet = packets.pop()
             except IndexError:  # another thread was quicker
-                return self(x)[0]
+                return self(*arrays)[0]
             try:
-                packet.values[0] = self._address(x)
-                packet.values[1] = self._address(output)
+                values, address, at = packet.values, self._address, 0
+                for array in arrays:
+                    values[at] = address(array)
+                    at += 1
+                values[at] = address(output)
                 status = self._launch(packet.config, self._function, None, packet.extra)
             finally:
                 packets.append(packet)
             if not status:
                 return output
-        return self(x)[0]  # the first call on this stream, or one that needs another device to be current
+        return self(*arrays)[0]  # the first call on this stream, or one that needs another device to be current
 
     def _launch_again(self, packet: Packet, config: int, function: int, status: int) -> int:
         """Launch again after a failure because another device is current, or none in this thread; return the status."""
@@ -250,6 +241,26 @@ class Runner:
 def loaded(device: int, code: bytes, shared_bytes: int) -> int:
     del device  # it is the current one; a module belongs to one device
     return driver.current().load(code, shared_bytes)
+
+
+def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:
+    """Return what returns the only output of what carries out a plan."""
+    if isinstance(run, Runner) and len(run.plan.launches) == 1 and not run.plan.temporary_bytes:
+        return run.one
+    return lambda *arrays: run(*arrays)[0]
+
+
+def _torch_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable[[], Array]:
+    """Return what allocates a tensor. It is made like one of these strides that has a single element of memory.
+
+    ``torch.empty`` takes twice as long to read its arguments.
+    """
+    torch = libraries.torch()
+    options = {"dtype": getattr(torch, name), "device": torch.device("cuda", device)}
+    like = functools.partial(torch.empty_like, torch.empty((), **options).expand(shape))
+    if like().is_contiguous():
+        return like
+    return functools.partial(torch.empty, shape, **options)
 
 
 def _torch_stream(device: int) -> Callable[[], int]:

@@ -1,0 +1,7 @@
+"""What ``python -m tests.fuzz`` runs."""
+
+import sys
+
+from tests.fuzz.run import main
+
+sys.exit(main())

@@ -1,0 +1,485 @@
+"""The promises of the library, each beside the tests that keep it and the words of the document that makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """A sentence that users may rely on, the tests that keep it, and a file that makes it with words from there."""
+
+    sentence: str
+    tests: tuple[str, ...]
+    file: str = ""
+    words: str = ""
+
+
+_CONTRACT = "tests/contract.py::Contract::"
+
+PROMISES: tuple[Promise, ...] = (
+    Promise(
+        "The result is right, or the call is refused with a sentence; nothing falls back in silence.",
+        (
+            _CONTRACT + "test_length",
+            _CONTRACT + "test_dtype",
+            _CONTRACT + "test_any_shape",
+            "tests/test_matmul.py::TestMatmul::test_any_shape",
+            "tests/test_sort.py::Sorting::test_every_bit",
+            "tests/test_scan_kernel.py::TestStress::test_random_cases",
+            "tests/test_sort_kernel.py::TestStress::test_random_cases",
+            "tests/test_matmul_kernel.py::TestStress::test_random_cases",
+            "tests/test_dispatch.py::TestChoice::test_a_refusal_is_an_error_when_asked_for",
+            "tests/test_dispatch.py::TestChoice::test_an_error_in_a_refusal_is_no_refusal",
+            "tests/test_fuzz.py::test_no_violation",
+            "tests/fuzz/run.py::main",
+            "tests/test_door.py::TestArrays::test_meaning_lost_is_refused",
+        ),
+        "README.md",
+        "nothing falls back in silence",
+    ),
+    Promise(
+        "The method asked for is the one that runs, and `explain` tells.",
+        (
+            "tests/conftest.py::run",
+            "tests/test_dispatch.py::TestExplain::test_every_call_in_order",
+            "tests/test_scan.py::TestScan::test_method_taken",
+        ),
+        "README.md",
+        "the library says which one it took and why",
+    ),
+    Promise(
+        "`methods` lists what would serve, with the reason for what would not, and computes nothing.",
+        (
+            "tests/test_dispatch.py::TestMethods::test_in_the_order_of_auto",
+            "tests/test_dispatch.py::TestMethods::test_nothing_is_computed_or_recorded",
+            "tests/test_dispatch.py::TestMethods::test_options_matter",
+            "tests/test_fuzz.py::test_no_violation",
+            "tests/test_door.py::TestOptions::test_methods_raise_what_the_call_raises",
+        ),
+        "src/parprims/_dispatch.py",
+        "List the methods that a call could take",
+    ),
+    Promise(
+        "Inputs are never written.",
+        (
+            _CONTRACT + "test_inputs_untouched",
+            _CONTRACT + "test_view",
+            "tests/test_matmul.py::TestMatmul::test_inputs_untouched",
+            "tests/test_emulator.py::TestFinds::test_write_to_an_input",
+            "tests/test_wrong_operators.py::TestInPlace::test_operator",
+            "tests/test_fuzz.py::test_no_violation",
+        ),
+        "README.md",
+        "Inputs are never written",
+    ),
+    Promise(
+        "A result shares no memory with an input.",
+        (
+            "tests/test_scan.py::TestScan::test_result_is_not_the_input",
+            "tests/test_recurrence.py::TestRecurrence::test_result_is_not_the_input",
+            "tests/test_scan_streams.py::TestMemory::test_result_is_not_the_input",
+            "tests/test_reduce.py::TestOperators::test_one_element_is_a_copy",
+            "tests/test_door.py::TestArrays::test_an_operator_that_returns_its_argument_returns_no_view",
+            "tests/test_fuzz.py::test_no_violation",
+        ),
+        "src/parprims/_scan_array.py",
+        "a result never shares memory with an input",
+    ),
+    Promise(
+        "Every element of a result is written, whatever the memory held before.",
+        (
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_outputs_are_all_written",
+            "tests/test_scan_streams.py::TestMemory::test_outputs_are_all_written",
+            "tests/test_emulator.py::TestFinds::test_unwritten_output",
+        ),
+    ),
+    Promise(
+        "By `array` and `kernel`, the same input gives the same bits, run after run.",
+        (
+            _CONTRACT + "test_same_bits_twice",
+            "tests/test_matmul.py::TestMatmul::test_same_bits_twice",
+            "tests/test_scan_streams.py::TestReproducible::test_same_bits",
+            "tests/test_scan_kernel.py::TestSlowTiles::test_same_bits",
+            "tests/test_sort_kernel.py::TestShapes::test_same_bits_twice",
+            "tests/test_matmul_kernel.py::TestSplit::test_same_bits_twice",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_batch_equals_single",
+            "tests/test_tridiagonal_kernel.py::test_cut_changes_no_bits",
+        ),
+        "README.md",
+        "the same input gives the same bits on the same machine, run after run",
+    ),
+    Promise(
+        "Bad input raises ValueError, TypeError or IndexError, before any launch, and names the argument.",
+        (
+            _CONTRACT + "test_unknown_method_named",
+            _CONTRACT + "test_bad_axis_named",
+            _CONTRACT + "test_no_array_named",
+            _CONTRACT + "test_mixed_namespaces_named",
+            "tests/test_reduce.py::TestErrors::test_arguments_named",
+            "tests/test_reduce.py::TestErrors::test_mixed_devices_named",
+            "tests/test_scan.py::TestBadInput::test_scan",
+            "tests/test_scan.py::TestBadInput::test_recurrence",
+            "tests/test_sort.py::Sorting::test_no_order_named",
+            "tests/test_sort.py::TestSortByKey::test_shape_named",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_shapes_named",
+            "tests/test_matmul.py::TestMatmul::test_bad_shape_named",
+            "tests/test_matmul_options.py::TestArguments::test_impossible_tile_named",
+            "tests/test_matmul_options.py::TestArguments::test_operator_named",
+            "tests/test_wrong_operators.py::TestSentences::test_of_what_it_does",
+            "tests/test_door.py::TestOptions::test_flags",
+            "tests/test_door.py::TestOptions::test_words",
+            "tests/test_fuzz.py::test_no_violation",
+        ),
+        "README.md",
+        "Bad input raises `ValueError`, `TypeError` or `IndexError` and names the argument",
+    ),
+    Promise(
+        "Integers are exact, modulo the range of their dtype; floats are within the bound that the docstring states.",
+        (
+            _CONTRACT + "check",
+            "tests/test_reduce.py::TestSum::test_array_error_is_that_of_a_tree",
+            "tests/test_scan.py::TestArrayForm::test_error_of_a_tree",
+            "tests/test_scan_rounding.py::TestAccuracy::test_sums",
+            "tests/test_matmul.py::TestMatmul::test_integers_wrap",
+            "tests/test_matmul.py::TestPrecision::test_highest",
+            "tests/test_matmul_rounding.py::TestAccuracy::test_no_worse_than_a_chain",
+            "tests/test_tridiagonal_stability.py::TestStability::test_classes",
+            "tests/test_tridiagonal_kernel.py::check",
+            "tests/test_promises.py::test_bounds_are_those_documented",
+        ),
+        "README.md",
+        "Each docstring states the bound for floats",
+    ),
+    Promise(
+        "16-bit floats are computed in 32 bits and rounded once.",
+        (
+            "tests/test_scan.py::TestScan::test_half_precision_is_rounded_once",
+            "tests/test_scan_rounding.py::TestAccuracy::test_half_precision_is_rounded_once",
+            "tests/test_matmul.py::TestMatmul::test_sixteen_bits_rounded_once",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_sixteen_bits_are_computed_in_thirty_two",
+            "tests/test_derivatives.py::TestTorch::test_rounded_once",
+        ),
+        "README.md",
+        "16-bit floats are computed in 32 bits and rounded once",
+    ),
+    Promise(
+        "Reductions and scans carry NaN, infinities and the sign of zero as the loop does; `max` and `min` give NaN "
+        "where there is one, and NaN is true.",
+        (
+            "tests/test_reduce.py::TestMax::test_nan_and_signed_zero_and_infinity",
+            "tests/test_reduce.py::TestTruth::test_nan_is_true",
+            "tests/test_reduce.py::TestOperators::test_infinities",
+            "tests/test_reduce.py::TestOperators::test_negative_zero_and_subnormals_survive",
+            "tests/test_scan.py::TestScan::test_special_values",
+            "tests/test_scan_rounding.py::TestAccuracy::test_signed_zeros_and_subnormals_survive",
+        ),
+        "src/parprims/_reduce.py",
+        "NaN counts as larger than all others",
+    ),
+    Promise(
+        "In a recurrence an infinity or NaN spoils its element and all after it, and none before.",
+        (
+            "tests/test_recurrence.py::TestRecurrence::test_not_finite_from_there_on",
+            "tests/test_recurrence.py::TestRecurrence::test_overflow_is_never_a_wrong_number",
+            "tests/test_scan_rounding.py::TestAccuracy::test_not_finite_from_there_on",
+            "tests/test_scan_rounding.py::TestAdjoint::test_infinities_and_nans_stay_where_they_belong",
+        ),
+        "src/parprims/_recurrence.py",
+        "makes that element and all after it infinite or NaN",
+    ),
+    Promise(
+        "Sorts keep one order on every library: by value, -0 equal to +0, NaN last whatever its sign.",
+        (
+            "tests/test_sort.py::Sorting::test_every_bit",
+            "tests/test_sort.py::Sorting::test_shape_of_data",
+            "tests/test_sort.py::TestBits::test_every_library",
+            "tests/test_sort_kernel.py::TestEveryDtype::test_ways",
+        ),
+        "src/parprims/_sort.py",
+        "numbers by value, -0 equal to +0, NaN last whatever its sign",
+    ),
+    Promise(
+        "A system with NaN or infinity, or a singular one, spoils no other; the status tells.",
+        (
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_not_finite_stays_in_its_system",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_pivot_of_zero",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_status",
+            "tests/test_tridiagonal_stability.py::TestErrorAndStatus::test_error_and_status_are_as_promised",
+        ),
+        "src/parprims/_tridiagonal.py",
+        "A solution that is not finite in every unknown is NaN in all of them",
+    ),
+    Promise(
+        "A product carries NaN and infinity, by every kernel and precision.",
+        (
+            "tests/test_matmul.py::TestMatmul::test_nan_and_infinity",
+            "tests/test_matmul_semirings.py::TestSemirings::test_nan_and_infinity",
+            "tests/test_matmul_rounding.py::TestNotFinite::test_infinity_and_nan",
+            "tests/test_matmul_rounding.py::TestNotFinite::test_overflow",
+        ),
+    ),
+    Promise(
+        "An operator need not commute: the earlier element is always on the left.",
+        (
+            "tests/test_scan.py::TestScan::test_order",
+            "tests/test_scan.py::TestScan::test_keep_first_and_last",
+            "tests/test_reduce.py::TestAffine::test_order_over_several_axes_is_row_major",
+            "tests/test_reduce.py::TestOperators::test_initial_comes_first",
+            "tests/test_scan_kernel.py::TestShapes::test_every_operator",
+            "tests/test_scan_kernel.py::TestSlowTiles::test_in_order",
+            "tests/test_matmul_semirings.py::TestSemirings::test_keep_the_later",
+            "tests/test_matmul_kernel.py::TestSplit::test_order_of_k",
+        ),
+        "src/parprims/_scan.py",
+        "elements are always combined earlier with later",
+    ),
+    Promise(
+        "What an operator captures is read anew by every call.",
+        (
+            "tests/test_trace.py::TestLastingKey::test_captures_that_may_change_change_it",
+            "tests/test_trace.py::TestCapturesChange::test_by_array",
+            "tests/test_trace.py::TestCapturesChange::test_by_kernel",
+            "tests/test_trace.py::TestCapturesChange::test_by_kernel_of_tensors",
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_repeated_calls_see_new_data_and_captures",
+            "tests/test_scan_streams.py::TestMemory::test_repeated_calls_see_new_data_and_captures",
+        ),
+    ),
+    Promise(
+        "Sorts are stable, in both directions.",
+        (
+            "tests/test_sort.py::Sorting::test_every_bit",
+            "tests/test_sort_kernel.py::TestDistributions::test_stable",
+        ),
+        "src/parprims/_sort.py",
+        "stay in the order they have in x, in both directions",
+    ),
+    Promise(
+        "Empty arrays and arrays of one element are inputs like others.",
+        (
+            _CONTRACT + "test_length",
+            "tests/test_reduce.py::TestOperators::test_empty",
+            "tests/test_scan_kernel.py::TestShapes::test_short_and_empty",
+            "tests/test_sort_kernel.py::TestShapes::test_empty",
+            "tests/test_tridiagonal.py::TestSolveTridiagonal::test_no_rows",
+            "tests/test_matmul_semirings.py::TestSemirings::test_nothing_to_sum",
+            "tests/test_matmul_kernel.py::TestShapes::test_vectors_and_empty",
+        ),
+        "README.md",
+        "signature, dtypes, axes, empty input",
+    ),
+    Promise(
+        "Every axis, stride and view is an input like others: strided, reversed, transposed, unaligned, broadcast.",
+        (
+            _CONTRACT + "test_axis",
+            _CONTRACT + "test_view",
+            "tests/test_reduce.py::TestMapReduce::test_inputs_broadcast",
+            "tests/test_recurrence.py::TestRecurrence::test_broadcast",
+            "tests/test_scan_kernel.py::TestShapes::test_layouts",
+            "tests/test_sort_kernel.py::TestShapes::test_axes_and_views",
+            "tests/test_tridiagonal_kernel.py::test_layouts",
+            "tests/test_matmul_kernel.py::TestLayouts::test_views",
+            "tests/test_matmul_kernel.py::TestBatches::test_views_of_batches",
+        ),
+    ),
+    Promise(
+        "Results stay on the device and in the library of the inputs.",
+        (
+            _CONTRACT + "test_device_kept",
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_another_device_than_the_current",
+            "tests/test_scan_streams.py::TestStreams::test_another_device_than_the_current",
+        ),
+        "src/parprims/_cuda/__init__.py",
+        "Neither copies an array or leaves the device",
+    ),
+    Promise(
+        "Sizes past 2^31 and 2^32 elements are sizes like others.",
+        (
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_more_than_two_to_the_31",
+            "tests/test_scan_kernel.py::TestShapes::test_more_than_two_to_the_31",
+            "tests/test_sort_kernel.py::TestShapes::test_more_than_two_to_the_31",
+            "tests/test_gpu_sizes.py::TestBeyond32Bits::test_reductions_along_an_axis",
+            "tests/test_gpu_sizes.py::TestBeyond32Bits::test_scan_along_an_axis",
+            "tests/test_gpu_sizes.py::TestBeyond32Bits::test_recurrence",
+            "tests/test_gpu_sizes.py::TestBeyond32Bits::test_sort_along_an_axis",
+            "tests/test_gpu_sizes.py::TestBeyond32Bits::test_product_with_many_results",
+            "tests/test_gpu_sizes.py::TestBeyond32Bits::test_systems",
+        ),
+    ),
+    Promise(
+        "Derivatives are right on PyTorch and JAX, whichever method computes.",
+        (
+            "tests/test_derivatives.py::TestTorch::test_recurrence",
+            "tests/test_derivatives.py::TestTorch::test_scan",
+            "tests/test_derivatives.py::TestJax::test_recurrence",
+            "tests/test_derivatives.py::TestJax::test_scan",
+            "tests/test_sort.py::TestGradient::test_jax",
+            "tests/test_sort.py::TestGradient::test_torch",
+            "tests/test_tridiagonal_transforms.py::test_torch_gradients",
+            "tests/test_tridiagonal_transforms.py::test_jax_transforms",
+            "tests/test_matmul.py::TestMatmul::test_gradient",
+            "tests/test_matmul_programs.py::TestDerivatives::test_torch",
+        ),
+        "docs/scan.md",
+        "Scans by add, multiply and affine are differentiable on PyTorch (backward, of any order) and JAX (forward and "
+        "backward, of any order), by every method",
+    ),
+    Promise(
+        "`torch.compile` and `torch.export` read every public function without a break of the graph, forward and "
+        "backward, and keep each primitive as one node.",
+        (
+            "tests/test_torch_compile.py::TestCompile::test_one_node",
+            "tests/test_torch_compile.py::TestCompile::test_any_length",
+            "tests/test_torch_compile.py::TestCompile::test_no_graph_break",
+            "tests/test_torch_compile.py::TestCompile::test_export",
+            "tests/test_torch_compile.py::TestCompile::test_own_operators",
+            "tests/test_torch_compile.py::TestCompile::test_registered_right",
+        ),
+        "docs/libraries.md",
+        "torch.compile and torch.export",
+    ),
+    Promise(
+        "Calls work under `jax.jit`, `vmap` and loops, and under `torch.func`.",
+        (
+            _CONTRACT + "test_jit",
+            "tests/test_recurrence.py::TestTransformations::test_jax_vmap",
+            "tests/test_reduce.py::TestTransforms::test_jax_vmap_scan_and_gradient",
+            "tests/test_derivatives.py::TestJax::test_inside_other_transformations",
+            "tests/test_derivatives.py::TestTorch::test_transformations",
+            "tests/test_scan_streams.py::TestJax::test_inside_a_loop",
+            "tests/test_tridiagonal_transforms.py::test_torch_func",
+            "tests/test_matmul_semirings.py::TestSemirings::test_jit_and_vmap",
+            "tests/test_torch.py::TestTransformations::test_vmap",
+            "tests/test_torch.py::TestTransformations::test_derivatives",
+            "tests/test_jax.py::TestTransformations::test_vmap_of_any_axis_and_of_derivatives",
+            "tests/test_jax.py::TestTransformations::test_inside_a_loop_and_checkpointed",
+            "tests/test_jax.py::TestLeaks::test_no_tracer_outlives_its_program",
+        ),
+        "README.md",
+        "it runs on NumPy, JAX (also under `jit`), PyTorch, CuPy and any other conforming array",
+    ),
+    Promise(
+        "Calls can be captured into CUDA graphs, and any two graphs replayed at once.",
+        (
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_captured_into_a_graph",
+            "tests/test_scan_streams.py::TestStreams::test_captured_into_a_graph",
+            "tests/test_sort_kernel.py::TestStreams::test_captured_into_a_graph",
+            "tests/test_gpu_graphs.py::TestGraphs::test_captured_and_replayed",
+            "tests/test_gpu_graphs.py::TestGraphs::test_two_at_once",
+            "tests/test_gpu_graphs.py::TestGraphs::test_scratch_grows_within_a_capture",
+            "tests/test_cuda.py::TestGraphs::test_two_at_once",
+        ),
+    ),
+    Promise(
+        "Calls on several streams and from several threads do not disturb each other.",
+        (
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_streams_and_threads",
+            "tests/test_scan_streams.py::TestStreams::test_streams_and_threads",
+            "tests/test_sort_kernel.py::TestStreams::test_streams_and_threads",
+            "tests/test_dispatch.py::TestExplain::test_threads_do_not_see_each_other",
+            "tests/test_gpu_streams.py::TestStreams::test_eight_streams",
+            "tests/test_gpu_streams.py::TestStreams::test_threads_share_a_stream",
+            "tests/test_gpu_streams.py::TestStress::test_threads_and_streams",
+        ),
+    ),
+    Promise(
+        "Where a device has no memory left, the call raises, and the next one works.",
+        (
+            "tests/test_reduce_kernel.py::TestKernelShapes::test_out_of_memory_leaves_the_library_usable",
+            "tests/test_scan_streams.py::TestMemory::test_out_of_memory_leaves_the_library_usable",
+            "tests/test_sort_kernel.py::TestStreams::test_out_of_memory_leaves_the_library_usable",
+            "tests/test_gpu_memory.py::TestOutOfMemory::test_each_allocation",
+            "tests/test_gpu_memory.py::TestOutOfMemory::test_nearly_full",
+            "tests/test_cuda.py::TestFailures::test_each_allocation",
+        ),
+    ),
+    Promise(
+        "Memory beyond inputs and outputs is bounded, and the docstrings say by what.",
+        (
+            "tests/test_reduce_kernel.py::TestPlan::test_bounds_of_every_plan",
+            "tests/test_reduce_kernel.py::TestPlan::test_copies_only_where_unavoidable",
+            "tests/test_scan_plan.py::TestPlan::test_bounds_of_every_plan",
+            "tests/test_scan_plan.py::TestPlan::test_copies_only_where_unavoidable",
+            "tests/test_sort_kernel.py::TestPlan::test_bounds_of_every_plan",
+            "tests/test_matmul_plan.py::TestPlan::test_bounds_of_every_plan",
+            "tests/test_matmul_kernel.py::TestBatches::test_nothing_is_copied",
+            "tests/test_matmul_options.py::TestTiles::test_memory",
+            "tests/test_tridiagonal_kernel.py::test_plans_fit",
+            "tests/test_reduce_array.py::TestBlocks::test_memory_of_a_cast",
+            "tests/test_reduce_array.py::TestBlocks::test_memory_of_a_view_that_repeats_one_number",
+            "tests/test_gpu_streams.py::TestStress::test_memory_stays_where_it_was",
+        ),
+        "docs/scan.md",
+        "up to 3 % of the largest result",
+    ),
+    Promise(
+        "Every kernel compiles for every architecture, without a GPU (`nox -s kernels`).",
+        ("tests/compile_kernels.py::main",),
+        "CONTRIBUTING.md",
+        "It must compile for every architecture",
+    ),
+    Promise(
+        "Every kernel runs on a CPU, where wrong indices, missing barriers and deadlocks show (`nox -s emulate`).",
+        (
+            "tests/test_emulator.py::TestFinds::test_missing_barrier",
+            "tests/test_emulator.py::TestFinds::test_write_out_of_bounds",
+            "tests/test_emulator.py::TestFinds::test_deadlock_of_a_block",
+            "tests/test_reduce_kernel.py::TestSanitized::test_every_kernel",
+            "tests/test_scan_kernel.py::TestSanitized::test_every_kernel",
+            "tests/test_sort_kernel.py::TestSanitized::test_every_kernel",
+            "tests/test_matmul_kernel.py::TestSanitized::test_ladder",
+            "tests/test_emulator_watches.py::TestSharedMemory::test_poison",
+            "tests/test_emulator_watches.py::TestSharedMemory::test_race",
+            "tests/test_emulator_watches.py::TestFences::test_one_is_missing",
+        ),
+        "CONTRIBUTING.md",
+        "shows wrong indices, missing barriers and deadlocks",
+    ),
+    Promise(
+        "A kernel with a line changed, a barrier or a fence dropped, fails a test of the emulator (`nox -s mutate`).",
+        ("tests/mutate.py::main",),
+        "CONTRIBUTING.md",
+        "changes kernels one line at a time",
+    ),
+    Promise(
+        "No call waits for the device, and none needs the whole of it to end.",
+        (
+            "tests/test_gpu_streams.py::TestStreams::test_nothing_waits",
+            "tests/test_gpu_streams.py::TestStreams::test_beside_a_kernel_that_holds_the_device",
+        ),
+    ),
+    Promise(
+        "A damaged or read-only cache of kernels, no home directory, an unknown architecture, an old driver: a call "
+        "works nevertheless, or says in a sentence why not.",
+        (
+            "tests/test_cuda_compiler.py::TestCache::test_damaged",
+            "tests/test_cuda_compiler.py::TestCache::test_read_only",
+            "tests/test_cuda_compiler.py::TestCache::test_no_home",
+            "tests/test_cuda_compiler.py::TestArchitectures::test_newer_than_the_compiler",
+            "tests/test_cuda.py::TestRefusals::test_devices",
+            "tests/test_cuda.py::test_cupy_without_a_gpu",
+        ),
+    ),
+    Promise(
+        "No speed is published of a wrong result, and no commit may lose more than 5 % in a recorded row.",
+        (
+            "tests/test_benches.py::test_wrong_result_gets_no_time_and_fails_the_run",
+            "tests/test_benches.py::test_a_row_may_not_lose_more_than_a_twentieth",
+        ),
+        "CONTRIBUTING.md",
+        "no result is timed before it is checked",
+    ),
+    Promise(
+        "Every example in the documentation runs and shows what it says.",
+        (
+            "tests/test_package.py::test_docstring_examples",
+            "tests/test_package.py::test_document_examples",
+            "tests/test_examples.py::test_example_passes",
+            "tests/test_examples.py::test_example_fails_where_a_result_is_wrong",
+        ),
+    ),
+    Promise(
+        "Importing the library loads no array library but NumPy.",
+        ("tests/test_package.py::test_import_loads_no_array_library",),
+    ),
+)

@@ -1,0 +1,242 @@
+"""Kernels of matrix products by the instructions of warpgroups, and which kernel is chosen."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims import _cuda
+from parprims._matmul_tiles import TUNING
+from tests import test_matmul_kernel
+from tests.contract import compare
+from tests.test_matmul import (
+    loop,
+)
+from tests.test_matmul_kernel import TENSOR, allowed, check, gapped, inset, lacking, make, odd, plain, planned, turned
+
+sizes = test_matmul_kernel.sizes
+
+
+# A small tile of each kind.
+GROUPS = {"HALF": (64, 64, 64), "TF32": (64, 64, 32), "SPLIT": (64, 64, 32), "DOUBLE": (64, 128, 16)}
+
+
+def kind_of(dtype, precision):
+    """Return the kind of instructions for a dtype and precision, as the sizes of groups name it."""
+    by_precision = {"tf32": "TF32", "highest": "DOUBLE", "float32": "SPLIT"}
+    return {"float16": "HALF", "bfloat16": "HALF", "float64": "DOUBLE"}.get(dtype) or by_precision[precision]
+
+
+class TestGroups:
+    """Tensor cores by the instructions of groups of four warps, where the factors lie as these ask for."""
+
+    @pytest.fixture
+    def groups(self, sizes):
+        """Return a function that tells, with small tiles for groups, the tile of a dtype and whether it is theirs."""
+        sizes(groups={kind: (tile,) for kind, tile in GROUPS.items()}, at_once=0)
+
+        def tile(dtype, precision, views):
+            kind = kind_of(dtype, precision)
+            one_along_k = views[0] is plain or views[1] is turned
+            return GROUPS[kind], kind in ("HALF", "DOUBLE") or one_along_k
+
+        return tile
+
+    @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_layouts(self, gpu, run, rng, subtests, groups, dtype, precision, views):
+        lacking(gpu, dtype)
+        tile, fits = groups(dtype, precision, views)
+        for a, b in (((72, 136), (136, 88)), ((2, 64, 64), (64, 128)), ((72, 8), (3, 8, 56)), ((40, 1200), (1200, 56))):
+            with subtests.test(a=a, b=b):
+                options = {"kernel": "tensor", "tile": tile, "precision": precision}
+                strides = [
+                    (
+                        *(math.prod(one[at + 1 :]) for at in range(len(one) - 2)),
+                        *((one[-1], 1) if view is plain else (1, one[-2])),
+                    )
+                    for one, view in zip((a, b), views, strict=True)
+                ]
+                _, plan = planned(a, b, dtype, strides=strides, **options)
+                assert plan.launches[-1].template.endswith("by_groups") == fits
+                assert bool(plan.zeroed_bytes) == (a[-1] // (TUNING[90].part * tile[2]) > 1)  # is cut
+                check(gpu, run, make(rng, (a, b), dtype), views, **options)
+                (launch,) = planned(a, b, dtype, strides=strides, capability=86, **options)[1].launches
+                assert launch.template == "multiply_tensor"
+
+    @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_copied_by_threads(self, gpu, run, rng, subtests, groups, sizes, dtype, views):
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
+        sizes(at_once=2**40)
+        for shapes in (((72, 136), (136, 88)), ((2, 64, 64), (64, 128)), ((40, 1200), (1200, 56))):
+            with subtests.test(shapes=shapes):
+                assert "BY_THREADS" in planned(*shapes, dtype, **options)[1].launches[-1].arguments
+                check(gpu, run, make(rng, shapes, dtype), views, **options)
+
+    def test_bulk_copies(self, groups):
+        """They are of 16-bit floats and the right factor of tf32, wherever a tensor map can tell where these lie."""
+        a, b, row_major = (72, 136), (136, 88), ((136, 1), (88, 1))
+        batch, two = (3, 72, 136), (2, 3, 136, 88)
+        for way, dtype, shapes, strides in (
+            ("AT_ONCE", "float16", (a, b), row_major),
+            ("AT_ONCE", "float16", (a, b), ((1, 72), (1, 136))),
+            ("AT_ONCE", "float16", (batch, (3, *b)), ((9792, 136, 1), (11968, 88, 1))),
+            ("AT_ONCE", "float16", (batch, (3, *b)), ((9792, 136, 1), (0, 88, 1))),
+            ("BY_THREADS", "float16", (batch, (3, *b)), ((9792, 136, 1), (-11968, 88, 1))),
+            ("BY_THREADS", "float16", (a, two), (row_major[0], (100000, 11968, 88, 1))),
+            ("BY_THREADS", "float16", (a, b), ((0, 1), (88, 1))),
+            ("BY_THREADS", "float16", (a, b), ((-136, 1), (88, 1))),
+            ("RIGHT_AT_ONCE", "float32", (a, b), ((136, 1), (1, 136))),
+            ("RIGHT_AT_ONCE", "float32", (a, b), row_major),  # turned: a is the right one
+            ("BY_THREADS", "float32", (a, b), ((0, 1), (88, 1))),
+        ):
+            precision = "tf32" if dtype == "float32" else "float32"
+            options = {"kernel": "tensor", "tile": GROUPS[kind_of(dtype, precision)], "precision": precision}
+            plan = planned(*shapes, dtype, strides=strides, **options)[1]
+            assert way in plan.launches[-1].arguments, (shapes, strides)
+            assert bool(plan.scratch_bytes) == (way != "BY_THREADS")
+
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_own_tiles(self, gpu, run, rng, subtests, dtype, precision):
+        lacking(gpu, dtype)
+        for tile in TUNING[90].groups[kind_of(dtype, precision)]:
+            with subtests.test(tile=tile):
+                options = {"kernel": "tensor", "tile": tile, "precision": precision}
+                shapes = (tile[0] + 8, 136), (136, tile[1] + 8)
+                check(gpu, run, make(rng, shapes, dtype), (plain, turned), **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_blocks_go_on(self, gpu, run, rng, groups, sizes, dtype, precision):
+        """Few blocks, each with several tiles of several products, whose sums have from 1 to 8 tiles along k."""
+        lacking(gpu, dtype)
+        views = plain, turned
+        tile, _ = groups(dtype, precision, views)
+        sizes(multiprocessors=3)
+        options = {"kernel": "tensor", "tile": tile, "precision": precision}
+        for k in (8, 136, 264):
+            shapes = (3, 72, k), (k, 200)
+            strides = (72 * k, k, 1), (1, k)
+            _, plan = planned(*shapes, dtype, strides=strides, **options)
+            (launch,) = plan.launches
+            assert launch.template.endswith("by_groups")
+            assert launch.grid == 3
+            check(gpu, run, make(rng, shapes, dtype), views, **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("views", [(turned, plain), (odd, plain), (turned, gapped), (inset, inset)])
+    @pytest.mark.parametrize("precision", ["float32", "tf32"])
+    def test_laid_along_k(self, gpu, run, rng, subtests, groups, sizes, precision, views):
+        """Neither factor lies as groups ask for: the smaller one is copied so."""
+        tile, _ = groups("float32", precision, views)
+        sizes(packed=40)
+        for a, b in (((72, 141), (141, 50)), ((3, 50, 70), (3, 70, 131)), ((2, 45, 1201), (1201, 40))):
+            with subtests.test(a=a, b=b):
+                options = {"kernel": "tensor", "tile": tile, "precision": precision}
+                strides = [(*(math.prod(one[at:]) * 3 for at in range(1, len(one))), 3) for one in (a, b)]
+                packing, multiply = planned(a, b, "float32", strides=strides, **options)[1].launches
+                assert packing.template == "pack_lines"
+                assert multiply.template.endswith("by_groups")
+                check(gpu, run, make(rng, (a, b), "float32"), views, **options)
+
+    @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_not_finite(self, gpu, run, rng, groups, dtype, precision, views):
+        lacking(gpu, dtype)
+        tile, _ = groups(dtype, precision, views)
+        (a,) = make(rng, ((72, 136),), dtype)
+        b = rng.integers(-9, 10, (136, 88)).astype(a.dtype)
+        a[0, 3], a[1, 5], a[2, 7], a[70, :2] = np.inf, -np.inf, np.nan, (np.inf, -np.inf)
+        expected = loop(a, b)
+        finite = np.where(np.isfinite(a.astype(np.float64)), a, a.dtype.type(0))
+        options = {"kernel": "tensor", "tile": tile, "precision": precision}
+        check(gpu, run, (a, b), views, expected=expected, error=allowed(finite, b, precision), **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_sanitized(self, gpu, run, rng, groups, dtype, precision, views):
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, precision, views)[0], "precision": precision}
+        check(gpu, run, make(rng, ((72, 136), (136, 72)), dtype), views, **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize(
+        ("dtype", "views", "n"), [("bfloat16", (turned, turned), 88), ("float64", (turned, plain), 73)]
+    )
+    def test_sanitized_otherwise(self, gpu, run, rng, groups, sizes, dtype, views, n):
+        """Copied by threads; numbers that are copied one by one."""
+        lacking(gpu, dtype)
+        options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
+        sizes(at_once=2**40)
+        check(gpu, run, make(rng, ((72, 136), (136, n)), dtype), views, **options)
+
+
+class TestPreferred:
+    def test_large_matrices_of_float32(self, gpu, rng, sizes, subtests):
+        """On devices with groups of four warps, auto takes the kernel where it is faster."""
+        sizes(preferred=16, preferred_products=16 * 16 * 300, small=0)
+        for dtype, k, options, preferred in (
+            ("float32", 300, {}, True),
+            ("float32", 299, {}, False),
+            ("float32", 300, {"precision": "tf32"}, False),
+            ("float64", 300, {}, False),
+        ):
+            with subtests.test(dtype=dtype, k=k, **options):
+                if dtype == "float64":
+                    lacking(gpu, dtype)
+                a, b = (gpu.asarray(x) for x in make(rng, ((16, k), (k, 16)), dtype))
+                found = parprims.methods(parprims.matmul, a, b, **options)
+                preferred = preferred and _cuda.capability(gpu.xp, a) == 90
+                assert (found["native"] is not None) is preferred
+                assert found["kernel"] is None
+                with parprims.explain() as calls:
+                    parprims.matmul(a, b, **options)
+                assert calls[0].method == ("kernel" if preferred else "native")
+
+    def test_small_matrices_of_float32(self, gpu, rng, sizes, subtests):
+        """Where the call takes longer than the product, but not inside of JAX's programs or for a derivative."""
+        sizes(small=16, preferred=2**20)
+        for shapes, dtype, preferred in (
+            (((16, 16), (16, 16)), "float32", True),
+            (((4, 2, 16), (16, 3)), "float32", True),
+            (((16, 17), (17, 16)), "float32", False),
+            (((2, 16, 16), (16, 16)), "float32", False),
+            (((16, 16), (16, 16)), "float64", False),
+            (((16,), (16, 16)), "float32", False),
+        ):
+            with subtests.test(shapes=shapes, dtype=dtype):
+                if dtype == "float64":
+                    lacking(gpu, dtype)
+                a, b = (gpu.asarray(x) for x in make(rng, shapes, dtype))
+                preferred = preferred and _cuda.capability(gpu.xp, a) == 90
+                with parprims.explain() as calls:
+                    parprims.matmul(a, b)
+                assert calls[0].method == ("kernel" if preferred else "native")
+        a, b = (gpu.asarray(x) for x in make(rng, ((16, 16), (16, 16)), "float32"))
+        with parprims.explain() as calls:
+            if gpu.name == "jax-cuda":
+                import jax
+
+                jax.jit(parprims.matmul)(a, b)
+            elif gpu.name == "torch-cuda":
+                parprims.matmul(a.requires_grad_(), b)
+        assert all(call.method == "native" for call in calls)
+
+    def test_gradients(self, gpu, rng, sizes):
+        if gpu.name != "torch-cuda":
+            pytest.skip("needs PyTorch")
+        sizes(preferred=16, preferred_products=16 * 16 * 300, small=0)
+        a, b, weights = make(rng, ((16, 300), (300, 16), (16, 16)), "float32")
+        x, y = (gpu.asarray(one).requires_grad_() for one in (a, b))
+        with parprims.explain() as calls:
+            product = parprims.matmul(x, y)
+        preferred = _cuda.capability(gpu.xp, x.detach()) == 90
+        assert [call.method for call in calls] == ["kernel" if preferred else "native"]
+        product.backward(gpu.asarray(weights))
+        for grad, factors in ((x.grad, (weights, b.T)), (y.grad, (a.T, weights))):
+            compare(gpu, grad, loop(*factors), allowed(*factors), "float32")

@@ -1,0 +1,122 @@
+"""Rounding of the kernels of matrix products, and what becomes of infinities and NaN."""
+
+import numpy as np
+import pytest
+
+from parprims._matmul_tiles import TUNING
+from tests.test_matmul import (
+    loop,
+)
+from tests.test_matmul_kernel import TENSOR, allowed, check, lacking, make, size
+
+
+def chain(a, b):
+    """Return the sums of float32 products by fused multiply-adds, one after another in the order of k."""
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    for k in range(a.shape[1]):  # the product is exact in float64, and the sum is but for a rounding 2^-29 as small
+        total = (total + a[:, k : k + 1] * b[k]).astype(np.float32)
+    return total
+
+
+class TestAccuracy:
+    """Float32 on tensor cores, as the sum of two numbers of 11 bits."""
+
+    def cases(self, rng, k):
+        a, b = make(rng, ((16, k), (k, 16)), "float32")
+        positive = rng.uniform(0.5, 1, (16, k)).astype(np.float32), rng.uniform(0.5, 1, (k, 16)).astype(np.float32)
+        rows, columns = (10.0 ** rng.uniform(-15, 15, shape) for shape in ((16, 1), (1, 16)))
+        order = rng.permutation(k)
+        cancelling = np.concatenate([a[:, : k // 2], -a[:, : k - k // 2]], axis=1)[:, order]
+        again = np.concatenate([b[: k // 2], b[: k - k // 2] * np.float32(1 + 2**-12)])[order]
+        return {
+            "normal": (a, b),
+            "positive": positive,
+            "badly scaled": ((a * rows).astype(np.float32), (b * columns).astype(np.float32)),
+            "cancelling": (cancelling, again),
+            "next to the least": (a * np.float32(2.0**-123), b * np.float32(2.0**100)),
+        }
+
+    def test_no_worse_than_a_chain(self, gpu, run, rng, subtests):
+        # The error relative to sum |a| |b|, in the mean of squares over 256 sums, against that of simulated chains.
+        # Shorter sums than the first are left to chains.
+        for k in (TUNING[90].chain, 2000 if gpu.name == "emulated" else 65536):
+            for name, (a, b) in self.cases(rng, k).items():
+                with subtests.test(name, k=k):
+                    expected, scale = loop(a, b), size(a, b)
+                    result = check(gpu, run, (a, b), kernel="tensor", tile=(16, 16, 32))
+                    found, usual = (
+                        np.sqrt(np.mean((abs(x.astype(np.longdouble) - expected) / scale) ** 2))
+                        for x in (gpu.to_numpy(result), chain(a, b))
+                    )
+                    assert found <= usual
+
+    def test_short_sums(self, gpu, run, rng, subtests):
+        # All that a split loses has the same sign where numbers are just above the middle of two of 11 bits.
+        for k in (1, 2, 7, 64):
+            with subtests.test(k=k):
+                a, b = ((1 + (4097 + rng.integers(0, 9, shape)) * 2.0**-23) for shape in ((20, k), (k, 20)))
+                inputs = tuple(x.astype(np.float32) for x in (a, b))
+                check(gpu, run, inputs, kernel="tensor")
+                # Which therefore is not what such a product gets.
+                check(gpu, run, inputs, error=(k + 1) * 2.0**-23 * size(*inputs))
+
+    def test_tf32_is_rounded_to_10_bits(self, gpu, run, rng):
+        # Numbers of 10 fraction bits, and few enough of them, are multiplied exactly. So would others be here, each by
+        # one power of two, if they were not rounded.
+        a, b = (rng.integers(-1024, 1025, shape).astype(np.float32) for shape in ((20, 8), (8, 20)))
+        check(gpu, run, (a, b), error=0, kernel="tensor", precision="tf32")
+        a = (1 + (2 * rng.integers(0, 2048, a.shape) + 1) * 2.0**-12).astype(np.float32)
+        b = np.where(np.arange(8)[:, None] == rng.integers(0, 8, 20), np.float32(4), np.float32(0))
+        result = check(gpu, run, (a, b), kernel="tensor", precision="tf32")
+        assert (gpu.to_numpy(result) != loop(a, b)).all()
+
+
+class TestNotFinite:
+    """Infinities, NaN and overflow: what a chain of products gives, on tensor cores too."""
+
+    @pytest.mark.parametrize(
+        ("kernel", "dtype", "precision"),
+        [
+            *(("tensor", *one) for one in TENSOR),
+            ("conflict_free", "float32", "float32"),
+            ("packed", "float64", "float32"),
+        ],
+    )
+    def test_infinity_and_nan(self, gpu, run, rng, subtests, kernel, dtype, precision):
+        lacking(gpu, dtype)
+        for k in (8, 40, 700):
+            with subtests.test(k=k):
+                (a,) = make(rng, ((20, k),), dtype)
+                b = rng.integers(-9, 10, (k, 20)).astype(a.dtype)  # exact in 8 bits: what is left of them is zero
+                a[0, 3], a[1, 5], a[2, 7], a[3, :2] = np.inf, -np.inf, np.nan, (np.inf, -np.inf)
+                b[2, 4], b[6, 5] = np.inf, np.nan
+                expected = loop(a, b)
+                assert np.isinf(expected[:2]).any()
+                assert np.isnan(expected[3]).any()
+                finite = tuple(np.where(np.isfinite(x.astype(np.float64)), x, x.dtype.type(0)) for x in (a, b))
+                error = allowed(*finite, precision)
+                check(gpu, run, (a, b), expected=expected, error=error, kernel=kernel, precision=precision)
+
+    @pytest.mark.parametrize(("dtype", "precision"), TENSOR)
+    def test_overflow(self, gpu, run, rng, subtests, dtype, precision):
+        # One number near the largest in a row, and the others small: it alone says what overflows.
+        lacking(gpu, dtype)
+        largest = {"bfloat16": 3.3e38}.get(dtype) or float(np.finfo(dtype).max)
+        for k in (8, 33):
+            with subtests.test(k=k):
+                (a,) = make(rng, ((20, k),), dtype)
+                b = rng.integers(-3, 4, (k, 20)).astype(a.dtype)
+                a[np.arange(20), rng.integers(0, k, 20)] = 0.9 * largest
+                exact, error = loop(a, b), allowed(a, b, precision)
+                expected = exact.astype(a.dtype).astype(np.float64)
+                assert np.isinf(expected).any()
+                assert np.isfinite(expected).any()
+                check(gpu, run, (a, b), expected=expected, error=error, kernel="tensor", precision=precision)
+
+    def test_the_largest_number(self, gpu, run, rng):
+        # It rounds to infinity in 10 bits, its other part is minus infinity.
+        a, b = (np.zeros(shape, np.float32) for shape in ((16, 8), (8, 16)))
+        a[:] = rng.choice(np.array([-1, 1]), a.shape) * np.finfo(np.float32).max
+        b[rng.integers(0, 8, 16), np.arange(16)] = 2.0 ** -rng.integers(0, 9, 16)
+        check(gpu, run, (a, b), kernel="tensor")

@@ -1,0 +1,120 @@
+"""The array form of reductions: it goes by blocks, which bounds its memory."""
+
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims import _reduce_array
+from tests.test_reduce import METHODS, loop
+
+
+class TestBlocks:
+    """Where elements are combined block by block, results are the same and memory is bounded."""
+
+    methods = METHODS
+
+    @pytest.fixture(autouse=True)
+    def _no_kernel(self, request):
+        if "method" in request.fixturenames and request.getfixturevalue("method") in ("kernel", "auto"):
+            pytest.skip("a kernel combines everything in one launch")
+
+    @pytest.mark.parametrize("block", [64, 1000])
+    def test_every_axis(self, backend, method, rng, monkeypatch, block):
+        """Blocks of a few elements, cut along whatever axis, by operators in order and not."""
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX is given everything at once")
+        monkeypatch.setattr(_reduce_array, "SMALLEST_BLOCK", block)
+        monkeypatch.setattr(_reduce_array, "LARGEST_BLOCK", block)
+        a, b = (backend.asarray(rng.integers(-2, 3, (5, 3, 14))) for _ in range(2))
+        for axis in (None, 0, 1, 2, (0, 1), (0, 2), (1, 2)):
+            axes = range(3) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+            for keepdims in (False, True):
+                rows = [np.moveaxis(backend.to_numpy(x), list(axes), range(len(axes))) for x in (a, b)]
+                flat = [x.reshape(-1, *x.shape[len(axes) :]) for x in rows]
+                if method == "array":
+                    expected = loop(lambda e, f: (f[0] * e[0], f[0] * e[1] + f[1]), *flat, axis=0)
+                    got = parprims.reduce((a, b), "affine", axis=axis, keepdims=keepdims, method=method)
+                    for one, other in zip(got, expected, strict=True):
+                        np.testing.assert_array_equal(backend.to_numpy(one).reshape(other.shape), other)
+                for function, expected in (
+                    (parprims.sum, flat[0].sum(axis=0)),
+                    (parprims.max, flat[0].max(axis=0)),
+                    (parprims.any, flat[0].any(axis=0)),
+                ):
+                    got = function(a, axis=axis, keepdims=keepdims, method=method)
+                    assert got.shape == np.sum(backend.to_numpy(a), axis=axis, keepdims=keepdims).shape
+                    np.testing.assert_array_equal(backend.to_numpy(got).reshape(expected.shape), expected)
+                mapped = parprims.map_reduce(lambda x, y: x * y - 1, a, b, axis=axis, initial=7, method=method)
+                np.testing.assert_array_equal(backend.to_numpy(mapped), 7 + (flat[0] * flat[1] - 1).sum(axis=0))
+        np.testing.assert_array_equal(
+            backend.to_numpy(parprims.vecdot(a, b[:1, ...], axis=-1, method=method)),
+            np.sum(backend.to_numpy(a) * backend.to_numpy(b)[:1], axis=-1),
+        )
+
+    def test_a_function_of_more_than_an_element_sees_everything(self, backend, method, monkeypatch):
+        """One that reads an array of the whole shape beside its argument, which no kernel could."""
+        monkeypatch.setattr(_reduce_array, "SMALLEST_BLOCK", 64)
+        weights = backend.asarray(np.arange(1000.0))
+        x = backend.asarray(np.ones(1000))
+        total = parprims.map_reduce(lambda one: one * weights, x, method=method)
+        assert float(total) == 999 * 500
+        if method == "array":
+            modulus = backend.asarray(np.arange(2, 102))
+            y = backend.asarray(np.arange(1000).reshape(10, 100))
+            sums = parprims.reduce(y, lambda earlier, later: (earlier + later) % modulus, axis=0, method=method)
+            expected = np.arange(1000).reshape(10, 100).sum(axis=0) % np.arange(2, 102)
+            np.testing.assert_array_equal(backend.to_numpy(sums), expected)
+
+    @pytest.mark.parametrize("dtype", ["int8", "float16"])
+    def test_memory_of_a_cast(self, backend, method, dtype):
+        """Of 8 Mi elements narrower than what they are summed in: less than they would take in that."""
+        x = (np.arange(2**23) % 7 == 0).astype(dtype)
+        kept = peak_of(
+            backend, lambda: int(parprims.sum(backend.asarray(x), dtype=backend.dtype(wider(dtype)), method=method))
+        )
+        assert kept[0] == -(-(2**23) // 7)
+        assert kept[1] < 24 * 2**20
+
+    def test_memory_of_a_view_that_repeats_one_number(self, backend, method):
+        """Of 2^26 elements, which would take 512 MiB."""
+        x = np.broadcast_to(np.float64(1), (2**26,))
+        n = float(2**26)
+        for function, expected in (
+            (parprims.sum, n),
+            (parprims.max, 1.0),
+            (parprims.any, True),
+            (lambda x, **options: parprims.map_reduce(lambda one: one + 1, x, **options), 2 * n),
+            (lambda x, **options: parprims.vecdot(x, x[:, None][:, 0], **options), n),
+        ):
+            got, peak = peak_of(backend, lambda: function(x, method=method).item())  # noqa: B023
+            assert got == expected
+            assert peak < 48 * 2**20
+
+    def test_bits_do_not_depend_on_the_call(self, backend, method, rng):
+        """Alone or after others, the same blocks; and a copy that lies otherwise in memory is grouped alike."""
+        x = rng.standard_normal((1500, 1000)).astype(np.float32)
+        one, other = (parprims.map_reduce(lambda x: x * x, backend.asarray(x), method=method) for _ in range(2))
+        assert backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()
+        # Every term passes a block's tree, or the library's sum of it, and an addition for each doubling of blocks.
+        exact = math.fsum((x.astype(np.float64) ** 2).ravel())
+        steps = 2 * 21 if method == "array" else 1000
+        assert abs(float(one) - exact) <= steps * 2.0**-24 * exact
+
+
+def wider(dtype: str) -> str:
+    return {"int8": "int64", "float16": "float32"}[dtype]
+
+
+def peak_of(backend: Any, call: Any) -> tuple[Any, int]:
+    """Return what a call returns and the most bytes that NumPy had for it at any time."""
+    if backend.name not in ("numpy", "emulated"):
+        pytest.skip("only NumPy's memory is traced")
+    tracemalloc.start()
+    try:
+        return call(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

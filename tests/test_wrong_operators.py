@@ -1,0 +1,348 @@
+"""Operators that are wrong: the sentence that says what is, and those that change their arguments in place."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims import _harmless
+from parprims._lasting import lasting_key
+from parprims._operators import nearest
+from tests.contract import compare
+
+
+class TestSentences:
+    """What is wrong with an operator is said of it, by name, before or instead of what a library makes of it."""
+
+    def calls(self, backend, **way):
+        x = backend.asarray(np.arange(1.0, 7.0))
+        square = backend.asarray(np.ones((3, 3)))
+        return {
+            "scan": lambda op: parprims.scan(x, op, **way),
+            "reduce": lambda op: parprims.reduce(x, op, **way),
+            "map_reduce": lambda op: parprims.map_reduce(abs, x, op=op, **way),
+            "add": lambda op: parprims.matmul(square, square, add=op, **way),
+            "multiply": lambda op: parprims.matmul(square, square, multiply=op, **way),
+            "check_associative": lambda op: parprims.check_associative(op, x),
+        }
+
+    @pytest.mark.parametrize(
+        ("combine", "words"),
+        [
+            (lambda e, later: max(e, later), "branches on the value of an array: use where"),
+            (lambda e, later: 0.5, "returned float, not an array"),  # noqa: ARG005
+            (lambda e, later: [e + later], "returned list, not an array"),
+            (lambda e, later: None, "returned NoneType, not an array .it has no return"),  # noqa: ARG005
+            (lambda e, later: "text", "returned str, not an array"),  # noqa: ARG005
+            (lambda e, later: {"sum": e + later}, "returned dict, not an array"),
+            (lambda e, later: (e, later), "returned 2 components for elements of 1"),
+            (lambda e, later: e < later, "returned bool for component 0, which has dtype float64"),
+        ],
+    )
+    def test_of_what_it_does(self, backend, subtests, combine, words):
+        for name, call in self.calls(backend, method="array").items():
+            with (
+                subtests.test(function=name),
+                pytest.raises(TypeError, match=rf"^op tried {words}"),
+            ):
+                call(parprims.Operator(combine, name="tried", identity=0))
+
+    def test_of_its_shape(self, backend, subtests):
+        xp = backend.xp
+        calls = self.calls(backend, method="array")
+        for combine in (lambda e, later: xp.sum(e + later), lambda e, later: (e + later)[..., None]):
+            for name in ("scan", "reduce", "map_reduce", "check_associative"):
+                with (
+                    subtests.test(function=name),
+                    pytest.raises(ValueError, match=r"op tried returned shape \(.*\) for component 0, which has shape"),
+                ):
+                    calls[name](parprims.Operator(combine, name="tried", identity=0))
+
+    def test_of_another_library(self, backend, subtests):
+        if backend.name in ("numpy", "emulated"):
+            pytest.skip("needs two libraries")
+        for name, call in self.calls(backend, method="array").items():
+            with (
+                subtests.test(function=name),
+                pytest.raises(TypeError, match=r"op tried returned an array of .*numpy.*, given arrays of"),
+            ):
+                call(parprims.Operator(lambda e, later: backend.to_numpy(e) + 0 * len(later.shape), name="tried"))
+
+    def test_other_failures_keep_their_words(self, backend):
+        def fails(_, __):
+            raise KeyError("own")
+
+        with pytest.raises(KeyError, match="own") as caught:
+            parprims.scan(backend.asarray(np.ones(4)), fails, method="array")
+        notes = [note for note in caught.value.__notes__ if "JAX" not in note]  # which tells of its own frames
+        assert notes == ["Raised by op fails."]
+
+    @pytest.mark.parametrize(
+        ("fn", "error", "words"),
+        [
+            (lambda x: x if x > 2 else -x, TypeError, "branches on the value of an array: use where"),
+            (lambda x: 0.5, TypeError, "returned float, not an array"),  # noqa: ARG005
+            (lambda x: [x], TypeError, "returned list, not an array"),
+            (lambda x: None, TypeError, "returned NoneType, not an array"),  # noqa: ARG005
+            (lambda x: (x, 0.5), TypeError, "returned float for component 1, not an array"),
+            (lambda x: (), TypeError, "returned no array"),  # noqa: ARG005
+            (lambda x: x[:3], ValueError, r"returned shape \(3,\), which does not broadcast"),
+        ],
+    )
+    def test_of_a_map(self, backend, fn, error, words):
+        with pytest.raises(error, match=f"^fn {words}"):
+            parprims.map_reduce(fn, backend.asarray(np.arange(6.0)), method="array")
+
+    def test_traced_by_jax(self, backend):
+        if backend.name != "jax":
+            pytest.skip("only JAX traces")
+        import jax
+
+        x = backend.asarray(np.arange(6.0))
+        branching = parprims.Operator(lambda e, later: e if e.any() else later, name="tried")
+        for method in ("array", "native"):
+            with pytest.raises(TypeError, match=r"^op tried branches on the value of an array: use where"):
+                jax.jit(lambda x, method=method: parprims.scan(x, branching, method=method))(x)
+
+    def test_of_a_name(self):
+        for given, meant in (("mximum", "maximum"), ("sum", "add"), ("logical-or", "logical_or"), ("max", "maximum")):
+            with pytest.raises(ValueError, match=f"got {given!r}: did you mean {meant!r}"):
+                parprims.reduce(np.ones(3), given)
+        with pytest.raises(ValueError, match=r"got 'frobnicate'$"):
+            parprims.reduce(np.ones(3), "frobnicate")
+        assert nearest(["array"], ["array"]) == ""
+        assert nearest("kernal", ["kernel", "native"]) == ": did you mean 'kernel'?"
+
+    @pytest.mark.parametrize(
+        ("options", "error", "words"),
+        [
+            ({"identity": [1, 0]}, TypeError, "^identity must be a scalar, a tuple of scalars or a callable, got list"),
+            ({"identity": "zero"}, TypeError, "^identity must be .* got str"),
+            ({"identity": (0, None)}, TypeError, "^identity must be .* got a tuple with NoneType"),
+            ({"identity": np.zeros(2)}, TypeError, "^identity must be .* got ndarray"),
+            (
+                {"identity": (1,), "components": 2},
+                ValueError,
+                "^identity must have 2 entries, one per component, got 1",
+            ),
+            (
+                {"identity": (1, 0), "components": 1},
+                ValueError,
+                "^identity must have 1 entry, one per component, got 2",
+            ),
+            ({"commutative": "yes"}, TypeError, "^commutative must be True or False"),
+            ({"components": 2.0}, TypeError, "^components must be an integer"),
+            ({"components": 0}, ValueError, "^components must be at least 1"),
+            ({"name": 3}, TypeError, "^name must be a string"),
+        ],
+    )
+    def test_of_an_operator_as_it_is_made(self, options, error, words):
+        with pytest.raises(error, match=words):
+            parprims.Operator(lambda e, later: e + later, **options)
+
+    @pytest.mark.parametrize(
+        ("identity", "dtypes", "error", "words"),
+        [
+            ((1,), ("int64", "int64"), ValueError, "must have 2 entries, one per component, got 1"),
+            (0, ("int64", "int64"), ValueError, "must have 2 entries, one per component, got 1"),
+            ((0, 0), ("int64",), ValueError, "must have 1 entry, one per component, got 2"),
+            (0.5, ("int64",), TypeError, "must fit int64, got 0.5"),
+            (300, ("int8",), TypeError, "must fit int8, got 300"),
+            (-1, ("uint8",), TypeError, "must fit uint8, got -1"),
+            (2, ("bool",), TypeError, "must fit bool, got 2"),
+            (1j, ("float64",), TypeError, "must fit float64, got 1j"),
+            (lambda *_: [0], ("float64",), TypeError, "must be a scalar, a tuple of scalars or a callable, got list"),
+            (lambda *_: (0, 0), ("float64",), ValueError, "must have 1 entry, one per component, got 2"),
+        ],
+    )
+    def test_of_an_identity_in_use(self, backend, subtests, identity, dtypes, error, words):
+        op = parprims.Operator(
+            lambda _, later: later,
+            identity=identity,
+            name="tried",
+        )
+        xs = tuple(backend.asarray(np.ones(4, dtype=dtype)) for dtype in dtypes)
+        x = xs if len(xs) > 1 else xs[0]
+        for name, call in {
+            "scan": lambda: parprims.scan(x, op, exclusive=True),
+            "reduce": lambda: parprims.reduce(tuple(one[:0] for one in xs) if len(xs) > 1 else x[:0], op),
+            "check_associative": lambda: parprims.check_associative(op, x),
+        }.items():
+            with subtests.test(function=name), pytest.raises(error, match=f"^the identity of op tried {words}"):
+                call()
+
+    def test_of_flags(self, backend):
+        flags, x = backend.asarray(np.array([1, 0, 1])), backend.asarray(np.array([1.0, 2.0, 3.0]))
+        for function in (parprims.scan, parprims.reduce):
+            with pytest.raises(TypeError, match=r"^x\[0\], the flags of op segmented\(add\), must have dtype bool"):
+                function((flags, x), parprims.segmented("add"))
+            with pytest.raises(TypeError, match=r"^x\[1\], the flags of op .*, must have dtype bool, got float64"):
+                function((x > 0, x, x), parprims.segmented(parprims.segmented("add")))
+            with pytest.raises(TypeError, match=r"^x must have a dtype of kind bool for op logical_or in component 1"):
+                function((x > 0, x), parprims.segmented("logical_or"))
+            with pytest.raises(ValueError, match=r"^x\[0\], the flags of op .*, must broadcast to the shape \(3,\)"):
+                function((x[:2] > 0, x), parprims.segmented("add"))
+
+
+def augmented(earlier, later):
+    earlier += later
+    return earlier
+
+
+def later_augmented(earlier, later):
+    later += earlier
+    return later
+
+
+def assigned(earlier, later):
+    earlier[...] = earlier + later
+    return earlier
+
+
+def emptied(earlier, later):
+    later[...] = 0
+    return earlier
+
+
+def first_augmented(earlier, later):
+    (a, b), (c, d) = earlier, later
+    a += c
+    return a, b + d
+
+
+WORDS = "changes its argument in place: return a new array"
+
+
+class TestInPlace:
+    """An operator or map that works in place is refused, at the first call too, and damages nothing."""
+
+    def arrays(self, backend):
+        return [np.arange(1, 13).reshape(3, 4), np.zeros((3, 4), dtype=np.float32), np.ones((0, 4), dtype=np.int8)]
+
+    def calls(self, x, combine):
+        op = parprims.Operator(combine, identity=0, commutative=True)
+        yield lambda **way: parprims.scan(x, combine, **way)
+        yield lambda **way: parprims.scan(x, op, initial=0, exclusive=True, **way)
+        yield lambda **way: parprims.reduce(x, combine, axis=1, **way)
+        yield lambda **way: parprims.reduce(x, op, axis=1, initial=0, **way)
+        yield lambda **way: parprims.map_reduce(lambda one: one, x, op=op, axis=1, **way)
+        yield lambda **way: parprims.matmul(x, x.T, add=op, **way)
+        yield lambda **way: parprims.matmul(x, x.T, multiply=combine, **way)
+
+    @pytest.mark.parametrize("combine", [augmented, later_augmented, assigned, emptied])
+    def test_operator(self, backend, combine):
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX's arrays never change")
+        methods = ("array", "kernel") if backend.cuda else ("array", "auto")
+        for values in self.arrays(backend)[:2]:
+            x = backend.asarray(values.copy())
+            for method, call in itertools.product(methods, self.calls(x, combine)):
+                for _ in range(3):  # what was seen at a call before must not let the next one pass
+                    with pytest.raises(TypeError, match=rf"^op {combine.__name__} {WORDS}$"):
+                        call(method=method)
+            compare(backend, x, values)
+
+    def test_map(self, backend):
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX's arrays never change")
+        for values in self.arrays(backend)[:2]:
+            x = backend.asarray(values.copy())
+            for method in ("array", "kernel") if backend.cuda else ("array", "auto"):
+                for fn in (lambda x: augmented(x, x + 1), lambda x: emptied(x, x)):
+                    with pytest.raises(TypeError, match=rf"^fn {WORDS}$"):
+                        parprims.map_reduce(fn, x, method=method)
+            compare(backend, x, values)
+
+    def test_component(self, backend):
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX's arrays never change")
+        x, y = (backend.asarray(np.arange(6.0)) for _ in range(2))
+        for call in (parprims.scan, parprims.reduce):
+            for method in ("array", "kernel") if backend.cuda else ("array",):
+                with pytest.raises(TypeError, match=rf"^op first_augmented {WORDS}$"):
+                    call((x, y), first_augmented, method=method)
+                op = parprims.segmented(parprims.Operator(first_augmented, components=2))
+                with pytest.raises(TypeError, match=rf"^op segmented\(first_augmented\) {WORDS}$"):
+                    call((x > 0, x, y), op, method=method)
+        compare(backend, (x, y), (np.arange(6.0), np.arange(6.0)))
+
+    def test_jax_makes_another_array(self, backend):
+        if not backend.name.startswith("jax"):
+            pytest.skip("JAX's arrays never change")
+        x = backend.asarray(np.arange(1.0, 7.0))
+        compare(backend, parprims.scan(x, augmented), np.cumsum(np.arange(1.0, 7.0)))
+        compare(backend, parprims.reduce(x, later_augmented), 21.0)
+        compare(backend, x, np.arange(1.0, 7.0))
+
+    def test_own_arrays_may_change(self, backend):
+        def careful(earlier, later):
+            total = earlier + later
+            total += 1
+            return total
+
+        x = np.arange(1.0, 7.0)
+        for method in ("array", "kernel") if backend.cuda else ("array",):
+            compare(backend, parprims.scan(backend.asarray(x), careful, method=method), np.cumsum(x) + np.arange(6))
+
+    def test_tried_once(self, backend):
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX's arrays never change")
+
+        class Calls:
+            count = 0
+
+        def counting(earlier, later):
+            Calls.count += 1
+            return earlier + later
+
+        def calls(function, dtype="float32"):
+            Calls.count = 0
+            x = backend.asarray(np.ones(1000, dtype=dtype))
+            parprims.reduce(x, function, method="array")
+            return Calls.count
+
+        first, again, third = (calls(counting) for _ in range(3))
+        assert first > again == third
+        assert calls(counting, "float64") > calls(counting, "float64") == again
+        operator = parprims.Operator(counting)
+        assert calls(operator) == again
+
+        def made():
+            return lambda earlier, later: earlier + later + 0 * len(seen)
+
+        seen = []
+        key = lasting_key(made())
+        parprims.reduce(backend.asarray(np.ones(9)), made(), method="array")
+        known = len(_harmless._tried)
+        for _ in range(3):  # made anew for every call, but from the same code
+            parprims.reduce(backend.asarray(np.ones(9)), made(), method="array")
+        assert len(_harmless._tried) == known
+        assert any(one == key for one, _ in _harmless._tried)
+
+    def test_check_associative(self, backend):
+        if backend.name.startswith("jax"):
+            pytest.skip("JAX's arrays never change")
+        for combine in (augmented, later_augmented, assigned, emptied):
+            x = backend.asarray(np.arange(6.0))
+            with pytest.raises(TypeError, match=rf"^op {combine.__name__} {WORDS}$"):
+                parprims.check_associative(combine, x)
+            compare(backend, x, np.arange(6.0))
+
+    def test_torch_of_any_kind(self, backend):
+        if backend.name != "torch":
+            pytest.skip("PyTorch's modes")
+        import torch
+
+        for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+            with mode():
+                x = torch.arange(6.0, requires_grad=mode is torch.enable_grad)
+                with pytest.raises(TypeError, match=WORDS):
+                    parprims.reduce(x, lambda a, b: a.detach().add_(b), method="array")
+                assert x.detach().tolist() == list(range(6))
+                assert parprims.reduce(x, lambda a, b: a + b, method="array").item() == 15
+        # Where nobody counts changes the operator works on copies.
+        x = torch.arange(6.0).reshape(2, 3)
+        result = torch.func.vmap(lambda one: parprims.scan(one, lambda a, b: a.add_(b), method="array"))(x)
+        assert result.tolist() == x.cumsum(1).tolist()
+        assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
