@@ -112,9 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=None, help="drawn if not given")
     parser.add_argument("--call", type=int, default=None, help="only the call of this number")
-    parser.add_argument(
-        "--backend", action="append", choices=conftest.BACKENDS, help="any but emulated if not given"
-    )
+    parser.add_argument("--backend", action="append", choices=conftest.BACKENDS, help="any but emulated if not given")
     options = parser.parse_args(argv)
     seed = options.seed if options.seed is not None else int(np.random.SeedSequence().entropy % 2**31)  # type: ignore[operator]
     usual = [name for name in conftest.BACKENDS if name != "emulated" and conftest.available(name)]
