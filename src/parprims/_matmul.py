@@ -126,8 +126,8 @@ def matmul(
     complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
-    kernel or tile, by Numba, those of NumPy, PyTorch and eager JAX on the CPU), array. A kernel that is named runs or is refused. torch.autocast
-    changes nothing.
+    kernel or tile, by Numba, those of NumPy, PyTorch and eager JAX on the CPU), array. A kernel that is named runs or
+    is refused. torch.autocast changes nothing.
     Derivatives: of sum and product, by every method on PyTorch and JAX; else as the library has them.
     Memory, measured errors, reference and more: docs/matmul.md and docs/libraries.md.
 
