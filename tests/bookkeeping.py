@@ -281,6 +281,12 @@ class Library:
             def data_ptr(self):
                 return self.data.ptr
 
+            def expand(self, shape):
+                return types.SimpleNamespace(shape=shape, dtype=self.dtype, is_contiguous=lambda: False)
+
+            def is_contiguous(self):
+                return True
+
         self.Array = Array
 
     def memory(self, nbytes):
@@ -325,6 +331,7 @@ class Library:
         return types.SimpleNamespace(
             device=lambda *_: None,
             empty=lambda shape, *, dtype, device: self.Array(shape, dtype),
+            empty_like=lambda like: self.Array(like.shape, like.dtype),
             int64="int64",
             uint8="uint8",
             Tensor=self.Array,

@@ -208,11 +208,18 @@ class Abstract(Inside):
 
 
 def in_graph(x: Any, method: Any) -> bool:
-    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `_torch_ops`).
+    """Return whether a call on x is to be a node of torch.compile's graph, or to be read by it (see `nodes`).
 
     Every public function asks this before anything else, for torch.compile cannot read what comes then.
     """
     return compiling(x) and not isinstance(method, Inside)
+
+
+def nodes() -> Any:
+    """Return the module of the nodes, which knows all primitives and so is imported where the first node is made."""
+    from parprims import _torch_ops
+
+    return _torch_ops
 
 
 def unwatched() -> contextlib.AbstractContextManager[None]:

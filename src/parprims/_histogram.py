@@ -30,7 +30,18 @@ from parprims._arrays import (
     shown,
     sum_dtype,
 )
-from parprims._dispatch import Checked, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import (
+    Checked,
+    Method,
+    Methods,
+    call_key,
+    directly,
+    in_graph,
+    nodes,
+    primitive,
+    recalled,
+    unwatched,
+)
 from parprims._operators import BUILT_IN, segmented
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
@@ -112,11 +123,9 @@ def histogram(
     array([0.5, 3. ])
     """
     if in_graph((x, weights, bins), method):
-        from parprims import _torch_ops
-
         given = {"x": x, "weights": weights, **({"bins": bins} if hasattr(bins, "shape") else {})}
         options = {"range": range, "density": density, **({} if "bins" in given else {"bins": bins})}
-        counts, edges = _torch_ops.call("histogram", given, options, method)
+        counts, edges = nodes().call("histogram", given, options, method)
         return counts, edges
     key = None
     if type(bins) is int:

@@ -12,9 +12,9 @@
 //   };
 //
 // Each of these kernels improves on the one before:
-//   multiply_naive          A thread computes an element of c. It reads a row of a and a column of b from global
-//   memory. multiply_tiled          A block computes a tile of c. Tiles of a and b are staged in shared memory, so that
-//                           an element is read from global memory once for a whole row or column of threads.
+//   multiply_naive          A thread computes an element of c. It reads a row of a and a column of b from global memory.
+//   multiply_tiled          A block computes a tile of c. Tiles of a and b are staged in shared memory, so that an
+//                           element is read from global memory once for a whole row or column of threads.
 //   multiply_packed         The same, after pack_tiles has stored the elements of every tile of a and b contiguously,
 //                           in the order in which they are read. So reads are coalesced, whatever the strides.
 //   multiply_conflict_free  A thread computes a register tile, so that an element read from shared memory serves

@@ -41,7 +41,7 @@ from parprims._arrays import (
     ring_dtype,
     shown,
 )
-from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, recalled
+from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, nodes, recalled
 from parprims._harmless import harmless
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -146,9 +146,7 @@ def matmul(
            [5., 8., 0.]])
     """
     if in_graph((a, b), method):
-        from parprims import _torch_ops
-
-        return _torch_ops.matmul(a, b, add, multiply, precision, kernel, tile, method)
+        return nodes().matmul(a, b, add, multiply, precision, kernel, tile, method)
     operation: tuple[Any, Any] = (add, multiply)
     options: tuple[Any, ...] = (float32_products(a),)
     is_plain = add is _ADD and multiply is _MULTIPLY and precision is _FLOAT32 and method is _AUTO

@@ -23,7 +23,7 @@ from parprims._arrays import (
     dtype_name,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import as_scalar, is_scalar
@@ -101,9 +101,7 @@ def linear_recurrence(
     array([8., 4., 2., 1.])
     """
     if in_graph((a, b), method):
-        from parprims import _torch_ops
-
-        return _torch_ops.linear_recurrence(a, b, axis, initial, reverse, method)
+        return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
     key = call_key("linear_recurrence", (a, b), axis, reverse, method, gradient=True) if initial is None else None
     run = recalled(key)
     if run is not None:

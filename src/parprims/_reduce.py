@@ -24,7 +24,7 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, nodes, recalled
 from parprims._elements import flat, is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -419,9 +419,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     32
     """
     if in_graph((x1, x2), method):
-        from parprims import _torch_ops
-
-        return _torch_ops.vecdot(x1, x2, axis, method)
+        return nodes().vecdot(x1, x2, axis, method)
     key = call_key("vecdot", (x1, x2), axis, method)
     run = recalled(key)
     if run is not None:
@@ -471,10 +469,8 @@ def call(
 ) -> Any:
     """Compute a call of any public function here but vecdot."""
     if in_graph(x, method):
-        from parprims import _torch_ops
-
         mapped = None if fn in OWN_MAPS else fn
-        return _torch_ops.reduce(primitive, mapped, x, op, axis, keepdims, dtype, initial, method)
+        return nodes().reduce(primitive, mapped, x, op, axis, keepdims, dtype, initial, method)
     key = None
     if initial is None:
         mapping, operation = lasting_key(fn), lasting_key(op)

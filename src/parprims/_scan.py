@@ -12,7 +12,7 @@ from typing import Any
 
 from parprims import _derivatives, _scan_array, _scan_cpu, _scan_kernel
 from parprims._arrays import Array, Namespace, admit, as_dtypes, check_flag, dtype_name, filled, normalize_axis
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
 from parprims._elements import is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -211,9 +211,7 @@ def call(
 ) -> Any:
     """Compute a call of any public function here."""
     if in_graph(x, method):
-        from parprims import _torch_ops
-
-        return _torch_ops.scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
+        return nodes().scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
     key, operation = None, lasting_key(op)
     if initial is None and operation is not None:
         key = call_key(primitive, x, operation, axis, exclusive, reverse, include_initial, dtype, method)

@@ -18,7 +18,7 @@ from parprims._arrays import (
     move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
@@ -174,9 +174,8 @@ def run_sort(
 ) -> tuple[Array, ...]:
     """Return what a public function here asks for: (keys, *values) in order, or without values (None) the indices."""
     if in_graph(keys, method):
-        from parprims import _torch_ops
-
-        return _torch_ops.sort(primitive, keys, values, axis, descending, stable, method)
+        sorted_in_graph: tuple[Array, ...] = nodes().sort(primitive, keys, values, axis, descending, stable, method)
+        return sorted_in_graph
     key = call_key(primitive, (keys, *values) if values else keys, axis, descending, stable, method)
     run = recalled(key)
     if run is not None:

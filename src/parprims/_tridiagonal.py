@@ -21,7 +21,7 @@ from parprims._arrays import (
     normalize_axis,
     quiet,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
 from parprims._kernels import by_device
 from parprims._scalars import as_scalar, is_scalar
 from parprims._tridiagonal_array import array
@@ -140,10 +140,8 @@ def solve_tridiagonal(
     (array([nan, nan]), array(1, dtype=int32))
     """
     if in_graph((lower, diag, upper, rhs), method):
-        from parprims import _torch_ops
-
         options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
-        return _torch_ops.solve_tridiagonal(lower, diag, upper, rhs, *options)
+        return nodes().solve_tridiagonal(lower, diag, upper, rhs, *options)
     given, key = (lower, diag, upper, rhs), None
     if transpose is False and return_residual is False and return_status is False:
         key = call_key("solve_tridiagonal", given, axis, pivot, periodic, method)

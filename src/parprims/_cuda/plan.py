@@ -268,9 +268,14 @@ def observing() -> Iterator[None]:
         _observing.reset(token)
 
 
+def is_observing() -> bool:
+    """Return whether this is inside a block of `observing`."""
+    return _observing.get()
+
+
 def observed(plan: Any, arrays: tuple[Any, ...]) -> None:
     """Raise `Observed` inside a block of `observing`."""
-    if _observing.get():
+    if is_observing():
         raise Observed(plan, arrays)
 
 

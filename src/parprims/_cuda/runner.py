@@ -14,7 +14,7 @@ import numpy as np
 from parprims._arrays import Array, Namespace, library
 from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
-from parprims._cuda.plan import Plan, observed
+from parprims._cuda.plan import Plan, is_observing, observed
 
 
 class Config(ctypes.Structure):
@@ -122,7 +122,6 @@ class Runner:
 
     def one(self, *arrays: Array) -> Array:
         """Return the only output of the only launch, with less overhead than by a call, as small arrays need it."""
-        observed(self.plan, arrays)
         stream = self._stream()
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self(*arrays)[0]
@@ -245,22 +244,23 @@ def loaded(device: int, code: bytes, shared_bytes: int) -> int:
 
 def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:
     """Return what returns the only output of what carries out a plan."""
-    if isinstance(run, Runner) and len(run.plan.launches) == 1 and not run.plan.temporary_bytes:
-        return run.one
+    quick = isinstance(run, Runner) and len(run.plan.launches) == 1 and not run.plan.temporary_bytes
+    if quick and not is_observing():  # which the quick way does not ask
+        return run.one  # type: ignore[no-any-return, attr-defined]
     return lambda *arrays: run(*arrays)[0]
 
 
 def _torch_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable[[], Array]:
-    """Return what allocates a tensor. It is made like one of these strides that has a single element of memory.
+    """Return what allocates a tensor.
 
+    It makes one like a tensor of this shape with a single element of memory, if that gives the usual strides:
     ``torch.empty`` takes twice as long to read its arguments.
     """
     torch = libraries.torch()
-    options = {"dtype": getattr(torch, name), "device": torch.device("cuda", device)}
-    like = functools.partial(torch.empty_like, torch.empty((), **options).expand(shape))
-    if like().is_contiguous():
-        return like
-    return functools.partial(torch.empty, shape, **options)
+    dtype, place = getattr(torch, name), torch.device("cuda", device)
+    if torch.empty_like(torch.empty((), dtype=dtype, device="meta").expand(shape)).is_contiguous():
+        return functools.partial(torch.empty_like, torch.empty((), dtype=dtype, device=place).expand(shape))
+    return functools.partial(torch.empty, shape, dtype=dtype, device=place)
 
 
 def _torch_stream(device: int) -> Callable[[], int]:
