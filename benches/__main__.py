@@ -8,17 +8,19 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import benches
 from benches import ceilings, plots, records, tables
 from benches.against import against
+from benches.auto import run_table
 from benches.cases import Case, Scale
+from benches.progress import progress, say
 from benches.runs import present_backends, run_case
 from benches.tune import tune
-from examples.backends import MAKERS, installed
+from examples.backends import MAKERS
 
 
 def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
@@ -37,29 +39,6 @@ def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
     return [
         case for stem, case in found if stem in wanted or (case.primitive in wanted and case.primitive not in stems)
     ]
-
-
-def progress(items: list[Case]) -> Iterator[Case]:
-    """Yield the cases, showing on a terminal's standard error how far the run is."""
-    if installed("tqdm"):
-        from tqdm import tqdm
-
-        yield from tqdm(items, unit="case", leave=False, disable=None)
-        return
-    for index, case in enumerate(items):
-        if sys.stderr.isatty():
-            print(f"[{index + 1}/{len(items)}] {case.primitive}: {case.name}", file=sys.stderr)
-        yield case
-
-
-def say(text: str) -> None:
-    """Print a text, clear of the progress bar."""
-    if installed("tqdm"):
-        from tqdm import tqdm
-
-        tqdm.write(text)
-    else:
-        print(text, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,6 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--tune", nargs="+", metavar="MODULE", help="compare nothing: search for the kernels' tuning on this machine"
     )
+    parser.add_argument(
+        "--table", action="store_true", help="compare auto on this CPU with the best of the peers, call by call"
+    )
     options = parser.parse_args(arguments)
 
     if options.readme:
@@ -90,6 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     if options.against:
         return against(options.against, options.device_results)
+
+    if options.table:
+        return run_table(options.backend, options.quick, options.primitive, options.device_results, options.commit)
 
     present = present_backends(options.backend)
     scale = Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
@@ -105,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     errors: list[str] = []
     notes: dict[str, None] = {}
     measured: set[str | tuple[str, str]] = set()
-    for case in progress(selected):
+    for case in progress(selected, "case"):
         measured.add((case.primitive, case.name) if options.case else case.primitive)
         try:
             outcome = run_case(case, present, tops, budget=scale.pick(0.05, 0.3, 0.15))

@@ -62,6 +62,9 @@ class Case:
     skip: Mapping[str, str] = dataclasses.field(default_factory=dict)
     raw_kernel: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.primitive}: {self.name}"
+
 
 OUTSIDE = {  # peer: (backend whose arrays it takes, module)
     "numba": ("numpy", "numba"),

@@ -41,10 +41,15 @@ def commit() -> str:
         return "unknown"
 
 
+PACKAGES = (
+    "parprims numpy scipy numba pandas cupy-cuda12x cupy-cuda13x torch triton jax cuda-cccl accelerated-scan"
+).split()
+
+
 def versions(cuda: bool) -> dict[str, str]:
     """Return the versions of Python and of the packages that were, or could have been, timed."""
     found = {"python": platform.python_version()}
-    for package in "parprims numpy scipy cupy-cuda12x cupy-cuda13x torch triton jax cuda-cccl accelerated-scan".split():
+    for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -68,15 +73,17 @@ def header(present: list[Backend], ceilings: Mapping[str, float], sha: str | Non
 
 
 def write_results(
-    path: Path, head: Mapping[str, Any], records: list[dict[str, Any]], ran: Iterable[str | tuple[str, str]]
+    path: Path, head: Mapping[str, Any], records: list[dict[str, Any]], ran: Iterable[str | tuple[str, ...]]
 ) -> None:
     """Write a results file, each record with its commit; those of what did not run now are kept.
 
-    ``ran`` holds the primitives of which all cases ran, and of other cases the primitive and the name.
+    ``ran`` holds the primitives of which all cases ran, and of other cases the primitive and the name, and the backend
+    where not all of them ran.
     """
     ran = set(ran)
     kept = json.loads(path.read_text())["records"] if path.exists() else []
-    kept = [one for one in kept if not ran & {one["primitive"], (one["primitive"], one.get("case"))}]
+    names = [(one["primitive"], one.get("case"), one.get("backend")) for one in kept]
+    kept = [one for one, name in zip(kept, names, strict=True) if not ran & {name[0], name[:2], name}]
     found = [*kept, *({"commit": head["commit"], **one} for one in records)]
     order = list(dict.fromkeys(one["primitive"] for one in found))
     lines = [json.dumps(one) for one in sorted(found, key=lambda one: order.index(one["primitive"]))]
