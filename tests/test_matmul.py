@@ -133,11 +133,6 @@ def problem(n):
     return (i - 0.1 * j + 1) / (i + j + 1), (j - 0.2 * i + 1) * (i + j + 1) / (i * i + j * j + 1)
 
 
-def _has_kernels(backend):
-    """Return whether products are by kernels too, which on CPUs read NumPy's arrays alone."""
-    return backend.cuda or (backend.kernels and backend.name == "numpy")
-
-
 class TestMatmul:
     methods: ClassVar = ("array", "native", "kernel")
 

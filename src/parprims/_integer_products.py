@@ -1,4 +1,4 @@
-"""Products of NumPy's integer matrices by float products, which BLAS has and NumPy's integers lack, exact all the same.
+"""Products of integer matrices by float products, for which there is BLAS, exact all the same.
 
 A float64 product is exact as long as all its sums stay within 2^53. Where they might not, the numbers are cut into
 digits whose products do, and those are put together modulo the range of the integers.
@@ -20,21 +20,25 @@ _PRODUCTS, _ROWS = 2**16, 4
 
 Measured on int8, int32 and int64, squares of 8 to 512, and 1000 columns of 1000 with 1 to 16 rows.
 """
+_PRODUCTS_OF_TORCH = 2**23
+"""The same where the other way is PyTorch's product of integers, which has blocks but not BLAS's."""
 
 _MOST = {32: 1, 64: 3}
 """How many float products of whole matrices take no longer than loops compiled for integers of so many bits."""
 
 
-def is_large(a: Any, b: Any) -> bool:
+def is_large(a: Any, b: Any, library: str = "numpy") -> bool:
     """Return whether a float product of two matrices, or batches of them, can take less time than one of integers."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    return bool(m * k * n >= _PRODUCTS and min(m, n) >= _ROWS)
+    return bool(m * k * n >= (_PRODUCTS if library == "numpy" else _PRODUCTS_OF_TORCH) and min(m, n) >= _ROWS)
 
 
-def product(a: Any, b: Any, dtype: Any, loops: Callable[[Any, Any], Any] | None = None) -> Any:
+def product(
+    a: Any, b: Any, dtype: Any, loops: Callable[[Any, Any], Any] | None = None, *, most: int | None = None
+) -> Any:
     """Return the product of integer matrices in an integer dtype, in which it wraps around.
 
-    ``loops`` are compiled ones, for numbers of which they take less time than floats.
+    ``loops`` are compiled ones, for numbers of which they take less time than floats: than ``most`` float products.
     """
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     sums = (k - 1).bit_length()
@@ -42,7 +46,7 @@ def product(a: Any, b: Any, dtype: Any, loops: Callable[[Any, Any], Any] | None 
     if width + other + sums > 53:
         width, other = _width(a), _width(b)
     plan = _plan(width, other, sums, dtype_bits(dtype))
-    if loops is not None and (plan is None or len(plan[2]) > _MOST[max(32, dtype_bits(dtype))]):
+    if loops is not None and (plan is None or len(plan[2]) > (most or _MOST[max(32, dtype_bits(dtype))])):
         return loops(a, b)
     if plan is None or m * k * n < len(plan[2]) * _PRODUCTS or min(m, n) < len(plan[2]) * _ROWS:
         return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))

@@ -6,19 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims import _cpu
-from parprims._arrays import Namespace, library
+from parprims._arrays import Namespace
 from parprims._dispatch import Checked, Method
 
 
-def by_device(gpu: Method, cpu: Method, *, numpy_alone: bool = False) -> Method:
-    """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere.
-
-    With ``numpy_alone`` it is ``cpu`` for arrays of NumPy only.
-    """
+def by_device(gpu: Method, cpu: Method) -> Method:
+    """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere."""
 
     def of(xp: Namespace, call: Checked) -> Method:
-        served = library(xp) == "numpy" if numpy_alone else True
-        return cpu if served and _cpu.on_cpu(xp, call.arrays) else gpu
+        return cpu if _cpu.on_cpu(xp, call.arrays) else gpu
 
     def slower(xp: Namespace, call: Checked) -> str | None:
         found = of(xp, call).slower

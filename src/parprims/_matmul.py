@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 import array_api_compat
+import numpy as np
 from array_api_extra import at
 
-from parprims import _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
+from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -49,7 +50,7 @@ from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossib
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
 from parprims._switches import float32_products, narrowed
-from parprims._through_numpy import carries_derivative
+from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, returned
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
@@ -125,8 +126,8 @@ def matmul(
     complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
-    kernel or tile NumPy's if Numba is installed), array. A kernel that is named runs or is refused. torch.autocast
-    changes nothing.
+    kernel or tile, by Numba, those of NumPy, PyTorch and eager JAX on the CPU), array. A kernel that is named runs or
+    is refused. torch.autocast changes nothing.
     Derivatives: of sum and product, by every method on PyTorch and JAX; else as the library has them.
     Memory, measured errors, reference and more: docs/matmul.md and docs/libraries.md.
 
@@ -455,7 +456,25 @@ def _tile_lengths(lengths: tuple[int, ...], tile: tuple[int, int, int] | None, i
 
 
 def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
-    """Return the product of both factors by the library's own routine."""
+    """Return the product of both factors by the library's own routine; of many integers by float products."""
+    routine = _prepare_routine(xp, p)
+    if not _by_floats(xp, p):
+        return routine
+    dtype = np.dtype(dtype_name(p.dtype))
+    if library(xp) == "numpy":
+        loops = _matmul_cpu.when_called(xp, p) if _matmul_cpu.refusal(xp, p) is None else None
+        return partial(_integer_products.product, dtype=dtype, loops=loops)
+
+    def multiply(a: Array, b: Array) -> Array:
+        def loops(*_: Any) -> Any:
+            return as_numpy(routine(a, b))
+
+        return returned(xp, _integer_products.product(as_numpy(a), as_numpy(b), dtype, loops, most=1))
+
+    return multiply
+
+
+def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
     if is_tensor(p.a) and working == p.dtype == p.a.dtype == p.b.dtype:
         import torch
@@ -463,9 +482,6 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
         direct: Callable[..., Array] = torch.matmul
         return direct
     routine: Callable[..., Array] = xp.matmul
-    if _is_integer_of_numpy(xp, p) and min(p.a.ndim, p.b.ndim) > 1 and _integer_products.is_large(p.a, p.b):
-        loops = _matmul_cpu.when_called(xp, p) if _matmul_cpu.refusal(xp, p) is None else None
-        return partial(_integer_products.product, dtype=p.dtype, loops=loops)
     if is_jax(xp):
         return partial(_native_jax, xp, working, p.dtype)
     if working != p.dtype or any(x.dtype != p.dtype for x in p.arrays):
@@ -476,9 +492,15 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
     return routine
 
 
-def _is_integer_of_numpy(xp: Namespace, p: Product) -> bool:
-    """Return whether NumPy would multiply integers, for which it has no BLAS."""
-    return library(xp) == "numpy" and dtype_kind(p.dtype) in ("int", "uint")
+def _by_floats(xp: Namespace, p: Product) -> bool:
+    """Return whether integer matrices are large enough for float products; the library has no BLAS for them."""
+    if not _is_integer(p) or not in_numpy(xp, p.arrays) or min(p.a.ndim, p.b.ndim) < 2:
+        return False
+    return _integer_products.is_large(p.a, p.b, library(xp))
+
+
+def _is_integer(p: Product) -> bool:
+    return dtype_kind(p.dtype) in ("int", "uint")
 
 
 def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> Array:
@@ -530,11 +552,10 @@ def _array_refusal(xp: Namespace, p: Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
-    if _is_integer_of_numpy(xp, p):
-        large = min(p.a.ndim, p.b.ndim) > 1 and _integer_products.is_large(p.a, p.b)
-        if large or not _matmul_cpu.is_faster_than_loops(p) or _matmul_cpu.refusal(xp, p) is not None:
-            return None
-        return "the kernel multiplies so many integers faster than NumPy's loop"
+    if _is_integer(p) and _cpu.on_cpu(xp, p.arrays):
+        kernel = not _by_floats(xp, p) and _matmul_cpu.is_faster_for_integers(xp, p)
+        kernel = kernel and _matmul_cpu.refusal(xp, p) is None
+        return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
     is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and min(p.a.ndim, p.b.ndim) > 1
     if not (is_narrowed or is_float32) or _matmul_kernel.refusal(xp, p) is not None:
@@ -568,7 +589,6 @@ _METHODS = Methods(
     kernel=by_device(
         Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
         Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product),
-        numpy_alone=True,
     ),
     array=Method(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, dtype_name
+from parprims import _cpu, _derivatives
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_jax, library
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import Axis, broadcast_strides, fold
@@ -255,7 +255,7 @@ def _plan(p: Any, names: Sequence[str], cut: _Cut) -> _cpu.Plan:
 
 def refusal(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal(xp, p.arrays)
+    reason = _cpu.refusal(xp, p.arrays, differentiable=True)
     if reason is not None:
         return reason
     if p.kernel is not None:
@@ -272,10 +272,20 @@ def refusal(xp: Namespace, p: Any) -> str | None:
     return None
 
 
+_DEEP_FOR_JAX, _LEAST_FOR_JAX = 32, 1 << 19
+"""Length summed over, and products, from which the kernel is faster than JAX's program for other operators than sums.
+
+Measured with min-plus products and logaddexp: squares of 16 to 192, batches of 8 x 8 and 32 x 32, vectors, outer ones.
+"""
+
+
 def slower(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
-        return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
+        return f"{library(xp)} has a routine for it"
+    k = p.arrays[0].shape[-1]
+    if not p.ring and is_jax(xp) and (k < _DEEP_FOR_JAX or math.prod(p.shape) * k < _LEAST_FOR_JAX):
+        return "a program of JAX is faster for so few products"
     return None
 
 
@@ -284,13 +294,33 @@ _PRODUCTS, _EACH = 1 << 13, 1 << 9
 
 Measured on int32 and int64: squares of 8 to 64, 10^4 matrices of 3 x 3 to 100 of 64 x 64, vectors of 30 to 3000.
 """
+_THIN, _LONG_SUMS, _PRODUCTS_OF_TORCH = 16, 128, 1 << 16
+"""Rows or columns up to which, and length summed over and products from which, PyTorch's product takes longer.
+
+Measured on int8, int32 and int64: 1 to 64 rows and columns, sums of 100 to 1000; batches as for NumPy.
+"""
+_SIDE_OF_JAX, _PRODUCTS_OF_JAX, _PRODUCTS_OF_JAX_32 = 64, 1 << 19, 1 << 21
+"""Sides of matrices, and products in all, from which JAX's product takes longer; it is faster for 32 bits.
+
+Measured on int8, int32 and int64: squares of 48 to 512, long and flat ones, batches of 3 x 3 to 128 x 128.
+"""
 
 
-def is_faster_than_loops(p: Any) -> bool:
-    """Return whether the kernel takes less time than a loop compiled without regard to caches and SIMD instructions."""
-    k, results = p.arrays[0].shape[-1], math.prod(p.shape)
-    matrices = math.prod(p.batch)
-    return bool(results > matrices and results * k >= max(_PRODUCTS, matrices * _EACH))
+def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
+    """Return whether the kernel takes less time than the library's product of integers, which is no BLAS's."""
+    a, b = p.arrays
+    k, results, matrices = a.shape[-1], math.prod(p.shape), math.prod(p.batch)
+    rows, columns = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    if is_jax(xp):
+        least = _PRODUCTS_OF_JAX_32 if dtype_bits(p.dtype) == 32 else _PRODUCTS_OF_JAX
+        return bool(min(rows, k, columns) >= _SIDE_OF_JAX and results * k >= least)
+    is_large = results > matrices and results * k >= max(_PRODUCTS, matrices * _EACH)
+    if library(xp) == "numpy":
+        return bool(is_large)
+    if matrices > 1:
+        return bool(is_large and b.ndim > 2)  # of one b PyTorch makes one product
+    is_thin = min(rows, columns) <= _THIN and k >= _LONG_SUMS
+    return bool(is_large and is_thin and results * k >= _PRODUCTS_OF_TORCH)
 
 
 def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
@@ -308,9 +338,17 @@ def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:
 
 def prepare(xp: Namespace, p: Any) -> Callable[..., Array]:
     """Return a function of both factors that multiplies them."""
+    operations: Callable[..., Array] = directly(lambda xp, p: p.by_array(xp))(xp, p)
     if 0 in p.shape or p.arrays[0].shape[-1] == 0:
-        nothing: Callable[..., Array] = directly(lambda xp, p: p.by_array(xp))(xp, p)
-        return nothing
+        return operations
+    run = _prepared(p)
+    if p.ring:  # the dispatch adds the derivative
+        return run
+    differentiable = _derivatives.by_operations(xp, p.arrays, lambda a, b: (run(a, b),), lambda: operations)
+    return lambda a, b: differentiable(a, b)[0]
+
+
+def _prepared(p: Any) -> Callable[..., Array]:
     names = [dtype_name(x.dtype) for x in p.arrays]
     cut = _cut(p, names, [_cpu.host(x) for x in p.arrays])
     if cut.swapped:

@@ -255,7 +255,9 @@ class _Builder:
             "m": m, "n": n, "k": k, "a_outer": a.outer, "a_along": a.along, "b_outer": b.outer, "b_along": b.along,
             "tiles": tiles, "splits": splits, "part": part,
         }  # fmt: skip
-        self.own = {name: self.number(name, value) for name, value in named.items()}
+        self.own: dict[str, Parameter] = {name: self.number(name, value) for name, value in named.items()}
+        if splits == 1:  # compiled in, so that the kernel has no code that combines parts
+            self.own["splits"] = 1
         self.axes = [
             Struct(*(self.number(name, one) for name, one in zip(("length", "step_a", "step_b"), values, strict=True)))
             for values in ((length, *steps) for length, steps in reversed(batch.axes))
@@ -603,6 +605,12 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("conflict_free", "float32", operators=("minimum", "add"))
     yield _case("conflict_free", "float32", operators=("logaddexp", "add"))
     yield _case("conflict_free", "bool", operators=("logical_or", "logical_and"))
+    # Sums over k in parts, whose number is a parameter only where there are several.
+    parts = (256, 1 << 16, 256)
+    for dtype in ("float32", "float64", "complex128"):
+        yield _case("conflict_free", dtype, parts)
+    for dtype in ("float32", "float64", "bfloat16"):
+        yield _case("tensor", dtype, parts)
     # Tensor cores by single warps: every kind of instruction and every layout of the factors with few rows, which
     # compile the fastest; then the large tiles.
     few = (16, 8192, 8192)

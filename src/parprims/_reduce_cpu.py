@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import Array, Namespace, mode
+from parprims._arrays import Array, Namespace, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
@@ -146,7 +146,7 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if native_refusal(xp, r) is None:
-        return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
+        return f"{library(xp)} has a routine for it"
     return _cpu.slower(xp, math.prod(r.shape))
 
 

@@ -204,7 +204,7 @@ def slower(xp: Namespace, r: Call) -> str | None:
     inner = math.prod(r.shape[r.axis + 1 :])
     if library(xp) == "torch" and inner >= _TOGETHER and elements >= _LEAST_TOGETHER:
         return None
-    return f"{xp.__name__.rpartition('.')[2]} has a routine for it"
+    return f"{library(xp)} has a routine for it"
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:

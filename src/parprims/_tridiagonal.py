@@ -120,8 +120,8 @@ def solve_tridiagonal(
     8 ceil(log2 n) / (1 - t) units in the last place of max |x|.
     Singular systems: x is NaN or, where rounding hides it, large; nothing is raised, and the status tells.
     Reproducibility: the same input gives the same bits, alone and in a batch, by kernel and array.
-    Methods: kernel (CUDA arrays; NumPy with Numba), native (JAX; NumPy and PyTorch's CPU with SciPy), both of 32 and
-    64-bit floats and complex, array.
+    Methods: kernel (CUDA arrays; by Numba those of NumPy, PyTorch and eager JAX on the CPU), native (JAX; NumPy and
+    PyTorch's CPU with SciPy), both of 32 and 64-bit floats and complex, array.
     Derivatives: by coefficients and rhs on PyTorch and JAX, by every method. More: docs/solve_tridiagonal.md.
 
     Examples
@@ -246,7 +246,6 @@ _METHODS = Methods(
     kernel=by_device(
         Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
         Method(_tridiagonal_cpu.prepare, _tridiagonal_cpu.refusal, _tridiagonal_cpu.slower),
-        numpy_alone=True,
     ),
     native=Method(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
     array=Method(directly(array)),

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _tridiagonal_native
-from parprims._arrays import Array, Namespace, dtype_name
+from parprims._arrays import Array, Namespace, dtype_name, is_jax, move_axis
 from parprims._cpu import threads
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, merged, row_major
 from parprims._memo import Memo
+from parprims._signature import signature
 from parprims._tridiagonal_array import array, empty
 from parprims._tridiagonal_system import LAPACK, System
 
@@ -31,6 +32,8 @@ _ONE = 512
 """Unknowns of one system below which LAPACK's routine is called in less time."""
 _LEAST = 1 << 16
 """Unknowns that are worth a thread."""
+_LEAST_FOR_JAX = 1 << 11
+"""Unknowns from which JAX's routine takes longer. Measured on one system, and on 20 to 300 along both axes."""
 _NUMBERS = 4
 """The numbers before those of views: low, n, lanes and the width of a tile."""
 
@@ -232,19 +235,21 @@ def slower(xp: Namespace, s: System) -> str | None:
     one = len(s.shape) == 1 and all(tuple(x.shape) == s.shape for x in s.arrays)
     if one and 1 < s.n < _ONE and not s.periodic and _tridiagonal_native.refusal(xp, s) is None:
         return "LAPACK's routine is called in less time than a kernel"
-    return None
+    return _cpu.slower(xp, math.prod(s.shape), _LEAST_FOR_JAX)
 
 
 _runs: Memo[Callable[..., Array]] = Memo()
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
-    """Return a function of the arrays that computes the solutions, found again for arrays of the same layouts.
+    """Return a function of the arrays that computes the solutions, found again for arrays of the same signature.
 
     Calls that give coefficients as numbers have no key, and come here every time.
     """
-    layouts = tuple([(x.shape, x.strides, x.flags.c_contiguous, x.flags.aligned) for x in s.arrays])
-    key = (s.shape, s.rows, s.axis, s.periodic, s.pivot, dtype_name(s.rhs.dtype), layouts, threads.limit())
+    layouts = signature(s.arrays, gradient=True)
+    if layouts is None:
+        return _prepared(xp, s)
+    key = (s.shape, s.rows, s.axis, s.periodic, s.pivot, layouts, threads.limit())
     return _runs.get(key) or _runs.keep(key, _prepared(xp, s))
 
 
@@ -253,12 +258,12 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
         return directly(empty)(xp, s)
     if s.periodic and s.n == 1:
         return directly(array)(xp, s)
-    columns = len(s.shape) > len(s.rows)
+    columns = len(s.shape) > len(s.rows) and not is_jax(xp)  # whose arrays have one order in memory
     plan = _plan(s, s.shape, s.axis, [_cpu.host(x) for x in s.arrays], columns)
     if plan is not None:
         run = _cpu.runner(plan, s.arrays)
         if columns:
-            return lambda *arrays: np.moveaxis(run(*arrays)[0], -1, 0)
+            return lambda *arrays: move_axis(xp, run(*arrays)[0], -1, 0)
         return lambda *arrays: run(*arrays)[0]
     shape, axis = s.shape, s.axis
 
@@ -269,4 +274,4 @@ def _prepared(xp: Namespace, s: System) -> Callable[..., Array]:
     plan = _plan(s, copies[0].shape, -1, copies, columns=False)
     assert plan is not None
     run = _cpu.runner(plan, s.arrays, [lambda x: copied(x).reshape(-1)] * 4)
-    return lambda *arrays: np.moveaxis(run(*arrays)[0], -1, axis)
+    return lambda *arrays: move_axis(xp, run(*arrays)[0], -1, axis)

@@ -64,10 +64,10 @@ times as long for 10^4 elements, and 0.4 to 0.9 times for 10^5.
 """
 
 
-def slower(xp: Namespace, elements: int) -> str | None:
+def slower(xp: Namespace, elements: int, least: int = _LEAST_FOR_JAX) -> str | None:
     """Return the sentence why kernels are not worth their call for so many elements, or None."""
-    if library(xp) == "jax" and elements < _LEAST_FOR_JAX:
-        return f"a program of JAX is faster for fewer than {_LEAST_FOR_JAX} elements"
+    if library(xp) == "jax" and elements < least:
+        return f"a program of JAX is faster for fewer than {least} elements"
     return None
 
 
