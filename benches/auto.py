@@ -1,6 +1,6 @@
 """The table of calls on a CPU: what `auto` takes, and how long, beside the best of what people would write instead.
 
-``python -m benches --table`` checks and times every call of `benches.calls`, with all its peers in turn, and prints
+``python -m benches --table`` checks and times every call of `benches.rows`, with all its peers in turn, and prints
 the worst last.
 """
 
@@ -20,10 +20,11 @@ import numpy as np
 
 import parprims
 from benches import records
-from benches.calls import Call, calls
+from benches.calls import Call
 from benches.cases import Problem
 from benches.clock import Contender, interleave
 from benches.progress import progress, say
+from benches.rows import calls
 from benches.runs import checked, present_backends
 from benches.tables import si
 from examples.backends import ON_CUDA, Backend, available, installed

@@ -11,7 +11,9 @@ import functools
 import numpy as np
 
 import parprims
+from benches import by_numba
 from benches.cases import Case, Problem, Scale, library
+from benches.one_thread import on_one_thread
 from benches.problems import cores, drawn
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -141,7 +143,10 @@ def in_float64(call):
 WIDE_PEERS = {name: in_float64(call) for name, call in PEERS.items()}
 
 # XLA makes one loop of this, without the n^3 sums in memory.
-SHORTEST_PEERS = {"jax": lambda jnp, a, b: jnp.min(a[:, :, None] + b, axis=1)}
+SHORTEST_PEERS = {
+    "jax": lambda jnp, a, b: jnp.min(a[:, :, None] + b, axis=1),
+    "numba": lambda _, a, b: by_numba.shortest(a, b),
+}
 
 
 def multiply(a, b, *, method, kernel=None, tile=None, **options):
@@ -211,14 +216,20 @@ def cases(scale: Scale) -> list[Case]:
         make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
         add(f"skinny, {shape[0]} x {shape[1]}", make, shape, unit="B/s", ceiling="read")
     random("B6", "float32", 275)
-    library_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
-    random("square", "int32", scale.pick(64, 256, 1024), library_products)
+    whole_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
+    whole_products["numba"] = lambda _, a, b: by_numba.product(a, b)
+    random("square", "int32", scale.pick(64, 256, 1024), whole_products)
+    if not scale.gpu:
+        random("square", "int64", scale.pick(64, 512, 0), whole_products)
+        found.append(on_one_thread(found[-1]))
 
     # The rate counts a sum and a minimum as two operations.
     for n in scale.pick((64,), (256,), (1024, 4096)):
         make = functools.partial(shortest_problem, n=n)
         shortest = {"add": "minimum", "multiply": "add"}
         add(f"minimum of sums, {n}", make, (n, n, n), SHORTEST_PEERS, unit="op/s", **shortest)
+    if not scale.gpu:
+        found.append(on_one_thread(found[-1]))
 
     # The ladder: what others climbed (see examples/gemm_ladder.py), beside the library's own routine.
     own = {"peers": {"cublas": PEERS["cublas"]}, "libraries": ("numpy", "cupy")}

@@ -8,7 +8,9 @@ import math
 import numpy as np
 
 import parprims
+from benches import by_numba
 from benches.cases import Case, Problem, Scale, library
+from benches.one_thread import on_one_thread
 from benches.problems import computed, cores, drawn
 
 
@@ -64,6 +66,7 @@ CUDA_COMPUTE_SUM = {"cuda.compute": cuda_compute("PLUS", 0)}
 
 def sum_case(name, shape, dtype="float32", axis=None, **options):
     peers = library(lambda xp, x: xp.sum(x, axis) if axis is not None else xp.sum(x))
+    peers["numba"] = lambda _, x: by_numba.total(x, axis or 0)
     return Case(
         "sum",
         name,
@@ -80,7 +83,10 @@ def sums(scale: Scale):
     for k in scale.pick((10,), (10, 14), (10, 12, 14, 16, 18, 20)):
         yield sum_case(f"sum call, 2^{k}", 2**k, whole_call=True)
     for k in scale.pick((20,), (20, 24), (20, 24, 28, 30)):
-        yield sum_case(f"sum, 2^{k}", 2**k)
+        case = sum_case(f"sum, 2^{k}", 2**k)
+        yield case
+    if not scale.gpu:
+        yield on_one_thread(case)
     k = scale.pick(18, 22, 28)
     for dtype in ("float64", "bfloat16", "int32", "int8"):
         if dtype != "bfloat16" or scale.gpu:
@@ -96,7 +102,10 @@ def sums(scale: Scale):
         ),
     )
     for shape, axis in axes:
-        yield sum_case(f"sum axis {axis}, {' x '.join(map(str, shape))}", shape, axis=axis)
+        case = sum_case(f"sum axis {axis}, {' x '.join(map(str, shape))}", shape, axis=axis)
+        yield case
+        if not scale.gpu:
+            yield on_one_thread(case)
 
 
 def b5(rng):
@@ -218,34 +227,37 @@ def others(scale: Scale):
         f"argmax, 2^{k}",
         functools.partial(argmax_problem, n=2**k),
         lambda x, index, method: parprims.reduce((x, index), "argmax", method=method),
-        library(argmax_by_library),
+        {**library(argmax_by_library), "numba": lambda _, *xs: by_numba.argmax(xs[0])},
         ceiling="read",
     )
-    yield Case(
+    affine = Case(
         "reduce",
         f"affine, 2^{k}",
         functools.partial(affine_problem, n=2**k),
         lambda a, b, method: parprims.reduce((a, b), "affine", method=method),
-        {"jax": affine_by_jax},
+        {"jax": affine_by_jax, "numba": lambda _, a, b: by_numba.affine(a, b)},
         ceiling="read",
     )
-    yield Case(
+    welford = Case(
         "map_reduce",
         f"welford, 2^{k}",
         functools.partial(welford_problem, n=2**k),
         lambda x, method: parprims.map_reduce(moments, x, op="welford", method=method),
-        library(moments_by_library),
+        {**library(moments_by_library), "numba": lambda _, x: by_numba.welford(x)},
         ceiling="read",
     )
     k = scale.pick(18, 22, 27)
-    yield Case(
+    differences = Case(
         "map_reduce",
         f"sum (x-y)^2 z, 2^{k}",
         functools.partial(fused_problem, n=2**k),
         functools.partial(parprims.map_reduce, fused),
-        library(lambda xp, x, y, z: xp.sum(fused(x, y, z))),
+        {**library(lambda xp, x, y, z: xp.sum(fused(x, y, z))), "numba": lambda _, x, y, z: by_numba.fused(x, y, z)},
         ceiling="read",
     )
+    yield from (affine, welford, differences)
+    if not scale.gpu:
+        yield from map(on_one_thread, (affine, welford, differences))
     k = scale.pick(20, 24, 30)
     for function, value in ((parprims.any, True), (parprims.all, False)):
         name = function.__name__

@@ -9,7 +9,9 @@ import array_api_compat
 import numpy as np
 
 import parprims
+from benches import by_numba
 from benches.cases import Case, Problem, Scale, library
+from benches.one_thread import on_one_thread
 from benches.problems import copied, drawn
 from examples.backends import installed
 
@@ -163,28 +165,36 @@ def scans(scale: Scale):
             whole_call=True,
             raw_kernel=True,
         )
+    numba = {"numba": lambda _, x: by_numba.cumulative_sum(x)}
     for k in scale.pick((16,), (16, 20, 24), (16, 20, 24, 26, 28)):
-        yield Case(
+        case = Case(
             "cumulative_sum",
             f"sum, 2^{k}",
             functools.partial(sum_problem, shape=2**k),
             parprims.cumulative_sum,
-            {**library(lambda xp, x: xp.cumsum(x, 0)), "cuda.compute": cuda_compute("PLUS")},
+            {**library(lambda xp, x: xp.cumsum(x, 0)), **numba, "cuda.compute": cuda_compute("PLUS")},
             raw_kernel=True,
         )
+        yield case
+    if not scale.gpu:
+        yield on_one_thread(case)
     squares = scale.pick((64, 1024), (512, 4096), (16384, 16384))
     narrow = scale.pick((4096, 16), (2**17, 16), (2**24, 16))
     for name, axis, shape in (("rows", 1, squares), ("columns", 0, squares), ("narrow columns", 0, narrow)):
-        yield Case(
+        numba = {"numba": lambda _, x, axis=axis: by_numba.cumulative_sum(x, axis)}
+        case = Case(
             "cumulative_sum",
             f"sum of {name}, {shape[0]} x {shape[1]}",
             functools.partial(sum_problem, shape=shape, axis=axis),
             functools.partial(parprims.cumulative_sum, axis=axis),
-            library(lambda xp, x, axis=axis: xp.cumsum(x, axis)),
+            {**library(lambda xp, x, axis=axis: xp.cumsum(x, axis)), **numba},
             skip={"array": TIMED_SMALLER["array"]} if scale.gpu and shape == narrow else {},
         )
+        yield case
+        if not scale.gpu:
+            yield on_one_thread(case)
     k = scale.pick(16, 22, 26)
-    peers = library(cumulative_maximum)
+    peers = {**library(cumulative_maximum), "numba": lambda _, x: by_numba.maxima(x)}
     del peers["cupy"]  # its ufunc.accumulate knows sums and products only
     yield Case(
         "scan",
@@ -203,17 +213,23 @@ def scans(scale: Scale):
     )
     k = scale.pick(16, 22, 26)
     for name, make, op, peers in (
-        ("argmax", argmax_problem, "argmax", {"torch": argmax_by_library}),
-        ("welford", welford_problem, "welford", {}),
+        (
+            *("argmax", argmax_problem, "argmax"),
+            {"torch": argmax_by_library, "numba": lambda _, x, index: by_numba.argmaxima(x, index)},
+        ),
+        ("welford", welford_problem, "welford", {"numba": lambda _, *xs: by_numba.welfords(xs[1])}),
         ("2 x 2 matrices", matrices_problem, multiply_matrices, {}),
     ):
-        yield Case(
+        case = Case(
             "scan",
             f"{name}, 2^{k}",
             functools.partial(make, n=2**k),
             lambda *xs, method, op=op: parprims.scan(xs, op, method=method),
             peers,
         )
+        yield case
+        if not scale.gpu and "numba" in peers:
+            yield on_one_thread(case)
 
 
 def recurrence_problem(rng, shape, dtype="float32"):
@@ -228,6 +244,12 @@ def recurrence_problem(rng, shape, dtype="float32"):
         before.append(x[-1] + p[-1] * before[-1] if x.ndim == 1 else 0)
     answer = copied(x, times, dtype, lambda x, k: x + p * before[k])
     return Problem((floats(a, dtype, times), floats(b, dtype, times)), answer)
+
+
+def transposed_problem(rng, shape):
+    """Return the problem of lines that lie side by side: the axis walked is the first."""
+    problem = recurrence_problem(rng, shape)
+    return Problem(tuple(np.ascontiguousarray(x.T) for x in problem.inputs), np.ascontiguousarray(problem.expected.T))
 
 
 RUN = 32
@@ -282,6 +304,10 @@ def by_loop(np, a, b):
     for n in range(b.shape[-1]):
         last = x[..., n] = a[..., n] * last + b[..., n]
     return x
+
+
+def by_numba_loop(_, a, b, axis=-1):
+    return by_numba.recurrence(a, b, axis)
 
 
 def by_associative_scan(_, a, b):
@@ -363,7 +389,7 @@ def recurrences(scale: Scale):
         "B10, 100",
         b10,
         parprims.linear_recurrence,
-        {"numpy": by_loop, "jax": by_associative_scan},
+        {"numpy": by_loop, "numba": by_numba_loop, "jax": by_associative_scan},
         whole_call=True,
     )
     yield Case(
@@ -378,27 +404,46 @@ def recurrences(scale: Scale):
     longest = scale.pick(16, 22, 28)
     sizes = [(k, "float32") for k in scale.pick((16,), (16, 20, 22), (16, 20, 24, 26, 28))] + [(longest, "float64")]
     for k, dtype in sizes:
-        yield Case(
+        case = Case(
             "linear_recurrence",
             f"one sequence, 2^{k}",
             functools.partial(recurrence_problem, shape=2**k, dtype=dtype),
             parprims.linear_recurrence,
-            {"jax": by_associative_scan, "cuda.compute": by_cuda_compute},
+            {"jax": by_associative_scan, "numba": by_numba_loop, "cuda.compute": by_cuda_compute},
             skip={**no_numba, **(TIMED_SMALLER if scale.gpu and dtype == "float64" else {})},
         )
+        yield case
+        if not scale.gpu and k == longest:
+            yield on_one_thread(case)
     batches = scale.pick(
         ((1, 64, 1024),),
         ((1, 256, 4096),),
         ((8, 1536, 2048), (8, 1536, 16384), (1, 1536, 65536)),
     )
     for shape in batches:
-        yield Case(
+        case = Case(
             "linear_recurrence",
             f"batch, {_times(shape)}",
             functools.partial(recurrence_problem, shape=shape),
             parprims.linear_recurrence,
-            {"numpy": by_loop, "jax": by_associative_scan, "accelerated-scan": by_accelerated_scan},
+            {
+                "numpy": by_loop,
+                "numba": by_numba_loop,
+                "jax": by_associative_scan,
+                "accelerated-scan": by_accelerated_scan,
+            },
         )
+        yield case
+    if not scale.gpu:
+        across = Case(
+            "linear_recurrence",
+            f"side by side, {shape[2]} x {shape[1]}",
+            functools.partial(transposed_problem, shape=shape[1:]),
+            functools.partial(parprims.linear_recurrence, axis=0),
+            {"numba": functools.partial(by_numba_loop, axis=0)},
+        )
+        yield across
+        yield from map(on_one_thread, (case, across))
     if scale.gpu:
         shape = batches[:2][-1]
         yield Case(

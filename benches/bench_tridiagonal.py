@@ -7,8 +7,9 @@ import functools
 import numpy as np
 
 import parprims
+from benches import by_numba
 from benches.cases import Case, Problem, Scale
-from examples.backends import installed
+from benches.one_thread import on_one_thread
 
 
 def b8(_, shape, dtype):
@@ -55,45 +56,9 @@ def by_scipy(np, lower, diag, upper, rhs):
     return solve_banded((1, 1), bands, rhs)
 
 
-@functools.cache
-def _loop():
-    """Return a loop written by hand over rows and, inside, systems side by side, or over one system."""
-    import numba
-
-    @numba.njit(error_model="numpy")
-    def solve(lower, diag, upper, rhs):
-        n, systems = diag.shape
-        x, c = np.empty_like(diag), np.empty_like(diag)
-        for j in range(systems):
-            c[0, j], x[0, j] = upper[0, j] / diag[0, j], rhs[0, j] / diag[0, j]
-        for i in range(1, n):
-            for j in range(systems):
-                pivot = diag[i, j] - lower[i, j] * c[i - 1, j]
-                c[i, j] = upper[i, j] / pivot
-                x[i, j] = (rhs[i, j] - lower[i, j] * x[i - 1, j]) / pivot
-        for i in range(n - 2, -1, -1):
-            for j in range(systems):
-                x[i, j] -= c[i, j] * x[i + 1, j]
-        return x
-
-    @numba.njit(error_model="numpy")
-    def solve_rows(lower, diag, upper, rhs):
-        x = np.empty_like(diag)
-        for j in range(len(diag)):
-            x[j] = solve(lower[j : j + 1].T, diag[j : j + 1].T, upper[j : j + 1].T, rhs[j : j + 1].T)[:, 0]
-        return x
-
-    return solve, solve_rows
-
-
-def by_numba(_, lower, diag, upper, rhs):
-    """Solve without exchanges by a loop written by hand, one system after another."""
-    return _loop()[1](*(np.atleast_2d(x) for x in (lower, diag, upper, rhs))).reshape(rhs.shape)
-
-
-def by_numba_side_by_side(_, *arrays):
-    """Solve without exchanges by a loop written by hand, a row of all systems at a time."""
-    return _loop()[0](*arrays)
+def by_numba_loop(_, *arrays, axis=-1):
+    """Solve without exchanges by a loop written by hand: one system after another, or a row of all at a time."""
+    return by_numba.tridiagonal(*arrays, axis=axis)
 
 
 def by_jax(_, lower, diag, upper, rhs):
@@ -149,7 +114,10 @@ def cases(scale: Scale) -> list[Case]:
 
     def add(name, make, peers, run=parprims.solve_tridiagonal, **options):
         skip = {} if name.startswith("B8 batch") or name == "one system, 2^20" else TIMED_ONCE
-        found.append(Case("solve_tridiagonal", name, make, run, peers, skip=skip, **options))
+        case = Case("solve_tridiagonal", name, make, run, peers, skip=skip, **options)
+        found.append(case)
+        if not scale.gpu and "numba" in peers and not case.whole_call:
+            found.append(on_one_thread(case))
 
     def add_pivots(name, size, make, **options):
         # The systems are dominant, which auto may see; partial exchanges rows all the same.
@@ -157,8 +125,8 @@ def cases(scale: Scale) -> list[Case]:
             run = functools.partial(parprims.solve_tridiagonal, pivot=pivot, **options)
             add(f"{name} by {pivot}, {size}", make, {}, run)
 
-    loop = {} if scale.gpu or not installed("numba") else {"numba": by_numba}
-    across = {} if not loop else {"numba": by_numba_side_by_side}
+    loop = {"numba": by_numba_loop}
+    across = {"numba": functools.partial(by_numba_loop, axis=0)}
     one, many = {**PEERS, "scipy": by_scipy, **loop}, {**PEERS, "numpy": lambda _, *arrays: thomas(*arrays), **loop}
     add("B8, 128", functools.partial(b8, shape=128, dtype="float64"), one, whole_call=True)
     m = scale.pick(64, 4096, 65536)

@@ -178,6 +178,17 @@ def welford(x):
 
 
 @loop
+def welfords(x, count, means, m2s):
+    """Write count, mean and sum of squared deviations of the elements so far, for one line."""
+    mean = m2 = 0.0
+    for i in range(len(x)):
+        delta = x[i] - mean
+        mean += delta / (i + 1)
+        m2 += delta * (x[i] - mean)
+        count[i], means[i], m2s[i] = i + 1, mean, m2
+
+
+@loop
 def affine(a, b):
     """Return the composition of all maps x -> a x + b, the first applied first."""
     factor, shift = a[0], b[0]

@@ -9,7 +9,8 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import auto, calls, records
+from benches import auto, records, rows
+from benches.calls_reduce import sum_call
 from benches.cases import Problem
 from benches.runs import present_backends
 from examples.backends import installed
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.once
 
 
 def test_calls_of_the_table():
-    every = {family: calls.calls(family, quick=False) for family in auto.LIBRARIES}
+    every = {family: rows.calls(family, quick=False) for family in auto.LIBRARIES}
     assert len(every["numpy"]) >= 60
     for family, found in every.items():
         names = [(one.primitive, one.name, one.dtype, one.shape, one.axis) for one in found]
@@ -32,7 +33,7 @@ def test_calls_of_the_table():
     assert {one.axis for one in three} == {0, 1, 2}
 
 
-SIMPLE = calls.sum_call((100,), 0, "float32")
+SIMPLE = sum_call((100,), 0, "float32")
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_peers_give_what_auto_does(backend):
     """Calls of every library with all their peers, of which none is timed: it would show nothing here."""
     if backend.name not in auto.LIBRARIES:
         pytest.skip("the table has no such arrays")
-    wanted = [one for one in calls.calls(backend.name, quick=True) if one.primitive in ("sum", "scan", "vecdot")]
+    wanted = [one for one in rows.calls(backend.name, quick=True) if one.primitive in ("sum", "scan", "vecdot")]
     for call in wanted:
         problem, contenders = auto.contenders(call, backend)
         assert len(contenders) > 1

@@ -16,6 +16,7 @@ from benches import __main__ as command
 from benches import against, bench_sort, ceilings, checks, clock, plots, problems, raw_kernels, records, tables
 from benches.cases import LIBRARIES, OURS, OUTSIDE, Case, Problem, Scale
 from benches.clock import Contender
+from benches.one_thread import on_one_thread
 from benches.problems import PIECE
 from benches.runs import present_backends, run_case
 from examples.backends import installed
@@ -436,3 +437,26 @@ def test_readme_is_up_to_date(tmp_path):
         shutil.copy(records.ROOT / name, tmp_path)
     text = (records.ROOT / "README.md").read_text()
     assert tables.readme_with_table(text, tmp_path) == text, "run python -m benches --readme"
+
+
+def test_cases_on_one_thread():
+    """Ours has one thread while it is called, and no longer; nothing but the kernel and Numba is timed."""
+    from parprims._cpu import threads
+
+    seen, before = [], threads.limit()
+
+    def run(x, *, method):
+        seen.append((threads.limit(), method))
+        return x.sum()
+
+    alone = on_one_thread(case(run=run, peers={"numpy": lambda np, x: np.sum(x), "numba": lambda _, x: x.sum()}))
+    assert alone.name == "sum on one thread, 1000"
+    assert (set(alone.peers), alone.libraries) == ({"numba"}, ("numpy",))
+    assert alone.run(np.ones(3), method="kernel") == 3
+    assert seen == [(1, "kernel")]
+    assert threads.limit() == before
+    cases = command.cases(Scale(gpu=False, quick=True), ["reduce", "scan", "tridiagonal", "matmul"])
+    primitives = {one.primitive for one in cases if " on one thread, " in one.name}
+    assert primitives >= {"sum", "reduce", "map_reduce", "cumulative_sum", "scan"}
+    assert primitives >= {"linear_recurrence", "solve_tridiagonal", "matmul"}
+    assert not any("thread, " in one.name for one in command.cases(Scale(gpu=True, quick=True)))
