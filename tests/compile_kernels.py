@@ -5,14 +5,21 @@ compile error, on a spill that is not in `SPILLS`, and where asynchronous produc
 architecture, or the one in `WHOLE`, compiles the whole list. Each of the others compiles beside it the first kernel
 of each template, and the first of each way of each template goes to one of them in turn. Kernels with instructions
 of one architecture alone, which is that in `WHOLE`, compile for it.
+
+The same text, options and compiler give the same result. So `RECORD` keeps results by a digest of these, and only new
+texts are compiled, with a few others at random, whose results must be those on record. ``--all`` compiles every
+kernel, and ``--record`` writes the record anew.
 """
 
 import argparse
 import concurrent.futures
+import hashlib
 import importlib
+import json
 import os
 import pathlib
 import pkgutil
+import random
 import re
 import sys
 from collections.abc import Iterator
@@ -24,6 +31,10 @@ from tests.texts import text_plan
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 WHOLE = "sm_90"
+
+RECORD = pathlib.Path(__file__).with_name("compiled.json")
+SAMPLE = 40
+"""How many kernels on record are compiled once more."""
 
 # Kernels that may spill, by the beginning of their name, with the reason.
 _OCCUPANCY = "up to 40 bytes, the price the compiler pays to fit one more block on a multiprocessor"
@@ -147,27 +158,38 @@ def _way(name: str) -> str:
     return re.sub(r"\d+(, )?", "", name.split("> ", 1)[0])
 
 
-def _compile(job: tuple[str, str, str]) -> tuple[str, str, str, str]:
-    name, text, architecture = job
+Result = tuple[int, int, int]
+"""The registers of a thread, the bytes spilled, and the bytes of static shared memory of a block."""
+
+
+def _compile(job: tuple[str, str]) -> tuple[Result | None, str]:
+    """Return the result of a text for an architecture, and what is wrong with it."""
     try:
-        _, log = compiler.compile_source(text, architecture, report=True)
+        _, log = compiler.compile_source(*job, report=True)
     except _cuda.CudaError as error:
-        return name, architecture, "", str(error)
-    return name, architecture, log, ""
+        return None, str(error)
+    used = re.search(r"Used (\d+) registers", log)
+    if not used:
+        return None, f"the compiler does not tell the number of registers:\n{log}"
+    shared = re.search(r"(\d+) bytes smem", log)
+    spilled = sum(int(n) for n in re.findall(r"(\d+) bytes spill", log))
+    serialized = "\n".join(one for one in log.splitlines() if "wgmma" in one and "serialized" in one)
+    return (int(used.group(1)), spilled, int(shared.group(1)) if shared else 0), serialized
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this architecture")
-    parser.add_argument("--match", default="", help="only kernels whose name contains this")
-    options = parser.parse_args()
+def digest(text: str, architecture: str) -> str:
+    """Return what a result is found again by."""
+    return hashlib.sha256(compiler.identity(text, architecture).encode()).hexdigest()[:24]
+
+
+def jobs(architectures: tuple[str, ...], match: str = "") -> dict[tuple[str, str], str]:
+    """Return the name of each kernel by its text and the architecture to compile it for."""
     sources: dict[str, tuple[str, _cuda.Launch]] = {}
     for label, plan in plans():
         for at, launch in enumerate(plan.launches):
             name = f"{launch.name} {label}"
-            if options.match in name:
+            if match in name:
                 sources.setdefault(plan.text(at), (name, launch))
-    architectures = options.arch or ARCHITECTURES
     others = [arch for arch in architectures if arch != WHOLE] if len(architectures) > 1 else []
     ways = {_way(name): text for text, (name, _) in reversed(sources.items())}
     turns = {text: others[at % len(others)] for at, (_, text) in enumerate(sorted(ways.items())) if others}
@@ -179,32 +201,58 @@ def main() -> int:
             return arch == WHOLE
         return not others or turns.get(text) == arch or templates[name.split("<")[0]] == text
 
-    jobs = [
-        (name, text, launch.architecture(arch))
+    return {
+        (text, launch.architecture(arch)): name
         for text, (name, launch) in sources.items()
         for arch in architectures
         if wanted(arch, text)
-    ]
-    print(f"{len(sources)} kernels for {', '.join(architectures)}")
-    failures = 0
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="only this architecture")
+    parser.add_argument("--match", default="", help="only kernels whose name contains this")
+    parser.add_argument("--all", action="store_true", help="compile the kernels on record too")
+    parser.add_argument("--record", action="store_true", help="compile what is new, and write the record")
+    options = parser.parse_args(arguments)
+    if options.record and (options.arch or options.match):
+        parser.error("--record is of every kernel and every architecture")
+    wanted = {(digest(*job), *job): name for job, name in jobs(options.arch or ARCHITECTURES, options.match).items()}
+    record: dict[str, Result] = {key: tuple(numbers) for key, numbers in json.loads(RECORD.read_text()).items()}
+    known = [job for job in wanted if job[0] in record]
+    again = known if options.all else random.sample(known, min(SAMPLE, len(known)))
+    compiled = [job for job in wanted if job[0] not in record] + again
+    print(f"{len(wanted)} kernels, {len(known)} on record; {len(compiled)} are compiled by {compiler.working()}")
+    results, failures = dict(record), 0
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        for name, architecture, log, error in pool.map(_compile, jobs, chunksize=8):
-            used = re.search(r"Used (\d+) registers", log)
-            spill = sum(int(n) for n in re.findall(r"(\d+) bytes spill", log))
-            shared = re.search(r"(\d+) bytes smem", log)
-            line = (
-                f"{architecture:7} {used.group(1) if used else '?':>4} registers {spill:5} B spilled "
-                f"{shared.group(1) if shared else '0':>6} B shared  {name}"
-            )
-            allowed = any(name.startswith(prefix) for prefix in SPILLS)
-            error = error or "\n".join(one for one in log.splitlines() if "wgmma" in one and "serialized" in one)
-            if error or not used or (spill and not allowed):
-                failures += 1
-                print(f"FAILED {line}\n{error}", flush=True)
-            else:
-                print(line, flush=True)
-    print(f"{len(jobs) - failures} passed, {failures} failed")
+        # Those on record come first, for they need no wait.
+        for job in [job for job in known if job not in again]:
+            failures += not _told(wanted[job], job[2], record[job[0]], "")
+        made = pool.map(_compile, (job[1:] for job in compiled), chunksize=4)
+        for job, (result, error) in zip(compiled, made, strict=True):
+            if result and result != record.get(job[0], result):
+                error += f"\nthe record in {RECORD.name} says {record[job[0]]}"
+            failures += not _told(wanted[job], job[2], result, error)
+            if result:
+                results[job[0]] = result
+    print(f"{len(wanted) - failures} passed, {failures} failed")
+    if options.record and not failures:
+        lines = sorted(f'"{job[0]}": {list(results[job[0]])}' for job in wanted)
+        RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    elif len(known) < len(wanted):
+        print(f"{len(wanted) - len(known)} kernels are not on record: nox -s kernels -- --record writes them")
     return 1 if failures else 0
+
+
+def _told(name: str, architecture: str, result: Result | None, error: str) -> bool:
+    """Print what came of a kernel, and return whether all is well."""
+    registers, spilled, shared = result or ("?", 0, 0)
+    line = f"{architecture:7} {registers:>4} registers {spilled:5} B spilled {shared:>6} B shared  {name}"
+    if not error and spilled and not any(name.startswith(prefix) for prefix in SPILLS):
+        error = "it spills registers"
+    print(f"FAILED {line}\n{error}" if error else line, flush=True)
+    return not error
 
 
 if __name__ == "__main__":

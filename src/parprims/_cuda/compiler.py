@@ -151,12 +151,16 @@ def too_old(number: int, compiler: Compiler) -> str:
     return f"the GPU has compute capability {ours}, and {compiler} makes code for {least} and later"
 
 
+def identity(text: str, arch: str) -> str:
+    """Return all that the machine code of a text depends on, as one text."""
+    return "\0".join(("checked", text, *_options(arch), str(working())))
+
+
 @functools.cache
 def compiled(text: str, arch: str) -> bytes:
     """Return the machine code or PTX of a source: from memory, from disk, or compiled now and then kept on disk."""
     arch, folder = _made_for(arch), _cache.folder()
-    key = "\0".join(("checked", text, *_options(arch), str(working())))
-    name = f"{hashlib.sha256(key.encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
+    name = f"{hashlib.sha256(identity(text, arch).encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
     code = _from_disk(folder / name) if folder else None
     if code is None:
         code, _ = compile_source(text, arch)
