@@ -90,6 +90,23 @@ def test_elementwise(name):
         )
 
 
+@pytest.mark.parametrize("name", ["exp2", "log2", "log", "pow", "hypot", "floor"])
+def test_one_function_of_both_kinds_of_floats(name):
+    """A function of float32 and of float64 in one kernel, which Numba's log2 does not allow."""
+    narrow = np.array([0.5, 2, 3], np.float32)
+
+    def combine(earlier, later):
+        where = NAMESPACE if hasattr(later[0], "_lines") else np
+        function = getattr(where, name if where is NAMESPACE else {"pow": "power"}.get(name, name))
+        return tuple(function(*(x, x)[: 1 + (name in BINARY)]) for x in later)
+
+    xs = (narrow.repeat(2).reshape(-1, 2), narrow.astype(np.float64).repeat(2).reshape(-1, 2))
+    found = parprims.scan(xs, parprims.Operator(combine, components=2), axis=1, method="kernel")
+    for one, x in zip(found, combine((), (narrow, narrow.astype(np.float64))), strict=True):
+        assert one.dtype == x.dtype
+        np.testing.assert_allclose(one[:, 1], x, rtol=1e-6 if x.dtype == np.float32 else 1e-14)
+
+
 def test_every_half():
     """All 16-bit floats become the float32 that they are, and all of these the nearest 16-bit float."""
     bits = np.arange(1 << 16, dtype=np.uint16)
