@@ -183,10 +183,12 @@ class TestStability:
 
     @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-    def test_classes(self, backend, run, method, dtype, subtests):
+    def test_classes(self, backend, run, method, dtype):
         if backend.name == "jax-cuda" and method == "native":
             pytest.skip("cuSPARSE exchanges rows less carefully than LAPACK")
-        rng = np.random.default_rng(3)
+        if backend.name.startswith("jax") and method == "auto":
+            pytest.skip("auto takes what is tested by name")
+        rng, failures = np.random.default_rng(3), []
         worst = 1e7 if dtype == "float32" else 1e15
         for n in (6, 126) if backend.name.startswith("jax") else (6, 126, 510):
             trials = [stability_classes(rng, n, worst) for _ in range(3)]
@@ -203,9 +205,12 @@ class TestStability:
                 allowed = backward_error(lower, diag, upper, rhs, gtsv(lower, diag, upper, rhs))
                 error = backward_error(lower, diag, upper, rhs, x)
                 for name, one, other in zip(names, error, allowed, strict=True):
-                    with subtests.test(matrix=name, n=n):
+                    try:
                         measured = "solve_tridiagonal, backward error"
                         within(one, 10 * max(other, eps(dtype)), measured, run.method, dtype, backend)
+                    except AssertionError as failure:
+                        failures.append(f"{name}, n = {n}: {failure}")
+        assert not failures, "\n".join(failures)
 
     @pytest.mark.optimised
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
