@@ -153,8 +153,7 @@ def slower(xp: Namespace, r: Reduction) -> str | None:
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     """Return a function of the arrays that computes the result."""
     if r.n == 0 or 0 in r.result_shape:
-        nothing: Callable[..., Any] = directly(array)(xp, r)
-        return nothing
+        return directly(array)(xp, r)
     code = _traced(xp, r)
     outputs = _outputs(code, r)
     run = _prepare_totals(code, outputs, r)

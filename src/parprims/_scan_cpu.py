@@ -210,10 +210,7 @@ def slower(xp: Namespace, r: Call) -> str | None:
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
     """Return a function of the arrays that computes the result."""
     if 0 in r.shape:
-        nothing: Callable[..., Any] = directly(_scan_array.array if isinstance(r, Scan) else _recurrence_array.array)(
-            xp, r
-        )
-        return nothing
+        return directly(_scan_array.array if isinstance(r, Scan) else _recurrence_array.array)(xp, r)
     run = _prepare_outputs(xp, r)
     if isinstance(r, Scan):  # the dispatch adds the derivative of the others
 

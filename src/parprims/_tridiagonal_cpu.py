@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _tridiagonal_native
+from parprims import _cpu
 from parprims._arrays import Array, Namespace, dtype_name, is_jax, move_axis
 from parprims._cpu import threads
 from parprims._dispatch import directly
@@ -28,8 +28,6 @@ _WIDEST = 256
 """Lanes of a tile, whose states stay in the first cache."""
 _NARROW = 32
 """Lanes of a tile at least where narrower ones would give work to more threads."""
-_ONE = 512
-"""Unknowns of one system below which LAPACK's routine is called in less time."""
 _LEAST = 1 << 16
 """Unknowns that are worth a thread."""
 _LEAST_FOR_JAX = 1 << 11
@@ -232,9 +230,6 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    one = len(s.shape) == 1 and all(tuple(x.shape) == s.shape for x in s.arrays)
-    if one and 1 < s.n < _ONE and not s.periodic and _tridiagonal_native.refusal(xp, s) is None:
-        return "LAPACK's routine is called in less time than a kernel"
     return _cpu.slower(xp, math.prod(s.shape), _LEAST_FOR_JAX)
 
 

@@ -132,6 +132,13 @@ def first(x: np.ndarray[Any, Any]) -> int:
     return found
 
 
+def is_flat(x: Array) -> bool:
+    """Return whether an array is already what `reader` makes of it."""
+    if not isinstance(x, np.ndarray) or dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS:
+        return False
+    return x.ndim == 1 and x.flags.c_contiguous and x.flags.aligned
+
+
 def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
     """Return the function that makes what `flat` returns of arrays of the library and the layout of one."""
     read = _in_memory(x)
