@@ -296,3 +296,62 @@ def test_limits_hold_for_kernels(monkeypatch):
         assert (threads._pool is None) == (count == 1)
     for one in found[1:]:
         np.testing.assert_array_equal(found[0], one)
+
+
+def coefficients(rng, kind, shape, dtype):
+    """Return the coefficients of a recurrence that decays, or not, or does so in parts."""
+    a = np.ones(shape, dtype)
+    if kind == "decays":
+        a[:] = rng.uniform(-1, 1, shape)
+    elif kind == "decays slowly":
+        a[:] = 0.9995
+    elif kind == "in parts":  # across bounds of what the threads begin with
+        a[..., 90_000:170_000] = 0.5
+        a[..., 200_000:] = -0.9
+    elif kind == "grows":
+        a[:] = -1.001
+    elif kind == "turns":
+        a[:] = np.exp(1j * rng.uniform(0, 6, shape)) * 0.99 if a.dtype.kind == "c" else -1
+    return a
+
+
+@pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
+def test_threads_that_share_a_line(monkeypatch, kind, dtype):
+    """A long recurrence has the bits of one thread, which are those of a loop."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(len(kind))
+    n = 2**18 + 4321
+    for lines in ((), (3,)):
+        shape = (*lines, n)
+        a, b = coefficients(rng, kind, shape, dtype), rng.standard_normal(shape).astype(dtype)
+        b[..., 100_000:100_400] = 0  # of both signs
+        b[..., 100_100:100_200] *= -1
+        b[..., 230_000] = np.inf if lines else 0
+        for options in ({}, {"reverse": True}, {"initial": rng.standard_normal(lines).astype(dtype)}):
+            found = []
+            for count in (1, 2, 7):
+                monkeypatch.setattr(threads, "limit", lambda count=count: count)
+                found.append(parprims.linear_recurrence(a, b, method="kernel", **options))
+            bits = [one.view(f"u{one.real.itemsize}") for one in found]
+            np.testing.assert_array_equal(bits[0], bits[1])
+            np.testing.assert_array_equal(bits[0], bits[2])
+    if dtype == "float64":
+        x, expected = 0.0, []
+        for c, d in zip(a[0].tolist(), b[0].tolist(), strict=True):
+            x = c * x + d
+            expected.append(x)
+        monkeypatch.undo()
+        np.testing.assert_array_equal(parprims.linear_recurrence(a[:1], b[:1], method="kernel")[0], expected)
+
+
+def test_constant_coefficients_of_a_shared_line(monkeypatch):
+    pytest.importorskip("numba")
+    b = np.random.default_rng(4).standard_normal((2**18 + 99, 2))
+    for a in (0.9, 1.0):
+        found = []
+        for count in (1, 2, 7):
+            monkeypatch.setattr(threads, "limit", lambda count=count: count)
+            found.append(parprims.linear_recurrence(np.array(a), b, axis=0, method="kernel"))
+        np.testing.assert_array_equal(found[0].view("u8"), found[1].view("u8"))
+        np.testing.assert_array_equal(found[0].view("u8"), found[2].view("u8"))
