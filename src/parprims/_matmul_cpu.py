@@ -139,7 +139,7 @@ def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         _binary("combine", add),
         _binary("combine_calm", add)
         if comparison is None
-        else text.function("combine_calm(x, y)", (f"return x if x {comparison} y else y",)),
+        else text.function("combine_calm(x, y)", (f"return select(x {comparison} y, x, y)",)),
         text.function("rows_at_once()", (f"return {rows}",)),
         text.function("deep_at_once()", (f"return {deep}",)),
         _step(rows, deep),
