@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import Array, Namespace, library, mode
+from parprims._arrays import Array, Namespace, dtype_kind, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
 from parprims._layout import fold
 from parprims._memo import Memo
 from parprims._reduce_array import array, native_refusal, prepare_native
-from parprims._reduction import Reduction, Traced, assembled, dtype_names, traced, with_initial
+from parprims._reduction import (
+    OWN_MAPS,
+    Reduction,
+    Traced,
+    assembled,
+    conjugate_product,
+    dtype_names,
+    traced,
+    with_initial,
+)
 from parprims._trace import Untraceable
 
 _LANES = 256
@@ -143,11 +152,29 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     return None
 
 
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+"""Operators that take as long as others."""
+
+
+def kind(xp: Namespace, r: Reduction) -> str:
+    """Return the kind of a call among those of `CROSSOVERS`: its operator, elements and lines; or that it has no routine."""
+    if native_refusal(xp, r) is not None:
+        return "operator"
+    name = "dot" if r.fn is conjugate_product else "map" if r.fn not in (None, *OWN_MAPS) else r.op.name
+    name = _FAMILIES.get(name, name)
+    whole = " of integers" if dtype_kind(r.arrays[0].dtype) in ("int", "uint") and name != "logical_and" else ""
+    several = "" if math.prod(r.result_shape) > 1 else "single "
+    return f"{name}{whole}, {several}{_cpu.of_columns(r.shape, max(r.axes, default=0))}"
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="", least={"numpy": {"operator": 0}, "torch": {"operator": 0}, "jax": {"operator": 1 << 16}}
+)
+
+
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    if native_refusal(xp, r) is None:
-        return f"{library(xp)} has a routine for it"
-    return _cpu.slower(xp, math.prod(r.shape))
+    return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:

@@ -28,12 +28,6 @@ _LEAST = 1 << 16
 _FEW, _PIECE = 4, 1 << 12
 """Lines of a recurrence up to which several threads share one, if it is long, and the elements of a piece then."""
 
-_TOGETHER, _LEAST_TOGETHER = 16, 1 << 13
-"""Lines next to one another in memory, and elements, for which the kernel is faster than PyTorch's own scans.
-
-PyTorch walks each line by itself: 64 lines take it 2 to 3 times as long for 10^4 elements, 3 to 40 times for 10^6.
-"""
-
 Call = Scan | Recurrence
 
 
@@ -193,7 +187,7 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
     lines = outer * inner
     launches = [_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n)))]
     marks = []
-    if lines < _FEW and n >= 4 * _LEAST and not isinstance(r, Scan) and _can_be_shared(_state(xp, r), dtypes[0]):
+    if lines < _FEW and n >= 8 * _LEAST and not isinstance(r, Scan) and _can_be_shared(_state(xp, r), dtypes[0]):
         width, pieces = _PIECE, -(-n // _PIECE)
         launches = [_cpu.Launch("follow_lines", lines * pieces, _LEAST // _PIECE), _cpu.Launch("mend_lines", lines)]
         marks = [(lines * pieces, "int64")]
@@ -232,15 +226,33 @@ def refusal(xp: Namespace, r: Call) -> str | None:
     return None
 
 
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+"""Operators that take as long as others."""
+
+
+def kind(xp: Namespace, r: Call) -> str:
+    """Return the kind of a call among those of `CROSSOVERS`: its operator, elements and lines; or that it has no routine."""
+    if not isinstance(r, Scan):
+        return "recurrence"
+    if is_jax(xp) or _scan_array.native_refusal(xp, r) is not None:
+        return "operator"
+    whole = " of integers" if dtype_kind(r.dtypes[0]) in ("int", "uint") else ""
+    return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_columns(r.shape, r.axis)}"
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="",
+    least={
+        "numpy": {"operator": 0, "recurrence": 0},
+        "torch": {"operator": 0, "recurrence": 0},
+        "jax": {"operator": 1 << 16, "recurrence": 1 << 16},
+    },
+)
+
+
 def slower(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    elements = math.prod(r.shape)
-    if is_jax(xp) or not isinstance(r, Scan) or _scan_array.native_refusal(xp, r) is not None:
-        return _cpu.slower(xp, elements)
-    inner = math.prod(r.shape[r.axis + 1 :])
-    if library(xp) == "torch" and inner >= _TOGETHER and elements >= _LEAST_TOGETHER:
-        return None
-    return f"{library(xp)} has a routine for it"
+    return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu
-from parprims._arrays import Array, Namespace, dtype_name, is_jax, move_axis
+from parprims._arrays import Array, Namespace, dtype_name, is_jax, library, move_axis
 from parprims._cpu import threads
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, merged, row_major
@@ -30,8 +30,6 @@ _NARROW = 32
 """Lanes of a tile at least where narrower ones would give work to more threads."""
 _LEAST = 1 << 16
 """Unknowns that are worth a thread."""
-_LEAST_FOR_JAX = 1 << 11
-"""Unknowns from which JAX's routine takes longer. Measured on one system, and on 20 to 300 along both axes."""
 _NUMBERS = 4
 """The numbers before those of views: low, n, lanes and the width of a tile."""
 
@@ -228,9 +226,14 @@ def refusal(xp: Namespace, s: System) -> str | None:
     return reason
 
 
+CROSSOVERS = _cpu.Crossovers(
+    record="", least={"numpy": {"system": 0}, "torch": {"system": 0}, "jax": {"system": 1 << 11}}
+)
+
+
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return _cpu.slower(xp, math.prod(s.shape), _LEAST_FOR_JAX)
+    return CROSSOVERS.slower(library(xp), "system", math.prod(s.shape))
 
 
 _runs: Memo[Callable[..., Array]] = Memo()
