@@ -1,13 +1,14 @@
 """Search for the crossovers of kernels on the CPU at hand: ``python -m benches --tune reduce`` where no GPU is.
 
-Every kind of call is timed at growing sizes by the kernel and by the library's own way: its routine, or operations where
-it has none. The kernel is preferred from the least size on from which it saves enough at that size and at all larger ones.
+Every kind of call is timed at growing sizes by the kernel and by the library's own way: its routine, or operations
+where it has none. The kernel is preferred from the least size on from which it saves enough, there and at all larger.
+Where other programs run on the machine, OMP_NUM_THREADS=1 in the environment gives times that they disturb least.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,14 +19,13 @@ from benches import records
 from benches.cases import Scale
 from benches.clock import Contender, interleave
 from examples.backends import Backend
+from parprims._cpu.threads import limit
 
 SAVED = 1e-4
 """Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for Numba."""
-FASTER = 0.9
-"""How much of the other way's time a kernel may take."""
 
 SHAPES: Mapping[str, Callable[[int], tuple[tuple[int, ...], int]]] = {
-    "line": lambda n: ((-(-n // 1000), min(n, 1000)), 1),
+    "line": lambda n: ((max(2, n // 1000), min(n // 2, 1000)), 1),
     "single line": lambda n: ((n,), 0),
     "narrow": lambda n: ((n // 3, 3), 0),
     "columns": lambda n: ((max(2, n // 1000), min(n // 2, 1000)), 0),
@@ -54,7 +54,7 @@ def _reduction(name: str, dtype: str, lines: str) -> Make:
         if name == "dot":
             return (x, x.copy()), lambda x, y, method: parprims.vecdot(x, y, axis=axis - len(shape), method=method)
         if name == "map":
-            return (x,), lambda x, method: parprims.map_reduce(_square, x, "add", axis=axis, method=method)
+            return (x,), lambda x, method: parprims.map_reduce(_square, x, op="add", axis=axis, method=method)
         if name == "logical_and":
             return (x,), lambda x, method: parprims.all(x, axis=axis, method=method)
         return (x,), lambda x, method: parprims.reduce(x, name, axis=axis, method=method)
@@ -120,12 +120,17 @@ def kinds(primitive: str) -> Iterator[tuple[str, Make]]:
 PRIMITIVES = ("reduce", "scan", "tridiagonal")
 
 
+def saved(kind: str) -> float:
+    """Return the seconds that a kernel must save in a call of a kind: those with a comma have a routine."""
+    return SAVED if "," in kind else 0
+
+
 def crossover(sizes: Mapping[int, tuple[float, float]], saved: float) -> int | None:
     """Return the least size from which the kernel saves so many seconds, given (its, the other way's) by size."""
     found = None
     for size in sorted(sizes, reverse=True):
         kernel, other = sizes[size]
-        if kernel > FASTER * other or other - kernel < saved:
+        if other - kernel < saved:
             break
         found = size
     return found
@@ -137,30 +142,26 @@ def measured(backend: Backend, kind: str, make: Make, sizes: list[int], budget: 
     for size in sizes:
         arrays, call = make(size)
         given = tuple(map(backend.asarray, arrays))
-        offered = parprims.methods(lambda *x: call(*x, method="auto"), *given)
-        others = [
-            name for name in ("native", "array") if kind != "operator" or name == "array" or backend.name == "jax"
-        ]
+        offered = parprims.methods(functools.partial(call, method="auto"), *given)
+        other = "native" if offered.get("native", "") is None else "array"
+        if other == "array" and "," in kind:
+            return {}  # it is an operator like any other here
         entrants = []
-        for method in ("kernel", next((one for one in others if offered.get(one, "") is None), "array")):
+        for method in ("kernel", other):
             try:
                 call(*given, method=method)
             except parprims.MethodRefused:
                 return {}
-            run = lambda *x, method=method: call(*x, method=method)  # noqa: E731
-            entrants.append(Contender(backend, method, run, [given]))
+            entrants.append(Contender(backend, method, functools.partial(call, method=method), [given]))
         interleave(entrants, True, budget)
         for one in entrants:
-            found.setdefault(one.method, {})[size] = statistics.median(one.seconds)
+            found.setdefault(one.method, {})[size] = min(one.seconds)  # others on the machine only add
     return found
 
 
 def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str | None) -> int:
     """Measure the crossovers of primitives, write the records and print the entries; return the exit status."""
-    unknown = [name for name in wanted if name not in PRIMITIVES]
-    if unknown:
-        raise SystemExit(f"no crossovers to measure in {', '.join(unknown)}; there are {', '.join(PRIMITIVES)}")
-    head = records.header(present, {}, sha)
+    head = {**records.header(present, {}, sha), "threads": limit()}
     path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
     record = path.relative_to(records.ROOT).as_posix() if path.is_relative_to(records.ROOT) else path.name
     sizes = [2**power for power in ((8, 12) if scale.quick else range(6, 22, 2))]
@@ -176,10 +177,9 @@ def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str |
                     continue
                 kernel, (name, other) = seconds["kernel"], next(one for one in seconds.items() if one[0] != "kernel")
                 both = {size: (kernel[size], other[size]) for size in kernel if size in other}
-                saved = SAVED if "," in kind else 0
-                found = crossover(both, saved)
+                found = crossover(both, saved(kind))
                 if found is not None:
-                    least.setdefault(backend.name, {})[kind] = 0 if found == sizes[0] and not saved else found
+                    least.setdefault(backend.name, {})[kind] = 0 if found == sizes[0] else found
                 same = {"primitive": f"{primitive} crossovers", "case": kind, "backend": backend.name}
                 lines += [{**same, "method": "kernel", "size": size, "seconds": one} for size, one in kernel.items()]
                 lines += [{**same, "method": name, "size": size, "seconds": one} for size, one in other.items()]

@@ -278,17 +278,23 @@ CROSSOVERS = _cpu.Crossovers(
         # Products in all, and of each matrix of a batch. int32 and int64: squares of 8 to 64, 10^4 matrices of 3 x 3 to
         # 100 of 64 x 64, vectors of 30 to 3000.
         "numpy": {"operators": 0, "integers": 1 << 13, "integers, each": 1 << 9},
-        # The same, which takes longer only where few rows or columns (at most `thin`) are long sums. int8, int32 and int64:
-        # 1 to 64 rows and columns, sums of 100 to 1000.
+        # The same, and where few rows or columns, at most so thin, are long sums. int8, int32 and int64: 1 to 64 rows
+        # and columns, sums of 100 to 1000.
         "torch": {
             "operators": 0,
-            **{"integers": 1 << 13, "integers, each": 1 << 9, "integers, thin": 1 << 16},
-            **{"thin": 16, "length of thin": 128},
+            "integers": 1 << 13,
+            "integers, each": 1 << 9,
+            "integers, thin": 1 << 16,
+            "thin": 16,
+            "length of thin": 128,
         },
         # Squares of 48 to 512, long and flat ones, batches of 3 x 3 to 128 x 128, by operators and of integers.
         "jax": {
-            **{"operators": 1 << 19, "length of operators": 32},
-            **{"integers": 1 << 19, "integers of 32 bits": 1 << 21, "side of integers": 64},
+            "operators": 1 << 19,
+            "length of operators": 32,
+            "integers": 1 << 19,
+            "integers of 32 bits": 1 << 21,
+            "side of integers": 64,
         },
     },
 )

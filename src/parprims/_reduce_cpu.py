@@ -157,7 +157,7 @@ _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_an
 
 
 def kind(xp: Namespace, r: Reduction) -> str:
-    """Return the kind of a call among those of `CROSSOVERS`: its operator, elements and lines; or that it has no routine."""
+    """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
     name = "dot" if r.fn is conjugate_product else "map" if r.fn not in (None, *OWN_MAPS) else r.op.name
@@ -168,7 +168,85 @@ def kind(xp: Namespace, r: Reduction) -> str:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="", least={"numpy": {"operator": 0}, "torch": {"operator": 0}, "jax": {"operator": 1 << 16}}
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "operator": 0,
+            "add, narrow": 16384,
+            "add of integers, narrow": 16384,
+            "add of integers, columns": 1048576,
+            "multiply, line": 262144,
+            "multiply, single line": 262144,
+            "multiply, narrow": 16384,
+            "multiply of integers, line": 262144,
+            "multiply of integers, single line": 262144,
+            "multiply of integers, narrow": 65536,
+            "maximum, narrow": 16384,
+            "maximum of integers, narrow": 16384,
+            "logical_and, line": 1048576,
+            "logical_and, single line": 1048576,
+            "logical_and, narrow": 16384,
+            "argmax, line": 262144,
+            "argmax, narrow": 4096,
+            "argmax, columns": 65536,
+            "argmax of integers, line": 262144,
+            "argmax of integers, narrow": 4096,
+            "argmax of integers, columns": 65536,
+            "dot, line": 1048576,
+            "dot, single line": 1048576,
+            "dot, columns": 262144,
+            "dot of integers, line": 1048576,
+            "dot of integers, single line": 262144,
+            "dot of integers, narrow": 1048576,
+            "dot of integers, columns": 262144,
+            "map, line": 262144,
+            "map, single line": 262144,
+            "map, narrow": 16384,
+            "map, columns": 65536,
+            "map of integers, line": 1048576,
+            "map of integers, single line": 262144,
+            "map of integers, narrow": 16384,
+            "map of integers, columns": 65536,
+        },
+        "torch": {
+            "operator": 0,
+            "multiply, narrow": 262144,
+            "multiply of integers, line": 262144,
+            "multiply of integers, single line": 262144,
+            "multiply of integers, narrow": 262144,
+            "multiply of integers, columns": 262144,
+            "maximum, narrow": 65536,
+            "maximum, columns": 1048576,
+            "maximum of integers, narrow": 1048576,
+            "maximum of integers, columns": 1048576,
+            "logical_and, line": 65536,
+            "logical_and, single line": 65536,
+            "logical_and, narrow": 16384,
+            "logical_and, columns": 65536,
+            "argmax, line": 1048576,
+            "argmax, narrow": 4096,
+            "argmax, columns": 65536,
+            "argmax of integers, line": 16384,
+            "argmax of integers, narrow": 16384,
+            "argmax of integers, columns": 65536,
+            "dot, line": 262144,
+            "dot, single line": 262144,
+            "dot, narrow": 65536,
+            "dot, columns": 65536,
+            "dot of integers, line": 4096,
+            "dot of integers, single line": 4096,
+            "dot of integers, narrow": 4096,
+            "dot of integers, columns": 262144,
+            "map, line": 1048576,
+            "map, single line": 1048576,
+            "map, narrow": 1048576,
+            "map, columns": 1048576,
+            "map of integers, line": 65536,
+            "map of integers, single line": 262144,
+            "map of integers, narrow": 262144,
+            "map of integers, columns": 262144,
+        },
+    },
 )
 
 

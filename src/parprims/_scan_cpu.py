@@ -231,7 +231,7 @@ _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_an
 
 
 def kind(xp: Namespace, r: Call) -> str:
-    """Return the kind of a call among those of `CROSSOVERS`: its operator, elements and lines; or that it has no routine."""
+    """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if not isinstance(r, Scan):
         return "recurrence"
     if is_jax(xp) or _scan_array.native_refusal(xp, r) is not None:
@@ -241,11 +241,49 @@ def kind(xp: Namespace, r: Call) -> str:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="",
+    record="benches/results/tuning/amd-epyc.json",
     least={
-        "numpy": {"operator": 0, "recurrence": 0},
-        "torch": {"operator": 0, "recurrence": 0},
-        "jax": {"operator": 1 << 16, "recurrence": 1 << 16},
+        "numpy": {
+            "operator": 0,
+            "recurrence": 0,
+            "add, line": 65536,
+            "add, narrow": 65536,
+            "add, columns": 65536,
+            "add of integers, line": 1048576,
+            "add of integers, narrow": 262144,
+            "add of integers, columns": 65536,
+            "multiply, line": 65536,
+            "multiply, narrow": 65536,
+            "multiply, columns": 16384,
+            "multiply of integers, columns": 65536,
+            "maximum, line": 65536,
+            "maximum, narrow": 262144,
+            "maximum, columns": 16384,
+            "maximum of integers, line": 65536,
+            "maximum of integers, narrow": 65536,
+            "maximum of integers, columns": 65536,
+            "logaddexp, narrow": 1048576,
+        },
+        "torch": {
+            "operator": 0,
+            "recurrence": 0,
+            "add, line": 1048576,
+            "add, columns": 262144,
+            "add of integers, columns": 262144,
+            "multiply, line": 1048576,
+            "multiply, columns": 262144,
+            "multiply of integers, columns": 262144,
+            "maximum, narrow": 1048576,
+            "maximum, columns": 65536,
+            "maximum of integers, line": 1048576,
+            "maximum of integers, narrow": 1048576,
+            "maximum of integers, columns": 65536,
+            "logaddexp, line": 1048576,
+        },
+        "jax": {
+            "operator": 16384,
+            "recurrence": 65536,
+        },
     },
 )
 

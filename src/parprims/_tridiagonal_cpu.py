@@ -227,7 +227,18 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="", least={"numpy": {"system": 0}, "torch": {"system": 0}, "jax": {"system": 1 << 11}}
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "system": 0,
+        },
+        "torch": {
+            "system": 1024,
+        },
+        "jax": {
+            "system": 4096,
+        },
+    },
 )
 
 

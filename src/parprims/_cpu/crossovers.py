@@ -1,4 +1,4 @@
-"""From what size on kernels for CPUs are preferred to a library's own way: the form of the tables, and their reading."""
+"""From what size on kernels for CPUs are preferred to a library's own way: the form of the tables."""
 
 from __future__ import annotations
 
