@@ -23,6 +23,8 @@ from parprims._cpu.threads import limit
 
 SAVED = 1e-4
 """Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for Numba."""
+CHANCE = 1.05
+"""The ratio of times that are taken to be equal."""
 
 SHAPES: Mapping[str, Callable[[int], tuple[tuple[int, ...], int]]] = {
     "line": lambda n: ((max(2, n // 1000), min(n // 2, 1000)), 1),
@@ -87,6 +89,11 @@ def _recurrence(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
     return (_numbers((n,), "float64") * 0.1, _numbers((n,), "float64")), parprims.linear_recurrence
 
 
+def _systems(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+    several = _numbers((n // min(64, n // 2), min(64, n // 2)), "float64")
+    return (several, several + 9, several, several), parprims.solve_tridiagonal
+
+
 def _system(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
     one = _numbers((n,), "float64")
     return (one, one + 9, one, one), parprims.solve_tridiagonal
@@ -96,6 +103,7 @@ def kinds(primitive: str) -> Iterator[tuple[str, Make]]:
     """Yield the kinds of calls that are measured, and what makes a call of them."""
     if primitive == "tridiagonal":
         yield "system", _system
+        yield "systems", _systems
         return
     if primitive == "reduce":
         yield "operator", _by_operator(parprims.reduce)
@@ -130,7 +138,7 @@ def crossover(sizes: Mapping[int, tuple[float, float]], saved: float) -> int | N
     found = None
     for size in sorted(sizes, reverse=True):
         kernel, other = sizes[size]
-        if other - kernel < saved:
+        if kernel > CHANCE * other - saved:
             break
         found = size
     return found

@@ -263,6 +263,7 @@ CROSSOVERS = _cpu.Crossovers(
             "maximum of integers, narrow": 65536,
             "maximum of integers, columns": 65536,
             "logaddexp, narrow": 1048576,
+            "logaddexp, columns": 16384,
         },
         "torch": {
             "operator": 0,

@@ -231,12 +231,15 @@ CROSSOVERS = _cpu.Crossovers(
     least={
         "numpy": {
             "system": 0,
+            "systems": 0,
         },
         "torch": {
-            "system": 1024,
+            "system": 0,
+            "systems": 0,
         },
         "jax": {
             "system": 4096,
+            "systems": 4096,
         },
     },
 )
@@ -244,7 +247,7 @@ CROSSOVERS = _cpu.Crossovers(
 
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "system", math.prod(s.shape))
+    return CROSSOVERS.slower(library(xp), "system" if len(s.shape) == 1 else "systems", math.prod(s.shape))
 
 
 _runs: Memo[Callable[..., Array]] = Memo()
