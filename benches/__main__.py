@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import benches
-from benches import ceilings, plots, records, tables
+from benches import ceilings, plots, records, tables, tune_cpu
 from benches.against import against
 from benches.auto import run_table
 from benches.cases import Case, Scale
@@ -78,6 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     present = present_backends(options.backend)
     scale = Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
+    if options.tune and not scale.gpu and set(options.tune) <= {*tune_cpu.PRIMITIVES}:
+        return tune_cpu.tune_cpu(options.tune, present, scale, options.commit)
     if options.tune:
         return tune(options.tune, present, scale, options.commit)
     selected = [case for case in cases(scale, options.primitive) if re.match(options.case or "", case.name)]

@@ -250,39 +250,6 @@ def test_damaged_and_missing_folders(tmp_path):
     assert run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path / "file")).split()[0] == "1.33203125"
 
 
-def test_limits(monkeypatch):
-    own = threads.limit.__wrapped__
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("PARPRIMS_NUM_THREADS", raising=False)
-    assert own() == 4
-    monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
-    assert own() == 3
-    monkeypatch.setenv("PARPRIMS_NUM_THREADS", "2")
-    assert own() == 2
-    monkeypatch.setenv("PARPRIMS_NUM_THREADS", "99")
-    assert own() == 4
-
-
-def test_tasks_are_done_once(monkeypatch):
-    monkeypatch.setattr(threads, "limit", lambda: 3)
-    monkeypatch.setattr(threads, "_pool", None)
-    done = np.zeros(1001, dtype=int)
-
-    def task(begin, end):
-        done[begin:end] += 1
-
-    threads.run(task, len(done), 10)
-    assert (done == 1).all()
-
-    def fails(begin, _):
-        if begin == 0:
-            raise ArithmeticError("the first")
-
-    with pytest.raises(ArithmeticError):
-        threads.run(fails, 1000, 10)
-
-
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda _: None)
     compiler.refusal.cache_clear()

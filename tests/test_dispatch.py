@@ -190,3 +190,26 @@ class TestMethods:
     def test_no_primitive_named(self):
         with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got <ufunc 'add'>"):
             parprims.methods(np.add, X, X)
+
+
+class TestRemembered:
+    def test_options_of_other_types_are_others(self):
+        """Also inside of tuples: True is no axis, though it equals 1."""
+        x = np.ones((2, 3))
+        for _ in range(2):
+            assert parprims.sum(x, axis=(0, 1)) == 6
+            with pytest.raises(TypeError, match="axis"):
+                parprims.sum(x, axis=(False, True))
+
+    @pytest.mark.skipif(not NUMBA, reason="needs Numba")
+    def test_kernels_for_cpus_warn_of_nothing(self):
+        """Nor do the calls that they leave to operations of the library."""
+        zero, many, empty = np.zeros(1), np.full((2, 300), 3e38, np.float32), np.ones((3, 0))
+        with np.errstate(all="raise"):
+            for _ in range(3):  # the last of which are remembered
+                assert np.isinf(parprims.cumulative_sum(many, axis=1, method="kernel")[0, -1])
+                assert np.isinf(parprims.sum(many, method="kernel"))
+                found = parprims.solve_tridiagonal(zero, zero, zero, zero + 1, periodic=True, method="kernel")
+                assert not np.isfinite(found).any()
+                assert parprims.sum(empty, axis=1, method="kernel").tolist() == [0, 0, 0]
+                assert parprims.matmul(empty, empty.T, add="maximum", method="kernel")[0, 0] == -np.inf

@@ -342,6 +342,18 @@ class TestOperators:
                 result = run(parprims.reduce, arrays if len(xs) > 1 else arrays[0], op, method=method)
                 compare(backend, result, expected, bound)
 
+    @pytest.mark.parametrize("places", [[0], [70_000], [3, 4], [3, 140_000], [139_999], [5, 66_000, 131_500]])
+    @pytest.mark.parametrize("special", [9.0, np.nan])
+    def test_equal_elements_far_from_each_other(self, places, special):
+        """The smallest index among the equals, however far apart, also of NaN."""
+        rng = np.random.default_rng(places)
+        x, index = rng.standard_normal(140_001), rng.permutation(140_001)
+        x[places] = special
+        for _ in range(2):
+            value, at = parprims.reduce((x, index), "argmax")
+            np.testing.assert_array_equal(value, special)
+            assert at == index[places].min()
+
     @pytest.mark.parametrize("op", ["argmax", "argmin"])
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "bfloat16", "float64"])
     def test_equals(self, backend, run, method, rng, subtests, op, dtype):

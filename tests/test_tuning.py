@@ -12,7 +12,7 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import bench_reduce, records, tune
+from benches import bench_reduce, records, tune, tune_cpu
 from benches.cases import Case, Problem, Scale
 from benches.clock import Contender
 from parprims import _cuda, _histogram, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
@@ -169,6 +169,7 @@ def test_search(monkeypatch, tmp_path, capsys):
         tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("rounds", "threads", "blocks"))
     )
     monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(tune_cpu, "PRIMITIVES", ())  # as on a GPU
     monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
     monkeypatch.setattr(_cuda, "multiprocessors", lambda *_: 66)
     assert command.main(["--tune", "reduce", "--quick", "--backend", "numpy"]) == 0

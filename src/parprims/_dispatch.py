@@ -100,12 +100,15 @@ class Method:
         Takes the same, what ``prepare`` returned, and the method asked for; returns a function like it that carries
         the derivative too, or the function itself where it does or none is asked for. A method that has this does not
         refuse calls by which a derivative is asked for.
+    quiet : bool, optional
+        Whether NumPy never warns of infinities and NaN in what ``prepare`` returns.
     """
 
     prepare: Callable[..., Callable[..., Any]]
     refusal: Refusal | None = None
     slower: Refusal | None = None
     derivative: Callable[..., Callable[..., Any]] | None = None
+    quiet: bool = False
 
 
 def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
@@ -264,8 +267,12 @@ def call_key(primitive: str, x: Any, *options: Any, gradient: bool = False) -> A
         return None
     kinds: tuple[Any, ...] = tuple(map(type, options))
     if tuple in kinds:
-        kinds = tuple([repr(one) if type(one) is tuple else type(one) for one in options])
+        kinds = _kinds(options)
     return primitive, found, options, kinds
+
+
+def _kinds(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([_kinds(one) if type(one) is tuple else type(one) for one in options])
 
 
 def recalled(key: Any) -> Callable[..., Any] | None:
@@ -358,7 +365,7 @@ class Methods:
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = run(*call.arrays)
             if call.key is not None:
-                own = _quietly(run) if library(xp) == "numpy" else run
+                own = _quietly(run) if library(xp) == "numpy" and not one.quiet else run
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
 

@@ -28,4 +28,4 @@ def by_device(gpu: Method, cpu: Method) -> Method:
         return of(xp, call).prepare(xp, call)
 
     assert gpu.derivative is cpu.derivative
-    return Method(prepare, refusal, slower, gpu.derivative)
+    return Method(prepare, refusal, slower, gpu.derivative, cpu.quiet)

@@ -588,7 +588,7 @@ _METHODS = Methods(
     native=Method(_prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast),
     kernel=by_device(
         Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
-        Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product),
+        Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product, quiet=True),
     ),
     array=Method(directly(_checked_array), _array_refusal, derivative=_derivatives.product_under_autocast),
 )

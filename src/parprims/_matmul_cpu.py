@@ -139,7 +139,7 @@ def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         _binary("combine", add),
         _binary("combine_calm", add)
         if comparison is None
-        else text.function("combine_calm(x, y)", (f"return x if x {comparison} y else y",)),
+        else text.function("combine_calm(x, y)", (f"return select(x {comparison} y, x, y)",)),
         text.function("rows_at_once()", (f"return {rows}",)),
         text.function("deep_at_once()", (f"return {deep}",)),
         _step(rows, deep),
@@ -272,11 +272,33 @@ def refusal(xp: Namespace, p: Any) -> str | None:
     return None
 
 
-_DEEP_FOR_JAX, _LEAST_FOR_JAX = 32, 1 << 19
-"""Length summed over, and products, from which the kernel is faster than JAX's program for other operators than sums.
-
-Measured with min-plus products and logaddexp: squares of 16 to 192, batches of 8 x 8 and 32 x 32, vectors, outer ones.
-"""
+CROSSOVERS = _cpu.Crossovers(
+    record="",
+    least={
+        # Products in all, and of each matrix of a batch. int32 and int64: squares of 8 to 64, 10^4 matrices of 3 x 3 to
+        # 100 of 64 x 64, vectors of 30 to 3000.
+        "numpy": {"operators": 0, "integers": 1 << 13, "integers, each": 1 << 9},
+        # The same, and where few rows or columns, at most so thin, are long sums. int8, int32 and int64: 1 to 64 rows
+        # and columns, sums of 100 to 1000.
+        "torch": {
+            "operators": 0,
+            "integers": 1 << 13,
+            "integers, each": 1 << 9,
+            "integers, thin": 1 << 16,
+            "thin": 16,
+            "length of thin": 128,
+        },
+        # Squares of 48 to 512, long and flat ones, batches of 3 x 3 to 128 x 128, by operators and of integers.
+        "jax": {
+            "operators": 1 << 19,
+            "length of operators": 32,
+            "integers": 1 << 19,
+            "integers of 32 bits": 1 << 21,
+            "side of integers": 64,
+        },
+    },
+)
+"""In products. Integers are those whose product no BLAS has, operators those other than sums of products."""
 
 
 def slower(xp: Namespace, p: Any) -> str | None:
@@ -284,26 +306,12 @@ def slower(xp: Namespace, p: Any) -> str | None:
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
         return f"{library(xp)} has a routine for it"
     k = p.arrays[0].shape[-1]
-    if not p.ring and is_jax(xp) and (k < _DEEP_FOR_JAX or math.prod(p.shape) * k < _LEAST_FOR_JAX):
-        return "a program of JAX is faster for so few products"
+    if p.ring:
+        return None
+    least = CROSSOVERS.least[library(xp)]
+    if k < least.get("length of operators", 0) or math.prod(p.shape) * k < least["operators"]:
+        return f"{library(xp)}'s own way is preferred for so few products"
     return None
-
-
-_PRODUCTS, _EACH = 1 << 13, 1 << 9
-"""Products in all, and of each matrix of a batch, from which NumPy's loop over integers takes longer than the kernel.
-
-Measured on int32 and int64: squares of 8 to 64, 10^4 matrices of 3 x 3 to 100 of 64 x 64, vectors of 30 to 3000.
-"""
-_THIN, _LONG_SUMS, _PRODUCTS_OF_TORCH = 16, 128, 1 << 16
-"""Rows or columns up to which, and length summed over and products from which, PyTorch's product takes longer.
-
-Measured on int8, int32 and int64: 1 to 64 rows and columns, sums of 100 to 1000; batches as for NumPy.
-"""
-_SIDE_OF_JAX, _PRODUCTS_OF_JAX, _PRODUCTS_OF_JAX_32 = 64, 1 << 19, 1 << 21
-"""Sides of matrices, and products in all, from which JAX's product takes longer; it is faster for 32 bits.
-
-Measured on int8, int32 and int64: squares of 48 to 512, long and flat ones, batches of 3 x 3 to 128 x 128.
-"""
 
 
 def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
@@ -311,16 +319,17 @@ def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
     a, b = p.arrays
     k, results, matrices = a.shape[-1], math.prod(p.shape), math.prod(p.batch)
     rows, columns = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    least = CROSSOVERS.least[library(xp)]
     if is_jax(xp):
-        least = _PRODUCTS_OF_JAX_32 if dtype_bits(p.dtype) == 32 else _PRODUCTS_OF_JAX
-        return bool(min(rows, k, columns) >= _SIDE_OF_JAX and results * k >= least)
-    is_large = results > matrices and results * k >= max(_PRODUCTS, matrices * _EACH)
+        products = least["integers of 32 bits" if dtype_bits(p.dtype) == 32 else "integers"]
+        return bool(min(rows, k, columns) >= least["side of integers"] and results * k >= products)
+    is_large = results > matrices and results * k >= max(least["integers"], matrices * least["integers, each"])
     if library(xp) == "numpy":
         return bool(is_large)
     if matrices > 1:
         return bool(is_large and b.ndim > 2)  # of one b PyTorch makes one product
-    is_thin = min(rows, columns) <= _THIN and k >= _LONG_SUMS
-    return bool(is_large and is_thin and results * k >= _PRODUCTS_OF_TORCH)
+    is_thin = min(rows, columns) <= least["thin"] and k >= least["length of thin"]
+    return bool(is_large and is_thin and results * k >= least["integers, thin"])
 
 
 def when_called(xp: Namespace, p: Any) -> Callable[..., Array]:

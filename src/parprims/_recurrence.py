@@ -192,7 +192,7 @@ _METHODS = Methods(
     "linear_recurrence",
     kernel=by_device(
         Method(_scan_kernel.prepare, _scan_kernel.refusal, derivative=_derivatives.solution),
-        Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower, derivative=_derivatives.solution),
+        Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower, derivative=_derivatives.solution, quiet=True),
     ),
     native=Method(_recurrence_array.prepare_native, _recurrence_array.native_refusal, derivative=_derivatives.solution),
     array=Method(directly(_recurrence_array.array), derivative=_derivatives.solution),

@@ -549,7 +549,7 @@ _METHODS = {
         primitive,
         kernel=by_device(
             Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
-            Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower),
+            Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower, quiet=True),
         ),
         native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal),
         array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),

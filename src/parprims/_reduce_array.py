@@ -289,6 +289,9 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     ):
         return None
     axis = r.axes[0] - len(r.shape)
+    if library(xp) == "numpy":
+        routine: Callable[..., Any] = np.vecdot
+        return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
     return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
 
 
@@ -346,19 +349,23 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         return directly(_native_extremum)(xp, r)
     name = r.op.name
 
-    def search(values: Array, indices: Array) -> tuple[Array, Array]:
+    def search(x: Any, index: Any) -> tuple[Any, Any]:
         """Return the winner of a line, after a look whether it has an equal behind it."""
-        x, index = as_numpy(values), as_numpy(indices)
         place = getattr(x, name)()
         value = x[place]
-        parts = (x[start : start + _LOOK] for start in range(place, len(x), _LOOK))
-        is_nan = value != value
-        if sum(np.count_nonzero(part != part if is_nan else part == value) for part in parts) > 1:
+        equals = np.count_nonzero(x[place : place + _LOOK] == value)
+        if equals == 0:  # NaN
+            equals = np.count_nonzero(x[place:] != x[place:])
+        elif len(x) - place > _LOOK:
+            equals += sum(np.count_nonzero(x[at : at + _LOOK] == value) for at in range(place + _LOOK, len(x), _LOOK))
+        if equals > 1:
             value, at = _extremum(name, x, index, 0)
-            return returned(xp, value.reshape(())), returned(xp, at.reshape(()))
-        return returned(xp, np.array(value)), returned(xp, np.array(index[place]))
+            return value.reshape(()), at.reshape(())
+        return np.array(value), np.array(index[place])
 
-    return search
+    if library(xp) == "numpy":
+        return search
+    return lambda *arrays: tuple([returned(xp, one) for one in search(*map(as_numpy, arrays))])
 
 
 _LOOK = 2**16

@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import Array, Namespace, library, mode
+from parprims._arrays import Array, Namespace, dtype_kind, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
 from parprims._layout import fold
 from parprims._memo import Memo
 from parprims._reduce_array import array, native_refusal, prepare_native
-from parprims._reduction import Reduction, Traced, assembled, dtype_names, traced, with_initial
+from parprims._reduction import (
+    OWN_MAPS,
+    Reduction,
+    Traced,
+    assembled,
+    conjugate_product,
+    dtype_names,
+    traced,
+    with_initial,
+)
 from parprims._trace import Untraceable
 
 _LANES = 256
@@ -143,18 +152,114 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     return None
 
 
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+"""Operators that take as long as others."""
+
+
+def kind(xp: Namespace, r: Reduction) -> str:
+    """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
+    if native_refusal(xp, r) is not None:
+        return "operator"
+    name = "dot" if r.fn is conjugate_product else "map" if r.fn not in (None, *OWN_MAPS) else r.op.name
+    name = _FAMILIES.get(name, name)
+    whole = " of integers" if dtype_kind(r.arrays[0].dtype) in ("int", "uint") and name != "logical_and" else ""
+    several = "" if math.prod(r.result_shape) > 1 else "single "
+    return f"{name}{whole}, {several}{_cpu.of_columns(r.shape, max(r.axes, default=0))}"
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "operator": 0,
+            "add, narrow": 16384,
+            "add of integers, narrow": 16384,
+            "add of integers, columns": 1048576,
+            "multiply, line": 262144,
+            "multiply, single line": 262144,
+            "multiply, narrow": 16384,
+            "multiply of integers, line": 262144,
+            "multiply of integers, single line": 262144,
+            "multiply of integers, narrow": 65536,
+            "maximum, narrow": 16384,
+            "maximum of integers, narrow": 16384,
+            "logical_and, line": 1048576,
+            "logical_and, single line": 1048576,
+            "logical_and, narrow": 16384,
+            "argmax, line": 262144,
+            "argmax, narrow": 4096,
+            "argmax, columns": 65536,
+            "argmax of integers, line": 65536,
+            "argmax of integers, narrow": 4096,
+            "argmax of integers, columns": 65536,
+            "dot, line": 1048576,
+            "dot, single line": 1048576,
+            "dot, columns": 65536,
+            "dot of integers, line": 1048576,
+            "dot of integers, single line": 262144,
+            "dot of integers, narrow": 1048576,
+            "dot of integers, columns": 262144,
+            "map, line": 262144,
+            "map, single line": 262144,
+            "map, narrow": 16384,
+            "map, columns": 65536,
+            "map of integers, line": 1048576,
+            "map of integers, single line": 262144,
+            "map of integers, narrow": 16384,
+            "map of integers, columns": 65536,
+        },
+        "torch": {
+            "operator": 0,
+            "add of integers, narrow": 1048576,
+            "multiply, narrow": 262144,
+            "multiply of integers, line": 262144,
+            "multiply of integers, single line": 262144,
+            "multiply of integers, narrow": 262144,
+            "multiply of integers, columns": 262144,
+            "maximum, narrow": 65536,
+            "maximum, columns": 1048576,
+            "maximum of integers, narrow": 1048576,
+            "maximum of integers, columns": 1048576,
+            "logical_and, line": 65536,
+            "logical_and, single line": 65536,
+            "logical_and, narrow": 16384,
+            "logical_and, columns": 65536,
+            "argmax, line": 262144,
+            "argmax, narrow": 4096,
+            "argmax, columns": 65536,
+            "argmax of integers, line": 16384,
+            "argmax of integers, narrow": 16384,
+            "argmax of integers, columns": 65536,
+            "dot, line": 262144,
+            "dot, single line": 262144,
+            "dot, narrow": 65536,
+            "dot, columns": 65536,
+            "dot of integers, line": 4096,
+            "dot of integers, single line": 4096,
+            "dot of integers, narrow": 4096,
+            "dot of integers, columns": 262144,
+            "map, line": 1048576,
+            "map, single line": 1048576,
+            "map, narrow": 1048576,
+            "map, columns": 1048576,
+            "map of integers, line": 65536,
+            "map of integers, single line": 262144,
+            "map of integers, narrow": 262144,
+            "map of integers, columns": 262144,
+        },
+    },
+)
+
+
 def slower(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    if native_refusal(xp, r) is None:
-        return f"{library(xp)} has a routine for it"
-    return _cpu.slower(xp, math.prod(r.shape))
+    return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     """Return a function of the arrays that computes the result."""
     if r.n == 0 or 0 in r.result_shape:
-        nothing: Callable[..., Any] = directly(array)(xp, r)
-        return nothing
+        return directly(array)(xp, r)
     code = _traced(xp, r)
     outputs = _outputs(code, r)
     run = _prepare_totals(code, outputs, r)

@@ -288,7 +288,7 @@ _METHODS = {
         name,
         kernel=by_device(
             Method(_scan_kernel.prepare, _scan_kernel.refusal),
-            Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower),
+            Method(_scan_cpu.prepare, _scan_cpu.refusal, _scan_cpu.slower, quiet=True),
         ),
         native=Method(_scan_array.prepare_native, _scan_array.native_refusal),
         array=Method(directly(_scan_array.array), _scan_array.array_refusal),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
-from parprims._arrays import Array, Namespace, dtype_kind, dtype_name, is_jax, library, mode, ring_dtype
+from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_jax, library, mode, ring_dtype
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import broadcast_strides, lines_along, row_major
@@ -25,12 +25,8 @@ _NARROW = 4
 """Columns below which each is walked by itself."""
 _LEAST = 1 << 16
 """Elements that are worth a thread."""
-
-_TOGETHER, _LEAST_TOGETHER = 16, 1 << 13
-"""Lines next to one another in memory, and elements, for which the kernel is faster than PyTorch's own scans.
-
-PyTorch walks each line by itself: 64 lines take it 2 to 3 times as long for 10^4 elements, 3 to 40 times for 10^6.
-"""
+_FEW, _PIECE = 4, 1 << 12
+"""Lines of a recurrence up to which several threads share one, if it is long, and the elements of a piece then."""
 
 Call = Scan | Recurrence
 
@@ -65,6 +61,7 @@ def _functions(
     """
     text, language, (inputs, outputs, starts) = _cpu.text, _cpu.NUMBA, views
     started = [loaded(one.dtype, f"load(starts[{at}], from_[{at}])") for at, one in enumerate(starts)]
+    read = text.elements(inputs, steps[0])
     if isinstance(r, Scan):
         states = [dtype_name(one) for one in r.working]
         own = [language.cast(f"x{at}", one.dtype, to) for at, (one, to) in enumerate(zip(inputs, states, strict=True))]
@@ -72,12 +69,11 @@ def _functions(
         constants = [language.literal(value, state) for value, state in identity]
         advance, combine = f"combine(state, {text.packed(own)})", text.operator(states, _traced(xp, r))
     else:
-        states, constants = [dtype_name(ring_dtype(xp, r.dtype))], []
+        states, constants = [_state(xp, r)], []
         a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
-        own, combine = [b], text.states_in_memory(states)
+        own, combine = [b], "\n".join((text.states_in_memory(states), *_of_pieces(states[0], outputs[0], read, a)))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
-    read = text.elements(inputs, steps[0])
     opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
     if starts:
         opening = ["return advance(before(starts, from_), inputs, at, steps, 0)"]
@@ -98,6 +94,28 @@ def _functions(
         text.function("finish(outputs, to, steps, i, state)", written),
         text.file("_scan.numba"),
     )
+
+
+def _of_pieces(state: str, output: _cpu.View, read: Sequence[str], a: str) -> list[str]:
+    """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``."""
+    if not _can_be_shared(state, output.dtype):
+        return []
+    function = _cpu.text.function
+    is_complex = state.startswith("complex")
+    bits = "as_uint32" if state in ("float32", "complex64") else "as_uint64"
+    parts = ("[0].real", "[0].imag") if is_complex else ("[0]",)
+    equal = [f"({bits}(one{part}) == {bits}(other{part}))" for part in parts]
+    size = f"abs(({a}).real) + abs(({a}).imag)" if is_complex else f"abs({a})"
+    return [
+        function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
+        function("same(one, other)", [f"return {' & '.join(equal)}"]),
+        function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
+    ]
+
+
+def _can_be_shared(state: str, output: str) -> bool:
+    """Return whether results tell the states, and these may decay: not of integers."""
+    return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
 
 
 _EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "argmin")])
@@ -166,15 +184,27 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
+    lines = outer * inner
+    launches = [_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n)))]
+    marks = []
+    if lines < _FEW and n >= 8 * _LEAST and not isinstance(r, Scan) and _can_be_shared(_state(xp, r), dtypes[0]):
+        width, pieces = _PIECE, -(-n // _PIECE)
+        launches = [_cpu.Launch("follow_lines", lines * pieces, _LEAST // _PIECE), _cpu.Launch("mend_lines", lines)]
+        marks = [(lines * pieces, "int64")]
     return _cpu.Plan(
-        (_cpu.Launch(name, tasks, -(-_LEAST * tasks // (outer * inner * n))),),
+        tuple(launches),
         _functions(xp, r, groups, (steps[:count], steps[made])),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
-        (),
+        tuple(marks),
         (merged.low, n, inner, width, *(number for one in views for number in one.numbers)),
         starts=tuple(names[count:]),
     )
+
+
+def _state(xp: Namespace, r: Recurrence) -> str:
+    """Return the dtype in which a recurrence is computed."""
+    return dtype_name(ring_dtype(xp, r.dtype))
 
 
 # ---- The method -------------------------------------------------------------------------------------------------
@@ -196,24 +226,78 @@ def refusal(xp: Namespace, r: Call) -> str | None:
     return None
 
 
+_FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}
+"""Operators that take as long as others."""
+
+
+def kind(xp: Namespace, r: Call) -> str:
+    """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
+    if not isinstance(r, Scan):
+        return "recurrence"
+    if is_jax(xp) or _scan_array.native_refusal(xp, r) is not None:
+        return "operator"
+    whole = " of integers" if dtype_kind(r.dtypes[0]) in ("int", "uint") else ""
+    return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_columns(r.shape, r.axis)}"
+
+
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "operator": 0,
+            "recurrence": 0,
+            "add, line": 65536,
+            "add, narrow": 65536,
+            "add, columns": 65536,
+            "add of integers, line": 1048576,
+            "add of integers, narrow": 262144,
+            "add of integers, columns": 65536,
+            "multiply, line": 65536,
+            "multiply, narrow": 65536,
+            "multiply, columns": 16384,
+            "multiply of integers, columns": 65536,
+            "maximum, line": 65536,
+            "maximum, narrow": 262144,
+            "maximum, columns": 16384,
+            "maximum of integers, line": 65536,
+            "maximum of integers, narrow": 65536,
+            "maximum of integers, columns": 65536,
+            "logaddexp, narrow": 1048576,
+            "logaddexp, columns": 16384,
+        },
+        "torch": {
+            "operator": 0,
+            "recurrence": 0,
+            "add, line": 1048576,
+            "add, columns": 262144,
+            "add of integers, columns": 262144,
+            "multiply, line": 1048576,
+            "multiply, columns": 262144,
+            "multiply of integers, columns": 262144,
+            "maximum, narrow": 1048576,
+            "maximum, columns": 65536,
+            "maximum of integers, line": 1048576,
+            "maximum of integers, narrow": 1048576,
+            "maximum of integers, columns": 65536,
+            "logaddexp, line": 1048576,
+        },
+        "jax": {
+            "operator": 16384,
+            "recurrence": 65536,
+        },
+    },
+)
+
+
 def slower(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    elements = math.prod(r.shape)
-    if is_jax(xp) or not isinstance(r, Scan) or _scan_array.native_refusal(xp, r) is not None:
-        return _cpu.slower(xp, elements)
-    inner = math.prod(r.shape[r.axis + 1 :])
-    if library(xp) == "torch" and inner >= _TOGETHER and elements >= _LEAST_TOGETHER:
-        return None
-    return f"{library(xp)} has a routine for it"
+    return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 
 def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
     """Return a function of the arrays that computes the result."""
     if 0 in r.shape:
-        nothing: Callable[..., Any] = directly(_scan_array.array if isinstance(r, Scan) else _recurrence_array.array)(
-            xp, r
-        )
-        return nothing
+        return directly(_scan_array.array if isinstance(r, Scan) else _recurrence_array.array)(xp, r)
     run = _prepare_outputs(xp, r)
     if isinstance(r, Scan):  # the dispatch adds the derivative of the others
 

@@ -33,19 +33,26 @@ def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature
 def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     parts: list[Signature] = []
     last: Any = None
+    make: Callable[[Array, bool], Signature] = _numpy
     for x in xs:
         kind = type(x)
-        # What does not depend on the array is asked once.
-        found = makers[kind](x, gradient) if kind is last else signature(x, gradient)
+        if kind is last:  # what does not depend on the array is asked once
+            found = make(x, gradient)
+        else:
+            found = signature(x, gradient)
+            if kind is not tuple and found is not None:
+                last, make = kind, makers[kind]
         if found is None:
             return None
-        if kind is not tuple:
-            last = kind
         parts.append(found)
     return tuple(parts)
 
 
-makers: dict[type, Callable[[Array, bool], Signature]] = {}
+def _numpy(x: Array, _: bool) -> Signature:
+    return x.dtype, x.shape, x.strides, x.flags.num
+
+
+makers: dict[type, Callable[[Array, bool], Signature]] = {np.ndarray: _numpy}
 """What makes the signature of an array of a type."""
 
 switched: dict[type, Callable[[], bool]] = {}
@@ -54,9 +61,7 @@ switched: dict[type, Callable[[], bool]] = {}
 
 def register(kind: type, library: str) -> None:
     """Take note of a type of arrays of a library, as soon as one is seen."""
-    if library == "numpy" and kind is np.ndarray:
-        makers.setdefault(kind, _numpy)
-    elif library == "cupy":
+    if library == "cupy":
         makers[kind] = _cupy
     elif library == "torch":
         torch = sys.modules["torch"]
@@ -64,10 +69,6 @@ def register(kind: type, library: str) -> None:
             makers[kind], switched[kind] = _torch_maker(), _torch_switched()
     elif library == "jax" and kind.__name__ == "ArrayImpl":  # one with values
         makers[kind], switched[kind] = _jax_maker(), _jax_switched()
-
-
-def _numpy(x: Array, _: bool) -> Signature:
-    return x.dtype, x.shape, x.strides, x.flags.num
 
 
 def _cupy(x: Array, _: bool) -> Signature:

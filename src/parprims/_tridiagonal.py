@@ -245,7 +245,7 @@ _METHODS = Methods(
     "solve_tridiagonal",
     kernel=by_device(
         Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
-        Method(_tridiagonal_cpu.prepare, _tridiagonal_cpu.refusal, _tridiagonal_cpu.slower),
+        Method(_tridiagonal_cpu.prepare, _tridiagonal_cpu.refusal, _tridiagonal_cpu.slower, quiet=True),
     ),
     native=Method(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
     array=Method(directly(array)),

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _tridiagonal_native
-from parprims._arrays import Array, Namespace, dtype_name, is_jax, move_axis
+from parprims import _cpu
+from parprims._arrays import Array, Namespace, dtype_name, is_jax, library, move_axis
 from parprims._cpu import threads
 from parprims._dispatch import directly
 from parprims._layout import around, broadcast_strides, merged, row_major
@@ -28,12 +28,8 @@ _WIDEST = 256
 """Lanes of a tile, whose states stay in the first cache."""
 _NARROW = 32
 """Lanes of a tile at least where narrower ones would give work to more threads."""
-_ONE = 512
-"""Unknowns of one system below which LAPACK's routine is called in less time."""
 _LEAST = 1 << 16
 """Unknowns that are worth a thread."""
-_LEAST_FOR_JAX = 1 << 11
-"""Unknowns from which JAX's routine takes longer. Measured on one system, and on 20 to 300 along both axes."""
 _NUMBERS = 4
 """The numbers before those of views: low, n, lanes and the width of a tile."""
 
@@ -92,11 +88,11 @@ def _arithmetic(dtype: str) -> list[str]:
             "quotient(y, x)",
             [
                 "steep = abs(x.real) < abs(x.imag)",
-                "larger, smaller = x.imag if steep else x.real, x.real if steep else x.imag",
+                "larger, smaller = select(steep, x.imag, x.real), select(steep, x.real, x.imag)",
                 "ratio = smaller / larger",
                 "size_ = smaller * ratio + larger",
-                "real = ((y.real if steep else y.imag) * ratio + (y.imag if steep else y.real)) / size_",
-                "imag = (y.imag * ratio - y.real if steep else y.imag - y.real * ratio) / size_",
+                "real = (select(steep, y.real, y.imag) * ratio + select(steep, y.imag, y.real)) / size_",
+                "imag = select(steep, y.imag * ratio - y.real, y.imag - y.real * ratio) / size_",
                 f"return {dtype}(complex(real, imag))",
             ],
         ),
@@ -230,12 +226,28 @@ def refusal(xp: Namespace, s: System) -> str | None:
     return reason
 
 
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/amd-epyc.json",
+    least={
+        "numpy": {
+            "system": 0,
+            "systems": 0,
+        },
+        "torch": {
+            "system": 0,
+            "systems": 0,
+        },
+        "jax": {
+            "system": 4096,
+            "systems": 4096,
+        },
+    },
+)
+
+
 def slower(xp: Namespace, s: System) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    one = len(s.shape) == 1 and all(tuple(x.shape) == s.shape for x in s.arrays)
-    if one and 1 < s.n < _ONE and not s.periodic and _tridiagonal_native.refusal(xp, s) is None:
-        return "LAPACK's routine is called in less time than a kernel"
-    return _cpu.slower(xp, math.prod(s.shape), _LEAST_FOR_JAX)
+    return CROSSOVERS.slower(library(xp), "system" if len(s.shape) == 1 else "systems", math.prod(s.shape))
 
 
 _runs: Memo[Callable[..., Array]] = Memo()

@@ -4,24 +4,26 @@ A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes 
 """
 
 from parprims._cpu import text
+from parprims._cpu.crossovers import Crossovers, of_columns
 from parprims._cpu.language import NUMBA, register_type
-from parprims._cpu.memory import first, host, on_cpu, reader, refusal, slower, strides
+from parprims._cpu.memory import first, host, on_cpu, reader, refusal, strides
 from parprims._cpu.plan import Launch, Plan, runner
 from parprims._cpu.text import View
 
 __all__ = [
     "NUMBA",
+    "Crossovers",
     "Launch",
     "Plan",
     "View",
     "first",
     "host",
+    "of_columns",
     "on_cpu",
     "reader",
     "refusal",
     "register_type",
     "runner",
-    "slower",
     "strides",
     "text",
 ]

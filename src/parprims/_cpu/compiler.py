@@ -18,6 +18,9 @@ from typing import Any
 from parprims import _cache
 
 _LOCK = threading.RLock()
+# A fork waits until nothing is being compiled: in the child nobody would ever finish it, and release what was locked.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 @functools.cache

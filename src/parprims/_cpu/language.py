@@ -85,8 +85,11 @@ class _Numba(Language):
             return f"(-{codes[0]})" if kind != "uint" else f"({register_type(dtype)}(0) - {codes[0]})"
         if function == "square":
             return f"({codes[0]} * {codes[0]})"
-        if function in ("maximum", "minimum") and kind != "float":
-            return f"({codes[0]} if {codes[0]} {'>' if function == 'maximum' else '<'} {codes[1]} else {codes[1]})"
+        if function in ("maximum", "minimum"):
+            wins = f"{codes[0]} {'>' if function == 'maximum' else '<'} {codes[1]}"
+            if kind == "float":
+                wins = f"({codes[0]} != {codes[0]}) | ({wins})"
+            return f"select({wins}, {codes[0]}, {codes[1]})"
         whole = "_of_integers" if kind in ("int", "uint") and function in ("floor_divide", "remainder") else ""
         if function in ("bitwise_left_shift", "bitwise_right_shift"):
             codes = (*codes, str(dtype_bits(dtype)))
@@ -104,7 +107,7 @@ class _Numba(Language):
         return f"{code}.{'real' if part == 're' else 'imag'}"
 
     def choose(self, condition: str, one: str, other: str) -> str:
-        return f"({one} if {condition} else {other})"
+        return f"select({condition}, {one}, {other})"
 
     def literal(self, value: Any, dtype: str) -> str:
         kind = dtype_kind(dtype)

@@ -56,21 +56,6 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
     return None
 
 
-_LEAST_FOR_JAX = 1 << 16
-"""Elements from which kernels are faster than JAX's programs, which need not hand their results over.
-
-Handing over takes 50 us. Measured for scans, recurrences and reductions of 100 to 10^7 float64: a kernel takes 1.3 to 2
-times as long for 10^4 elements, and 0.4 to 0.9 times for 10^5.
-"""
-
-
-def slower(xp: Namespace, elements: int, least: int = _LEAST_FOR_JAX) -> str | None:
-    """Return the sentence why kernels are not worth their call for so many elements, or None."""
-    if library(xp) == "jax" and elements < least:
-        return f"a program of JAX is faster for fewer than {least} elements"
-    return None
-
-
 def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
     """Return what makes NumPy's arrays in the same memory of arrays like one, or None where they are that already.
 
@@ -130,6 +115,13 @@ def first(x: np.ndarray[Any, Any]) -> int:
     """Return where in `flat` the first element of an array is."""
     found: int = sum([(1 - length) * stride for length, stride in zip(x.shape, strides(x), strict=True) if stride < 0])
     return found
+
+
+def is_flat(x: Array) -> bool:
+    """Return whether an array is already what `reader` makes of it."""
+    if not isinstance(x, np.ndarray) or dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS:
+        return False
+    return x.ndim == 1 and x.flags.c_contiguous and x.flags.aligned
 
 
 def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:

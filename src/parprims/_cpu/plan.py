@@ -85,6 +85,7 @@ def runner(
 
     ``readers`` make of each array one of one axis; they are those of `memory.reader` where none are given.
     """
+    given = readers is None and all(memory.is_flat(x) for x in like)
     readers = [memory.reader(x) for x in like] if readers is None else readers
     kernels = [(compiled(plan.text(at)), one.tasks, one.least, one.reads) for at, one in enumerate(plan.launches)]
     numbers = np.array(plan.numbers, dtype=np.int64)
@@ -97,13 +98,14 @@ def runner(
     )
     first, tasks, least, _ = kernels[0]
     alone = len(kernels) == 1 and tasks < 2 * least
+    nothing = [empty(0, dtype) for _, dtype in scratch]  # which all calls may share
+    keeps = any(count for count, _ in scratch)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        inputs = [read(x) for read, x in zip(readers, arrays, strict=True)]
+        inputs = arrays if given else [read(x) for read, x in zip(readers, arrays, strict=True)]
         outputs = [allocate(shape, dtype) for shape, dtype in shapes]
         others = [one.reshape(-1) for one in outputs]
-        if scratch:
-            others += [empty(count, dtype) for count, dtype in scratch]
+        others += [empty(count, dtype) for count, dtype in scratch] if keeps else nothing
         if alone:
             first(*inputs, *others, numbers, 0, tasks)
         else:
@@ -111,7 +113,17 @@ def runner(
                 _launch(kernel, count, enough, (*inputs, *others, numbers) if reads else (*others, numbers))
         return made(outputs, arrays)
 
-    return run
+    if not alone or keeps or len(shapes) > 1:
+        return run
+    ((shape, dtype),) = shapes
+
+    def run_once(*arrays: Array) -> tuple[Array, ...]:  # the same: small calls wait for little else
+        output = allocate(shape, dtype)
+        inputs = arrays if given else [read(x) for read, x in zip(readers, arrays, strict=True)]
+        first(*inputs, output if len(shape) == 1 else output.reshape(-1), *nothing, numbers, 0, tasks)
+        return made([output], arrays)
+
+    return run_once
 
 
 def _launch(kernel: Callable[..., None], tasks: int, least: int, given: tuple[Any, ...]) -> None:

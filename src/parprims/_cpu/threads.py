@@ -3,64 +3,66 @@
 from __future__ import annotations
 
 import concurrent.futures
-import functools
 import os
 import threading
 from collections.abc import Callable
 
+from parprims._cpu.limits import limit
+
+__all__ = ["limit", "run"]
+
 _LOCK = threading.Lock()
-_pool: concurrent.futures.ThreadPoolExecutor | None = None
+_pool: tuple[concurrent.futures.ThreadPoolExecutor, int] | None = None
+"""The pool that all calls of the process share, and how many threads it can have."""
+_active = 0
+"""Threads of callers that are in `run`, and those of the pool that help them."""
 _inside = threading.local()
-
-
-@functools.cache
-def limit() -> int:
-    """Return how many threads a call may have: one for each CPU of the process, or as the environment says.
-
-    `PARPRIMS_NUM_THREADS` comes before `OMP_NUM_THREADS`; no number of either exceeds the CPUs of the process.
-    """
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        cpus = os.cpu_count() or 1
-    for name in ("PARPRIMS_NUM_THREADS", "OMP_NUM_THREADS"):
-        word = os.environ.get(name, "").partition(",")[0].strip()
-        if word.isdecimal() and int(word) > 0:
-            return min(int(word), cpus)
-    return cpus
 
 
 def _forget() -> None:
     """Have no pool: after a fork there are no threads in it."""
-    global _pool, _LOCK
-    _pool, _LOCK = None, threading.Lock()
-    limit.cache_clear()
+    global _pool, _LOCK, _active
+    _pool, _LOCK, _active = None, threading.Lock(), 0
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _shared() -> concurrent.futures.ThreadPoolExecutor:
-    """Return the pool, which all calls of the process share, so that there are never more threads than `limit`."""
+def _submitted(task: Callable[[], None], count: int, size: int) -> list[concurrent.futures.Future[None]]:
+    """Hand a task to the pool, so often, and return what tells its end; less often where Python is about to end."""
     global _pool
-    with _LOCK:
-        if _pool is None:
-            _pool = concurrent.futures.ThreadPoolExecutor(max(1, limit() - 1), "parprims")
-        return _pool
+    if _pool is None or _pool[1] < size:
+        if _pool is not None:
+            _pool[0].shutdown(wait=False)
+        _pool = concurrent.futures.ThreadPoolExecutor(size, "parprims"), size
+    found: list[concurrent.futures.Future[None]] = []
+    try:
+        for _ in range(count):
+            found.append(_pool[0].submit(task))
+    except RuntimeError:  # Python is about to end, and starts no more threads
+        pass
+    return found
 
 
 def run(task: Callable[[int, int], None], count: int, least: int) -> None:
     """Call ``task(begin, end)`` for ranges that make up 0 ... count, on several threads where there is enough to do.
 
     A range has at least ``least`` tasks. The thread that calls does its share; a call from within a task has no other.
+    Where many threads call at once there are no more than `limit` in all, but for those that call.
     """
-    threads = min(limit(), count // max(1, least))
-    if threads <= 1 or getattr(_inside, "task", False):
+    global _active
+    most = count // max(1, least)
+    if most <= 1 or getattr(_inside, "task", False):
+        task(0, count)
+        return
+    allowed = limit()
+    threads = min(allowed, most)
+    if threads <= 1:
         task(0, count)
         return
     # Several ranges for each thread, drawn as threads become free: some may have other work beside.
-    ranges = min(4 * threads, count // max(1, least))
+    ranges = min(4 * threads, most)
     bounds = [count * at // ranges for at in range(ranges + 1)]
     numbers = iter(range(ranges))
 
@@ -70,13 +72,34 @@ def run(task: Callable[[int, int], None], count: int, least: int) -> None:
 
     def helper() -> None:
         _inside.task = True
-        work()
+        try:
+            # It leaves as soon as other callers need the CPUs; the caller does what is left.
+            while _active <= allowed and (at := next(numbers, None)) is not None:
+                task(bounds[at], bounds[at + 1])
+        finally:
+            _leave()
 
-    pool = _shared()
-    others = [pool.submit(helper) for _ in range(threads - 1)]
+    with _LOCK:
+        others = _submitted(helper, max(0, min(threads - 1, allowed - _active - 1)), allowed - 1)
+        _active += 1 + len(others)
     try:
         work()
     finally:
-        for one in others:
-            if not one.cancel():
-                one.result()
+        _leave()
+        errors = [_left(one) for one in others]  # of all before any is raised: none is to write any more
+        for error in filter(None, errors):
+            raise error
+
+
+def _left(one: concurrent.futures.Future[None]) -> BaseException | None:
+    """Wait until a helper is at its end, or see to it that it does not begin; return its error."""
+    if one.cancel():
+        _leave()
+        return None
+    return one.exception()
+
+
+def _leave() -> None:
+    global _active
+    with _LOCK:
+        _active -= 1

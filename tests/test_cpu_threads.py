@@ -1,0 +1,357 @@
+"""The threads of kernels for CPUs: how many there may be, and that they are shared."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._cpu import limits, threads
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def four_cpus(monkeypatch):
+    monkeypatch.setattr(limits, "_cpus", lambda: 4)
+    monkeypatch.setattr(limits, "quota", lambda: None)
+    for name in ("OMP_NUM_THREADS", "PARPRIMS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    limits._in_environment.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    limits._in_environment.cache_clear()
+
+
+def set_in_environment(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    limits._in_environment.cache_clear()
+
+
+def run(program, *paths):
+    """Return what a program prints, in a process of its own."""
+    code = textwrap.dedent(program)
+    given = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, paths), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_limits_of_the_environment(four_cpus):
+    assert limits.limit() == 4
+    set_in_environment(four_cpus, "OMP_NUM_THREADS", "3,1")
+    assert limits.limit() == 3
+    set_in_environment(four_cpus, "PARPRIMS_NUM_THREADS", "2")
+    assert limits.limit() == 2
+    set_in_environment(four_cpus, "PARPRIMS_NUM_THREADS", "99")
+    assert limits.limit() == 4
+    four_cpus.setattr(limits, "quota", lambda: 2)
+    assert limits.limit() == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_the_affinity_of_now_is_followed(four_cpus):
+    four_cpus.undo()
+    four_cpus.delenv("OMP_NUM_THREADS", raising=False)
+    limits._in_environment.cache_clear()
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert limits.limit() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert limits.limit() == min(len(before), limits.quota() or len(before))
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "250000 100000\n"}, 3),
+        ("0::/", {"cpu.max": "max 100000\n"}, None),
+        ("0::/", {"cpu.max": "1000 100000\n"}, 1),
+        ("0::/a/b", {"a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),
+        ("0::/not/seen/here", {"cpu.max": "150000 50000\n"}, 3),
+        ("4:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "400000\n", "cpu/a/cpu.cfs_period_us": "100000\n"}, 4),
+        ("4:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"}, None),
+        ("4:memory:/a", {"cpu/a/cpu.cfs_quota_us": "400000\n", "cpu/a/cpu.cfs_period_us": "100000\n"}, None),
+        ("0::/", {"cpu.max": "unheard of"}, None),
+        ("0::/", {}, None),
+    ],
+)
+def test_quota_of_control_groups(tmp_path, line, files, expected):
+    groups, folder = tmp_path / "groups", tmp_path / "fs"
+    groups.write_text(f"{line}\n")
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    assert limits.quota.__wrapped__(str(groups), str(folder)) == expected
+    assert limits.quota.__wrapped__(str(tmp_path / "missing"), str(folder)) is None
+
+
+LIKE_THREADPOOLCTL = """
+    class LibController:
+        pass
+    controllers = []
+    def register(controller):
+        controllers.append(controller)
+"""
+
+
+def test_what_threadpoolctl_is_told(tmp_path):
+    """The controller as threadpoolctl calls it, which need not be installed here."""
+    (tmp_path / "threadpoolctl.py").write_text(textwrap.dedent(LIKE_THREADPOOLCTL))
+    found = run(
+        """
+        import threading
+        import parprims, threadpoolctl
+        from parprims._cpu import limits
+        limits._cpus, limits.quota, limits._in_environment = lambda: 4, lambda: None, lambda: None
+        (kind,) = threadpoolctl.controllers
+        one = kind()
+        def elsewhere():
+            found = []
+            thread = threading.Thread(target=lambda: found.append(limits.limit()))
+            thread.start()
+            thread.join()
+            return found[0]
+        before = one.get_num_threads()
+        one.set_num_threads(2)
+        print(before, limits.limit(), one.get_num_threads(), elsewhere())
+        one.set_num_threads(before)
+        limits._cpus = lambda: 6
+        print(limits.limit())
+        """,
+        tmp_path,
+    )
+    assert found.split() == ["4", "2", "2", "4", "6"]
+
+
+@pytest.mark.usefixtures("four_cpus")
+def test_limits_of_threadpoolctl():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with threadpoolctl.threadpool_limits(1):
+        assert limits.limit() == 1
+        with threadpoolctl.threadpool_limits({"parprims": 3}):
+            assert limits.limit() == 3
+        assert limits.limit() == 1
+        with threadpoolctl.threadpool_limits(2, user_api="blas"):
+            assert limits.limit() == 1
+    assert limits.limit() == 4
+
+
+def test_a_broken_threadpoolctl_is_left_alone(tmp_path):
+    (tmp_path / "threadpoolctl.py").write_text("raise RuntimeError")
+    assert run("import parprims; print(1)", tmp_path).split() == ["1"]
+    (tmp_path / "threadpoolctl.py").write_text("")  # one so old that nothing can be registered
+    assert run("import parprims; print(1)", tmp_path).split() == ["1"]
+
+
+def test_tasks_are_done_once(monkeypatch):
+    monkeypatch.setattr(threads, "_pool", None)
+    for count in (1, 2, 7):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        done = np.zeros(1001, dtype=int)
+
+        def task(begin, end, done=done):
+            done[begin:end] += 1
+
+        threads.run(task, len(done), 10)
+        assert (done == 1).all()
+    assert threads._active == 0
+
+
+@pytest.mark.parametrize("where", ["the caller", "a helper"])
+def test_errors_of_tasks(monkeypatch, where):
+    monkeypatch.setattr(threads, "_pool", None)
+    monkeypatch.setattr(threads, "limit", lambda: 3)
+    caller = threading.get_ident()
+    failed = threading.Event()
+
+    def fails(*_):
+        if (threading.get_ident() == caller) == (where == "the caller"):
+            failed.set()
+            raise ArithmeticError(where)
+        failed.wait(10)  # so that the other comes to it too
+
+    with pytest.raises(ArithmeticError, match=where):
+        threads.run(fails, 1000, 10)
+    assert threads._active == 0
+
+
+def most_at_once(callers, limit, monkeypatch):
+    """Return how many tasks run at the same time at most, from when all callers are at one."""
+    monkeypatch.setattr(threads, "_pool", None)
+    monkeypatch.setattr(threads, "limit", lambda: limit)
+    lock, all_came, settled = threading.Lock(), threading.Barrier(callers), threading.Event()
+    calling, came, running, seen = set(), set(), set(), []
+
+    def task(*_):
+        me = threading.get_ident()
+        if me in calling - came:
+            came.add(me)
+            all_came.wait(10)
+            time.sleep(0.05)  # in which helpers that are too many come to the end of their range
+            settled.set()
+        with lock:
+            running.add(me)
+            if settled.is_set():
+                seen.append(len(running))
+        time.sleep(0.01)
+        with lock:
+            running.discard(me)
+
+    def call():
+        calling.add(threading.get_ident())
+        threads.run(task, 40, 1)
+
+    others = [threading.Thread(target=call) for _ in range(callers)]
+    for one in others:
+        one.start()
+    for one in others:
+        one.join()
+    return max(seen)
+
+
+def test_callers_share_the_limit(monkeypatch):
+    assert most_at_once(1, 4, monkeypatch) == 4
+    assert most_at_once(5, 4, monkeypatch) == 5
+    assert threads._active == 0
+
+
+def test_a_larger_limit_gets_more_threads(monkeypatch):
+    monkeypatch.setattr(threads, "_pool", None)
+    for count in (2, 5):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        met = threading.Barrier(count)
+        threads.run(lambda *_, met=met: met.wait(10), count, 1)  # which needs so many threads at once
+
+
+def test_calls_while_python_ends():
+    """No thread can be started any more: the caller does all."""
+    pytest.importorskip("numba")
+    found = run("""
+        import atexit
+        import numpy as np, parprims
+        from parprims._cpu import threads
+        threads.limit = lambda: 3
+        x = np.ones((4, 200_000))
+        parprims.cumulative_sum(x, axis=1, method="kernel")
+        atexit.register(lambda: print(parprims.cumulative_sum(x, axis=1, method="kernel")[:, -1].sum()))
+    """)
+    assert float(found) == 800_000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_another_thread_compiles():
+    """The child can compile: it begins when what was being compiled is done."""
+    pytest.importorskip("numba")
+    found = run("""
+        import os, threading, time, warnings
+        warnings.simplefilter("ignore")
+        import numpy as np, parprims
+        from parprims._cpu import compiler
+        os.environ["PARPRIMS_CACHE_DIR"] = ""
+        parprims.scan(np.ones(5), lambda e, l: e * 0.5 + l, method="kernel")
+        begun, kept = threading.Event(), compiler._kept
+        def slowly(text):
+            begun.set()
+            time.sleep(0.3)
+            return kept(text)
+        compiler._kept = slowly
+        other = threading.Thread(target=lambda: parprims.scan(np.ones(5), lambda e, l: e * 0.25 + l, method="kernel"))
+        other.start()
+        begun.wait()
+        child = os.fork()
+        if not child:
+            found = parprims.scan(np.ones(5), lambda e, l: e * 2 + l, method="kernel")
+            os._exit(0 if found[-1] == 31 else 1)
+        for _ in range(600):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                break
+            time.sleep(0.1)
+        else:
+            os.kill(child, 9)
+            status = 1
+        other.join()
+        print(status)
+    """)
+    assert found.strip() == "0"
+
+
+def test_limits_hold_for_kernels(monkeypatch):
+    """A kernel of one thread has one, and the bits are those of seven."""
+    pytest.importorskip("numba")
+    x = np.random.default_rng(2).standard_normal((3, 200_000))
+    found = []
+    for count in (1, 2, 7):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        monkeypatch.setattr(threads, "_pool", None)
+        found.append(parprims.cumulative_sum(x, axis=1, method="kernel"))
+        assert (threads._pool is None) == (count == 1)
+    for one in found[1:]:
+        np.testing.assert_array_equal(found[0], one)
+
+
+def coefficients(rng, kind, shape, dtype):
+    """Return the coefficients of a recurrence that decays, or not, or does so in parts."""
+    a = np.ones(shape, dtype)
+    if kind == "decays":
+        a[:] = rng.uniform(-1, 1, shape)
+    elif kind == "decays slowly":
+        a[:] = 0.9995
+    elif kind == "in parts":  # across bounds of what the threads begin with
+        a[..., 90_000:170_000] = 0.5
+        a[..., 200_000:] = -0.9
+    elif kind == "grows":
+        a[:] = -1.001
+    elif kind == "turns":
+        a[:] = np.exp(1j * rng.uniform(0, 6, shape)) * 0.99 if a.dtype.kind == "c" else -1
+    return a
+
+
+@pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
+def test_threads_that_share_a_line(monkeypatch, kind, dtype):
+    """A long recurrence has the bits of one thread, which are those of a loop."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(len(kind))
+    n = 2**18 + 4321
+    for lines in ((), (3,)):
+        shape = (*lines, n)
+        a, b = coefficients(rng, kind, shape, dtype), rng.standard_normal(shape).astype(dtype)
+        b[..., 100_000:100_400] = 0  # of both signs
+        b[..., 100_100:100_200] *= -1
+        b[..., 230_000] = np.inf if lines else 0
+        for options in ({}, {"reverse": True}, {"initial": rng.standard_normal(lines).astype(dtype)}):
+            found = []
+            for count in (1, 2, 7):
+                monkeypatch.setattr(threads, "limit", lambda count=count: count)
+                found.append(parprims.linear_recurrence(a, b, method="kernel", **options))
+            bits = [one.view(f"u{one.real.itemsize}") for one in found]
+            np.testing.assert_array_equal(bits[0], bits[1])
+            np.testing.assert_array_equal(bits[0], bits[2])
+    if dtype == "float64":
+        x, expected = 0.0, []
+        for c, d in zip(a[0].tolist(), b[0].tolist(), strict=True):
+            x = c * x + d
+            expected.append(x)
+        monkeypatch.undo()
+        np.testing.assert_array_equal(parprims.linear_recurrence(a[:1], b[:1], method="kernel")[0], expected)
+
+
+def test_constant_coefficients_of_a_shared_line(monkeypatch):
+    pytest.importorskip("numba")
+    b = np.random.default_rng(4).standard_normal((2**18 + 99, 2))
+    for a in (0.9, 1.0):
+        found = []
+        for count in (1, 2, 7):
+            monkeypatch.setattr(threads, "limit", lambda count=count: count)
+            found.append(parprims.linear_recurrence(np.array(a), b, axis=0, method="kernel"))
+        np.testing.assert_array_equal(found[0].view("u8"), found[1].view("u8"))
+        np.testing.assert_array_equal(found[0].view("u8"), found[2].view("u8"))

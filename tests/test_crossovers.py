@@ -1,0 +1,138 @@
+"""The crossovers of `auto` on CPUs: the tables, what they decide, and how they are measured."""
+
+import dataclasses
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+import parprims
+from benches import __main__ as command
+from benches import records, tune_cpu
+from examples import backends
+from parprims import _cpu
+
+pytestmark = pytest.mark.once
+
+NAMES = ("reduce", "scan", "tridiagonal", "matmul")
+TABLES = {name: importlib.import_module(f"parprims._{name}_cpu").CROSSOVERS for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_has_its_record(name):
+    """What a table says of a kind of call follows from the seconds in its results file."""
+    table = TABLES[name]
+    assert isinstance(table, _cpu.Crossovers)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.record = ""
+    if not table.record:
+        return
+    seconds: dict = {}
+    for one in json.loads((records.ROOT / table.record).read_text())["records"]:
+        if one["primitive"] == f"{name} crossovers":
+            of_size = seconds.setdefault((one["backend"], one["case"]), {}).setdefault(one["size"], {})
+            of_size["kernel" if one["method"] == "kernel" else "other"] = one["seconds"]
+    least = {
+        (library, kind): least or min(seconds[library, kind])
+        for library, found in table.least.items()
+        for kind, least in found.items()
+    }
+    for (library, kind), sizes in seconds.items():
+        both = {size: (one["kernel"], one["other"]) for size, one in sizes.items()}
+        assert tune_cpu.crossover(both, tune_cpu.saved(kind)) == least.pop((library, kind), None), (library, kind)
+    assert not least
+
+
+def test_reading_of_a_table():
+    table = _cpu.Crossovers(record="", least={"numpy": {"operator": 0, "add, line": 100}})
+    assert table.slower("numpy", "operator", 0) is None
+    assert table.slower("numpy", "add, line", 100) is None
+    assert table.slower("numpy", "add, line", 99) == "numpy's own way is preferred below 100 elements"
+    assert table.slower("numpy", "add, columns", 10**9) == "numpy has a routine for it"
+    assert table.slower("torch", "operator", 10**9) == "torch has a routine for it"
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "lines"),
+    [
+        ((5,), 0, "line"),
+        ((3, 5), 1, "line"),
+        ((5, 15), 0, "narrow"),
+        ((5, 16), 0, "columns"),
+        ((5, 4, 4), 0, "columns"),
+    ],
+)
+def test_how_lines_lie(shape, axis, lines):
+    assert _cpu.of_columns(shape, axis) == lines
+
+
+def test_choice_of_auto():
+    """Large calls for which NumPy's routine is slow are the kernel's; small ones and others stay NumPy's."""
+    pytest.importorskip("numba")
+
+    def chosen(function, *args, **options):
+        return next(name for name, reason in parprims.methods(function, *args, **options).items() if reason is None)
+
+    narrow, line = np.ones((2**18, 3)), np.ones(2**18)
+    assert chosen(parprims.max, narrow, axis=0) == "kernel"
+    assert chosen(parprims.max, narrow[:100], axis=0) == "native"
+    assert chosen(parprims.max, line) == "native"
+    assert chosen(parprims.cumulative_sum, line) == "kernel"
+    assert chosen(parprims.cumulative_sum, line[:100]) == "native"
+    assert chosen(parprims.vecdot, line, line) == "native"
+    assert chosen(parprims.reduce, line[:3], parprims.Operator(lambda e, _: e)) == "kernel"
+    assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "saved", "expected"),
+    [
+        ({10: (1.0, 2.0), 20: (1.0, 3.0)}, 0, 10),
+        ({10: (2.0, 1.0), 20: (1.0, 3.0)}, 0, 20),
+        ({10: (1.0, 2.0), 20: (3.0, 1.0)}, 0, None),
+        ({10: (1.0, 1.5), 20: (1.0, 3.0)}, 1, 20),
+        ({}, 0, None),
+    ],
+)
+def test_crossover_of_times(sizes, saved, expected):
+    assert tune_cpu.crossover(sizes, saved) == expected
+
+
+def test_text_of_an_entry():
+    least = {"numpy": {"operator": 0, "add, line": 4096}, "jax": {"operator": 65536}}
+    scope = {"_cpu": _cpu}
+    exec(tune_cpu.entry_text("some.json", least), scope)
+    assert scope["CROSSOVERS"] == _cpu.Crossovers(record="some.json", least=least)
+
+
+def test_measuring(monkeypatch, tmp_path, capsys):
+    """The command measures on a CPU, and its records give the entry that it prints."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    assert command.main(["--quick", "--backend", "numpy", "--tune", "tridiagonal"]) == 0
+    printed = capsys.readouterr().out
+    (path,) = (tmp_path / "tuning").iterdir()
+    found = json.loads(path.read_text())["records"]
+    assert {(one["method"], one["size"]) for one in found} >= {("kernel", 256), ("kernel", 4096)}
+    scope = {"_cpu": _cpu}
+    exec(printed[printed.index("CROSSOVERS = ") :], scope)
+    assert scope["CROSSOVERS"].record == path.name
+
+
+@pytest.mark.parametrize("primitive", tune_cpu.PRIMITIVES)
+def test_kinds_are_those_of_calls(primitive):
+    """Every kind that is measured is the one that the choice of a method finds in such a call."""
+    backend = backends.make("numpy")
+    module = importlib.import_module(f"parprims._{primitive}_cpu")
+    if not hasattr(module, "kind"):
+        assert [kind for kind, _ in tune_cpu.kinds(primitive)] == ["system", "systems"]
+        return
+    seen = []
+    own = module.kind
+    for kind, make in tune_cpu.kinds(primitive):
+        arrays, call = make(2**10)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "kind", lambda *given: seen.append(own(*given)) or seen[-1])
+            parprims.methods(lambda *x, call=call: call(*x, method="auto"), *map(backend.asarray, arrays))
+        assert seen.pop() in (kind, "operator")
