@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from parprims import _derivatives, _sort_kernel, _sort_native
+from parprims import _derivatives, _sort_cpu, _sort_kernel, _sort_native
 from parprims._arrays import (
     Array,
     Namespace,
@@ -19,6 +19,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
+from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
@@ -307,7 +308,10 @@ def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Method(_sort_kernel.prepare, _sort_kernel.refusal),
+        kernel=by_device(
+            Method(_sort_kernel.prepare, _sort_kernel.refusal),
+            Method(_sort_cpu.prepare, _sort_cpu.refusal, _sort_cpu.slower),
+        ),
         native=Method(_sort_native.prepare, _sort_native.refusal),
         array=Method(directly(_array), _array_refusal),
     )
