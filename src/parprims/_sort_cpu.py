@@ -26,6 +26,8 @@ _FEW = 4
 """Lines that are few."""
 _BLOCKS, _BLOCK = 32, 1 << 15
 """The most blocks of a line, and the fewest elements of one."""
+_DIGITS, _BUCKETS = 4096, 256
+"""Digits that the elements of a long line are counted by first, and buckets that these are put together in."""
 _SLACK, _SLACK_OF_FLOATS = 2, 9
 """Bits that are sorted by, beside those that number the elements: exponents of floats agree in most of theirs."""
 _NARROW = 31
@@ -106,11 +108,10 @@ def _encoded(kind: _Kind) -> tuple[str, str]:
         pattern = [f"pattern = {_bits_of(kind, read)}", f"magnitude = {word}(pattern & {word}({half - 1}))"]
         lines = [
             *pattern,
-            f"signed = {word}({half} + magnitude) if pattern < {word}({half}) else {word}({half} - magnitude)",
+            f"negative = {word}({word}(0) - {word}(pattern >> {word}({bits - 1})))",
+            f"signed = {word}({word}({half}) + {word}({word}(magnitude ^ negative) - negative))",
             f"return {word}({2 * half - 1}) if magnitude > {word}({infinity}) else signed",
         ]
-        if bits == 64:
-            lines = [one.replace(f"uint64({half} ", f"uint64(uint64({half}) ") for one in lines]
         if kind.alone:
             special = f"(magnitude > {word}({infinity})) | (pattern == {word}({half}))"
             special_lines = [*pattern, f"return int64({special})"]
@@ -181,7 +182,7 @@ def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) 
         text.function("mem_of(scratch)", (f"return {text.packed(f'scratch[{at}]' for at in range(parts))}",)),
         *(
             text.function(f"{name}_of(scratch)", (f"return scratch[{parts + at}]",))
-            for at, name in enumerate(("masks", "counts", "starts"))
+            for at, name in enumerate(("masks", "counts", "shares", "places", "starts"))
         ),
         text.function("as_key(x)", (f"return {kind.word}(x)",)),
         text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
@@ -222,15 +223,19 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
     if n >= (_LONG if lines < _FEW else _LONGEST):
-        least = -(-_LEAST * 256 // n)
+        least = -(-_LEAST * _BUCKETS // n)
         launches = [
-            *(_cpu.Launch(f"{name}_blocks", lines * blocks) for name in ("survey", "count", "scatter")),
-            _cpu.Launch("sort_buckets", 256 * lines, least),
+            *(_cpu.Launch(f"{name}_blocks", lines * blocks) for name in ("survey", "count")),
+            _cpu.Launch("share_lines", lines),
+            _cpu.Launch("scatter_blocks", lines * blocks),
+            _cpu.Launch("sort_buckets", _BUCKETS * lines, least),
         ]
         if kind.alone and kind.is_float:
             launches.append(_cpu.Launch("restore_lines", lines))
         scratch = [(2 * lines * n, one) for one in kind.states]
-        scratch += [(2 * lines * blocks, "uint64"), (256 * lines * blocks, "int64"), (257 * lines, "int64")]
+        scratch += [(2 * lines * blocks, "uint64"), (_DIGITS * lines * blocks, "int32"), (_DIGITS * lines, "int32")]
+        scratch += [(_BUCKETS * lines * blocks, "int64"), ((_BUCKETS + 1) * lines, "int64")]
+        numbers = (*numbers[:5], _SLACK, *numbers[6:])
     return _cpu.Plan(
         tuple(launches),
         _texts(kind, (views[:given], views[given:])),
