@@ -169,9 +169,21 @@ def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) 
         fill = ["store(mem[0], spot, key)"] + ([] if kind.alone else [f"store(mem[1], spot, {kind.states[1]}(i))"])
     restores = kind.alone and kind.is_float
     arguments = "inputs, outputs, at, steps, to, steps_out, n, descending"
+    read = "inputs, mem, specials, at, steps, across, n, columns, flip"
+    write = "inputs, outputs, mem, founds, at, to, steps, across, steps_out, across_out, n, columns, flip"
+    # Elements of a line that are adjacent in all arrays are read as vectors.
+    adjacent = [
+        text.function(f"alongs_{name}(numbers)", (f"return {text.packed('1' * len(group))}",))
+        for name, group in (("in", inputs), ("out", outputs))
+        if all(one.along == 1 for one in group)
+    ]
+    ways = ["rows" if 0 < abs(one.outer[-1]) < abs(one.along) else "lines" for one in (inputs[0], outputs[0])]
     return (
         text.group("in", inputs, _NUMBERS, 3),
         text.group("out", outputs, _NUMBERS + sum(len(one.numbers) for one in inputs), 3),
+        *adjacent,
+        text.function(f"read({read})", (f"read_{ways[0]}({read})",)),
+        text.function(f"write({write})", (f"write_{ways[1]}({write})",)),
         text.states_in_memory(kind.states),
         *_encoded(kind),
         text.function("fill(mem, spot, key, i)", fill),
@@ -186,8 +198,8 @@ def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) 
         ),
         text.function("as_key(x)", (f"return {kind.word}(x)",)),
         text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
+        text.function("words(count)", (f"return np.empty(count, np.{kind.word})",)),
         text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
-        text.function("widest(n)", ("return 8",)),
         text.file("_sort.numba"),
     )
 
