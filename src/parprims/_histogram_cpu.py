@@ -44,6 +44,7 @@ def _texts(x: str, edge: str, working: str, given: str | None, weight: str | Non
         text.function("given(inputs, numbers, i)", (f"return {first}",)),
         text.function("edge_type(x)", (f"return {number}(x)",)),
         text.function("nan_edge()", (f"return {number}({'nan' if 'float' in edge else '0'})",)),
+        text.function("previous(x)", (f"return np.nextafter(x, {number}(-inf))" if "float" in edge else "return x",)),
         text.function("zero_sum()", (f"return {working}(0)",)),
         text.function("sums(count)", (f"return np.empty(count, np.{working})",)),
         text.function("edges(count)", (f"return np.empty(count, np.{number})",)),
@@ -72,7 +73,7 @@ def _plan(xp: Namespace, h: Any, names: list[str], n: int) -> _cpu.Plan:
         _texts(names[0], edge, working, None if h.even else names[1], names[-1] if h.weighted else None),
         tuple(names),
         (((bins,), working), ((bins + 1,), edge)),
-        ((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge)),
+        ((blocks * bins if blocks > 1 else 0, working), (2 * blocks, edge), (2, "float64")),
         (n, bins, blocks, size, even, _LANES if bins <= _NARROW else 1, *ends),
     )
 
