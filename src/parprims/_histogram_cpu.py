@@ -11,6 +11,8 @@ import numpy as np
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name
 from parprims._cpu.language import loaded
+from parprims._memo import Memo
+from parprims._signature import signature
 from parprims._trace import C_TYPES
 
 _BLOCK, _BLOCKS = 1 << 15, 64
@@ -94,8 +96,22 @@ def slower(xp: Namespace, h: Any) -> str | None:
     return _cpu.slower(xp, math.prod(h.arrays[0].shape))
 
 
+_runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()
+
+
 def prepare(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
-    """Return a function of the arrays of a call with elements: the counts, in the dtype of sums, and the edges."""
+    """Return a function of the arrays of a call with elements: the counts, in the dtype of sums, and the edges.
+
+    It is found again for arrays of the same signature: calls that give edges have no key, and come here every time.
+    """
+    layouts = signature(h.arrays, gradient=True)
+    if layouts is None:
+        return _prepared(xp, h)
+    key = (layouts, h.bins, h.even, repr(h.ends), h.weighted, dtype_name(h.edges), dtype_name(h.result))
+    return _runs.get(key) or _runs.keep(key, _prepared(xp, h))
+
+
+def _prepared(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
     weighted = int(h.weighted)
     x, *others = h.arrays
     order = [x, *others[weighted:], *others[:weighted]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, device, dtype_bits, dtype_kind, dtype_name
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, device, dtype_bits, dtype_kind, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._layout import lines_along, row_major
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
@@ -20,10 +20,10 @@ _TILE = 1 << 15
 """Elements of a tile of adjacent lines."""
 _ADJACENT = 16
 """The most lines of a tile."""
-_LONG, _LONGEST = 1 << 16, 1 << 17
-"""Lengths from which a line is cut: where there are few lines, and in any case, for they fill a cache."""
-_FEW = 4
-"""Lines that are few."""
+_LONG = 1 << 17
+"""The length from which a line is cut, for it fills a cache."""
+_COUNTED = {8: 128, 16: 1 << 13}
+"""By the bits of keys, the length from which lines of keys alone are sorted by counting."""
 _BLOCKS, _BLOCK = 32, 1 << 15
 """The most blocks of a line, and the fewest elements of one."""
 _DIGITS, _BUCKETS = 4096, 256
@@ -190,7 +190,7 @@ def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) 
         _delivered(kind),
         text.function("value(inputs, at)", (f"return {loaded(kind.key, 'load(inputs[0], at[0])')}",)),
         text.function("copy(inputs, outputs, at, to)", ("store(outputs[0], to[0], load(inputs[0], at[0]))",)),
-        text.function(f"restore({arguments})", (f"restore_floats({arguments})" if restores else "return 0",)),
+        text.function(f"restore({arguments})", (f"return {f'restore_floats({arguments})' if restores else 0}",)),
         text.function("mem_of(scratch)", (f"return {text.packed(f'scratch[{at}]' for at in range(parts))}",)),
         *(
             text.function(f"{name}_of(scratch)", (f"return scratch[{parts + at}]",))
@@ -198,6 +198,11 @@ def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) 
         ),
         text.function("as_key(x)", (f"return {kind.word}(x)",)),
         text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
+        text.function(
+            "deliver_key(outputs, to, key)",
+            (f"store(outputs[0], to[0], {_decoded(kind, 'key') if kind.keyed else '0'})",),
+        ),
+        text.function("every_key()", (f"return {1 << min(kind.bits, 16)}",)),
         text.function("words(count)", (f"return np.empty(count, np.{kind.word})",)),
         text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
         text.file("_sort.numba"),
@@ -234,7 +239,9 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
         *(number for one in views for number in one.numbers),
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
-    if n >= (_LONG if lines < _FEW else _LONGEST):
+    if kind.alone and n >= _COUNTED.get(kind.bits, n + 1):
+        launches = [_cpu.Launch("count_lines", lines, -(-_LEAST // n))]
+    elif n >= _LONG and kind.bits > 8:  # bytes have one digit
         least = -(-_LEAST * _BUCKETS // n)
         launches = [
             *(_cpu.Launch(f"{name}_blocks", lines * blocks) for name in ("survey", "count")),
@@ -269,9 +276,29 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     return _cpu.refusal(xp, call.arrays)
 
 
+_LEAST_ALONE, _LEAST_INTEGERS, _LEAST_INDICES = 512, 1024, 128
+"""Elements from which kernels are faster than NumPy's sorts: of floats, of integers, and those that find indices.
+
+Measured on 2 cores for 32 to 10^6 elements of float64, float32, int32, int64 and uint8. With values to move they always are.
+"""
+_LEAST_COUNTED = {8: 1 << 13, 16: 1 << 15}
+"""By their bits, integers of a line from which the kernel counts faster than NumPy."""
+_LEAST_FOR_JAX, _LEAST_INTEGERS_FOR_JAX = 1024, 2048
+"""The same for programs of JAX, of integers alone and of anything else."""
+
+
 def slower(xp: Namespace, call: Sorting) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return _cpu.slower(xp, math.prod(call.keys.shape))
+    elements, bits = math.prod(call.keys.shape), dtype_bits(call.keys.dtype)
+    integers = dtype_kind(call.keys.dtype) != "float" and call.keys_alone
+    if library(xp) == "jax":
+        return _cpu.slower(xp, elements, _LEAST_INTEGERS_FOR_JAX if integers else _LEAST_FOR_JAX)
+    if integers and bits <= 16 and call.keys.shape[call.axis] < _LEAST_COUNTED[bits]:
+        return f"NumPy counts keys of {bits} bits in less time where they are few"
+    least = _LEAST_INTEGERS if integers else _LEAST_ALONE if call.keys_alone else _LEAST_INDICES
+    if elements < least and not call.values:
+        return f"NumPy sorts fewer than {least} elements in less time than a kernel is called in"
+    return None
 
 
 def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
