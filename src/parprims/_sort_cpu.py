@@ -241,7 +241,9 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
     if kind.alone and n >= _COUNTED.get(kind.bits, n + 1):
         launches = [_cpu.Launch("count_lines", lines, -(-_LEAST // n))]
-    elif n >= _LONG and kind.bits > 8:  # bytes have one digit
+    elif kind.bits == 8 and n >= _COUNTED[8]:
+        launches = [_cpu.Launch("place_lines", lines, -(-_LEAST // n))]
+    elif n >= _LONG:
         least = -(-_LEAST * _BUCKETS // n)
         launches = [
             *(_cpu.Launch(f"{name}_blocks", lines * blocks) for name in ("survey", "count")),
