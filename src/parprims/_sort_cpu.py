@@ -239,10 +239,8 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
         *(number for one in views for number in one.numbers),
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
-    if kind.alone and n >= _COUNTED.get(kind.bits, n + 1):
-        launches = [_cpu.Launch("count_lines", lines, -(-_LEAST // n))]
-    elif kind.bits == 8 and n >= _COUNTED[8]:
-        launches = [_cpu.Launch("place_lines", lines, -(-_LEAST // n))]
+    if n >= _COUNTED.get(kind.bits, n + 1) and (kind.alone or kind.bits == 8):
+        launches = [_cpu.Launch("count_lines" if kind.alone else "place_lines", lines, -(-_LEAST // n))]
     elif n >= _LONG:
         least = -(-_LEAST * _BUCKETS // n)
         launches = [
