@@ -52,7 +52,7 @@ def keys(rng, shape, dtype):
 
 
 def order(x, axis, descending):
-    """Return the stable indices by NumPy's stable sort, whose order is ours: equals keep their order if flipped twice."""
+    """Return the stable indices by NumPy's stable sort, whose order is ours. Flipped twice, equals keep their order."""
     x = x.astype(np.float32) if x.dtype.name == "bfloat16" else x
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
@@ -142,7 +142,7 @@ def test_values_of_every_dtype(rng, dtype):
             check(keys(rng, (n,), key), values=(random(rng, (n,), dtype), np.arange(n)))
 
 
-def test_strange_values_are_refused(rng):
+def test_strange_values_are_refused():
     values = np.zeros(3, dtype=[("a", "i4"), ("b", "f8")])
     with pytest.raises((parprims.MethodRefused, TypeError), match=r"does not move values of dtype|values\[0\]"):
         parprims.sort_by_key(np.arange(3), values, method="kernel")

@@ -104,11 +104,12 @@ def histogram(
     Work and depth: one search of the edges for each element, then a sort of the bins' numbers (array). Kernel: one
     launch that reads every element once, and one before it that finds the range where none is given.
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
-    most n additions by kernel (n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
+    most n additions by kernel (by CUDA n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
     Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
     Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
     Reproducibility: the same input gives the same bits by kernel and array; by native too, but for weights on a GPU.
-    Methods: kernel (CUDA arrays), native (NumPy, CuPy, PyTorch and JAX), array. Derivatives: none.
+    Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
+    Derivatives: none.
     Memory, reference and more: docs/histogram.md.
 
     Examples

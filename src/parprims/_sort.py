@@ -64,11 +64,12 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     Notes
     -----
     Work and depth: w / 8 passes over keys of w bits (kernel), w / 4 in O(log n) steps each (array).
-    Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB; array 110 bytes for every element.
+    Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB, on a CPU two of keys and indices;
+    array 110 bytes for every element.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
-    Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
-    another), array.
+    Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (the library's own sort, of integer keys in our order
+    where its own order is another), array.
     Derivatives: of keys and values on PyTorch and JAX, by every method. Indices have none.
     Reference and more: docs/sort.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 

@@ -279,7 +279,8 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
 _LEAST_ALONE, _LEAST_INTEGERS, _LEAST_INDICES = 512, 1024, 128
 """Elements from which kernels are faster than NumPy's sorts: of floats, of integers, and those that find indices.
 
-Measured on 2 cores for 32 to 10^6 elements of float64, float32, int32, int64 and uint8. With values to move they always are.
+Measured on 2 cores for 32 to 10^6 elements of float64, float32, int32, int64 and uint8. With values to move they always
+are.
 """
 _LEAST_COUNTED = {8: 1 << 13, 16: 1 << 15}
 """By their bits, integers of a line from which the kernel counts faster than NumPy."""
