@@ -219,5 +219,8 @@ def test_auto_takes_the_faster(rng):
             function(random(rng, (n,), dtype))
         assert [one.method for one in told] == [expected], (function.__name__, dtype, n)
     with parprims.explain() as told:
+        parprims.sort(random(rng, (300, 100), "float32"), axis=1)
+    assert told[0].method == "native"
+    with parprims.explain() as told:
         parprims.sort_by_key(np.arange(3), np.arange(3))
     assert told[0].method == "kernel"

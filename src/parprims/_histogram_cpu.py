@@ -29,7 +29,7 @@ _ENDS = 6
 
 
 def _texts(x: str, edge: str, working: str, given: str | None, weight: str | None) -> tuple[str, ...]:
-    """Return the functions that the loops call, for these dtypes, the last two those of edges and weights that are given."""
+    """Return the functions that the loops call, the last two dtypes being those of given edges and weights."""
     text, language = _cpu.text, _cpu.NUMBA
     element = language.cast(loaded(x, "load(inputs[0], i)"), x, edge)
     number = _cpu.register_type(edge)
