@@ -30,7 +30,7 @@ def cut(monkeypatch):
 
 
 def check(x, *arguments, weights=None, **options):
-    """Hold counts against a search of the edges that come back, sums against those in order within what is documented."""
+    """Hold counts against a search of the edges that come back, sums against those in order to the bound documented."""
     before = [one.copy() for one in (x, weights) if one is not None]
     counts, edges = parprims.histogram(x, *arguments, weights=weights, method="kernel", **options)
     flat, last = x.reshape(-1).astype(edges.dtype), len(edges) - 1
