@@ -211,8 +211,8 @@ def test_auto_takes_the_faster(rng):
         (parprims.sort, "int32", 800): "native",
         (parprims.sort, "uint8", 2000): "native",
         (parprims.sort, "uint8", 20_000): "kernel",
-        (parprims.argsort, "int64", 50): "native",
-        (parprims.argsort, "int64", 500): "kernel",
+        (parprims.argsort, "int64", 500): "native",
+        (parprims.argsort, "int64", 1000): "kernel",
     }
     for (function, dtype, n), expected in calls.items():
         with parprims.explain() as told:

@@ -276,7 +276,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     return _cpu.refusal(xp, call.arrays)
 
 
-_LEAST_ALONE, _LEAST_INTEGERS, _LEAST_INDICES = 512, 1024, 128
+_LEAST_ALONE, _LEAST_INTEGERS, _LEAST_INDICES = 512, 1024, 512
 """Lengths of lines of floats and of integers alone from which kernels are faster than NumPy, which sorts short ones by
 networks; and elements from which they find indices faster.
 
