@@ -299,13 +299,8 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
     if integers and bits <= 16 and n < _LEAST_COUNTED[bits]:
         return f"NumPy counts keys of {bits} bits in less time where they are few"
     least = _LEAST_INTEGERS if integers else _LEAST_ALONE
-    if call.keys_alone and n < least:
-        return f"NumPy sorts lines of fewer than {least} elements in less time"
-    if not call.values and elements < _LEAST_INDICES:
-        return (
-            f"NumPy finds the indices of fewer than {_LEAST_INDICES} elements in less time than a kernel is called in"
-        )
-    return None
+    few = n < least if call.keys_alone else elements < _LEAST_INDICES and not call.values
+    return "NumPy sorts so few elements in less time" if few else None
 
 
 def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
