@@ -273,7 +273,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     for x in call.values:
         if dtype_name(x.dtype) not in C_TYPES:
             return f"the kernel does not move values of dtype {dtype_name(x.dtype)}"
-    return _cpu.refusal(xp, call.arrays)
+    return _cpu.refusal(xp, call.arrays, differentiable=True)  # `_derivatives.sorting` adds the derivative
 
 
 _LEAST_ALONE, _LEAST_INTEGERS, _LEAST_INDICES = 512, 1024, 512
@@ -281,7 +281,7 @@ _LEAST_ALONE, _LEAST_INTEGERS, _LEAST_INDICES = 512, 1024, 512
 networks; and elements from which they find indices faster.
 
 Measured on 2 cores for 32 to 10^6 elements of float64, float32, int32, int64 and uint8, and for lines of 10 to 16384
-along every axis. Where values move kernels are always faster.
+along every axis. Where NumPy's values move kernels are always faster.
 """
 _LEAST_COUNTED = {8: 1 << 13, 16: 1 << 15}
 """By their bits, integers of a line from which the kernel counts faster than NumPy."""
@@ -299,7 +299,8 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
     if integers and bits <= 16 and n < _LEAST_COUNTED[bits]:
         return f"NumPy counts keys of {bits} bits in less time where they are few"
     least = _LEAST_INTEGERS if integers else _LEAST_ALONE
-    few = n < least if call.keys_alone else elements < _LEAST_INDICES and not call.values
+    # With PyTorch a derivative's call moves indices as values: it is to take the way of the call without one.
+    few = n < least if call.keys_alone else elements < _LEAST_INDICES and (not call.values or library(xp) == "torch")
     return "NumPy sorts so few elements in less time" if few else None
 
 
