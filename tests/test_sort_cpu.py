@@ -224,3 +224,27 @@ def test_auto_takes_the_faster(rng):
     with parprims.explain() as told:
         parprims.sort_by_key(np.arange(3), np.arange(3))
     assert told[0].method == "kernel"
+
+
+@pytest.mark.parametrize("n", [30, 2000])
+def test_derivatives_on_pytorch(rng, n):
+    """Of keys and values, of first and second order, as by the array form; by name and by auto."""
+    torch = pytest.importorskip("torch")
+    x, y = (torch.from_numpy(rng.integers(0, 9, (3, n)).astype(np.float64)) for _ in range(2))
+
+    def derivatives(method):
+        keys, values = (one.clone().requires_grad_(True) for one in (x, y))
+        with parprims.explain() as told:
+            one = parprims.sort(keys, descending=True, method=method)
+            two, moved = parprims.sort_by_key(keys, values, axis=0, method=method)
+        weights = torch.arange(3.0 * n).reshape(3, n)
+        total = (one**3 * weights).sum() + (two * moved**2 * weights).sum()
+        first = torch.autograd.grad(total, (keys, values), create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), (keys, values))
+        return [call.method for call in told], (first, second)
+
+    methods, found = derivatives("kernel")
+    assert methods == ["kernel", "kernel"]
+    expected = derivatives("array")[1]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(derivatives("auto")[1], expected, rtol=1e-12, atol=0)
