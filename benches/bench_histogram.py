@@ -7,7 +7,9 @@ import functools
 import numpy as np
 
 import parprims
+from benches import by_numba
 from benches.cases import Case, Problem, Scale, library
+from benches.one_thread import on_one_thread
 from benches.problems import PIECE, cores, drawn
 
 
@@ -52,7 +54,15 @@ def peers(bins):
             return torch.bincount((x * bins).to(torch.int32), weights[0], bins).to(x.dtype)
         return torch.histc(x, bins, 0.0, 1.0).to(torch.int64)
 
-    return library(by_library, torch=by_torch, jax=lambda jnp, *xs: by_library(jnp, *xs).astype(xs[-1].dtype))
+    def by_loop(_, x, *weights):
+        if weights:
+            return by_numba.weighted_histogram(x, *weights, 0.0, 1.0, bins)
+        return by_numba.histogram(x, 0.0, 1.0, bins)
+
+    def by_jax(jnp, *arrays):
+        return by_library(jnp, *arrays).astype(arrays[-1].dtype)
+
+    return {**library(by_library, torch=by_torch, jax=by_jax), "numba": by_loop}
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -68,8 +78,12 @@ def cases(scale: Scale) -> list[Case]:
     add("call, 2^10", problem, 256, 2**10, whole_call=True)
     for k in scale.pick((12,), (14, 20), (16, 20, 26)):
         add(f"256 bins, 2^{k}", problem, 256, 2**k)
+    if not scale.gpu:
+        found.append(on_one_thread(found[-1]))
     k = scale.pick(12, 20, 26)
     add(f"65536 bins, 2^{k}", problem, 65536, 2**k)
     add(f"256 bins all equal, 2^{k}", problem, 256, 2**k, equal=True)
     add(f"256 bins with weights, 2^{k}", weighted_problem, 256, 2**k)
+    if not scale.gpu:
+        found.append(on_one_thread(found[-1]))
     return found

@@ -7,7 +7,9 @@ import functools
 import numpy as np
 
 import parprims
+from benches import by_numba
 from benches.cases import Case, Problem, Scale, library
+from benches.one_thread import on_one_thread
 from benches.problems import PIECE, cores, drawn
 
 
@@ -132,13 +134,17 @@ def by_cuda_compute(_, *arrays):
 
 SORT = {
     **library(lambda xp, x: xp.sort(x), torch=lambda torch, x: torch.sort(x)[0]),
+    "numba": lambda _, x: by_numba.sort(x),
     "cuda.compute": by_cuda_compute,
 }
-ARGSORT = library(
-    lambda xp, x: xp.argsort(x, kind="stable"),
-    torch=lambda torch, x: torch.sort(x, stable=True)[1],
-    jax=lambda jnp, x: jnp.argsort(x, stable=True),
-)
+ARGSORT = {
+    **library(
+        lambda xp, x: xp.argsort(x, kind="stable"),
+        torch=lambda torch, x: torch.sort(x, stable=True)[1],
+        jax=lambda jnp, x: jnp.argsort(x, stable=True),
+    ),
+    "numba": lambda _, x: by_numba.argsort(x),
+}
 
 
 def by_argsort(xp, x, values):
@@ -159,6 +165,7 @@ def by_jax_sort(_, x, values):
 
 SORT_BY_KEY = {
     **library(by_argsort, torch=by_torch_sort, jax=by_jax_sort),
+    "numba": lambda _, x, values: by_numba.sort_by_key(x, values),
     "cuda.compute": by_cuda_compute,
 }
 
@@ -202,7 +209,8 @@ def cases(scale: Scale) -> list[Case]:
     for dtype in ("uint8", "int32", "uint64", "float32", "float64"):
         add(parprims.sort, f"sort, 2^{k}", sort_problem, SORT, 2**k, dtype)
     add(parprims.sort, f"sort below 2^24, 2^{k}", sort_problem, SORT, 2**k, "int64", below=2**24)
-    peers = {name: call for name, call in SORT.items() if name != "cuda.compute"}  # which sorts one array only
+    # These sort one array only.
+    peers = {name: call for name, call in SORT.items() if name not in ("cuda.compute", "numba")}
     for rows in (
         scale.pick((16, 1024), (256, 1024), (65536, 1024)),
         scale.pick((4, 6000), (16, 6000), (8192, 6000)),
@@ -218,6 +226,17 @@ def cases(scale: Scale) -> list[Case]:
     for k in scale.pick((12,), (14, 18), (16, 20, 24)):
         for dtype in ("int32", "uint32"):
             add(parprims.sort_by_key, f"key and value, 2^{k}", by_key_problem, SORT_BY_KEY, 2**k, dtype)
+    if not scale.gpu:
+        k = scale.pick(12, 22, 22)
+        for dtype in ("int32", "float64"):
+            for function, make, of in (
+                (parprims.sort, sort_problem, SORT),
+                (parprims.argsort, argsort_problem, ARGSORT),
+            ):
+                add(function, f"{function.__name__} {dtype}, 2^{k}", make, of, 2**k, dtype)
+                found.append(on_one_thread(found[-1]))
+        add(parprims.sort_by_key, f"key and value of 64 bits, 2^{k}", by_key_problem, SORT_BY_KEY, 2**k, "int64")
+        found.append(on_one_thread(found[-1]))
     if scale.gpu and not scale.quick:
         for dtype in ("int32", "uint32"):
             add(parprims.sort_by_key, "key and value, 2^28", related_problem, SORT_BY_KEY, 2**28, dtype)

@@ -122,6 +122,39 @@ def affine(a, b):
     return _loops().affine(a, b)
 
 
+def sort(x):
+    """Sort by digits of 8 bits, the least significant first, of which those that all keys agree in are left out."""
+    keys = _ordered(x)
+    _loops().radix_sort(keys, np.empty_like(keys))
+    if x.dtype.kind == "u":
+        return keys
+    sign = keys.dtype.type(1 << (8 * keys.itemsize - 1))
+    if x.dtype.kind == "f":
+        return np.where(keys >= sign, keys ^ sign, ~keys).view(x.dtype)
+    return (keys ^ sign).view(x.dtype)
+
+
+def argsort(x):
+    """Sort keys and indices of 32 bits in the same way."""
+    keys, order = _ordered(x), np.arange(len(x), dtype=np.uint32)
+    order = _loops().radix_argsort(keys, np.empty_like(keys), order, np.empty_like(order))
+    return order.astype(np.int64)
+
+
+def sort_by_key(x, values):
+    order = argsort(x)
+    return x[order], values[order]
+
+
+def _ordered(x):
+    """Return a copy as unsigned integers of the same order, NaN and -0 left aside."""
+    keys = x.view(f"u{x.itemsize}")
+    sign = keys.dtype.type(1 << (8 * x.itemsize - 1))
+    if x.dtype.kind == "f":
+        return np.where(keys >= sign, ~keys, keys | sign)
+    return keys ^ sign if x.dtype.kind == "i" else keys.copy()
+
+
 def histogram(x, low, high, bins):
     counts = np.zeros(bins, np.int64)
     _loops().histogram(x, low, high, counts)

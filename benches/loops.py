@@ -206,6 +206,47 @@ def log_sums(x, out):
 
 
 @loop
+def radix_sort(keys, other):
+    """Sort keys in place."""
+    width = 8 * keys.itemsize
+    counts = np.zeros((width // 8, 256), np.int64)
+    for i in range(len(keys)):
+        for digit in range(width // 8):
+            counts[digit, (keys[i] >> (8 * digit)) & 255] += 1
+    source, target = keys, other
+    for digit in range(width // 8):
+        if counts[digit].max() < len(keys):
+            places = np.cumsum(counts[digit]) - counts[digit]
+            for i in range(len(keys)):
+                value = (source[i] >> (8 * digit)) & 255
+                target[places[value]] = source[i]
+                places[value] += 1
+            source, target = target, source
+    if source is not keys:
+        keys[:] = source
+
+
+@loop
+def radix_argsort(keys, other, order, other_order):
+    """Sort keys and what moves with them; return where the latter are then."""
+    width = 8 * keys.itemsize
+    counts = np.zeros((width // 8, 256), np.int64)
+    for i in range(len(keys)):
+        for digit in range(width // 8):
+            counts[digit, (keys[i] >> (8 * digit)) & 255] += 1
+    for digit in range(width // 8):
+        if counts[digit].max() < len(keys):
+            places = np.cumsum(counts[digit]) - counts[digit]
+            for i in range(len(keys)):
+                value = (keys[i] >> (8 * digit)) & 255
+                place = places[value]
+                other[place], other_order[place] = keys[i], order[i]
+                places[value] += 1
+            keys, other, order, other_order = other, keys, other_order, order
+    return order
+
+
+@loop
 def histogram(x, low, high, counts):
     bins = len(counts)
     scale = bins / (high - low)

@@ -110,6 +110,17 @@ PROMISES: tuple[Promise, ...] = (
         "the same input gives the same bits on the same machine, run after run",
     ),
     Promise(
+        "The kernels for CPUs give the same bits by any number of threads.",
+        (
+            "tests/test_cpu.py::test_the_number_of_threads_changes_no_bits",
+            "tests/test_matmul_cpu.py::test_the_number_of_threads_changes_no_bits",
+            "tests/test_sort_cpu.py::test_the_number_of_threads_changes_no_bits",
+            "tests/test_histogram_cpu.py::test_the_number_of_threads_changes_no_bits",
+        ),
+        "docs/histogram.md",
+        "the bits of sums do not depend on the number of threads",
+    ),
+    Promise(
         "Bad input raises ValueError, TypeError or IndexError, before any launch, and names the argument.",
         (
             _CONTRACT + "test_unknown_method_named",

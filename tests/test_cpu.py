@@ -95,7 +95,7 @@ def test_one_function_of_both_kinds_of_floats(name):
     """A function of float32 and of float64 in one kernel, which Numba's log2 does not allow."""
     narrow = np.array([0.5, 2, 3], np.float32)
 
-    def combine(earlier, later):
+    def combine(_, later):
         where = NAMESPACE if hasattr(later[0], "_lines") else np
         function = getattr(where, name if where is NAMESPACE else {"pow": "power"}.get(name, name))
         return tuple(function(*(x, x)[: 1 + (name in BINARY)]) for x in later)

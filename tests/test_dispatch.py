@@ -12,7 +12,6 @@ import parprims
 from parprims._dispatch import Checked, Method, Methods, directly
 
 X = np.array([3.0, 1.0, 2.0])
-NO_GPU = "the arrays are not on a CUDA device"
 NUMBA = importlib.util.find_spec("numba") is not None
 
 
@@ -162,7 +161,9 @@ class TestMethods:
     def test_in_the_order_of_auto(self):
         found = parprims.methods(parprims.sort, X)
         assert list(found) == ["kernel", "native", "array"]
-        assert found == {"kernel": NO_GPU, "native": None, "array": None}
+        reason = "numpy sorts so few elements" if NUMBA else "the arrays are not on a CUDA device, and Numba"
+        assert found.pop("kernel").startswith(reason)
+        assert found == {"native": None, "array": None}
 
     def test_tells_of_slower_ones(self):
         methods = toy(first=("no", "slow here"), second=(None, "slow here"))

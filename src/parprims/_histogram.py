@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda
+from parprims import _cuda, _histogram_cpu
 from parprims._arrays import (
     Array,
     Namespace,
@@ -42,6 +42,7 @@ from parprims._dispatch import (
     recalled,
     unwatched,
 )
+from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
@@ -103,11 +104,12 @@ def histogram(
     Work and depth: one search of the edges for each element, then a sort of the bins' numbers (array). Kernel: one
     launch that reads every element once, and one before it that finds the range where none is given.
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
-    most n additions by kernel (n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
+    most n additions by kernel (by CUDA n / 2112 + 264 + 8 if elements are many), 4 log2 n by array.
     Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
     Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
     Reproducibility: the same input gives the same bits by kernel and array; by native too, but for weights on a GPU.
-    Methods: kernel (CUDA arrays), native (NumPy, CuPy, PyTorch and JAX), array. Derivatives: none.
+    Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
+    Derivatives: none.
     Memory, reference and more: docs/histogram.md.
 
     Examples
@@ -550,6 +552,15 @@ def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]
     return counted
 
 
+def _prepare_cpu(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
+    """Return what computes the counts and the edges by kernels for CPUs."""
+    if 0 in h.arrays[0].shape:
+        nothing: Callable[..., tuple[Array, Array]] = directly(_array)(xp, h)
+        return nothing
+    run, bare = _histogram_cpu.prepare(xp, h), h.on(*(None,) * len(h.arrays))
+    return lambda *arrays: _finish(xp, bare, *run(*arrays))
+
+
 def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
     """Return a function that launches the kernels on elements, edges or ends if they are arrays, and weights.
 
@@ -605,7 +616,9 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
 
 _METHODS = Methods(
     "histogram",
-    kernel=Method(_prepare, _kernel_refusal),
+    kernel=by_device(
+        Method(_prepare, _kernel_refusal), Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower)
+    ),
     native=Method(directly(_native), _native_refusal),
     array=Method(directly(_array), _array_refusal),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from parprims import _derivatives, _sort_kernel, _sort_native
+from parprims import _derivatives, _sort_cpu, _sort_kernel, _sort_native
 from parprims._arrays import (
     Array,
     Namespace,
@@ -19,6 +19,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
+from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
@@ -63,11 +64,12 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     Notes
     -----
     Work and depth: w / 8 passes over keys of w bits (kernel), w / 4 in O(log n) steps each (array).
-    Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB; array 110 bytes for every element.
+    Memory besides the result: kernel one more copy of keys and values, 5 % and 1 MB, on a CPU two of keys and indices;
+    array 110 bytes for every element.
     Error: none, elements are moved as they are; JAX may change the payload of a bfloat16 NaN on the way.
     Reproducibility: the same input gives the same bits if stable; by array and kernel, which are stable, always.
-    Methods: kernel (CUDA arrays), native (the library's own sort, of integer keys in our order where its own order is
-    another), array.
+    Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (the library's own sort, of integer keys in our order
+    where its own order is another), array.
     Derivatives: of keys and values on PyTorch and JAX, by every method. Indices have none.
     Reference and more: docs/sort.md; CUDA graphs, several devices, torch.compile: docs/libraries.md.
 
@@ -307,7 +309,10 @@ def _arange(xp: Namespace, n: int, dtype: Any, like: Array) -> Array:
 _METHODS = {
     primitive: Methods(
         primitive,
-        kernel=Method(_sort_kernel.prepare, _sort_kernel.refusal),
+        kernel=by_device(
+            Method(_sort_kernel.prepare, _sort_kernel.refusal),
+            Method(_sort_cpu.prepare, _sort_cpu.refusal, _sort_cpu.slower),
+        ),
         native=Method(_sort_native.prepare, _sort_native.refusal),
         array=Method(directly(_array), _array_refusal),
     )

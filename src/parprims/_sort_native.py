@@ -47,7 +47,11 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
         if call.stable and not counts_digits and keys.size >= _PAIRED and keys.shape[axis] < 2**31:
             argsort = functools.partial(_stable_order, xp, axis=axis, descending=call.descending)
             return _by_indices(xp, call, is_ours=True, stable=True, argsort=argsort)
-        return _by_indices(xp, call, is_ours, stable=call.stable or counts_digits)
+        stable = call.stable or counts_digits
+        if is_ours and not call.keyed and not call.descending:
+            by: Any = "stable" if stable else "quicksort"
+            return lambda x: (np.argsort(x, axis, by),)
+        return _by_indices(xp, call, is_ours, stable=stable)
     if is_float and keys.size >= _SEARCHED:
         return _in_direction(xp, call, lambda x: _floats_in_numpy(xp, x, axis))
     stable = is_float or counts_digits
