@@ -72,9 +72,8 @@ def example(run: common.Run) -> None:
 
     if run.cuda and importlib.util.find_spec("cupy"):
         launches(run, n, x, y)
-    if not run.cuda:
-        with common.raises(run, "B1 kernel on a CPU", parprims.MethodRefused):
-            parprims.sort(a, method="kernel")
+    with common.raises(run, "B1 method that does not serve", parprims.MethodRefused):
+        parprims.matmul(a[None, :1], b[:1, None], add="minimum", multiply="add", method="native")
     with common.raises(run, "B1 tile of no width", ValueError):
         parprims.matmul(a[None, :1], b[:1, None], tile=0)
     with common.raises(run, "B1 axis that is not there", IndexError):

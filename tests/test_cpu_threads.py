@@ -218,8 +218,9 @@ def most_at_once(callers, limit, monkeypatch):
 
 
 def test_callers_share_the_limit(monkeypatch):
-    assert most_at_once(1, 4, monkeypatch) == 4
-    assert most_at_once(5, 4, monkeypatch) == 5
+    for callers, most in ((1, 4), (5, 5)):
+        # On a busy machine not all come in time at once: the greatest number of several rounds is the limit.
+        assert max(most_at_once(callers, 4, monkeypatch) for _ in range(5)) == most
     assert threads._active == 0
 
 

@@ -567,6 +567,7 @@ class TestRefusals:
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
+sys.modules["numba"] = None  # without which no kernel serves
 import cupy, numpy as np, parprims
 try:
     cupy.cuda.runtime.getDeviceCount()

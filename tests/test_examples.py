@@ -80,8 +80,6 @@ def test_every_example_is_listed_and_short(load):
 def test_example_passes(name, backend, load, capsys, tmp_path):
     if backend.name == "array-api-strict":
         pytest.skip("the examples are for libraries that people compute with")
-    if backend.name == "emulated" and name == "device_facts":
-        pytest.skip("it asks that kernels refuse NumPy's arrays, which the emulator takes")
     library, _, place = backend.name.partition("-")
     options = ["--device", place or "cpu"] if library in ("torch", "jax") else []
     library = "numpy" if backend.name == "emulated" else library
