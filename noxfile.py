@@ -43,7 +43,7 @@ def tests(session: nox.Session, backend: str) -> None:
 def fuzz(session: nox.Session) -> None:
     """Make 20 000 random calls, valid and hostile, of every function on every backend; options follow tests.fuzz."""
     if not shutil.which("nvidia-smi"):
-        session.install("-e", ".[jax]", *_group("test"), *_group("torch-cpu"))
+        session.install("-e", ".[jax,cpu]", *_group("test"), *_group("torch-cpu"))
     session.run("python", "-m", "tests.fuzz", "--calls", "20000", *session.posargs)
 
 
@@ -82,7 +82,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def kernels(session: nox.Session) -> None:
-    """Compile every CUDA kernel the library can ask for, for every architecture, without a GPU."""
+    """Compile every CUDA kernel that is not on record yet, for every architecture, without a GPU."""
     session.install("-e", ".", *_group("kernels"))
     session.run("python", "-m", "tests.compile_kernels", *session.posargs)
 
