@@ -12,9 +12,10 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import bench_reduce, records, tune, tune_cpu
+from benches import bench_reduce, records, tune
 from benches.cases import Case, Problem, Scale
 from benches.clock import Contender
+from examples import backends
 from parprims import _cuda, _histogram, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
 from parprims._cuda import memory, xla
 
@@ -169,7 +170,8 @@ def test_search(monkeypatch, tmp_path, capsys):
         tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("rounds", "threads", "blocks"))
     )
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(tune_cpu, "PRIMITIVES", ())  # as on a GPU
+    on_gpu = dataclasses.replace(backends.make("numpy"), cuda=True)
+    monkeypatch.setattr(command, "present_backends", lambda _: [on_gpu])
     monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
     monkeypatch.setattr(_cuda, "multiprocessors", lambda *_: 66)
     assert command.main(["--tune", "reduce", "--quick", "--backend", "numpy"]) == 0
