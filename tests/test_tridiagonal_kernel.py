@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _tridiagonal, _tridiagonal_kernel, solve_tridiagonal
+from parprims import _cpu, _cuda, _tridiagonal, _tridiagonal_kernel, solve_tridiagonal
 from parprims._cuda import xla
 from parprims._layout import row_major
 from parprims._tridiagonal_batch import TUNING, Problem, fits_block
@@ -623,6 +623,7 @@ def test_jax_plumbing(monkeypatch, axis):
 
 
 def _check_jax_plumbing(jax, monkeypatch, axis):
+    monkeypatch.setattr(_cpu, "on_cpu", lambda *_: False)
     monkeypatch.setattr(_cuda, "refusal", lambda *_: None)
     monkeypatch.setattr(_cuda, "layout", lambda _, x: (row_major(x.shape), 0))
     monkeypatch.setattr(_cuda, "capability", lambda *_: 90)
