@@ -180,6 +180,8 @@ def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str |
             for kind, make in kinds(primitive):
                 if backend.name == "jax" and "," in kind:
                     continue  # what JAX has a routine for is part of a program
+                if backend.name == "torch" and kind.startswith("map"):
+                    continue  # which has the kind of its operator there
                 seconds = measured(backend, kind, make, sizes, scale.pick(0.01, 0.03, 0.03))
                 if len(seconds) < 2:
                     continue

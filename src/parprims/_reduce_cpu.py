@@ -160,7 +160,9 @@ def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
-    name = "dot" if r.fn is conjugate_product else "map" if r.fn not in (None, *OWN_MAPS) else r.op.name
+    # To the nodes of torch.compile elements come mapped: a call is to take the way of its node.
+    mapped = r.fn not in (None, *OWN_MAPS) and library(xp) != "torch"
+    name = "dot" if r.fn is conjugate_product else "map" if mapped else r.op.name
     name = _FAMILIES.get(name, name)
     whole = " of integers" if dtype_kind(r.arrays[0].dtype) in ("int", "uint") and name != "logical_and" else ""
     several = "" if math.prod(r.result_shape) > 1 else "single "
@@ -238,14 +240,6 @@ CROSSOVERS = _cpu.Crossovers(
             "dot of integers, single line": 4096,
             "dot of integers, narrow": 4096,
             "dot of integers, columns": 262144,
-            "map, line": 1048576,
-            "map, single line": 1048576,
-            "map, narrow": 1048576,
-            "map, columns": 1048576,
-            "map of integers, line": 65536,
-            "map of integers, single line": 262144,
-            "map of integers, narrow": 262144,
-            "map of integers, columns": 262144,
         },
     },
 )
