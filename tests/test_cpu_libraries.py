@@ -183,16 +183,16 @@ DIFFERENTIABLE = {
 }
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_derivatives_by_the_kernel(torch, name):
-    """They are those of the array form, of first and second order, where one array or both want one."""
-    function = DIFFERENTIABLE[name]
-    given = [torch.from_numpy(values((3, 4), "float64") + at) for at in range(2)]
+def check_derivatives(torch, function, shape):
+    """Assert that derivatives by kernel are those by array, of both orders, where one array or both want one."""
+    given = [torch.from_numpy(values(shape, "float64") + at) for at in range(2)]
 
     def derivatives(method, wanted):
         a, b = (x.clone().requires_grad_(one) for x, one in zip(given, wanted, strict=True))
         leaves = [x for x in (a, b) if x.requires_grad]
-        y = torch.sin(function(a, b, method=method)).sum()
+        with parprims.explain() as calls:
+            y = torch.sin(function(a, b, method=method)).sum()
+        assert [one.method for one in calls] == [method]
         first = torch.autograd.grad(y, leaves, create_graph=True, materialize_grads=True)
         total = sum((one * one).sum() for one in first)
         second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
@@ -200,6 +200,11 @@ def test_derivatives_by_the_kernel(torch, name):
 
     for wanted in ((True, True), (True, False)):
         torch.testing.assert_close(derivatives("kernel", wanted), derivatives("array", wanted))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_derivatives_by_the_kernel(torch, name):
+    check_derivatives(torch, DIFFERENTIABLE[name], (3, 4))
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor")  # of torch.jit.trace, for lengths are tensors there

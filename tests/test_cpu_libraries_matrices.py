@@ -8,7 +8,7 @@ import pytest
 import parprims
 from parprims import matmul, solve_tridiagonal
 from tests import test_cpu_libraries
-from tests.test_cpu_libraries import values
+from tests.test_cpu_libraries import check_derivatives, values
 
 pytest.importorskip("numba")
 
@@ -179,23 +179,7 @@ DIFFERENTIABLE = {
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_derivatives_by_the_kernel(torch, name):
-    """They are those of the array form, of first and second order, where one array or both want one."""
-    function = DIFFERENTIABLE[name]
-    given = [torch.from_numpy(values((4, 5), "float64") + at) for at in range(2)]
-
-    def derivatives(method, wanted):
-        a, b = (x.clone().requires_grad_(one) for x, one in zip(given, wanted, strict=True))
-        leaves = [x for x in (a, b) if x.requires_grad]
-        with parprims.explain() as calls:
-            y = torch.sin(function(a, b, method=method)).sum()
-        assert [one.method for one in calls] == [method]
-        first = torch.autograd.grad(y, leaves, create_graph=True, materialize_grads=True)
-        total = sum((one * one).sum() for one in first)
-        second = torch.autograd.grad(total, leaves, materialize_grads=True) if total.requires_grad else ()
-        return y, first, second
-
-    for wanted in ((True, True), (True, False)):
-        torch.testing.assert_close(derivatives("kernel", wanted), derivatives("array", wanted))
+    check_derivatives(torch, DIFFERENTIABLE[name], (4, 5))
 
 
 def functions(**options):

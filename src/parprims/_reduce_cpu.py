@@ -161,7 +161,7 @@ def kind(xp: Namespace, r: Reduction) -> str:
     if native_refusal(xp, r) is not None:
         return "operator"
     # To the nodes of torch.compile elements come mapped: a call is to take the way of its node.
-    mapped = r.fn not in (None, *OWN_MAPS) and library(xp) != "torch"
+    mapped = r.fn not in OWN_MAPS and library(xp) != "torch"
     name = "dot" if r.fn is conjugate_product else "map" if mapped else r.op.name
     name = _FAMILIES.get(name, name)
     whole = " of integers" if dtype_kind(r.arrays[0].dtype) in ("int", "uint") and name != "logical_and" else ""

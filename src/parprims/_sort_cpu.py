@@ -276,13 +276,11 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     return _cpu.refusal(xp, call.arrays, differentiable=True)  # `_derivatives.sorting` adds the derivative
 
 
-_OF_NUMPY = {"floats": 512, "integers": 1024, "8 bits": 1 << 13, "16 bits": 1 << 15, "indices": 512, "values": 512}
-_OF_JAX = {
-    **dict.fromkeys(("floats", "indices", "values"), 1024),
-    **dict.fromkeys(("integers", "8 bits", "16 bits"), 2048),
-}
-CROSSOVERS = _cpu.Crossovers(record="", least={"numpy": _OF_NUMPY, "torch": _OF_NUMPY, "jax": _OF_JAX})
-"""Lengths of lines of keys alone, and elements of other calls and of JAX's, from which kernels are faster.
+_OF_NUMPY = {"floats": 512, "integers": 1024, "8 bits": 1 << 13, "16 bits": 1 << 15, "indices": 0, "values": 0}
+CROSSOVERS = _cpu.Crossovers(
+    record="", least={"numpy": _OF_NUMPY, "torch": _OF_NUMPY, "jax": dict.fromkeys(_OF_NUMPY, 0)}
+)
+"""Lengths of lines of keys alone from which kernels are faster, where there are `_FEW` elements or more.
 
 Measured on 2 cores for 32 to 10^6 elements of float64, float32, int32, int64 and uint8, and for lines of 10 to 16384
 along every axis. NumPy sorts short lines by networks, and counts narrow integers.
