@@ -15,6 +15,10 @@ X = np.array([3.0, 1.0, 2.0])
 NUMBA = importlib.util.find_spec("numba") is not None
 
 
+def sums_of_both(earlier, later):
+    return earlier[0] + later[0], earlier[1] + later[1]
+
+
 def method(run, refusal=None, slower=None):
     """Return a method given functions of the call's only argument."""
     reasons = [reason and (lambda _, call, reason=reason: reason(*call.arrays)) for reason in (refusal, slower)]
@@ -201,6 +205,42 @@ class TestRemembered:
             assert parprims.sum(x, axis=(0, 1)) == 6
             with pytest.raises(TypeError, match="axis"):
                 parprims.sum(x, axis=(False, True))
+
+    def test_numbers_are_those_of_the_call(self, backend):
+        """A call is found again by the type of a number alone, and goes on with its value, which is checked."""
+        b = backend.asarray(np.arange(3, dtype=np.float32))
+        whole = backend.asarray(np.arange(3, dtype=np.int8))
+        array = backend.asarray(np.asarray(4, np.float32))
+
+        def ends(x):
+            return backend.to_numpy(x)[-1].item()
+
+        for initial in (1.0, np.float32(-2.0), array, 3.0, array + 1):
+            start = float(initial)
+            assert ends(parprims.linear_recurrence(0.5, b, initial=initial)) == start / 8 + 2.5
+            assert ends(parprims.linear_recurrence(start, b)) == start + 2
+            assert ends(parprims.scan(b, initial=initial)) == start + 3
+            assert ends(parprims.scan((b, b), sums_of_both, initial=(initial, 2.0))[0]) == start + 3
+            assert float(parprims.reduce(b, initial=initial)) == start + 3
+        for diag in (2.0, 4.0, np.float32(8.0)):
+            assert ends(parprims.solve_tridiagonal(0.0, diag, 0.0, b)) == 2 / float(diag)
+        for function in (parprims.scan, parprims.reduce):
+            assert np.all(backend.to_numpy(function(whole, "maximum", initial=5)) == 5)
+            with pytest.raises(ValueError, match="^initial must be in the range of int8, got 300"):
+                function(whole, "maximum", initial=300)
+            with pytest.raises(TypeError, match="^initial must fit dtype int8, got 5.0"):
+                function(whole, "maximum", initial=5.0)
+
+    def test_calls_with_numbers_are_found_again(self, monkeypatch):
+        calls = (
+            lambda x: parprims.linear_recurrence(0.5, x, initial=x[0]),
+            lambda x: parprims.scan(x, initial=x[0]),
+            lambda x: parprims.reduce(x, initial=2.0),
+            lambda x: parprims.solve_tridiagonal(-1.0, 4.0, -1.0, x),
+        )
+        once = [call(X) for call in calls]
+        monkeypatch.setattr(Methods, "__call__", None)
+        assert all(np.array_equal(call(X), first) for call, first in zip(calls, once, strict=True))
 
     @pytest.mark.skipif(not NUMBA, reason="needs Numba")
     def test_kernels_for_cpus_warn_of_nothing(self):

@@ -43,10 +43,13 @@ class Checked:
         All arrays of the call, in the order in which the public function has them.
     key : optional
         What the call can be found again by (see `call_key`), or None.
+    complete : callable, optional
+        Returns ``arrays`` for what a later call with this key is given; None where that is the same.
     """
 
     arrays: tuple[Any, ...]
     key: Any = None
+    complete: Callable[..., tuple[Any, ...]] | None = None
 
     def on(self, *arrays: Any) -> Any:
         """Return the same call on other arrays of the same shapes and dtypes."""
@@ -64,17 +67,17 @@ class Checked:
     def described(self) -> Any:
         """Return all of the call but its arrays as a key, or None where that cannot be told from plain values."""
         names = [field.name for field in dataclasses.fields(self)]
-        plain = _plain(tuple([getattr(self, name) for name in names if name not in _NOT_PLAIN]))
-        return (getattr(self, "operation", None), plain) if self.lasts and plain is not None else None
+        rest = plain(tuple([getattr(self, name) for name in names if name not in _NOT_PLAIN]))
+        return (getattr(self, "operation", None), rest) if self.lasts and rest is not None else None
 
 
-_NOT_PLAIN = ("arrays", "key", "op", "add", "multiply", "operation")
+_NOT_PLAIN = ("arrays", "key", "complete", "op", "add", "multiply", "operation")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a key that tells plain values apart, also 1 from 1.0 and True, and 0.0 from -0.0; None for any other."""
     if type(value) is tuple:
-        parts = tuple([_plain(one) for one in value])
+        parts = tuple([plain(one) for one in value])
         return None if any(one is None for one in parts) else parts
     if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
         return type(value), repr(value)
@@ -301,6 +304,10 @@ def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
     return quietly
 
 
+def _completed(run: Callable[..., Any], complete: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    return lambda *given: run(*complete(*given))
+
+
 class Methods:
     """The methods of one primitive, in the order ``auto`` tries them.
 
@@ -366,6 +373,8 @@ class Methods:
                 result = run(*call.arrays)
             if call.key is not None:
                 own = _quietly(run) if library(xp) == "numpy" and not one.quiet else run
+                if call.complete is not None:
+                    own = _completed(own, call.complete)
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
 

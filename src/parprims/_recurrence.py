@@ -6,6 +6,7 @@ methods are in `_scan_kernel` (our CUDA) and `_recurrence_array` (array operatio
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from parprims._arrays import (
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
-from parprims._scalars import as_scalar, is_scalar
+from parprims._scalars import NUMBERS, as_scalar, is_scalar
 from parprims._scan_array import start_element
 from parprims._scan_special import Adjoint
 
@@ -102,11 +103,11 @@ def linear_recurrence(
     """
     if in_graph((a, b), method):
         return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
-    key = call_key("linear_recurrence", (a, b), axis, reverse, method, gradient=True) if initial is None else None
+    given = (a, b) if initial is None else (a, b, initial)
+    key = call_key("linear_recurrence", given, axis, reverse, method, gradient=True)
     run = recalled(key)
     if run is not None:
-        return run(a, b)
-    given = a, b
+        return run(*given)
     xp, (a, b) = _coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
@@ -118,10 +119,13 @@ def linear_recurrence(
             f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
         ) from None
     index = normalize_axis(axis, len(shape))
-    starts = () if initial is None else (start_element(xp, initial, b, shape, dtype, index),)
+    complete = functools.partial(_completed, xp, shape, dtype, index)
+    as_given = a is given[0] and b is given[1]
+    remembered = all(one is other or type(other) in NUMBERS for one, other in zip((a, b), given, strict=False))
     r = Recurrence(
-        arrays=(a, b, *starts),
-        key=key if a is given[0] and b is given[1] else None,
+        arrays=complete(a, b, *given[2:]),
+        key=key if remembered else None,
+        complete=None if as_given and initial is None else complete,
         shape=shape,
         constant=a.ndim == 0,
         axis=index,
@@ -129,6 +133,22 @@ def linear_recurrence(
         dtype=dtype,
     )
     return _derivatives.recurrence(_METHODS, method, xp, r)
+
+
+def _completed(
+    xp: Namespace, shape: tuple[int, ...], dtype: Any, axis: int, a: Any, b: Any, *initial: Any
+) -> tuple[Array, ...]:
+    """Return the arrays of a call that is known to be right but for its numbers and the values of ``initial``."""
+    if type(a) in NUMBERS:
+        a = _as_coefficient(xp, "a", a, b)
+    elif type(b) in NUMBERS:
+        b = _as_coefficient(xp, "b", b, a)
+    return a, b, *(start_element(xp, one, b, shape, dtype, axis) for one in initial)
+
+
+def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array:
+    """Return a number as an array of no dimension, of the dtype of the other coefficient."""
+    return xp.asarray(as_scalar(name, number, like.dtype), dtype=like.dtype, device=device(like))
 
 
 def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
@@ -139,8 +159,7 @@ def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
                 break  # an array of no dimension, to NumPy
             xp, (array,) = admit({other: array})
             check_kind(other, array, ("int", "uint", "float", "complex"))
-            value = as_scalar(name, number, array.dtype)
-            made = xp.asarray(value, dtype=array.dtype, device=device(array))
+            made = _as_coefficient(xp, name, number, array)
             return xp, [made, array] if name == "a" else [array, made]
     return admit({"a": a, "b": b})
 

@@ -24,7 +24,7 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, nodes, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, nodes, plain, recalled
 from parprims._elements import flat, is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -472,10 +472,12 @@ def call(
         mapped = None if fn in OWN_MAPS else fn
         return nodes().reduce(primitive, mapped, x, op, axis, keepdims, dtype, initial, method)
     key = None
-    if initial is None:
+    # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
+    start = None if initial is None else plain(initial)
+    if initial is None or start is not None:
         mapping, operation = lasting_key(fn), lasting_key(op)
         if mapping is not None and operation is not None:
-            key = call_key(primitive, x, mapping, operation, axis, keepdims, dtype, method)
+            key = call_key(primitive, x, mapping, operation, axis, keepdims, dtype, method, start)
             run = recalled(key)
             if run is not None:
                 return run(*x) if type(x) is tuple else run(x)

@@ -28,6 +28,9 @@ _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
     float: ("float", "complex"),
     complex: ("complex",),
 }
+NUMBERS = frozenset(_SCALAR_KINDS)
+"""The types of Python's numbers."""
+
 _PYTHON_TYPES: dict[str, type] = {"bool": bool, "int": int, "uint": int, "float": float, "complex": complex}
 
 

@@ -7,6 +7,7 @@ arguments if not, and hands the checked call, a `Scan`, to a method. The methods
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -213,10 +214,13 @@ def call(
     if in_graph(x, method):
         return nodes().scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
     key, operation = None, lasting_key(op)
-    if initial is None and operation is not None:
-        key = call_key(primitive, x, operation, axis, exclusive, reverse, include_initial, dtype, method)
+    if operation is not None:
+        whole = x if initial is None else (x, initial)
+        key = call_key(primitive, whole, operation, axis, exclusive, reverse, include_initial, dtype, method)
         run = recalled(key)
         if run is not None:
+            if initial is not None:
+                return run(*_entries(x), *_entries(initial))
             return run(*x) if type(x) is tuple else run(x)
     operator = as_operator(op)
     single = not isinstance(x, tuple)
@@ -237,15 +241,12 @@ def call(
     index = normalize_axis(-1 if axis is None else axis, xs[0].ndim)
     dtypes = result_dtypes(xp, operator, tuple(one.dtype for one in xs), as_dtypes(xp, dtype))
     working = working_dtypes(xp, operator, dtypes)
-    starts: tuple[Array, ...] = ()
-    identity = None
+    starts: tuple[Any, ...] = ()
+    complete = identity = None
     if initial is not None:
-        entries = initial if isinstance(initial, tuple) else (initial,)
-        check_entries("initial", entries, xs)
-        starts = tuple(
-            start_element(xp, value, one, one.shape, to, index)
-            for value, one, to in zip(entries, xs, dtypes, strict=True)
-        )
+        starts = _entries(initial)
+        check_entries("initial", starts, xs)
+        complete = functools.partial(_completed, xp, xs[0].shape, dtypes, index)
     elif exclusive or include_initial:
         identity = operator.identity(*(dtype_name(one) for one in working))
         if identity is None:
@@ -253,8 +254,9 @@ def call(
     by_segments = exclusive and operator.flags > 0
     as_given = all(one is other for one, other in zip(xs, given, strict=True))
     r = Scan(
-        arrays=(*xs, *starts),
+        arrays=xs if complete is None else complete(*xs, *starts),
         key=key if as_given and not by_segments else None,
+        complete=complete,
         shape=xs[0].shape,
         single=single,
         op=operator,
@@ -269,6 +271,19 @@ def call(
     )
     compute = _by_segments if by_segments else _derivatives.scan
     return compute(_METHODS[primitive], method, xp, r)
+
+
+def _entries(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _completed(
+    xp: Namespace, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int, *given: Any
+) -> tuple[Array, ...]:
+    """Return the arrays of a call of components and as many initial elements."""
+    xs, starts = given[: len(dtypes)], given[len(dtypes) :]
+    made = (start_element(xp, value, one, shape, to, axis) for value, one, to in zip(starts, xs, dtypes, strict=True))
+    return *xs, *made
 
 
 def _by_segments(methods: Methods, method: str, xp: Namespace, r: Scan) -> tuple[Array, ...]:

@@ -31,7 +31,7 @@ from parprims._dispatch import Checked, directly
 from parprims._harmless import harmless
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._reduction import SUMS
-from parprims._scalars import as_array
+from parprims._scalars import as_array, is_scalar
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -136,7 +136,10 @@ def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tupl
 
 def start_element(xp: Namespace, initial: Any, like: Array, shape: tuple[int, ...], dtype: Any, axis: int) -> Array:
     """Return the initial element as an array of the dtype, of a shape but for length 1 along the axis."""
-    start = as_array("initial", initial, xp, dtype, device(like), (*shape[:axis], *shape[axis + 1 :]))
+    before, behind = shape[:axis], shape[axis + 1 :]
+    if is_scalar(initial):
+        return as_array("initial", initial, xp, dtype, device(like), (*before, 1, *behind))
+    start = as_array("initial", initial, xp, dtype, device(like), (*before, *behind))
     return xp.expand_dims(start, axis=axis)
 
 

@@ -16,7 +16,7 @@ Signature = Any
 
 
 def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature:
-    """Return the signature of an array, of a tuple of arrays, or None.
+    """Return the signature of an array, of a number, of a tuple of these, or None.
 
     PyTorch's tensors by which a derivative is asked for have one only where results carry it, ``gradient``.
     """
@@ -52,8 +52,16 @@ def _numpy(x: Array, _: bool) -> Signature:
     return x.dtype, x.shape, x.strides, x.flags.num
 
 
-makers: dict[type, Callable[[Array, bool], Signature]] = {np.ndarray: _numpy}
-"""What makes the signature of an array of a type."""
+def _number(x: Any, _: bool) -> Signature:
+    return type(x)
+
+
+makers: dict[type, Callable[[Array, bool], Signature]] = {
+    np.ndarray: _numpy,
+    **dict.fromkeys((bool, int, float, complex), _number),
+    **{kind: _number for kind in np.sctypeDict.values() if issubclass(kind, np.number | np.bool_)},
+}
+"""What makes the signature of an array of a type; that of a number is its type, whatever its value."""
 
 switched: dict[type, Callable[[], bool]] = {}
 """Tells whether a library is in a state in which no array of a type has a signature."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from parprims import _derivatives, _tridiagonal_cpu, _tridiagonal_kernel, _tridiagonal_native
@@ -23,7 +24,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
 from parprims._kernels import by_device
-from parprims._scalars import as_scalar, is_scalar
+from parprims._scalars import NUMBERS, as_scalar, is_scalar
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
 
@@ -154,8 +155,9 @@ def solve_tridiagonal(
     return_status = check_flag("return_status", return_status)
     xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, periodic, transpose, pivot)
     _METHODS.check(method)
-    if all(one is other for one, other in zip(s.arrays, given, strict=True)):
-        s = dataclasses.replace(s, key=key)
+    if all(one is other or type(other) in NUMBERS for one, other in zip(s.arrays, given, strict=True)):
+        numbers = any(type(one) in NUMBERS for one in given)
+        s = dataclasses.replace(s, key=key, complete=functools.partial(_completed, xp) if numbers else None)
     x = _derivatives.tridiagonal(_METHODS, method, xp, s)
     with quiet(xp):
         result = x if x.dtype == dtype else rounded(xp, x, dtype, s.axis)
@@ -172,6 +174,19 @@ def solve_tridiagonal(
     return tuple(results) if len(results) > 1 else results[0]
 
 
+def _completed(xp: Namespace, *given: Any) -> tuple[Array, ...]:
+    """Return coefficients and right-hand side with arrays of no dimension in place of numbers."""
+    rhs = given[3]
+    dtype, on = rhs.dtype, device(rhs)
+    made = list(given)
+    with quiet(xp):
+        for index, name in enumerate(("lower", "diag", "upper")):
+            if is_scalar(given[index]):
+                # Unlike asarray, full makes no device wait for a copy.
+                made[index] = xp.full((), as_scalar(name, given[index], dtype), dtype=dtype, device=on)
+    return tuple(made)
+
+
 def _checked(
     lower: Any, diag: Any, upper: Any, rhs: Array, axis: Any, periodic: bool, transpose: bool, pivot: str
 ) -> tuple[Namespace, System, Any, bool]:
@@ -184,12 +199,9 @@ def _checked(
     check_kind("rhs", rhs, ("float", "complex"))
     if rhs.ndim == 0:
         raise ValueError("rhs must have at least one dimension")
+    if numbers:
+        arrays = dict(zip(arrays, _completed(xp, *arrays.values()), strict=True))
     for name in ("lower", "diag", "upper"):
-        if name in numbers:
-            # Unlike asarray, full makes no device wait for a copy.
-            number = as_scalar(name, arrays[name], rhs.dtype)
-            with quiet(xp):
-                arrays[name] = xp.full((), number, dtype=rhs.dtype, device=device(rhs))
         check_kind(name, arrays[name], ("float", "complex"))
     lower, diag, upper = coefficients = tuple(arrays[name] for name in ("lower", "diag", "upper"))
     ndim = max(x.ndim for x in coefficients) or rhs.ndim
