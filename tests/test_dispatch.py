@@ -226,9 +226,9 @@ class TestRemembered:
             assert ends(parprims.solve_tridiagonal(0.0, diag, 0.0, b)) == 2 / float(diag)
         for function in (parprims.scan, parprims.reduce):
             assert np.all(backend.to_numpy(function(whole, "maximum", initial=5)) == 5)
-            with pytest.raises(ValueError, match="^initial must be in the range of int8, got 300"):
+            with pytest.raises(ValueError, match=r"^initial must be in the range of int8, got 300"):
                 function(whole, "maximum", initial=300)
-            with pytest.raises(TypeError, match="^initial must fit dtype int8, got 5.0"):
+            with pytest.raises(TypeError, match=r"^initial must fit dtype int8, got 5\.0"):
                 function(whole, "maximum", initial=5.0)
 
     def test_calls_with_numbers_are_found_again(self, monkeypatch):
