@@ -13,11 +13,10 @@ nox.options.reuse_venv = "yes"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 
-# How the tests of a backend install the package.
-BACKENDS = {"numpy": ".[cpu]", "array-api-strict": ".", "jax": ".[jax]", "torch": ".[cpu]"}
+# The array libraries of a CPU are tested in one environment; those of a GPU install the package in one each.
+CPU_BACKENDS = ("numpy", "array-api-strict", "jax", "torch")
 GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[jax-cuda13]"}
-if shutil.which("nvidia-smi"):
-    BACKENDS |= GPU_BACKENDS
+PLACES = ("cpu", *(GPU_BACKENDS if shutil.which("nvidia-smi") else ()))
 
 # One process for each core, and one thread of BLAS in each: more of them wait for each other by spinning, which takes
 # up to thirty times as long.
@@ -29,21 +28,36 @@ def _group(name: str) -> tuple[str, ...]:
     return nox.project.dependency_groups(PROJECT, name)
 
 
+def _install_for_cpu(session: nox.Session) -> None:
+    session.install("-e", ".[jax,cpu]", *_group("test"), *_group("torch-cpu"))
+
+
+def _backends(session: nox.Session) -> list[str]:
+    """Return the options that ask for all libraries of a CPU, or only promise those that the session asks for."""
+    asked_for = [name for name in CPU_BACKENDS if name in session.posargs]
+    ask = [] if asked_for else [word for name in CPU_BACKENDS for word in ("--backend", name)]
+    return [*ask, *(word for name in asked_for or CPU_BACKENDS for word in ("--promise", name))]
+
+
 @nox.session
-@nox.parametrize("backend", [nox.param(name, id=name) for name in BACKENDS])
-def tests(session: nox.Session, backend: str) -> None:
-    """Run the suite on one backend, which then must not be missing; on a GPU no kernel may refuse either."""
-    session.install("-e", BACKENDS[backend], *_group("test"), *(_group("torch-cpu") if backend == "torch" else ()))
-    # One process for each core, but one alone on a GPU.
-    options = ["--promise", "kernel"] if backend in GPU_BACKENDS else PARALLEL
-    session.run("pytest", "-q", "--backend", backend, "--promise", backend, *options, *session.posargs, env=ALONE)
+@nox.parametrize("place", [nox.param(name, id=name) for name in PLACES])
+def tests(session: nox.Session, place: str) -> None:
+    """Run the suite: on the libraries of a CPU, or of those on ``--backend NAME``; on a GPU on one after another."""
+    if place == "cpu":
+        _install_for_cpu(session)
+        session.run("pytest", "-q", *_backends(session), *PARALLEL, *session.posargs, env=ALONE)
+        return
+    session.install("-e", GPU_BACKENDS[place], *_group("test"))
+    # One process alone on a GPU, and there no kernel may refuse.
+    promises = ["--promise", "kernel", "--promise", place]
+    session.run("pytest", "-q", "--backend", place, *promises, *session.posargs, env=ALONE)
 
 
 @nox.session(venv_backend="none" if shutil.which("nvidia-smi") else None)
 def fuzz(session: nox.Session) -> None:
     """Make 20 000 random calls, valid and hostile, of every function on every backend; options follow tests.fuzz."""
     if not shutil.which("nvidia-smi"):
-        session.install("-e", ".[jax,cpu]", *_group("test"), *_group("torch-cpu"))
+        _install_for_cpu(session)
     session.run("python", "-m", "tests.fuzz", "--calls", "20000", *session.posargs)
 
 
@@ -58,7 +72,7 @@ def lowest(session: nox.Session) -> None:
 @nox.session
 def newest(session: nox.Session) -> None:
     """Run the suite on NumPy, and on JAX what depends most on its release, with the releases that this Python gets."""
-    session.install("-e", BACKENDS["jax"], *_group("test"))
+    session.install("-e", ".[jax]", *_group("test"))
     releases = [f"tests/test_{name}.py" for name in ("derivatives", "operators", "wrong_operators")]
     for backend, suite in (("numpy", ["-m", "not once"]), ("jax", releases)):
         session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite, env=ALONE)
@@ -106,9 +120,9 @@ def mutate(session: nox.Session) -> None:
 @nox.session
 def trust(session: nox.Session) -> None:
     """Run the suite on the CPU with its errors on record, and write docs/trust.md from them."""
-    session.install("-e", ".[jax,cpu]", *_group("test"), *_group("torch-cpu"))
+    _install_for_cpu(session)
     tmp = Path(session.create_tmp()).absolute()
-    usual = [word for name in ("numpy", "array-api-strict", "jax", "torch") for word in ("--backend", name)]
+    usual = [word for name in CPU_BACKENDS for word in ("--backend", name)]
     for name, words in (("cpu", usual), ("emulated", ["--backend", "emulated", "-m", "sanitize or emulator"])):
         session.run("pytest", "-q", *PARALLEL, *words, "--record-errors", str(tmp / name), *session.posargs, env=ALONE)
     session.run("python", "-m", "tests.trust", str(tmp / "cpu"), str(tmp / "emulated"))

@@ -89,6 +89,25 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
     return rng.integers(low, 10, shape).astype(dtype)
 
 
+_COMPILED = ("bool", "int8", "uint64", "float16", "float32", "complex128")
+"""Dtypes of every kind and most widths."""
+
+
+def compiled_slowly(backend: Any, method: str) -> bool:
+    """Return whether a method is by kernels for CPUs: each takes half a second to compile, and is one for every dtype.
+
+    test_cpu.py and test_sort_cpu.py have elementwise functions and keys of every dtype.
+    """
+    return method == "kernel" and backend.kernels and not backend.cuda
+
+
+def some_dtypes(backend: Any, method: str, dtypes: Sequence[str]) -> Sequence[str]:
+    """Return all dtypes, or some of every kind for kernels that are compiled slowly."""
+    if not compiled_slowly(backend, method):
+        return dtypes
+    return [one for one in dtypes if one in _COMPILED] or dtypes
+
+
 def few_on_jax(gpu: Any, rng: np.random.Generator, items: Sequence[Any], few: int) -> Sequence[Any]:
     """Return all items, or on JAX, which compiles for every shape, a few of them."""
     if gpu.name != "jax-cuda":
@@ -221,7 +240,7 @@ class Contract:
 
     @pytest.mark.optimised
     def test_dtype(self, backend, run, method, rng, subtests):
-        for dtype in self.dtypes:
+        for dtype in some_dtypes(backend, method, self.dtypes):
             with subtests.test(dtype=dtype):
                 if not backend.supports(dtype):
                     pytest.skip(f"{backend.name} has no {dtype} arithmetic")

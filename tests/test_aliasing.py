@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
+from tests.contract import compiled_slowly
 
 # One element, one row, one column, nothing along an axis, and more: what a method may be tempted to hand through.
 SHAPES = ((1,), (2,), (3,), (1, 1), (3, 1), (1, 3), (2, 3), (3, 0))
@@ -103,8 +104,9 @@ class TestAliasing:
             pytest.skip("auto takes what is tested by name")
         if backend.name == "emulated" and method != "kernel":
             pytest.skip("the emulator has kernels to show")
-        compiled_here = method == "kernel" and not backend.name.endswith(("cupy", "cuda"))
-        if compiled_here and dtype not in ("float32", "bool"):
+        by_numba = compiled_slowly(backend, method)
+        compiled_here = by_numba or (method == "kernel" and backend.name == "emulated")
+        if compiled_here and dtype != "float32" and (by_numba or dtype != "bool"):
             pytest.skip("kernels take long to compile here, and no kernel hands memory through for its dtype")
         served = 0
         for shape in SHAPES[2:5] if compiled_here else SHAPES:

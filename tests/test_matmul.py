@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import parprims
-from tests.contract import VIEWS, compare, eps, random
+from tests.contract import VIEWS, compare, eps, random, some_dtypes
 
 KERNELS = "naive tiled packed conflict_free tensor".split()
 INTEGERS = "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
@@ -148,7 +148,7 @@ class TestMatmul:
 
     @pytest.mark.optimised
     def test_dtype(self, backend, run, method, rng, subtests):
-        for dtype in (*INTEGERS, *FLOATS):
+        for dtype in some_dtypes(backend, method, (*INTEGERS, *FLOATS)):
             with subtests.test(dtype=dtype):
                 if not hasattr(backend.xp, dtype):
                     pytest.skip(f"{backend.name} has no {dtype}")

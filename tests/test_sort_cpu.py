@@ -89,7 +89,7 @@ def test_lengths_around_every_edge(rng, dtype, subtests):
             check(keys(rng, (n,), dtype), values=(rng.standard_normal(n),))
 
 
-@pytest.mark.parametrize("dtype", ["int32", "float64", "float16", "uint16"])
+@pytest.mark.parametrize("dtype", ["int32", "float64", "float16"])
 def test_lines_that_are_cut(rng, dtype, cut, subtests):
     """Blocks of few elements, so that there are many; keys of every kind, and those that leave one bucket."""
     cut(_LONG=64, _BLOCK=32, _COUNTED={})
@@ -115,7 +115,7 @@ def test_long_runs_that_agree_in_high_bits(rng, dtype):
         check(x)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
+@pytest.mark.parametrize("dtype", ["int8", "float64"])
 def test_layouts(rng, dtype, subtests):
     for shape in ((7, 30), (30, 7), (3, 40, 5), (2, 3, 4, 5), (300, 21), (21, 300)):
         x = keys(rng, shape, dtype)
@@ -138,7 +138,7 @@ def test_layouts(rng, dtype, subtests):
 @pytest.mark.parametrize("dtype", VALUES)
 def test_values_of_every_dtype(rng, dtype):
     for n in (20, 1000, 140_000):
-        for key in ("int8", "int32", "float64"):
+        for key in ("int8", "int32", "float64") if dtype in ("int16", "complex128") else ("int32",):
             check(keys(rng, (n,), key), values=(random(rng, (n,), dtype), np.arange(n)))
 
 
@@ -163,12 +163,12 @@ def test_every_half(rng):
 def test_wide_indices(rng, cut):
     """Those of 64 bits, which lines of 2^31 elements need, on short ones."""
     cut(_NARROW=0, _LONG=5000)
-    for dtype in ("int16", "int32", "float64"):
+    for dtype in ("int32", "float64"):
         for n in (2, 30, 1000, 9000):
             check(keys(rng, (n,), dtype), values=(rng.standard_normal(n),))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float64"])
 def test_the_number_of_threads_changes_no_bits(rng, dtype, cut, monkeypatch):
     """Every call is checked; parts are so small that all threads have some."""
     cut(_LEAST=64, _LONG=2000, _BLOCK=100)
