@@ -198,6 +198,17 @@ def is_sharded(x: Array) -> bool:
     return len(x.devices()) > 1 and not x.is_fully_replicated
 
 
+def is_split(x: Any) -> bool:
+    """Return whether an array, or one in a tuple, has its elements on several devices, or in several chunks."""
+    if type(x) is tuple:
+        return any(map(is_split, x))
+    kind = type(x)
+    if kind is np.ndarray:
+        return False
+    home = kind.__module__.partition(".")[0]
+    return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
+
+
 def _unsplit(x: Array) -> Array:
     """Return a JAX array as one that is not split, in the words of its type, over axes of a mesh of length 1.
 

@@ -121,7 +121,7 @@ def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     return prepare
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Call:
     """One call as `explain` saw it.
 
@@ -133,6 +133,11 @@ class Call:
         The method that computed it.
     refusals : dict of str to str
         For each method passed over on the way, in order, the reason.
+    devices : int
+        How many devices had a part of the axis worked along.
+    steps : tuple
+        What was moved between them, in order: for each exchange its ``name`` and ``nbytes``, the bytes that a device
+        sends.
 
     Examples
     --------
@@ -147,6 +152,13 @@ class Call:
     primitive: str
     method: str
     refusals: dict[str, str]
+    devices: int = 1
+    steps: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        own = f"primitive={self.primitive!r}, method={self.method!r}, refusals={self.refusals!r}"
+        more = f", devices={self.devices}, steps={self.steps!r}" if self.devices > 1 else ""
+        return f"Call({own}{more})"
 
 
 primitives: dict[str, Callable[..., Any]] = {}
@@ -225,6 +237,13 @@ def nodes() -> Any:
     return _torch_ops
 
 
+def devices() -> Any:
+    """Return the module of calls on arrays that several devices hold, which knows all primitives."""
+    from parprims import _devices
+
+    return _devices
+
+
 def unwatched() -> contextlib.AbstractContextManager[None]:
     """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
     return _watching(calls=(), listing=False)
@@ -291,7 +310,7 @@ def recalled(key: Any) -> Callable[..., Any] | None:
 def tell(told: Iterable[Call]) -> None:
     """Tell `explain` of calls that were seen before and are made again."""
     for calls in _watch.get().calls:
-        calls.extend([Call(one.primitive, one.method, {**one.refusals}) for one in told])
+        calls.extend([dataclasses.replace(one, refusals={**one.refusals}) for one in told])
 
 
 def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:

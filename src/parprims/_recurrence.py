@@ -21,9 +21,10 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    is_split,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, primitive, recalled
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import as_scalar, is_scalar
@@ -41,6 +42,7 @@ def linear_recurrence(
     initial: Any = None,
     reverse: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Solve the first-order linear recurrence x[n] = a[n] x[n-1] + b[n] along an axis.
 
@@ -60,6 +62,9 @@ def linear_recurrence(
         the last.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which a and b are parts:
+        docs/devices.md.
 
     Returns
     -------
@@ -100,12 +105,16 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
-    if in_graph((a, b), method):
+    if in_graph((a, b), method) and axis_name is None:
         return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
-    key = call_key("linear_recurrence", (a, b), axis, reverse, method, gradient=True) if initial is None else None
+    key = None
+    if initial is None and axis_name is None:
+        key = call_key("linear_recurrence", (a, b), axis, reverse, method, gradient=True)
     run = recalled(key)
     if run is not None:
         return run(a, b)
+    if axis_name is not None or is_split((a, b)):
+        return devices().compute("solved", (a, b), axis_name, a, b, axis, initial, reverse, method)
     given = a, b
     xp, (a, b) = _coefficients(a, b)
     reverse = check_flag("reverse", reverse)
