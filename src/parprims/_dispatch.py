@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parprims._arrays import announced, check_choice, compiling, is_jax, library, one_program, quiet, shown
+from parprims._arrays import (
+    announced,
+    check_choice,
+    compiling,
+    is_jax,
+    is_placed_later,
+    library,
+    one_program,
+    quiet,
+    shown,
+)
 from parprims._memo import Memo
 from parprims._signature import signature
 from parprims._switches import autocast, without_autocast
@@ -380,6 +390,8 @@ class Methods:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and name != "kernel":
                 run = self._program(run, name, call)
+            if is_jax(xp) and any(map(is_placed_later, call.arrays)):
+                run = self._partitioned(run, name, call)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = run(*call.arrays)
@@ -387,6 +399,16 @@ class Methods:
                 own = _quietly(run) if library(xp) == "numpy" and not one.quiet else run
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
+
+    def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
+        """Return the same function of JAX arrays for a program in which XLA says late how they are split."""
+        found: Callable[..., Any] | None = devices().placed_later(self.primitive, name, call, run)
+        if found is None:
+            raise MethodRefused(
+                f"{self.primitive}: the arrays are in a program over a mesh with axes of type Auto, where XLA would "
+                "gather them without a word: give the mesh axes of type Explicit, or call inside jax.shard_map"
+            )
+        return found
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.

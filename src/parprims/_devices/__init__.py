@@ -40,6 +40,13 @@ def compute(kind: str, x: Any, axis_name: Any, *arguments: Any) -> Any:
     return _CALLS[kind](_engine(x if isinstance(x, tuple) else (x,), axis_name), *arguments)
 
 
+def placed_later(*arguments: Any) -> Any:
+    """Return what `jax_auto.partitioned` returns."""
+    from parprims._devices.jax_auto import partitioned
+
+    return partitioned(*arguments)
+
+
 def _engine(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
     if axis_name is None:
         from parprims._devices.jax_mesh import Mesh

@@ -152,9 +152,7 @@ class Mesh:
         if sharding is None:
             whole: Split = ((),) * x.ndim
             return whole
-        spec = (*sharding.spec, *(None,) * x.ndim)[: x.ndim]
-        named = tuple(() if one is None else one if isinstance(one, tuple) else (one,) for one in spec)
-        return tuple(tuple(name for name in names if self.mesh.shape[name] > 1) for names in named)
+        return split_of(self.mesh, sharding, x.ndim)
 
     def working(self, found: Names) -> Names:
         """Return what the arrays tell."""
@@ -197,14 +195,16 @@ class Mesh:
         mapped = jax.shard_map(
             recorded(record, functools.partial(_stages, bare, record)),
             mesh=self.mesh,
-            in_specs=tuple(_spec(split) for split in work.inputs),
-            out_specs=[_spec(one) for one in work.outputs] if isinstance(work.outputs, list) else _spec(work.outputs),
+            in_specs=tuple(spec_of(split) for split in work.inputs),
+            out_specs=[spec_of(one) for one in work.outputs]
+            if isinstance(work.outputs, list)
+            else spec_of(work.outputs),
         )
         return jax.jit(mapped), record
 
     def _placed(self, x: Array, split: Split) -> Array:
         """Return an array split as asked for."""
-        wanted = NamedSharding(self.mesh, _spec(split))
+        wanted = NamedSharding(self.mesh, spec_of(split))
         if is_traced(x):
             sharding = explicit_sharding(x)
             if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:
@@ -224,6 +224,14 @@ def _sharding(x: Array) -> Any:
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
-def _spec(split: Split) -> Any:
+def split_of(mesh: Any, sharding: Any, ndim: int) -> Split:
+    """Return what each axis of an array is split over by a sharding over a mesh."""
+    spec = (*sharding.spec, *(None,) * ndim)[:ndim]
+    named = tuple(() if one is None else one if isinstance(one, tuple) else (one,) for one in spec)
+    return tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in named)
+
+
+def spec_of(split: Split) -> Any:
+    """Return a split in the words of JAX."""
     names = [one if len(one) > 1 else one[0] if one else None for one in split]
     return PartitionSpec(*names)
