@@ -157,7 +157,7 @@ def _jax_flaw(x: Array) -> str | None:
     else:
         over, gather = f"{len(x.devices())} devices", "jax.device_put"
     return (
-        f"is sharded over {over}: parprims has no drivers for sharded arrays yet; gather it by {gather}, or call "
+        f"is sharded over {over}, and this call has no driver for sharded arrays: gather it by {gather}, or call "
         "inside jax.shard_map"
     )
 
@@ -196,6 +196,29 @@ def is_sharded(x: Array) -> bool:
         sharding = explicit_sharding(x)
         return sharding is not None and not sharding.is_fully_replicated
     return len(x.devices()) > 1 and not x.is_fully_replicated
+
+
+def is_split(x: Any) -> bool:
+    """Return whether an array, or one in a tuple, has its elements on several devices, or in several chunks."""
+    if type(x) is tuple:
+        return any(map(is_split, x))
+    kind = type(x)
+    if kind is np.ndarray:
+        return False
+    home = kind.__module__.partition(".")[0]
+    return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
+
+
+def is_placed_later(x: Array) -> bool:
+    """Return whether XLA decides when it compiles how a JAX array without a value is split, over axes of type Auto."""
+    if not is_traced(x):
+        return False
+    sharding = explicit_sharding(x)
+    if sharding is None or sharding.mesh.empty:
+        return False
+    mesh = sharding.mesh
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return any(kind.name == "Auto" and mesh.shape[name] > 1 for name, kind in kinds)
 
 
 def _unsplit(x: Array) -> Array:

@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from parprims._arrays import announced, check_choice, compiling, is_jax, library, one_program, quiet, shown
+from parprims._arrays import (
+    announced,
+    check_choice,
+    compiling,
+    is_jax,
+    is_placed_later,
+    library,
+    one_program,
+    quiet,
+    shown,
+)
 from parprims._memo import Memo
 from parprims._signature import signature
 from parprims._switches import autocast, without_autocast
@@ -124,7 +134,7 @@ def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     return prepare
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Call:
     """One call as `explain` saw it.
 
@@ -136,6 +146,11 @@ class Call:
         The method that computed it.
     refusals : dict of str to str
         For each method passed over on the way, in order, the reason.
+    devices : int
+        How many devices had a part of the axis worked along.
+    steps : tuple
+        What was moved between them, in order: for each exchange its ``name`` and ``nbytes``, the bytes that a device
+        sends.
 
     Examples
     --------
@@ -150,6 +165,13 @@ class Call:
     primitive: str
     method: str
     refusals: dict[str, str]
+    devices: int = 1
+    steps: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        own = f"primitive={self.primitive!r}, method={self.method!r}, refusals={self.refusals!r}"
+        more = f", devices={self.devices}, steps={self.steps!r}" if self.devices > 1 else ""
+        return f"Call({own}{more})"
 
 
 primitives: dict[str, Callable[..., Any]] = {}
@@ -228,6 +250,13 @@ def nodes() -> Any:
     return _torch_ops
 
 
+def devices() -> Any:
+    """Return the module of calls on arrays that several devices hold, which knows all primitives."""
+    from parprims import _devices
+
+    return _devices
+
+
 def unwatched() -> contextlib.AbstractContextManager[None]:
     """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
     return _watching(calls=(), listing=False)
@@ -294,7 +323,7 @@ def recalled(key: Any) -> Callable[..., Any] | None:
 def tell(told: Iterable[Call]) -> None:
     """Tell `explain` of calls that were seen before and are made again."""
     for calls in _watch.get().calls:
-        calls.extend([Call(one.primitive, one.method, {**one.refusals}) for one in told])
+        calls.extend([dataclasses.replace(one, refusals={**one.refusals}) for one in told])
 
 
 def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -368,6 +397,8 @@ class Methods:
                 run = one.derivative(xp, call, run, method)
             if is_jax(xp) and name != "kernel":
                 run = self._program(run, name, call)
+            if is_jax(xp) and any(map(is_placed_later, call.arrays)):
+                run = self._partitioned(run, name, call)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = run(*call.arrays)
@@ -377,6 +408,16 @@ class Methods:
                     own = _completed(own, call.complete)
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))
         return announced(self.primitive, xp, result)
+
+    def _partitioned(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
+        """Return the same function of JAX arrays for a program in which XLA says late how they are split."""
+        found: Callable[..., Any] | None = devices().placed_later(self.primitive, name, call, run)
+        if found is None:
+            raise MethodRefused(
+                f"{self.primitive}: the arrays are in a program over a mesh with axes of type Auto, where XLA would "
+                "gather them without a word: give the mesh axes of type Explicit, or call inside jax.shard_map"
+            )
+        return found
 
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.

@@ -22,9 +22,10 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    is_split,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, primitive, recalled
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import NUMBERS, as_scalar, is_scalar
@@ -42,6 +43,7 @@ def linear_recurrence(
     initial: Any = None,
     reverse: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Solve the first-order linear recurrence x[n] = a[n] x[n-1] + b[n] along an axis.
 
@@ -61,6 +63,9 @@ def linear_recurrence(
         the last.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which a and b are parts:
+        docs/devices.md.
 
     Returns
     -------
@@ -101,13 +106,17 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
-    if in_graph((a, b), method):
+    if in_graph((a, b), method) and axis_name is None:
         return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
     given = (a, b) if initial is None else (a, b, initial)
-    key = call_key("linear_recurrence", given, axis, reverse, method, gradient=True)
+    key = None
+    if axis_name is None:
+        key = call_key("linear_recurrence", given, axis, reverse, method, gradient=True)
     run = recalled(key)
     if run is not None:
         return run(*given)
+    if axis_name is not None or is_split((a, b)):
+        return devices().compute("solved", (a, b), axis_name, a, b, axis, initial, reverse, method)
     xp, (a, b) = _coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)

@@ -21,10 +21,11 @@ from parprims._arrays import (
     check_kind,
     dtype_kind,
     dtype_name,
+    is_split,
     normalize_axes,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, listing, nodes, plain, recalled
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, listing, nodes, plain, recalled
 from parprims._elements import flat, is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -51,6 +52,7 @@ def reduce(
     dtype: Any = None,
     initial: Any = None,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Any:
     """Combine all elements along axes: x[0] op x[1] op ... op x[n-1].
 
@@ -74,6 +76,8 @@ def reduce(
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -115,8 +119,11 @@ def reduce(
     1
     """
     if isinstance(x, (tuple, dict)) and is_structured(x):
-        return by_leaves(reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, method=method)
-    return call("reduce", None, x, op, axis, keepdims, dtype, initial, method)
+        return by_leaves(
+            reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, method=method,
+            axis_name=axis_name,
+        )  # fmt: skip
+    return call("reduce", None, x, op, axis, keepdims, dtype, initial, method, axis_name)
 
 
 def map_reduce(
@@ -129,6 +136,7 @@ def map_reduce(
     dtype: Any = None,
     initial: Any = None,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Any:
     """Combine fn of the elements along axes, in one pass: fn(x[0], y[0]) op fn(x[1], y[1]) op ...
 
@@ -152,6 +160,8 @@ def map_reduce(
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -188,7 +198,7 @@ def map_reduce(
     if not arrays:
         raise TypeError("arrays must hold at least one array")
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
-    return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method)
+    return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method, axis_name)
 
 
 def sum(
@@ -199,6 +209,7 @@ def sum(
     dtype: Any = None,
     keepdims: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Sum the elements along axes: the array API standard's ``sum``.
 
@@ -214,6 +225,8 @@ def sum(
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -227,7 +240,7 @@ def sum(
     >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
     array([4, 6])
     """
-    return call("sum", None, _only_array(x), "add", axis, keepdims, dtype, None, method)
+    return call("sum", None, _only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
 
 
 def prod(
@@ -238,6 +251,7 @@ def prod(
     dtype: Any = None,
     keepdims: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Multiply the elements along axes: the array API standard's ``prod``.
 
@@ -253,6 +267,8 @@ def prod(
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -266,11 +282,17 @@ def prod(
     >>> int(parprims.prod(np.array([2, 3, 4])))
     24
     """
-    return call("prod", None, _only_array(x), "multiply", axis, keepdims, dtype, None, method)
+    return call("prod", None, _only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
 
 
 def max(
-    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Find the largest element along axes: the array API standard's ``max``.
 
@@ -284,6 +306,8 @@ def max(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -297,11 +321,17 @@ def max(
     >>> int(parprims.max(np.array([3, 9, 4])))
     9
     """
-    return call("max", None, _only_array(x), "maximum", axis, keepdims, None, None, method)
+    return call("max", None, _only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
 
 
 def min(
-    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Find the smallest element along axes: the array API standard's ``min``.
 
@@ -315,6 +345,8 @@ def min(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -328,11 +360,17 @@ def min(
     >>> int(parprims.min(np.array([3, 9, 4])))
     3
     """
-    return call("min", None, _only_array(x), "minimum", axis, keepdims, None, None, method)
+    return call("min", None, _only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
 
 
 def any(
-    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Tell whether any element along axes is true: the array API standard's ``any``.
 
@@ -346,6 +384,8 @@ def any(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -359,11 +399,17 @@ def any(
     >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
     """
-    return call("any", is_nonzero, _only_array(x), "logical_or", axis, keepdims, None, None, method)
+    return call("any", is_nonzero, _only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
 
 
 def all(
-    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Tell whether all elements along axes are true: the array API standard's ``all``.
 
@@ -377,6 +423,8 @@ def all(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -390,10 +438,10 @@ def all(
     >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
     """
-    return call("all", is_nonzero, _only_array(x), "logical_and", axis, keepdims, None, None, method)
+    return call("all", is_nonzero, _only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
 
 
-def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> Array:
+def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None) -> Array:
     """Multiply and sum along an axis, sum of conj(x1) x2: the array API standard's ``vecdot``.
 
     Parameters
@@ -405,6 +453,8 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
     -------
@@ -418,12 +468,27 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto") -> 
     >>> int(parprims.vecdot(np.array([1, 2, 3]), np.array([4, 5, 6])))
     32
     """
-    if in_graph((x1, x2), method):
+    if in_graph((x1, x2), method) and axis_name is None:
         return nodes().vecdot(x1, x2, axis, method)
-    key = call_key("vecdot", (x1, x2), axis, method)
+    key = call_key("vecdot", (x1, x2), axis, method) if axis_name is None else None
     run = recalled(key)
     if run is not None:
         return run(x1, x2)
+    if axis_name is not None or is_split((x1, x2)):
+        return devices().compute(
+            "reduced",
+            (x1, x2),
+            axis_name,
+            "vecdot",
+            conjugate_product,
+            (x1, x2),
+            "add",
+            axis,
+            False,
+            None,
+            None,
+            method,
+        )
     given = x1, x2
     xp, (x1, x2) = admit({"x1": x1, "x2": x2})
     for name, x in (("x1", x1), ("x2", x2)):
@@ -466,21 +531,25 @@ def call(
     dtype: Any,
     initial: Any,
     method: str,
+    axis_name: Any = None,
 ) -> Any:
     """Compute a call of any public function here but vecdot."""
-    if in_graph(x, method):
+    if in_graph(x, method) and axis_name is None:
         mapped = None if fn in OWN_MAPS else fn
         return nodes().reduce(primitive, mapped, x, op, axis, keepdims, dtype, initial, method)
     key = None
     # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
     start = None if initial is None else plain(initial)
-    if initial is None or start is not None:
+    if axis_name is None and (initial is None or start is not None):
         mapping, operation = lasting_key(fn), lasting_key(op)
         if mapping is not None and operation is not None:
             key = call_key(primitive, x, mapping, operation, axis, keepdims, dtype, method, start)
             run = recalled(key)
             if run is not None:
                 return run(*x) if type(x) is tuple else run(x)
+    if axis_name is not None or is_split(x):
+        given = fn, x, op, axis, keepdims, dtype, initial, method
+        return devices().compute("reduced", x, axis_name, primitive, *given)
     return _checked(primitive, key, fn, x, op, axis, keepdims, dtype, initial, method)
 
 

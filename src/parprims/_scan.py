@@ -12,8 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims import _derivatives, _scan_array, _scan_cpu, _scan_kernel
-from parprims._arrays import Array, Namespace, admit, as_dtypes, check_flag, dtype_name, filled, normalize_axis
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    as_dtypes,
+    check_flag,
+    dtype_name,
+    filled,
+    is_split,
+    normalize_axis,
+)
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, primitive, recalled
 from parprims._elements import is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -33,6 +43,7 @@ def scan(
     initial: Any = None,
     dtype: Any = None,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Any:
     """Combine every element with all before it along an axis: y[i] = x[0] op x[1] op ... op x[i].
 
@@ -61,6 +72,8 @@ def scan(
         the dtype.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -107,9 +120,10 @@ def scan(
     """
     if isinstance(x, (tuple, dict)) and is_structured(x):
         return by_leaves(
-            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
-        )
-    return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method)
+            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method,
+            axis_name=axis_name,
+        )  # fmt: skip
+    return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method, axis_name)
 
 
 @primitive
@@ -121,6 +135,7 @@ def cumulative_sum(
     dtype: Any = None,
     include_initial: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Sum every element with all before it along an axis: the array API standard's ``cumulative_sum``.
 
@@ -136,6 +151,8 @@ def cumulative_sum(
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns
     -------
@@ -149,7 +166,9 @@ def cumulative_sum(
     >>> parprims.cumulative_sum(np.array([1, 2, 3]), include_initial=True)
     array([0, 1, 3, 6])
     """
-    return call("cumulative_sum", _only_array(x), "add", axis, False, False, None, dtype, include_initial, method)
+    return call(
+        "cumulative_sum", _only_array(x), "add", axis, False, False, None, dtype, include_initial, method, axis_name
+    )
 
 
 @primitive
@@ -161,6 +180,7 @@ def cumulative_prod(
     dtype: Any = None,
     include_initial: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Multiply every element with all before it along an axis: the array API standard's ``cumulative_prod``.
 
@@ -176,6 +196,8 @@ def cumulative_prod(
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns
     -------
@@ -189,7 +211,19 @@ def cumulative_prod(
     >>> parprims.cumulative_prod(np.array([1, 2, 3, 4]))
     array([ 1,  2,  6, 24])
     """
-    return call("cumulative_prod", _only_array(x), "multiply", axis, False, False, None, dtype, include_initial, method)
+    return call(
+        "cumulative_prod",
+        _only_array(x),
+        "multiply",
+        axis,
+        False,
+        False,
+        None,
+        dtype,
+        include_initial,
+        method,
+        axis_name,
+    )
 
 
 def _only_array(x: Array) -> Array:
@@ -209,12 +243,13 @@ def call(
     dtype: Any,
     include_initial: bool,
     method: str,
+    axis_name: Any = None,
 ) -> Any:
     """Compute a call of any public function here."""
-    if in_graph(x, method):
+    if in_graph(x, method) and axis_name is None:
         return nodes().scan(primitive, x, op, axis, exclusive, reverse, initial, dtype, include_initial, method)
     key, operation = None, lasting_key(op)
-    if operation is not None:
+    if operation is not None and axis_name is None:
         whole = x if initial is None else (x, initial)
         key = call_key(primitive, whole, operation, axis, exclusive, reverse, include_initial, dtype, method)
         run = recalled(key)
@@ -222,6 +257,9 @@ def call(
             if initial is not None:
                 return run(*_entries(x), *_entries(initial))
             return run(*x) if type(x) is tuple else run(x)
+    if axis_name is not None or is_split(x):
+        options = axis, exclusive, reverse, initial, dtype, include_initial, method
+        return devices().compute("scanned", x, axis_name, primitive, x, op, *options)
     operator = as_operator(op)
     single = not isinstance(x, tuple)
     given: tuple[Array, ...] = (x,) if single else x

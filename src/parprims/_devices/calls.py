@@ -1,0 +1,212 @@
+"""The scans and reductions on arrays that are split: how each is laid out over the parts, and its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parprims import _recurrence, _reduce, _scan
+from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    as_dtypes,
+    broadcast_shapes,
+    cast,
+    dtype_name,
+    namespace_of,
+    normalize_axes,
+    normalize_axis,
+)
+from parprims._devices.scans import arrays_of, recurrence, reduction, result_shape, scans, with_arrays
+from parprims._devices.work import Engine, Stage, Work, option_key, part_of, together
+from parprims._operators import Operator, as_operator, flags_broadcast
+from parprims._scalars import as_array, is_scalar
+
+
+def reduced(
+    engine: Engine,
+    primitive: str,
+    fn: Callable[..., Any] | None,
+    x: Any,
+    op: Any,
+    axis: Any,
+    keepdims: bool,
+    dtype: Any,
+    initial: Any,
+    method: str,
+) -> Any:
+    """Compute any of the reductions."""
+    single = not isinstance(x, tuple)
+    arrays = (x,) if single else x
+    key = option_key(primitive, fn=fn, op=op, axis=axis, keepdims=keepdims, dtype=dtype, initial=initial, method=method)
+    xp, operator = namespace_of(arrays[0]), as_operator(op)
+    if fn is None and operator.flags:
+        arrays = flags_broadcast(xp, operator, arrays)
+    split = together(engine, named("x", arrays, single))
+    shape = broadcast_shapes(*(tuple(one.shape) for one in arrays))
+    axes = normalize_axes(axis, len(shape))
+    after = initial is not None and not all(map(is_scalar, initial if isinstance(initial, tuple) else (initial,)))
+    narrow, wide = None, dtype
+    if single and (dtype is not None or fn is None):
+        own = arrays[0].dtype if dtype is None else as_dtypes(xp, dtype)[0]  # type: ignore[index]
+        if dtype_name(own) in SIXTEEN_BIT_FLOATS:
+            narrow, wide = own, xp.float32
+            if arrays[0].dtype != own and fn is None:
+                arrays = (cast(xp, arrays[0], own),)
+    names = tuple(dtype_name(one.dtype) for one in arrays)
+    whole = operator.identity(*names) is not None if fn is None else False
+
+    def local(axes: tuple[int, ...], keepdims: bool, dtype: Any, initial: Any = None) -> Callable[..., Any]:
+        if primitive == "vecdot":
+            return lambda *xs: _kept(_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
+        return lambda *xs: _reduce.call(
+            primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method
+        )
+
+    def again(axes: tuple[int, ...]) -> Callable[..., Any]:
+        return lambda *xs: _reduce.reduce(
+            xs[0] if len(xs) == 1 else xs, operator, axis=axes, keepdims=True, dtype=tuple(one.dtype for one in xs)
+        )
+
+    stages = []
+    groups = engine.groups(split, axes)
+    for index, (over, group) in enumerate(groups):
+        last = index == len(groups) - 1
+        steps = reduction(
+            again(group) if index else local(group, True, wide),
+            operator,
+            result_shape(axes, keepdims) if last else tuple,
+            initial=initial if last and not after else None,
+            dtype=narrow if last else None,
+            can_be_empty=whole,
+        )
+        stages.append(Stage(over, engine.length(arrays, group[0], len(shape)) if group else 1, steps))
+    work = Work(
+        primitive=primitive,
+        arrays=arrays,
+        inputs=tuple(part_of(split, one) for one in arrays),
+        outputs=tuple(() if at in axes else over for at, over in enumerate(split) if keepdims or at not in axes),
+        stages=tuple(stages),
+        plain=local(axes, keepdims, dtype, None if after else initial),
+        key=key,
+    )
+    found = engine.compute(work)
+    return _begun(operator, initial, found) if after else found
+
+
+def _kept(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return namespace_of(x).expand_dims(x, axis=axes[0]) if keepdims else x
+
+
+def _begun(op: Operator, initial: Any, found: Any) -> Any:
+    """Return results combined with the element before them."""
+    totals = found if isinstance(found, tuple) else (found,)
+    xp = namespace_of(totals[0])
+    entries = initial if isinstance(initial, tuple) else (initial,)
+    starts = tuple(
+        as_array("initial", one, xp, total.dtype, None, tuple(total.shape))
+        for one, total in zip(entries, totals, strict=True)
+    )
+    both = tuple(cast(xp, one, total.dtype) for one, total in zip(op(starts, totals), totals, strict=True))
+    return both if isinstance(found, tuple) else both[0]
+
+
+def scanned(
+    engine: Engine,
+    primitive: str,
+    x: Any,
+    op: Any,
+    axis: Any,
+    exclusive: bool,
+    reverse: bool,
+    initial: Any,
+    dtype: Any,
+    include_initial: bool,
+    method: str,
+) -> Any:
+    """Compute any of the scans."""
+    if include_initial:
+        raise ValueError(
+            "include_initial must be False for an array that is split over devices: parts are of one length"
+        )
+    single = not isinstance(x, tuple)
+    xs = (x,) if single else x
+    key = option_key(
+        primitive, op=op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
+    )
+    xp, operator = namespace_of(xs[0]), as_operator(op)
+    if operator.flags:
+        if exclusive:
+            raise ValueError(
+                f"exclusive must be False for op {operator.name} and arrays that are split over devices: "
+                "segments that begin in one part and end in another have no exclusive scan yet"
+            )
+        xs = flags_broadcast(xp, operator, xs)
+    split = together(engine, named("x", xs, single))
+    ndim = xs[0].ndim
+    at = normalize_axis(-1 if axis is None else axis, ndim)
+    starts, entries = arrays_of(initial)
+
+    def local(xs: tuple[Array, ...], start: tuple[Any, ...] | None, dtypes: Any) -> Any:
+        given = xs[0] if single else xs
+        return _scan.call(primitive, given, op, at, exclusive, reverse, start, dtypes, False, method)
+
+    steps = scans(
+        operator,
+        axis=at,
+        exclusive=exclusive,
+        reverse=reverse,
+        initial=entries,
+        dtypes=as_dtypes(xp, dtype),
+        single=single,
+        local=local,
+    )
+    over = engine.working(split[at])
+    start_split = (*split[:at], *split[at + 1 :])
+    count = len(xs)
+    work = Work(
+        primitive=primitive,
+        arrays=(*xs, *starts),
+        inputs=(*(part_of(split, one) for one in xs), *(part_of(start_split, one) for one in starts)),
+        outputs=split,
+        stages=(Stage(over, engine.length(xs, at, ndim), steps),),
+        plain=lambda *parts: local(parts[:count], with_arrays(entries, parts[count:]), dtype),
+        key=key,
+    )
+    return engine.compute(work)
+
+
+def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: bool, method: str) -> Any:
+    """Compute a linear recurrence."""
+    key = option_key("linear_recurrence", axis=axis, initial=initial, reverse=reverse, method=method)
+    numbers = [is_scalar(a), is_scalar(b)]
+    xp = namespace_of(b if numbers[0] else a)
+    a, b = (xp.asarray(one, dtype=other.dtype) if is_scalar(one) else one for one, other in ((a, b), (b, a)))
+    if any(numbers):
+        key = None
+    split = together(engine, {"a": a, "b": b})
+    shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
+    at = normalize_axis(axis, len(shape))
+    starts, entries = arrays_of(initial)
+    dtype = a.dtype if a.dtype == b.dtype else xp.result_type(a, b)
+    steps = recurrence(axis=at, reverse=reverse, initial=entries, dtype=dtype, method=method)
+    work = Work(
+        primitive="linear_recurrence",
+        arrays=(a, b, *starts),
+        inputs=(part_of(split, a), part_of(split, b), *(part_of((*split[:at], *split[at + 1 :]), s) for s in starts)),
+        outputs=split,
+        stages=(Stage(engine.working(split[at]), engine.length((a, b), at, len(shape)), steps),),
+        plain=lambda a, b, *starts: _recurrence.linear_recurrence(
+            a, b, axis=at, initial=(with_arrays(entries, starts) or (None,))[0], reverse=reverse, method=method
+        ),
+        key=key,
+    )
+    return engine.compute(work)
+
+
+# ---- Arguments --------------------------------------------------------------------------------------------------
+
+
+def named(name: str, arrays: tuple[Array, ...], single: bool) -> dict[str, Array]:
+    """Return arrays by the names that errors give them."""
+    return {name if single else f"{name}[{index}]": one for index, one in enumerate(arrays)}

@@ -1,0 +1,173 @@
+"""What a driver asks of the devices that hold the parts of an array, and how a driver is run on each of them.
+
+A driver is a list of steps. A step is a function of where it runs (`Place`), of what the step before it kept, and of
+the reply to the message that the step before it sent. It returns a message and what it keeps; the last step returns no
+message, and what it keeps are the results. So one driver runs on devices that all execute one program, with a
+collective operation for each message, and as tasks of a graph, of which one kind computes and another moves messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from parprims._arrays import Array, dtype_bits
+
+Step = Callable[["Place", Any, Any], tuple["Message | None", Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a step runs.
+
+    Parameters
+    ----------
+    rank : int or array
+        Which part of the axis is here: an array of no dimension where one program runs on all devices.
+    lengths : tuple of int
+        The lengths of all parts along the axis, in order.
+    """
+
+    rank: Any
+    lengths: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return len(self.lengths)
+
+    def is_first(self, reverse: bool) -> Any:
+        """Return whether no part comes before this one, the last being the first if reverse."""
+        return self.rank == (self.count - 1 if reverse else 0)
+
+
+def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> Any:
+    """Return what one function returns, or the other where the condition is false; neither sends a message."""
+    if isinstance(condition, bool):
+        return one() if condition else other()
+    import jax
+
+    return jax.lax.cond(condition, one, other)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather:
+    """Asks for the arrays of all devices: each as one array with a new first axis, in the order of the parts."""
+
+    arrays: tuple[Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shift:
+    """Asks for the arrays of the device that many places further, the first being after the last."""
+
+    arrays: tuple[Array, ...]
+    by: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """Asks for a part of every device's arrays, and gives each device its part of the own.
+
+    Parameters
+    ----------
+    arrays : tuple of array
+        Of shape (rows, length here).
+    bounds : array
+        Of shape (devices, rows, devices + 1): of every device's rows, where the part for each device begins, and the
+        end of the last.
+    lengths : tuple of int
+        How much of a row each device gets in all. The reply holds the parts of all devices in their order.
+    """
+
+    arrays: tuple[Array, ...]
+    bounds: Array
+    lengths: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trade:
+    """Asks for one block of every device's arrays, all of one size, and gives each device its block of the own.
+
+    The first axis of the arrays, and of those of the reply, counts devices.
+    """
+
+    arrays: tuple[Array, ...]
+
+
+Message = Gather | Shift | Exchange | Trade
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One exchange between devices, as `explain` tells it.
+
+    Parameters
+    ----------
+    name : str
+        ``gather``, ``shift`` or ``exchange``.
+    nbytes : int
+        What a device sends to others, as a mean over the devices where the data decide who sends how much.
+    """
+
+    name: str
+    nbytes: int
+
+
+class Communicator(Protocol):
+    """What delivers messages between devices."""
+
+    @property
+    def rank(self) -> Any:
+        """Which of the devices this is."""
+
+    @property
+    def count(self) -> int:
+        """The number of devices."""
+
+    def gather(self, message: Gather) -> tuple[Array, ...]:
+        """Return the reply to a message."""
+
+    def shift(self, message: Shift) -> tuple[Array, ...]:
+        """Return the reply to a message."""
+
+    def exchange(self, message: Exchange, place: Place) -> tuple[Array, ...]:
+        """Return the reply to a message."""
+
+    def trade(self, message: Trade) -> tuple[Array, ...]:
+        """Return the reply to a message."""
+
+
+def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], parts: Any) -> tuple[Any, list[Any]]:
+    """Return the results of a driver on the own parts, and the collective operations that took place."""
+    place, told = Place(devices.rank, lengths), []
+    kept, reply = parts, None
+    for step in steps:
+        message, kept = step(place, kept, reply)
+        if message is not None:
+            reply = _reply(message, devices, place)
+            told.append(collective(message, place))
+    return kept, told
+
+
+def _reply(message: Message, devices: Communicator, place: Place) -> tuple[Array, ...]:
+    if isinstance(message, Gather):
+        return devices.gather(message)
+    if isinstance(message, Shift):
+        return devices.shift(message)
+    if isinstance(message, Trade):
+        return devices.trade(message)
+    return devices.exchange(message, place)
+
+
+def collective(message: Message, place: Place) -> Collective:
+    """Return what `explain` tells of a message."""
+    nbytes = sum(math.prod(x.shape) * dtype_bits(x.dtype) // 8 for x in message.arrays)
+    others = place.count - 1
+    if isinstance(message, Gather):
+        return Collective("gather", nbytes * others)
+    if isinstance(message, Shift):
+        return Collective("shift", nbytes if place.count > 1 else 0)
+    return Collective("exchange", nbytes * others // place.count)

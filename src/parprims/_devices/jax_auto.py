@@ -1,0 +1,227 @@
+"""Arrays of JAX in programs whose meshes have axes of type Auto: XLA says how they are split when it compiles.
+
+Only then is the driver chosen, by the rule for partitioning that the call carries with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding
+
+from parprims import _reduce
+from parprims._arrays import Array
+from parprims._devices import calls
+from parprims._devices.communicator import run
+from parprims._devices.jax_mesh import Devices, spec_of, split_of
+from parprims._devices.work import Names, Split, Work, groups, length
+from parprims._dispatch import Checked, unwatched
+from parprims._matmul import Product
+from parprims._recurrence_array import Recurrence
+from parprims._reduction import Reduction
+from parprims._scan_array import Scan
+
+
+class _FoundError(Exception):
+    """Carries the work out of a call whose layout alone is asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """The engine of parts whose splits are known from outside, by the order of the arrays.
+
+    Without a mesh, nothing is computed: `_FoundError` carries the work out.
+    """
+
+    splits: dict[int, Split]
+    mesh: Any = None
+
+    def split(self, name: str, x: Array) -> Split:
+        """Return what each axis of an array is split over."""
+        del name
+        return self.splits[id(x)]
+
+    def working(self, found: Names) -> Names:
+        """Return what the arrays tell."""
+        return found
+
+    def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
+        """Return the axes in groups of which the first is split."""
+        return groups(split, axes)
+
+    def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
+        """Return the length of an axis of the own parts."""
+        return length(arrays, axis, ndim)
+
+    def compute(self, work: Work) -> Any:
+        """Return the results for the own part."""
+        if self.mesh is None:
+            raise _FoundError(work)
+        found: Any = work.arrays
+        for stage in work.stages:
+            devices = Devices(stage.over)
+            found, _ = run(stage.steps, devices, (stage.length,) * devices.count, _tuple(found))
+        return found
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def partitioned(primitive: str, method: str, call: Checked, whole: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return a function of the call's arrays that computes it wherever XLA puts their parts, or None if none can.
+
+    ``whole`` computes it where no axis is split.
+    """
+    if isinstance(call, Reduction) and (method == "native" or call.initial is not None or call.n == 0):
+        return whole  # XLA itself reduces what is split, and gathers nothing larger than the results
+    if isinstance(call, Product) and method == "native":
+        return whole  # XLA multiplies what is split
+    again = _again(primitive, method, call)
+    if again is None:
+        return None
+
+    def body(*arrays: Array) -> Any:
+        return whole(*arrays)
+
+    function: Callable[..., Any] = custom_partitioning(body)
+
+    def partition(mesh: Any, args: Any, result: Any) -> Any:
+        splits = tuple(split_of(mesh, one.sharding, len(one.shape)) for one in args)
+        work = _layout(again, args, splits)
+        inputs = again.inputs(work)
+        leaves, tree = jax.tree.flatten(result)
+        outputs = [NamedSharding(mesh, spec_of(work.outputs))] * len(leaves)
+
+        def lower(*parts: Array) -> Any:
+            with unwatched():
+                return again.run(_Known({id(x): split for x, split in zip(parts, inputs, strict=True)}, mesh), parts)
+
+        shardings = tuple(NamedSharding(mesh, spec_of(split)) for split in inputs)
+        return mesh, lower, jax.tree.unflatten(tree, outputs), shardings
+
+    def rule() -> str:
+        structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.arrays]
+        fresh = (f"f{at}" for at in itertools.count())
+        return _rule(again, structs, whole, fresh)
+
+    function.def_partition(  # type: ignore[attr-defined]
+        partition=partition, infer_sharding_from_operands=None, sharding_rule=rule()
+    )
+    if isinstance(call, Reduction):
+        r = call
+        return _with_derivative(
+            function,
+            lambda *arrays: _reduce.call(
+                primitive, r.fn, arrays[0] if r.single else arrays, r.op, r.axes, r.keepdims, r.dtypes, None, "native"
+            ),
+        )
+    return function
+
+
+def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reduction with the derivative that the library's own has: XLA reduces it without gathering more."""
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def compute(*arrays: Array) -> Any:
+        return function(*arrays)
+
+    compute.defjvp(lambda primals, tangents: jax.jvp(native, primals, tangents))
+    found: Callable[..., Any] = compute
+    return found
+
+
+def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
+    """Return the work for arrays that are split so."""
+    found: list[Work] = []
+
+    def trace(*arrays: Array) -> Any:
+        try:
+            again.run(_Known({id(x): split for x, split in zip(arrays, splits, strict=True)}), arrays)
+        except _FoundError as error:
+            found.append(error.args[0])
+        return 0
+
+    with unwatched():
+        jax.eval_shape(trace, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args))
+    return found[0]
+
+
+def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
+    """Return the rule by which XLA tells from how one array is split how the others are: equal names, equal splits."""
+    labels = tuple(
+        tuple((f"axis{at - len(x.shape)}",) if x.shape[at] != 1 else () for at in range(len(x.shape)))
+        for x in structs[: again.count]
+    ) + tuple(((),) * len(x.shape) for x in structs[again.count :])
+    work = _layout(again, structs, labels)
+
+    def side(splits: tuple[Split, ...]) -> str:
+        return ", ".join(" ".join(names[0] if names else next(fresh) for names in split) for split in splits)
+
+    with unwatched():
+        results = jax.tree.leaves(jax.eval_shape(whole, *structs))
+    return f"{side(again.inputs(work))} -> {side((work.outputs,) * len(results))}".replace("axis-", "axis")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Again:
+    """How the public call is made again on parts.
+
+    ``run`` takes an engine and the arrays; ``count`` is the number of arrays that say how the work is split, and
+    ``inserted`` the axis that the others have beyond what the work takes.
+    """
+
+    run: Callable[[Any, tuple[Array, ...]], Any]
+    count: int
+    inserted: int | None = None
+
+    def inputs(self, work: Work) -> tuple[Split, ...]:
+        """Return how the arrays are to be split."""
+        if self.inserted is None:
+            return work.inputs
+        at = self.inserted
+        starts = tuple((*split[:at], (), *split[at:]) for split in work.inputs[self.count :])
+        return (*work.inputs[: self.count], *starts)
+
+
+def _again(primitive: str, method: str, call: Checked) -> _Again | None:
+    if isinstance(call, Reduction):
+        r = call
+        keepdims, dtypes = r.keepdims, r.dtypes
+
+        def reduced(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            x = arrays[0] if r.single else arrays
+            return calls.reduced(engine, primitive, r.fn, x, r.op, r.axes, keepdims, dtypes, None, method)
+
+        return _Again(reduced, len(call.arrays))
+    if isinstance(call, Scan):
+        s = call
+        count, include = len(s.inputs), s.n > s.shape[s.axis]
+        if include:
+            return None
+
+        def scanned(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            x = arrays[0] if s.single else arrays[:count]
+            starts = tuple(_squeezed(one, s.axis) for one in arrays[count:]) or None
+            options = s.axis, s.exclusive, s.reverse, starts, s.dtypes, False, method
+            return calls.scanned(engine, primitive, x, s.op, *options)
+
+        return _Again(scanned, count, s.axis)
+    if isinstance(call, Recurrence):
+        q = call
+
+        def solved(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            start = _squeezed(arrays[2], q.axis) if len(arrays) > 2 else None
+            return calls.solved(engine, arrays[0], arrays[1], q.axis, start, q.reverse, method)
+
+        return _Again(solved, 2, q.axis)
+    return None
+
+
+def _squeezed(x: Array, axis: int) -> Array:
+    return x.reshape((*x.shape[:axis], *x.shape[axis + 1 :]))

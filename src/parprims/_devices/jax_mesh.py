@@ -1,0 +1,237 @@
+"""Arrays of JAX that are split over a mesh: collective operations of `jax.lax` inside `jax.shard_map`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from parprims._arrays import Array, explicit_sharding, is_traced
+from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run
+from parprims._devices.work import Names, Record, Split, Work, groups, length, recorded
+from parprims._dispatch import listing, unwatched
+from parprims._memo import Memo
+
+
+class Devices:
+    """The devices along axes of a mesh, inside of shard_map."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.count: int = jax.lax.axis_size(names) if names else 1
+
+        self.checked = self.count > 1 and set(names) <= _varying(jax.lax.axis_index(names))
+        """Whether shard_map checks what is the same on all devices."""
+
+    def own(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return arrays as ones that each device may have others of.
+
+        So no derivative is summed over the devices inside of a branch that some of them do not take.
+        """
+        if not self.checked:
+            return arrays
+        return tuple(jax.lax.pcast(x, missing, to="varying") if (missing := self._missing(x)) else x for x in arrays)
+
+    def _missing(self, x: Array) -> tuple[Any, ...]:
+        return tuple(name for name in self.names if name not in _varying(x))
+
+    @property
+    def rank(self) -> Any:
+        """Which of the devices this is."""
+        return jax.lax.axis_index(self.names) if self.count > 1 else 0
+
+    def gather(self, message: Gather) -> tuple[Array, ...]:
+        """Return the arrays of all devices."""
+        if self.count == 1:
+            return tuple(x[None] for x in message.arrays)
+        return tuple(self._gathered(x) for x in message.arrays)
+
+    def _gathered(self, x: Array) -> Array:
+        (x,) = self.own((x,))
+        found: Array = jax.lax.all_gather(x, self.names, to="invarying" if self.checked else "varying")
+        return found
+
+    def shift(self, message: Shift) -> tuple[Array, ...]:
+        """Return the arrays of another device."""
+        pairs = [((at + message.by) % self.count, at) for at in range(self.count)]
+        return tuple(jax.lax.ppermute(x, self.names, pairs) for x in message.arrays)
+
+    def trade(self, message: Trade) -> tuple[Array, ...]:
+        """Return the blocks of all devices that are for this one."""
+        return tuple(jax.lax.all_to_all(x, self.names, 0, 0) for x in message.arrays)
+
+    def exchange(self, message: Exchange, place: Place) -> tuple[Array, ...]:
+        """Return the parts of all devices that are for this one."""
+        raise NotImplementedError
+
+
+def _varying(x: Array) -> frozenset[Any]:
+    found: frozenset[Any] = getattr(jax.typeof(x).manual_axis_type, "varying", frozenset())
+    return found
+
+
+def _stages(work: Work, record: Record, *parts: Array) -> Any:
+    """Return the results of all stages on the own parts."""
+    if listing():
+        return work.plain(*parts)
+    record.steps.clear()
+    found: Any = parts
+    for stage in work.stages:
+        devices = Devices(stage.over)
+        found = devices.own(found if isinstance(found, tuple) else (found,))
+        lengths = (stage.length // devices.count,) * devices.count
+        found, told = run(stage.steps, devices, lengths, found)
+        record.steps.extend(one for one in told if devices.count > 1)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Inside:
+    """The engine inside of a caller's own shard_map, where arrays are parts."""
+
+    names: Names
+
+    def split(self, name: str, x: Array) -> Split:
+        """Return that no axis tells."""
+        del name
+        whole: Split = ((),) * x.ndim
+        return whole
+
+    def working(self, found: Names) -> Names:
+        """Return the axes of the mesh that the caller named."""
+        del found
+        return self.names
+
+    def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
+        """Return all axes as one group, the first of which is split."""
+        del split
+        return [(self.names, axes)]
+
+    def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
+        """Return the length of an axis that is split."""
+        return length(arrays, axis, ndim) * int(jax.lax.axis_size(self.names))
+
+    def compute(self, work: Work) -> Any:
+        """Return the results for this part."""
+        record = Record()
+        found = recorded(record, functools.partial(_stages, work, record))(*work.arrays)
+        record.tell(work.primitive, math.prod(Devices(stage.over).count for stage in work.stages))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """The engine for arrays that are split over a mesh as a whole."""
+
+    mesh: Any
+
+    @staticmethod
+    def of(arrays: tuple[Array, ...]) -> Mesh:
+        """Return the engine of arrays, at least one of which is split."""
+        found = [sharding for sharding in map(_sharding, arrays) if sharding is not None and not sharding.mesh.empty]
+        split = [sharding.mesh for sharding in found if not sharding.is_fully_replicated]
+        if not split:
+            kind = next(type(x.sharding).__name__ for x in arrays if not is_traced(x) and len(x.devices()) > 1)
+            raise ValueError(
+                f"arrays are sharded by a {kind}, which names no axes of a mesh: put them by jax.device_put with a "
+                "NamedSharding"
+            )
+        if any(mesh != split[0] for mesh in split):
+            raise ValueError("arrays are sharded over different meshes: put them on one by jax.device_put")
+        return Mesh(split[0])
+
+    def split(self, name: str, x: Array) -> Split:
+        """Return the axes of the mesh that each axis of an array is split over."""
+        del name
+        sharding = _sharding(x)
+        if sharding is None:
+            whole: Split = ((),) * x.ndim
+            return whole
+        return split_of(self.mesh, sharding, x.ndim)
+
+    def working(self, found: Names) -> Names:
+        """Return what the arrays tell."""
+        return found
+
+    def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
+        """Return the axes in groups of which the first is split."""
+        return groups(split, axes)
+
+    def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
+        """Return the length of an axis."""
+        return length(arrays, axis, ndim)
+
+    def compute(self, work: Work) -> Any:
+        """Return the results, split as the work says."""
+        placed = tuple(self._placed(x, split) for x, split in zip(work.arrays, work.inputs, strict=True))
+        key = None
+        if work.key is not None and not listing():
+            kinds = tuple((x.shape, str(x.dtype), jax.typeof(x).weak_type) for x in placed)
+            key = work.key, self.mesh, work.inputs, kinds, jax.config.jax_enable_x64
+        known = _programs.get(key)
+        if known is None:
+            if not listing():
+                with unwatched():  # for the errors, which tell of the whole arrays
+                    jax.eval_shape(work.plain, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in placed))
+            known = self._program(work)
+            if key is not None:
+                _programs.keep(key, known)
+        run_now, record = known
+        found = run_now(*placed)
+        record.tell(work.primitive, self._count(work))
+        return found
+
+    def _count(self, work: Work) -> int:
+        return math.prod(self.mesh.shape[name] for stage in work.stages for name in stage.over)
+
+    def _program(self, work: Work) -> tuple[Callable[..., Any], Record]:
+        record = Record()
+        bare = dataclasses.replace(work, arrays=())
+        mapped = jax.shard_map(
+            recorded(record, functools.partial(_stages, bare, record)),
+            mesh=self.mesh,
+            in_specs=tuple(spec_of(split) for split in work.inputs),
+            out_specs=[spec_of(one) for one in work.outputs]
+            if isinstance(work.outputs, list)
+            else spec_of(work.outputs),
+        )
+        return jax.jit(mapped), record
+
+    def _placed(self, x: Array, split: Split) -> Array:
+        """Return an array split as asked for."""
+        wanted = NamedSharding(self.mesh, spec_of(split))
+        if is_traced(x):
+            sharding = explicit_sharding(x)
+            if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:
+                return x
+            return jax.sharding.reshard(x, wanted)
+        if x.sharding.is_equivalent_to(wanted, x.ndim):
+            return x
+        return jax.device_put(x, wanted)
+
+
+_programs: Memo[tuple[Callable[..., Any], Record]] = Memo()
+
+
+def _sharding(x: Array) -> Any:
+    """Return the sharding over a mesh that an array has, as far as can be seen, or None."""
+    sharding = explicit_sharding(x) if is_traced(x) else x.sharding
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def split_of(mesh: Any, sharding: Any, ndim: int) -> Split:
+    """Return what each axis of an array is split over by a sharding over a mesh."""
+    spec = (*sharding.spec, *(None,) * ndim)[:ndim]
+    named = tuple(() if one is None else one if isinstance(one, tuple) else (one,) for one in spec)
+    return tuple(tuple(name for name in names if mesh.shape[name] > 1) for names in named)
+
+
+def spec_of(split: Split) -> Any:
+    """Return a split in the words of JAX."""
+    names = [one if len(one) > 1 else one[0] if one else None for one in split]
+    return PartitionSpec(*names)

@@ -1,0 +1,310 @@
+"""Reductions, scans and recurrences over the parts of an axis: what each part comes to, then what goes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    broadcast_shapes,
+    cast,
+    compute_dtype,
+    device,
+    dtype_kind,
+    dtype_name,
+    namespace_of,
+)
+from parprims._devices.communicator import Gather, Place, Step, either
+from parprims._elements import flattened, rebuilt
+from parprims._operators import BUILT_IN, Operator
+from parprims._recurrence import linear_recurrence
+from parprims._reduce import reduce
+from parprims._scalars import as_array, is_scalar
+from parprims._scan import scan
+
+_EXACT = tuple(
+    BUILT_IN[name]
+    for name in (
+        "add multiply maximum minimum logical_and logical_or bitwise_and bitwise_or bitwise_xor argmax argmin"
+    ).split()
+)
+"""Operators whose identity leaves every element as it is, infinities and NaN too."""
+
+
+# ---- Reductions -------------------------------------------------------------------------------------------------
+
+
+def reduction(
+    local: Callable[..., Any],
+    op: Any,
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]],
+    *,
+    initial: Any = None,
+    dtype: Any = None,
+    can_be_empty: bool,
+) -> list[Step]:
+    """Return the driver of a reduction.
+
+    Parameters
+    ----------
+    local : callable
+        Takes the own arrays and returns their reduction, the axes kept with length 1.
+    op : str, Operator or callable
+        The operator.
+    shape : callable
+        Takes the shape of what ``local`` returns, and returns that of the result.
+    initial : optional
+        The element before all others.
+    dtype : optional
+        The dtype of the result, where the results of parts have a wider one.
+    can_be_empty : bool
+        Whether the operator has an identity, so that a part may hold no elements.
+    """
+
+    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        leaves, structure = flattened(local(*arrays))
+        return Gather(leaves), structure
+
+    def end(place: Place, structure: Any, states: tuple[Array, ...]) -> Any:
+        states = tuple(_reshaped(one, (one.shape[0], *shape(tuple(one.shape[1:])))) for one in states)
+        if not can_be_empty:
+            states = _of_elements(place, states)
+        dtypes = tuple(one.dtype for one in states)
+        found = reduce(rebuilt(structure, states), op, axis=0, initial=initial, dtype=dtypes)
+        return None, found if dtype is None else cast(namespace_of(found), found, dtype)
+
+    return [begin, end]
+
+
+def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
+    return x if tuple(x.shape) == shape else namespace_of(x).reshape(x, shape)
+
+
+def _of_elements(place: Place, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the states of the parts that hold elements."""
+    full = [index for index, length in enumerate(place.lengths) if length]
+    if len(full) in (0, place.count):
+        return states
+    return tuple(namespace_of(one).stack([one[index, ...] for index in full]) for one in states)
+
+
+# ---- Scans ------------------------------------------------------------------------------------------------------
+
+
+def scans(
+    operator: Operator,
+    *,
+    axis: int,
+    exclusive: bool,
+    reverse: bool,
+    initial: tuple[Any, ...] | None,
+    dtypes: tuple[Any, ...] | None,
+    single: bool,
+    local: Callable[..., Any],
+) -> list[Step]:
+    """Return the driver of a scan: the total of each part, then a scan of the part that begins with those before it.
+
+    Parameters
+    ----------
+    operator : Operator
+        The operator.
+    axis, exclusive, reverse
+        As those of `scan`.
+    initial : tuple or None
+        The element that all results begin with, an entry for each component; `arrays_of` left marks for arrays.
+    dtypes : tuple of dtype or None
+        What the caller asked for.
+    single : bool
+        Whether elements have one component and are no tuples.
+    local : callable
+        Takes the own arrays, the element before them or None, and a dtype: scans a part.
+    """
+
+    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        marks = sum(isinstance(one, _Taken) for one in initial or ())
+        xs, starts = arrays[: len(arrays) - marks], arrays[len(arrays) - marks :]
+        xp = namespace_of(xs[0])
+        if dtypes is not None:
+            xs = tuple(cast(xp, x, dtype) for x, dtype in zip(xs, dtypes * (len(xs) // len(dtypes)), strict=True))
+        asked, wide = dtypes, None
+        if any(dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS for x in xs):
+            asked = wide = tuple(compute_dtype(xp, x.dtype) for x in xs)
+        names = tuple(dtype_name(x.dtype) for x in xs)
+        if not xs[0].shape[axis] and operator.identity(*names) is None:
+            states = tuple(xp.zeros(_without(x.shape, axis), dtype=x.dtype, device=device(x)) for x in xs)
+        else:
+            whole = reduce(xs[0] if single else xs, turned(operator) if reverse else operator, axis=axis, dtype=asked)
+            states = (whole,) if single else whole
+        return Gather(states), (xs, with_arrays(initial, starts), asked, wide)
+
+    def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        xs, start, asked, wide = kept
+        xp = namespace_of(xs[0])
+        if start is None and (exclusive or operator in _EXACT):
+            start = _identity(operator, states)
+        starts = None
+        if start is not None:
+            shape = tuple(states[0].shape[1:])
+            starts = tuple(
+                as_array("initial", value, xp, state.dtype, device(state), shape)
+                for value, state in zip(start, states, strict=True)
+            )
+        found = continued(
+            place,
+            states,
+            starts,
+            operator,
+            reverse,
+            single,
+            lambda: local(xs, None, asked),
+            lambda carries: local(xs, carries, asked),
+        )
+        if wide is not None:
+            ys = (found,) if single else found
+            ys = tuple(cast(xp, y, x.dtype) for x, y in zip(xs, ys, strict=True))
+            found = ys[0] if single else ys
+        return None, found
+
+    return [begin, end]
+
+
+def continued(
+    place: Place,
+    states: tuple[Array, ...],
+    starts: tuple[Array, ...] | None,
+    op: Any,
+    reverse: bool,
+    single: bool,
+    alone: Callable[[], Any],
+    after: Callable[[tuple[Array, ...]], Any],
+) -> Any:
+    """Return what a part comes to after all that is before it.
+
+    ``states`` are the totals of all parts along the first axis, and ``starts`` the element before all of them. Without
+    one the first part is ``alone``.
+    """
+    xp = namespace_of(states[0])
+    if starts is not None:
+        ends = [xp.expand_dims(one, axis=0) for one in starts]
+        pairs = zip(ends, states, strict=True)
+        states = tuple(xp.concat([x, end] if reverse else [end, x], axis=0) for end, x in pairs)
+    full = [at for at, length in enumerate(place.lengths) if length] or [0]
+    place_of = place.rank
+    if starts is None and len(full) < place.count:  # empty parts have no total, and need none before them
+        states = tuple(xp.stack([one[at, ...] for at in full]) for one in states)
+        place_of = sum(at < place.rank for at in full)
+    count = states[0].shape[0]
+    if starts is None and place.count == 1:
+        return alone()
+    dtypes = tuple(one.dtype for one in states)
+    ys = scan(states[0] if single else states, op, axis=0, reverse=reverse, dtype=dtypes)
+    ys = (ys,) if single else ys
+
+    if starts is not None:
+        at = place_of + 1 if reverse else place_of
+        return after(tuple(one[at, ...] for one in ys))
+    at = (place_of + 1 if reverse else place_of - 1) % count
+    carries = tuple(one[at, ...] for one in ys)
+    return either(place_of == (count - 1 if reverse else 0), alone, lambda: after(carries))
+
+
+def turned(op: Operator) -> Operator:
+    """Return the operator for which the first element is the last."""
+    if op.commutative:
+        return op
+    combine = op.combine
+    return Operator(
+        lambda earlier, later: combine(later, earlier),
+        identity=op.identity,
+        name=op.name,
+        components=op.components,
+    )
+
+
+_AFFINE_TURNED = turned(BUILT_IN["affine"])
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _identity(op: Operator, states: tuple[Array, ...]) -> tuple[Any, ...] | None:
+    """Return the identity; of sums of floats -0, which leaves the sign of zeros."""
+    if op is BUILT_IN["add"] and dtype_kind(states[0].dtype) == "float":
+        return (-0.0,)
+    return op.identity(*(dtype_name(one.dtype) for one in states))
+
+
+# ---- Recurrences ------------------------------------------------------------------------------------------------
+
+
+def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype: Any, method: str) -> list[Step]:
+    """Return the driver of a linear recurrence: the affine map of each part, then the part from what comes before it.
+
+    ``dtype`` is that of the solution, and the other options are those of the call.
+    """
+
+    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        a, b, *starts = arrays
+        xp = namespace_of(b)
+        wide = compute_dtype(xp, dtype)
+        a, b = cast(xp, a, wide), cast(xp, b, wide)
+        shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
+        maps = tuple(xp.broadcast_to(one, shape) for one in (a, b))
+        whole = reduce(maps, _AFFINE_TURNED if reverse else "affine", axis=axis, dtype=(wide, wide))
+        start = with_arrays(initial, tuple(starts))
+        return Gather(whole), (a, b, None if start is None else start[0], _without(shape, axis))
+
+    def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        a, b, start, shape = kept
+        xp = namespace_of(b)
+        starts = None
+        if start is not None:
+            start = as_array("initial", start, xp, b.dtype, device(b), shape)
+            starts = (xp.ones_like(start), start)
+
+        def part(start: Any) -> Array:
+            return linear_recurrence(a, b, axis=axis, initial=start, reverse=reverse, method=method)
+
+        found = continued(
+            place, states, starts, "affine", reverse, False, lambda: part(None), lambda carries: part(carries[1])
+        )
+        return None, cast(xp, found, dtype)
+
+    return [begin, end]
+
+
+def result_shape(axes: tuple[int, ...], keepdims: bool) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    """Return what takes the shape of a reduction with its axes kept, and returns that without, unless they are kept."""
+
+    def shape(kept: tuple[int, ...]) -> tuple[int, ...]:
+        return kept if keepdims else tuple(length for at, length in enumerate(kept) if at not in axes)
+
+    return shape
+
+
+# ---- Initial elements -------------------------------------------------------------------------------------------
+
+
+class _Taken:
+    """Stands for an array that is an input of the work."""
+
+
+_TAKEN = _Taken()
+
+
+def arrays_of(initial: Any) -> tuple[tuple[Array, ...], tuple[Any, ...] | None]:
+    """Return the arrays of an initial element, and its entries with a mark in place of each array."""
+    if initial is None:
+        return (), None
+    entries = initial if isinstance(initial, tuple) else (initial,)
+    arrays = tuple(one for one in entries if not is_scalar(one))
+    return arrays, tuple(one if is_scalar(one) else _TAKEN for one in entries)
+
+
+def with_arrays(entries: tuple[Any, ...] | None, arrays: tuple[Array, ...]) -> tuple[Any, ...] | None:
+    """Return the entries of an element with arrays in place of their marks."""
+    left = iter(arrays)
+    return None if entries is None else tuple(next(left) if isinstance(one, _Taken) else one for one in entries)
