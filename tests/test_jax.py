@@ -37,6 +37,11 @@ CALLS = {
     "scan by an own operator": (lambda m, x: parprims.scan(x, combined, reverse=True, method=m), (A,)),
     "cumulative_sum": (lambda m, x: parprims.cumulative_sum(x, include_initial=True, method=m), (A,)),
     "cumulative_prod": (lambda m, x: parprims.cumulative_prod(x, method=m), (A,)),
+    "cumulative_max": (lambda m, x: parprims.cumulative_max(x, return_indices=True, method=m), (A,)),
+    "cumulative_min": (lambda m, x: parprims.cumulative_min(x, method=m), (A,)),
+    "cumulative_logsumexp": (lambda m, x: parprims.cumulative_logsumexp(x, method=m), (A,)),
+    "argmax": (lambda m, x: parprims.argmax(x, method=m), (KEYS,)),
+    "argmin": (lambda m, x: parprims.argmin(x, method=m), (KEYS,)),
     "linear_recurrence": (lambda m, a, b, i: parprims.linear_recurrence(a, b, initial=i, method=m), (A, B, C)),
     "sort": (lambda m, x: parprims.sort(x, descending=True, method=m), (KEYS,)),
     "argsort": (lambda m, x: parprims.argsort(x, method=m), (KEYS,)),
@@ -50,6 +55,7 @@ CALLS = {
     ),
 }  # fmt: skip
 METHODS = ("auto", "kernel", "native", "array")
+WITHOUT_DERIVATIVES = ("any", "all", "argmax", "argmin", "argsort", "sort")
 
 
 def test_every_function_is_called():
@@ -133,7 +139,7 @@ def same(jax, found, expected, tolerance=1e-12):
 class TestArraysOfNumPy:
     """A rule of JAX is handed the arrays of NumPy that a derivative is asked by as they are."""
 
-    @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("any", "all", "argsort", "sort")])
+    @pytest.mark.parametrize("name", [name for name in CALLS if name not in WITHOUT_DERIVATIVES])
     def test_derivatives(self, jax, name):
         function, arrays = CALLS[name]
         on_device, by = tuple(map(jax.numpy.asarray, arrays)), floats(arrays)

@@ -47,7 +47,7 @@ def test_a_missing_test_is_noticed():
 
 def test_every_primitive_inherits_the_laws_or_has_its_own():
     assert set(trust.keepers()) == {
-        f"tests/test_{name}.py" for name in ("recurrence", "reduce", "scan", "sort", "tridiagonal")
+        f"tests/test_{name}.py" for name in ("cumulative", "recurrence", "reduce", "scan", "sort", "tridiagonal")
     }
     laws = {name.removeprefix("Contract::") for name in trust.functions("tests/contract.py") if "test_" in name}
     own = {name.removeprefix("TestMatmul::") for name in trust.functions("tests/test_matmul.py")}

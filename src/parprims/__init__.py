@@ -2,7 +2,9 @@
 
 from parprims._associativity import check_associative
 from parprims._cuda import jax_export_checks
+from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._dispatch import Call, MethodRefused, explain, methods
+from parprims._extrema import argmax, argmin
 from parprims._histogram import histogram
 from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
@@ -20,8 +22,13 @@ __all__ = [
     "Operator",
     "all",
     "any",
+    "argmax",
+    "argmin",
     "argsort",
     "check_associative",
+    "cumulative_logsumexp",
+    "cumulative_max",
+    "cumulative_min",
     "cumulative_prod",
     "cumulative_sum",
     "explain",

@@ -14,7 +14,7 @@ from typing import Any
 import array_api_compat
 
 from parprims import _reduction
-from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled
+from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled, is_traced
 from parprims._dispatch import Abstract, Checked, Methods
 from parprims._operators import BUILT_IN
 from parprims._sorting import Sorting, index_dtype
@@ -144,6 +144,16 @@ def product_under_autocast(xp: Namespace, p: Any, run: Callable[..., Array], met
 def detached(x: Array) -> Array:
     """Return an array by which PyTorch is asked for no derivative."""
     return x.detach() if hasattr(x, "detach") else x
+
+
+def asked_for(x: Any) -> bool:
+    """Return whether a derivative by an array may be asked for, by a transformation of its library too."""
+    if array_api_compat.is_torch_array(x):
+        import torch
+
+        transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+        return bool(transformed or (torch.is_grad_enabled() and x.requires_grad))
+    return is_traced(x)
 
 
 def _by_library(methods: Methods, method: str, xp: Namespace, call: Checked) -> bool:

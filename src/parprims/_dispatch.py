@@ -194,12 +194,13 @@ class _ListedError(Exception):
 class _Watch:
     """What is done with calls besides computing them.
 
-    ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``launching`` that only
-    kernels are to be launched.
+    ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``named`` with what
+    keeps a caller from asking for them by name, ``launching`` that only kernels are to be launched.
     """
 
     calls: tuple[list[Call], ...] = ()
     listing: bool = False
+    named: bool = False
     launching: bool = False
 
 
@@ -259,7 +260,7 @@ def devices() -> Any:
 
 def unwatched() -> contextlib.AbstractContextManager[None]:
     """Hide the calls inside the block from `explain` and `methods`: they compute a derivative."""
-    return _watching(calls=(), listing=False)
+    return _watching(calls=(), listing=False, named=False)
 
 
 def listing() -> bool:
@@ -371,7 +372,8 @@ class Methods:
             return call.empty(xp)
         watch = _watch.get()
         if watch.listing:
-            raise _ListedError({name: _reason(one, xp, call, auto=True) for name, one in self._methods.items()})
+            auto = not watch.named
+            raise _ListedError({name: _reason(one, xp, call, auto=auto) for name, one in self._methods.items()})
         refusals: dict[str, str] = {}
         if method == "auto":
             for name, one in self._methods.items():
@@ -489,7 +491,12 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     """
     if not callable(function):
         raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
-    with _watching(listing=True):
+    return reasons(function, *args, named=False, **kwargs)
+
+
+def reasons(function: Callable[..., Any], /, *args: Any, named: bool, **kwargs: Any) -> dict[str, str | None]:
+    """Return for each method of a call why ``auto`` would pass it by, or with ``named`` why it cannot serve."""
+    with _watching(listing=True, named=named):
         try:
             function(*args, **kwargs)
         except _ListedError as listed:

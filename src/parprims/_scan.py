@@ -346,5 +346,12 @@ _METHODS = {
         native=Method(_scan_array.prepare_native, _scan_array.native_refusal),
         array=Method(directly(_scan_array.array), _scan_array.array_refusal),
     )
-    for name in ("scan", "cumulative_sum", "cumulative_prod")
+    for name in (
+        "scan",
+        "cumulative_sum",
+        "cumulative_prod",
+        "cumulative_max",
+        "cumulative_min",
+        "cumulative_logsumexp",
+    )
 }

@@ -6,6 +6,7 @@ Each is an operator of PyTorch, made at the end of this file from a row of a tab
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,8 +181,24 @@ def _run_matmul(
 
 def _run_call(arrays: Sequence[Array], primitive: str, arguments: str, method: str) -> list[Array]:
     given, options = ast.literal_eval(arguments)
-    named = dict(zip(given, arrays, strict=True))
-    return _whole(primitives[primitive](named.pop(given[0]), **named, **options, method=_inside(method)))
+    named, function = dict(zip(given, arrays, strict=True)), primitives[primitive]
+    first = [named.pop(name) for name in positional(function) if name in named]
+    return _whole(function(*first, **named, **options, method=_inside(method)))
+
+
+def positional(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters of a function that have no name to a caller."""
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_ONLY]
+
+
+def _pull_call(ctx: Any, gs: Sequence[Array | None]) -> tuple[Any, ...]:
+    return _pulled(ctx, gs, "call", _run_call)
+
+
+def _keep_call(ctx: Any, inputs: tuple[Any, ...], output: list[Array]) -> None:
+    _keep_all(ctx, inputs, output)
+    ctx.set_materialize_grads(False)  # of several results some may go unused, and integers have none
 
 
 def _inside(method: str) -> str:
@@ -568,8 +585,8 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
         "call",
         "(Tensor[] arrays, str primitive, str arguments, str method) -> Tensor[]",
         _run_call,
-        None,
-        None,
+        _keep_call,
+        _pull_call,
         _torch_vmap.call,
     ),
     (
@@ -587,7 +604,7 @@ for _title, _schema, _run, _kept_for, _pull, _batch in (
     _op.register_vmap(_batch)
     if _pull is not None:
         _op.register_autograd(_pull, setup_context=_kept_for)
-    if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "matmul"):
+    if _title in ("reduce", "vecdot", "scan", "solve_tridiagonal", "call", "matmul"):
         _arguments = _schema[1 : _schema.index(")")]
         _op = torch.library.custom_op(
             f"parprims::{_title}_backward",

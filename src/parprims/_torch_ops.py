@@ -143,13 +143,18 @@ def matmul(a: Any, b: Any, add: Any, multiply: Any, precision: Any, kernel: Any,
     return _node("matmul", a, b, sums, products, precision, kernel, lengths, method)
 
 
-def call(primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any) -> tuple[Array, ...]:
-    """Return what a primitive without a rule for derivatives returns, a tuple of arrays, given arguments by name.
+def call(
+    primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any, *, composed: bool = False
+) -> tuple[Array, ...]:
+    """Return what a primitive without a node of its own returns, a tuple of arrays, given arguments by name.
 
-    The first of the arrays is positional; one that is None is left out. Options are numbers, texts and tuples of these.
+    An array that is None is left out. Options are numbers, texts and tuples of these. A transformation of torch.func
+    sees through what is ``composed`` of other primitives.
     """
     given = [name for name, x in arrays.items() if x is not None]
     inputs = [arrays[name] for name in given]
+    if composed:
+        return tuple(_node("call", inputs, primitive, _literal(given, options), method))
     return tuple(torch.ops.parprims.call(inputs, primitive, _literal(given, options), method))
 
 

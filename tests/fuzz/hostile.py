@@ -142,7 +142,10 @@ def array_places(call: Call) -> list[tuple[int, str]]:
         "map_reduce": ("", "arrays", "arrays", "arrays"),
         "sort_by_key": ("keys", "values", "values", "values"),
         "check_associative": ("", "examples"),
-    }.get(call.function, ("x",))
+    }.get(call.function)
+    if names is None:
+        parameters = inspect.signature(getattr(parprims, call.function)).parameters.values()
+        names = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_ONLY)
     return [(at, name) for at, name in enumerate(names[: len(call.args)]) if name]
 
 

@@ -30,10 +30,10 @@ WEIGHTS = {"numpy": 10, "array-api-strict": 2, "jax": 1, "torch": 4}
 
 
 def discover() -> None:
-    """Take over what test files of other primitives, tests/test_<name>.py, say of hostile and valid calls."""
+    """Take over what other test files say of hostile and valid calls: tests/test_<name>.py of the module _<name>."""
     global FUNCTIONS
     for name in sorted({*primitives} - {*FUNCTIONS}):
-        module = importlib.import_module(f"tests.test_{name}")
+        module = importlib.import_module(primitives[name].__module__.replace("parprims._", "tests.test_"))
         FUNCTIONS += (name,)
         DRAWS[name] = module.draw
         WRONG_OPTIONS.update(module.WRONG_OPTIONS)

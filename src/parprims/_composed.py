@@ -1,0 +1,108 @@
+"""What primitives share that are made of others: the record of a checked call, and a method that computes all parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parprims._arrays import Array, Namespace, device, offers
+from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
+
+Compose = Callable[[Namespace, Any, str], Any]
+"""Computes a checked call by a method, all parts by the same."""
+
+Part = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""A call of a primitive: the function, its arguments and its options."""
+
+Parts = Callable[[Namespace, Any], Sequence[Part]]
+"""Returns the parts of a checked call that decide which methods serve it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Composed(Checked):
+    """A checked call of a primitive that is made of others.
+
+    Parameters
+    ----------
+    results : tuple of (tuple of int, dtype)
+        The shapes and dtypes of the results.
+    single : bool
+        Whether the result is one array and no tuple.
+    """
+
+    results: tuple[tuple[tuple[int, ...], Any], ...]
+    single: bool = False
+
+    def empty(self, xp: Namespace) -> Any:
+        """Return arrays like the result."""
+        on = device(self.arrays[0])
+        found = tuple([xp.empty(shape, dtype=dtype, device=on) for shape, dtype in self.results])
+        return found[0] if self.single else found
+
+
+def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
+    """Return the method of a name, which computes all parts by itself.
+
+    It refuses a call where it would refuse a part, and ``auto`` passes it by where it would for a part.
+    """
+    inside = Inside(name)
+
+    def reason(xp: Namespace, call: Any, named: bool) -> str | None:
+        for function, arguments, options in parts(xp, call):
+            found = reasons(function, *arguments, named=named, method=inside, **options)[name]
+            if found is not None:
+                return found
+        return None
+
+    def run(xp: Namespace, call: Any) -> Any:
+        with unwatched():
+            return compose(xp, call, inside)
+
+    return Method(directly(run), lambda xp, call: reason(xp, call, True), lambda xp, call: reason(xp, call, False))
+
+
+def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> Methods:
+    """Return the methods of a primitive that is made of others, those given and else one that computes all parts."""
+    names = ("kernel", "native", "array")
+    return Methods(primitive, **{name: own.get(name) or by_parts(name, compose, parts) for name in names})
+
+
+def no_kernel(_: Namespace, call: Checked) -> str | None:
+    """Return the sentence why a primitive without a kernel has none."""
+    del call
+    return "there is no kernel of this primitive yet"
+
+
+def in_program(primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any) -> tuple[Array, ...]:
+    """Return what a primitive made of others computes as a node of torch.compile's graph."""
+    found: tuple[Array, ...] = nodes().call(primitive, arrays, options, method, composed=True)
+    return found
+
+
+def gathered(xp: Namespace, x: Array, index: Array, axis: int) -> Array:
+    """Return the elements of x at indices along an axis, counted from the front, of as many dimensions."""
+    if offers(xp, "take_along_axis"):
+        return xp.take_along_axis(x, index, axis=axis)
+    n, shape = x.shape[axis], index.shape
+    if 0 in shape:
+        return xp.zeros(shape, dtype=x.dtype, device=device(x))
+    rows = xp.reshape(xp.permute_dims(x, _last(x.ndim, axis)), (-1, n))
+    own = xp.reshape(xp.permute_dims(index, _last(x.ndim, axis)), (-1, shape[axis]))
+    first = xp.reshape(xp.arange(rows.shape[0], dtype=index.dtype, device=device(x)) * n, (-1, 1))
+    flat = xp.take(xp.reshape(rows, (-1,)), xp.reshape(own + first, (-1,)), axis=0)
+    kept = (*shape[:axis], *shape[axis + 1 :], shape[axis])
+    order = [*range(x.ndim - 1)]
+    order.insert(axis, x.ndim - 1)
+    return xp.permute_dims(xp.reshape(flat, kept), tuple(order))
+
+
+def _last(ndim: int, axis: int) -> tuple[int, ...]:
+    return (*(at for at in range(ndim) if at != axis), axis)
+
+
+def positions(xp: Namespace, x: Array, axis: int, dtype: Any) -> Array:
+    """Return the position of every element of x along an axis, of the shape of x."""
+    n = x.shape[axis]
+    shape = tuple(n if at == axis else 1 for at in range(x.ndim))
+    return xp.broadcast_to(xp.reshape(xp.arange(n, dtype=dtype, device=device(x)), shape), x.shape)

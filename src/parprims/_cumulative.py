@@ -1,0 +1,227 @@
+"""Scans that need more than their operator: extrema with their positions, and logarithms of sums of exponentials."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from parprims import _scan
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    along,
+    check_flag,
+    check_kind,
+    dtype_kind,
+    filled,
+    namespace_of,
+    normalize_axis,
+)
+from parprims._composed import Composed, Part, by_parts, composed, in_program, positions
+from parprims._derivatives import asked_for
+from parprims._dispatch import call_key, in_graph, primitive, recalled, unwatched
+from parprims._scan import scan
+from parprims._sorting import index_dtype
+
+
+@primitive
+def cumulative_max(x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto") -> Any:
+    """Find the largest element up to each along an axis, and where it is.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as larger than all others.
+    axis : int or None
+        The axis to search along; None only for an array of one dimension.
+    return_indices : bool
+        Whether the positions of these elements are returned too.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `scan`, whose errors and notes apply.
+
+    Returns
+    -------
+    array or (array, array)
+        The largest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
+        the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]))
+    array([3, 3, 4, 4, 5])
+    >>> parprims.cumulative_max(np.array([3, 1, 4, 4, 5]), return_indices=True)[1]
+    array([0, 0, 2, 2, 4])
+    """
+    return _extremum("cumulative_max", x, axis, return_indices, method)
+
+
+@primitive
+def cumulative_min(x: Array, /, *, axis: int | None = None, return_indices: bool = False, method: str = "auto") -> Any:
+    """Find the smallest element up to each along an axis, and where it is.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as smaller than all others.
+    axis : int or None
+        The axis to search along; None only for an array of one dimension.
+    return_indices : bool
+        Whether the positions of these elements are returned too.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `scan`, whose errors and notes apply.
+
+    Returns
+    -------
+    array or (array, array)
+        The smallest elements, of the shape and dtype of x; with return_indices also their positions along the axis, of
+        the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]))
+    array([3, 1, 1, 1, 0])
+    >>> parprims.cumulative_min(np.array([3, 1, 4, 1, 0]), return_indices=True)[1]
+    array([0, 1, 1, 1, 4])
+    """
+    return _extremum("cumulative_min", x, axis, return_indices, method)
+
+
+@primitive
+def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = "auto") -> Array:
+    """Sum the exponentials of all elements up to each along an axis: y[i] = log(exp(x[0]) + ... + exp(x[i])).
+
+    Nothing overflows on the way: the largest element is taken out of every sum.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real floating dtype. An element of minus infinity adds nothing, one of plus
+        infinity makes its result and all after it infinite, and NaN makes these NaN.
+    axis : int or None
+        The axis to sum along; None only for an array of one dimension.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `scan` by the operator logaddexp, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The logarithms of the sums, of the shape and dtype of x.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.cumulative_logsumexp(np.array([-np.inf, 1000.0, 1000.0])).round(3)
+    array([    -inf, 1000.   , 1000.693])
+    """
+    if not in_graph(x, method) and not asked_for(x):
+        return _log_of_sums(_only_array(x), axis, method)
+    xp = namespace_of(x)
+    if dtype_kind(x.dtype) != "float":
+        return _log_of_sums(x, axis, method)
+    # The derivative of a sum of nothing would be NaN. The least number adds as little, and makes none.
+    low = xp.full_like(x, xp.finfo(x.dtype).min)
+    y = _log_of_sums(xp.where(x == -math.inf, low, x), axis, method)
+    something = xp.astype(x != -math.inf, xp.uint8)
+    if in_graph(x, method):
+        return xp.where(_any_before(something, axis) == 0, xp.full_like(y, -math.inf), y)
+    with unwatched():
+        return xp.where(_any_before(something, axis) == 0, xp.full_like(y, -math.inf), y)
+
+
+def _any_before(x: Array, axis: Any) -> Array:
+    return _scan.call("cumulative_max", x, "maximum", axis, False, False, None, None, False, "auto")
+
+
+def _log_of_sums(x: Array, axis: Any, method: str) -> Array:
+    return _scan.call("cumulative_logsumexp", x, "logaddexp", axis, False, False, None, None, False, method)
+
+
+_OPERATORS = {"cumulative_max": ("maximum", "argmax"), "cumulative_min": ("minimum", "argmin")}
+
+
+def _only_array(x: Array) -> Array:
+    if isinstance(x, tuple):
+        raise TypeError("x must be an array, got tuple")
+    return x
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Extrema(Composed):
+    """A checked call with indices along ``axis``, counted from the front. ``op`` names the operator."""
+
+    axis: int
+    primitive: str
+
+
+def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str) -> Any:
+    """Return the extrema of all elements up to each, and where asked for their indices."""
+    if return_indices is False:
+        return _scan.call(name, _only_array(x), _OPERATORS[name][0], axis, False, False, None, None, False, method)
+    if in_graph(x, method):
+        found = in_program(name, {"x": x}, {"axis": axis, "return_indices": return_indices}, method)
+        return found if len(found) > 1 else found[0]
+    key = call_key(name, x, axis, return_indices, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(x)
+    given = x
+    xp, (x,) = admit({"x": _only_array(x)})
+    if not check_flag("return_indices", return_indices):
+        return _extremum(name, given, axis, False, method)
+    _METHODS[name].check(method)
+    check_kind("x", x, ("int", "uint", "float"))
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"axis must be given for an array of {x.ndim} dimensions")
+    at = normalize_axis(-1 if axis is None else axis, x.ndim)
+    results = (tuple(x.shape), x.dtype), (tuple(x.shape), index_dtype(xp))
+    call = _Extrema(arrays=(x,), key=key if x is given else None, results=results, axis=at, primitive=name)
+    return _METHODS[name](method, xp, call)
+
+
+def _pairs(xp: Namespace, c: _Extrema) -> tuple[Array, Array]:
+    (x,) = c.arrays
+    return x, positions(xp, x, c.axis, index_dtype(xp))
+
+
+def _parts(xp: Namespace, c: _Extrema) -> list[Part]:
+    return [(scan, (_pairs(xp, c), _OPERATORS[c.primitive][1]), {"axis": c.axis})]
+
+
+def _compose(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, ...]:
+    """Return the scan of elements with their positions."""
+    found: tuple[Array, ...] = scan(_pairs(xp, c), _OPERATORS[c.primitive][1], axis=c.axis, method=method)
+    return found
+
+
+def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
+    del xp
+    return [(scan, (c.arrays[0], _OPERATORS[c.primitive][0]), {"axis": c.axis})]
+
+
+def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
+    """Return the extrema by the library's own scan, and as indices the last place where they changed: a scan too."""
+    (x,) = c.arrays
+    n, at = x.shape[c.axis], positions(xp, x, c.axis, index_dtype(xp))
+    ys = scan(x, _OPERATORS[c.primitive][0], axis=c.axis, method=method)
+    if n < 2:
+        return ys, xp.zeros_like(at)
+    here, before = ys[along(c.axis, 1, None)], ys[along(c.axis, 0, n - 1)]
+    changed = here != before
+    if dtype_kind(x.dtype) == "float":
+        changed = changed & ~((here != here) & (before != before))
+    rest = at[along(c.axis, 1, None)]
+    rest = xp.where(changed, rest, xp.zeros_like(rest))
+    steps = xp.concat([filled(xp, 0, rest, c.axis), rest], axis=c.axis)
+    return ys, scan(steps, "maximum", axis=c.axis, method=method)
+
+
+_METHODS = {
+    name: composed(name, _compose, _parts, native=by_parts("native", _native, _native_parts)) for name in _OPERATORS
+}

@@ -1,0 +1,154 @@
+"""The position of the largest or the smallest element: a reduction of elements beside their positions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    as_result,
+    cast,
+    check_flag,
+    check_kind,
+    device,
+    lacks_arithmetic,
+    normalize_axis,
+)
+from parprims._composed import Composed, Part, composed, in_program, positions
+from parprims._dispatch import Method, call_key, directly, in_graph, primitive, recalled
+from parprims._reduce import reduce
+from parprims._sorting import index_dtype
+
+
+@primitive
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False, method: str = "auto") -> Array:
+    """Find where the largest element is, along an axis or of all: the array API standard's ``argmax``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as larger than all others.
+    axis : int or None
+        The axis to search; None for all elements in row-major order. There must be at least one.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce` by the operator argmax, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The positions, of the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.argmax(np.array([[3, 9, 9], [5, 2, 1]]), axis=1)
+    array([1, 0])
+    """
+    return _position("argmax", x, axis, keepdims, method)
+
+
+@primitive
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False, method: str = "auto") -> Array:
+    """Find where the smallest element is, along an axis or of all: the array API standard's ``argmin``.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and real dtype. NaN counts as smaller than all others.
+    axis : int or None
+        The axis to search; None for all elements in row-major order. There must be at least one.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `reduce` by the operator argmin, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The positions, of the library's default dtype for indices: the first of equal elements, and of NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.argmin(np.array([[3, 9, 9], [5, 2, 1]]), axis=1)
+    array([0, 2])
+    """
+    return _position("argmin", x, axis, keepdims, method)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Search(Composed):
+    """A checked call. ``axis`` is counted from the front, or None for all elements."""
+
+    primitive: str
+    axis: int | None
+    keepdims: bool
+
+
+def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Array:
+    if in_graph(x, method):
+        return in_program(name, {"x": x}, {"axis": axis, "keepdims": keepdims}, method)[0]
+    key = call_key(name, x, axis, keepdims, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(x)
+    given = x
+    xp, (x,) = admit({"x": x})
+    keepdims = check_flag("keepdims", keepdims)
+    _METHODS[name].check(method)
+    check_kind("x", x, ("int", "uint", "float"))
+    at = None if axis is None else normalize_axis(axis, x.ndim)
+    if (math.prod(x.shape) if at is None else x.shape[at]) == 0:
+        raise ValueError(f"x must not be empty along the axes of an {name}, got shape {tuple(x.shape)}")
+    shape = tuple([1 if at in (None, i) else n for i, n in enumerate(x.shape) if keepdims or at not in (None, i)])
+    call = _Search(
+        arrays=(x,),
+        key=key if x is given else None,
+        results=((shape, index_dtype(xp)),),
+        single=True,
+        primitive=name,
+        axis=at,
+        keepdims=keepdims,
+    )
+    return _METHODS[name](method, xp, call)
+
+
+def _pairs(xp: Namespace, c: _Search) -> tuple[Array, Array]:
+    (x,) = c.arrays
+    if c.axis is not None:
+        return x, positions(xp, x, c.axis, index_dtype(xp))
+    return x, xp.reshape(xp.arange(math.prod(x.shape), dtype=index_dtype(xp), device=device(x)), x.shape)
+
+
+def _parts(xp: Namespace, c: _Search) -> list[Part]:
+    return [(reduce, (_pairs(xp, c), c.primitive), {"axis": c.axis, "keepdims": c.keepdims})]
+
+
+def _compose(xp: Namespace, c: _Search, method: str) -> Array:
+    """Return the second component of the reduction of elements with their positions."""
+    return reduce(_pairs(xp, c), c.primitive, axis=c.axis, keepdims=c.keepdims, method=method)[1]
+
+
+def _native(xp: Namespace, c: _Search) -> Array:
+    """Return the result of the library's own function."""
+    (x,) = c.arrays
+    found = getattr(xp, c.primitive)(x, axis=c.axis, keepdims=c.keepdims)
+    return as_result(cast(xp, as_result(found), index_dtype(xp)))
+
+
+def _native_refusal(xp: Namespace, c: _Search) -> str | None:
+    return lacks_arithmetic(xp, [c.arrays[0].dtype])
+
+
+_METHODS = {
+    name: composed(name, _compose, _parts, native=Method(directly(_native), _native_refusal))
+    for name in ("argmax", "argmin")
+}

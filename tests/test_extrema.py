@@ -1,0 +1,126 @@
+"""Positions of extrema against a loop over the elements."""
+
+import numpy as np
+import pytest
+
+import parprims
+from tests.contract import compare, numpy_dtype, random
+from tests.fuzz import values
+
+METHODS = ("kernel", "native", "array")
+FUNCTIONS = {parprims.argmax: True, parprims.argmin: False}
+
+
+def position(x, axis, keepdims, largest):
+    """Return where the extrema are, by a loop: the first of equals, NaN before all."""
+    rows = x.reshape(1, -1) if axis is None else np.moveaxis(x, axis, -1)
+    found = np.empty(rows.shape[:-1], np.int64)
+    for at in np.ndindex(found.shape):
+        best = 0
+        for i, other in enumerate(rows[at]):
+            one = rows[at][best]
+            if (other > one if largest else other < one) or (other != other and one == one):
+                best = i
+        found[at] = best
+    if axis is None:
+        return found.reshape((1,) * x.ndim if keepdims else ())
+    return np.expand_dims(found, axis) if keepdims else found
+
+
+def drawn(rng, shape, dtype):
+    """Return numbers of which many are equal, and some NaN."""
+    x = random(rng, shape, "int8").astype(numpy_dtype(dtype))
+    if numpy_dtype(dtype).kind not in "iu" and rng.random() < 0.5:
+        x = np.where(rng.random(shape) < 0.1, numpy_dtype(dtype).type(np.nan), x).astype(x.dtype)
+    return x
+
+
+class TestPosition:
+    methods = METHODS
+
+    def test_shapes(self, backend, run, method, rng, subtests):
+        shapes = ((1,), (7,), (3, 5), (4, 1, 6)) if backend.name == "jax" else ((1,), (7,), (3, 5), (4, 1, 6), (5000,))
+        for shape in shapes:
+            x = drawn(rng, shape, "float32")
+            for axis in (None, *range(-len(shape), len(shape))):
+                keepdims = bool(rng.integers(2))
+                with subtests.test(shape=shape, axis=axis, keepdims=keepdims):
+                    for function, largest in FUNCTIONS.items():
+                        found = run(function, backend.asarray(x), axis=axis, keepdims=keepdims, method=method)
+                        compare(backend, found, position(x, axis, keepdims, largest))
+
+    @pytest.mark.parametrize("dtype", ["int8", "uint64", "bfloat16", "float64"])
+    def test_dtypes(self, backend, run, method, rng, dtype):
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        x = drawn(rng, (9, 40), dtype)
+        for function, largest in FUNCTIONS.items():
+            for axis in (None, 1):
+                found = run(function, backend.asarray(x), axis=axis, method=method)
+                compare(backend, found, position(x, axis, False, largest))
+
+    def test_views(self, backend, run, method, rng):
+        x = drawn(rng, (40, 30), "float32")
+        array = backend.asarray(x)
+        for part, view in ((array[::2, :], x[::2]), (array.T, x.T), (array[:, 3:17], x[:, 3:17])):
+            for axis in (None, 0):
+                compare(
+                    backend, run(parprims.argmax, part, axis=axis, method=method), position(view, axis, False, True)
+                )
+
+    def test_special_values(self, backend, run, method):
+        for x in ([-np.inf, -np.inf], [np.inf, np.nan, np.nan], [-0.0, 0.0, -0.0], [2.0, np.inf, np.inf]):
+            x = np.array(x)
+            for function, largest in FUNCTIONS.items():
+                compare(backend, run(function, backend.asarray(x), method=method), position(x, None, False, largest))
+
+
+def test_index_dtype(backend):
+    for method in ("auto", "array"):
+        found = parprims.argmax(backend.asarray(np.arange(3.0)), method=method)
+        assert found.dtype == backend.xp.argmax(backend.asarray(np.arange(3.0))).dtype
+        assert found.shape == ()
+
+
+def test_nothing_named(backend):
+    x = backend.asarray(np.ones((3, 0)))
+    for function in FUNCTIONS:
+        for options in ({}, {"axis": 1}):
+            with pytest.raises(ValueError, match=r"^x must not be empty along the axes of an arg"):
+                function(x, **options)
+        assert function(x, axis=0).shape == (0,)
+        with pytest.raises(TypeError, match=r"^x must have a dtype of kind"):
+            function(x > 0, axis=0)
+        with pytest.raises(TypeError, match=r"^axis must be an integer"):
+            function(x, axis=(0, 1))
+        with pytest.raises(TypeError, match=r"^keepdims must be True or False"):
+            function(x, axis=0, keepdims=1)
+
+
+def test_torch_compile(rng):
+    """One node of the graph, also where lengths are symbols, and by operations in torch.func."""
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(random(rng, (3, 40), "float64"))
+    program = torch.compile(lambda x: parprims.argmin(x, axis=-1), fullgraph=True, dynamic=True, backend="aot_eager")
+    for one in (x, x[:2], x[0, :5]):
+        assert torch.equal(program(one), one.argmin(-1))
+    assert torch.equal(torch.func.vmap(parprims.argmax)(x), x.argmax(-1))
+
+
+# ---- What the fuzz makes of it (tests/fuzz finds these by their names) ----------------------------------------
+
+WRONG_OPTIONS: dict = {}
+
+
+def draw(d, name):
+    """Return a valid call, whose result is held against the loop."""
+    x = d.values(d.shape(), d.dtype(*values.REAL))
+    array, x = d.array(x)
+    axis = None if x.ndim == 0 or d.chance(0.3) else d.axis(x.ndim)
+    options = {"axis": axis} if axis is not None or d.chance(0.5) else {}
+    keepdims = d.flag()
+    options |= {"keepdims": keepdims} if keepdims or d.chance(0.3) else {}
+    if (x.size if axis is None else x.shape[axis]) == 0:
+        return values.Call(name, [array], options, lambda _: None, {"x"})
+    expected = values.Expected(position(x, axis, bool(keepdims), name == "argmax"), None)
+    return values.Call(name, [array], options, lambda got: values.differs(d.backend, got, expected))
