@@ -233,14 +233,8 @@ class TestOtherLibraries:
             mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
             x = np.arange(8.0, dtype=np.float32)
             split, whole = (jax.device_put(x, NamedSharding(mesh, spec)) for spec in (P("i"), P()))
-            for function in (parprims.sum, parprims.scan, parprims.sort, parprims.max):
-                for call in (function, lambda x: parprims.methods(function, x)):
-                    try:
-                        call(split)
-                    except ValueError as error:
-                        assert str(error).startswith("x is sharded over 4 devices"), error
-                    else:
-                        raise SystemExit(f"{function} took a sharded array")
+            for function in (parprims.sum, parprims.scan, parprims.max):
+                assert (np.asarray(function(split)) == np.asarray(function(x))).all()
             assert float(parprims.sum(whole)) == 28
             assert parprims.scan(whole, initial=whole[0]).tolist() == np.cumsum(x).tolist()
             one = jax.device_put(x, jax.devices()[1])

@@ -188,6 +188,8 @@ class TestStability:
             pytest.skip("cuSPARSE exchanges rows less carefully than LAPACK")
         if backend.name.startswith("jax") and method == "auto":
             pytest.skip("auto takes what is tested by name")
+        if backend.name == "jax" and method == "array" and dtype == "float32":
+            pytest.skip("XLA compiles the same operations for float64, for a long time")
         rng, failures = np.random.default_rng(3), []
         worst = 1e7 if dtype == "float32" else 1e15
         for n in (6, 126) if backend.name.startswith("jax") else (6, 126, 510):
