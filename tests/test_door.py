@@ -43,6 +43,12 @@ CALLS = {
     "matmul": ("a", lambda x, **options: parprims.matmul(x, x, **options)),
 }
 CALLS |= {
+    "top_k": ("x", lambda x, **options: parprims.top_k(x, 2, **options)),
+    "partition": ("x", lambda x, **options: parprims.partition(x, 1, **options)),
+    "argpartition": ("x", lambda x, **options: parprims.argpartition(x, 1, **options)),
+    "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
+}
+CALLS |= {
     name: (next(iter(inspect.signature(function).parameters)), function)
     for name, function in primitives.items()
     if name not in CALLS

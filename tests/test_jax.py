@@ -47,6 +47,11 @@ CALLS = {
     "sort": (lambda m, x: parprims.sort(x, descending=True, method=m), (KEYS,)),
     "argsort": (lambda m, x: parprims.argsort(x, method=m), (KEYS,)),
     "sort_by_key": (lambda m, k, x: parprims.sort_by_key(k, x, method=m), (KEYS, A)),
+    "top_k": (lambda m, x: parprims.top_k(x, 2, method=m), (A,)),
+    "partition": (lambda m, x: parprims.partition(x, 1, method=m), (A,)),
+    "argpartition": (lambda m, x: parprims.argpartition(x, 1, method=m), (A,)),
+    "median": (lambda m, x: parprims.median(x, method=m), (A,)),
+    "quantile": (lambda m, x: parprims.quantile(x, (0.0, 0.7), method=m), (A,)),
     "solve_tridiagonal": (
         lambda m, a, d, b: parprims.solve_tridiagonal(a, d, -1.0, b, return_status=True, method=m)[0], (A, D, B),
     ),
@@ -56,7 +61,7 @@ CALLS = {
     ),
 }  # fmt: skip
 METHODS = ("auto", "kernel", "native", "array")
-WITHOUT_DERIVATIVES = ("any", "all", "argmax", "argmin", "argsort", "sort")
+WITHOUT_DERIVATIVES = ("any", "all", "argmax", "argmin", "argpartition", "argsort", "sort")
 
 
 def test_every_function_is_called():

@@ -9,6 +9,7 @@ from parprims._histogram import histogram
 from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
 from parprims._operators import Operator, segmented
+from parprims._order_statistics import argpartition, median, partition, quantile, top_k
 from parprims._recurrence import linear_recurrence
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, scan
@@ -24,6 +25,7 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "argpartition",
     "argsort",
     "check_associative",
     "cumulative_logsumexp",
@@ -39,9 +41,12 @@ __all__ = [
     "map_reduce",
     "matmul",
     "max",
+    "median",
     "methods",
     "min",
+    "partition",
     "prod",
+    "quantile",
     "reduce",
     "scan",
     "segmented",
@@ -49,5 +54,6 @@ __all__ = [
     "sort",
     "sort_by_key",
     "sum",
+    "top_k",
     "vecdot",
 ]

@@ -14,7 +14,18 @@ from typing import Any
 import array_api_compat
 
 from parprims import _reduction
-from parprims._arrays import Array, Namespace, along, cast, compute_dtype, device, dtype_kind, filled, is_traced
+from parprims._arrays import (
+    Array,
+    Namespace,
+    along,
+    cast,
+    compute_dtype,
+    device,
+    dtype_kind,
+    filled,
+    is_traced,
+    namespace_of,
+)
 from parprims._dispatch import Abstract, Checked, Methods
 from parprims._operators import BUILT_IN
 from parprims._sorting import Sorting, index_dtype
@@ -154,6 +165,12 @@ def asked_for(x: Any) -> bool:
         transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
         return bool(transformed or (torch.is_grad_enabled() and x.requires_grad))
     return is_traced(x)
+
+
+def constant(x: Array) -> Array:
+    """Return an array by which no derivative is asked for."""
+    rules = _rules(namespace_of(x))
+    return x if rules is None else rules.constant(x)
 
 
 def _by_library(methods: Methods, method: str, xp: Namespace, call: Checked) -> bool:

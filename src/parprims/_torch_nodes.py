@@ -181,9 +181,9 @@ def _run_matmul(
 
 def _run_call(arrays: Sequence[Array], primitive: str, arguments: str, method: str) -> list[Array]:
     given, options = ast.literal_eval(arguments)
-    named, function = dict(zip(given, arrays, strict=True)), primitives[primitive]
+    named, function = {**dict(zip(given, arrays, strict=True)), **options}, primitives[primitive]
     first = [named.pop(name) for name in positional(function) if name in named]
-    return _whole(function(*first, **named, **options, method=_inside(method)))
+    return _whole(function(*first, **named, method=_inside(method)))
 
 
 def positional(function: Callable[..., Any]) -> list[str]:

@@ -1,0 +1,61 @@
+"""Order statistics: what counts is the rate at which elements are read."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+import parprims
+from benches.cases import Case, Problem, Scale, library
+from benches.problems import drawn
+
+
+def numbers(rng, shape):
+    """Return numbers of which none are equal, or hardly any."""
+    return drawn(rng, shape, np.dtype("float32"), lambda own, length: own.standard_normal(length, np.float32))
+
+
+def top_problem(rng, shape, k):
+    """Return rows of numbers, and the k largest of each with their places."""
+    x = numbers(rng, shape)
+    found = np.argpartition(x, shape[1] - k, axis=1)[:, -k:]
+    found = np.sort(found, axis=1)
+    order = np.argsort(-np.take_along_axis(x, found, 1), axis=1, stable=True)
+    places = np.take_along_axis(found, order, 1)
+    return Problem((x,), (np.take_along_axis(x, places, 1), places))
+
+
+def median_problem(rng, n):
+    x = numbers(rng, n)
+    return Problem((x,), np.asarray(np.median(x.astype(np.float64)).astype(np.float32)), 2.0**-20)
+
+
+def by_jax(_, x, k):
+    import jax
+
+    return jax.lax.top_k(x, k)
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Return the cases of this module."""
+    found = []
+    skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
+    for rows, k, most in scale.pick(((4, 10, 8),), ((16, 16, 64), (1, 20, 100)), ((128, 16, 64), (1, 28, 100))):
+        make = functools.partial(top_problem, shape=(rows, 2**k), k=most)
+        peers = {
+            "torch": functools.partial(lambda torch, x, k: torch.topk(x, k), k=most),
+            "jax": functools.partial(by_jax, k=most),
+        }
+        run = functools.partial(_top, most)
+        found.append(Case("top_k", f"{most} of each row, {rows} x 2^{k}", make, run, peers, ceiling="read", skip=skip))
+    k = scale.pick(12, 20, 28)
+    peers = library(lambda xp, x: xp.median(x))
+    del peers["torch"]  # whose median is the lower of the two in the middle
+    make = functools.partial(median_problem, n=2**k)
+    found.append(Case("median", f"float32, 2^{k}", make, parprims.median, peers, ceiling="read", skip=skip))
+    return found
+
+
+def _top(k, x, *, method):
+    return parprims.top_k(x, k, method=method)

@@ -1,0 +1,614 @@
+"""Order statistics: the largest or smallest elements, and what stands at a place of the sorted array."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    along,
+    cast,
+    check_choice,
+    check_flag,
+    compute_dtype,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    library,
+    move_axis,
+    normalize_axes,
+    normalize_axis,
+    shown,
+)
+from parprims._arrays import mode as wide_dtypes
+from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program, positions
+from parprims._derivatives import asked_for, constant
+from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._sort import argsort, sort
+from parprims._sorting import bits, index_dtype, moved, ordered_integers
+
+_REAL = ("int", "uint", "float")
+
+
+@primitive
+def top_k(
+    x: Array, k: int, /, *, axis: int = -1, mode: str = "largest", sorted: bool = True, method: str = "auto"
+) -> tuple[Array, Array]:
+    """Find the k largest or smallest elements along an axis, and where they are.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`: NaN
+        counts as larger than all others.
+    k : int
+        How many elements are wanted, at most the length of the axis.
+    axis : int
+        The axis to search along.
+    mode : {"largest", "smallest"}
+        Which elements are wanted.
+    sorted : bool
+        Whether the results must be in order, the largest first, or the smallest. They are in any case.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    values : array
+        The elements, of the shape of x but for length k along the axis, and of its dtype.
+    indices : array
+        Their positions along the axis, of the library's default dtype for indices. Of equal elements those of smaller
+        index are taken, and come first.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order, or k is no integer.
+    ValueError
+        If k is negative or more than there are elements, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: those of `argsort` (kernel, array); native selects first, where k is an eighth of the axis or less,
+    and sorts what it selected.
+    Error: none, elements are moved as they are.
+    Reproducibility: the same input gives the same bits by every method.
+    Methods: kernel (where `argsort` has one), native (NumPy, PyTorch and JAX select, others sort), array.
+    Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
+    Memory and more: docs/order_statistics.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> values, indices = parprims.top_k(np.array([3, 9, 1, 9]), 2)
+    >>> values, indices
+    (array([9, 9]), array([1, 3]))
+    """
+    options = {"k": k, "axis": axis, "mode": mode, "sorted": sorted}
+    if in_graph(x, method):
+        values, indices = in_program("top_k", {"x": x}, options, method)
+        return values, indices
+    key = call_key("top_k", x, k, axis, mode, sorted, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        found: tuple[Array, Array] = run(x)
+        return found
+    xp, x, key = _admitted(x, key, method, "top_k")
+    check_choice("mode", mode, ("largest", "smallest"))
+    check_flag("sorted", sorted)
+    at = normalize_axis(axis, x.ndim)
+    count = _count("k", k, 0, x.shape[at])
+    shape = (*x.shape[:at], count, *x.shape[at + 1 :])
+    call = _Selection(
+        arrays=(x,),
+        key=key,
+        results=((shape, x.dtype), (shape, index_dtype(xp))),
+        axis=at,
+        descending=str(mode) == "largest",
+        places=(count,),
+    )
+    return _METHODS["top_k"](method, xp, call)  # type: ignore[no-any-return]
+
+
+@primitive
+def partition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto") -> Array:
+    """Move elements so that the one that would stand at kth in the sorted array does, smaller ones before it.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
+    kth : int or tuple of int
+        The place, or several. Negative ones count from the end.
+    axis : int
+        The axis to partition along.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `sort`, whose errors and notes apply. NumPy's own moves no more than it must; all other
+        ways sort.
+
+    Returns
+    -------
+    array
+        The elements, of the shape and dtype of x. Those before kth are no larger than the one there, those after it no
+        smaller; their order is otherwise left open.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> int(parprims.partition(np.array([5, 3, 8, 1]), 2)[2])
+    5
+    """
+    return _partitioned("partition", x, kth, axis, method)
+
+
+@primitive
+def argpartition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method: str = "auto") -> Array:
+    """Find the indices that partition along an axis, as `partition` does.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of at least one dimension and of integer or real floating dtype, in the order of `sort`.
+    kth : int or tuple of int
+        The place, or several. Negative ones count from the end.
+    axis : int
+        The axis to partition along.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `sort`, whose errors and notes apply. NumPy's own moves no more than it must; all other
+        ways sort.
+
+    Returns
+    -------
+    array
+        The indices, of the shape of x and the library's default dtype for indices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> int(parprims.argpartition(np.array([5, 3, 8, 1]), 2)[2])
+    0
+    """
+    return _partitioned("argpartition", x, kth, axis, method)
+
+
+@primitive
+def median(
+    x: Array, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, method: str = "auto"
+) -> Array:
+    """Find the element in the middle along axes, or the mean of the two there.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and of integer or real floating dtype.
+    axis : int, tuple of int or None
+        The axes to search; None for all. They must hold at least one element.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `quantile`, whose errors and notes apply.
+
+    Returns
+    -------
+    array
+        The medians: NaN where there is a NaN. Of the dtype of x, or for integers of the default floating dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> float(parprims.median(np.array([5, 3, 8, 1])))
+    4.0
+    """
+    return _quantile("median", x, 0.5, axis, keepdims, "linear", method)
+
+
+@primitive
+def quantile(
+    x: Array,
+    q: float | tuple[float, ...],
+    /,
+    *,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    interpolation: str = "linear",
+    method: str = "auto",
+) -> Array:
+    """Find what stands at a share q of the sorted elements along axes.
+
+    Parameters
+    ----------
+    x : array
+        The elements, of any shape and of integer or real floating dtype.
+    q : float or tuple of float
+        The share, from 0 to 1, or several.
+    axis : int, tuple of int or None
+        The axes to search; None for all. They must hold at least one element.
+    keepdims : bool
+        Whether the searched axes stay, with length 1.
+    interpolation : {"linear", "lower", "higher", "nearest", "midpoint"}
+        What stands at a place between two elements: what lies on the line between them, the first, the second, the
+        nearer (that of even place if none is), or their mean.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array
+        The quantiles, with an axis of the length of q in front if that is a tuple: NaN where there is a NaN. Of the
+        dtype of x, or for integers of the default floating dtype.
+
+    Raises
+    ------
+    TypeError
+        If x is no array or its dtype has no order, or q is no number.
+    ValueError
+        If q is not from 0 to 1, there is no element, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: those of `sort`; NumPy's own partition instead by native.
+    Error: 2 units in the last place of the larger of the two elements; none where one is taken as it is.
+    Reproducibility: the same input gives the same bits by every method.
+    Methods: kernel (where `sort` has one), native, array.
+    Derivatives: by x on PyTorch and JAX, by every method.
+    Memory and more: docs/order_statistics.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.quantile(np.array([1.0, 2.0, 4.0]), (0.0, 0.25, 1.0))
+    array([1. , 1.5, 4. ])
+    """
+    return _quantile("quantile", x, q, axis, keepdims, interpolation, method)
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Selection(Composed):
+    """A checked call along ``axis``, counted from the front. ``places`` are k, or those of a partition."""
+
+    axis: int
+    descending: bool = False
+    places: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Quantiles(Composed):
+    """A checked call. ``steps`` are for each q the places of two elements, and how far it is from the first.
+
+    ``working`` is the dtype between elements, ``many`` says whether there is an axis for q.
+    """
+
+    axes: tuple[int, ...]
+    steps: tuple[tuple[int, int, float], ...]
+    many: bool
+    working: Any
+
+
+def _admitted(x: Array, key: Any, method: str, name: str) -> tuple[Namespace, Array, Any]:
+    """Return the namespace, x as every method takes it, and the key if that is x as given."""
+    given = x
+    xp, (x,) = admit({"x": x})
+    _METHODS[name].check(method)
+    if dtype_kind(x.dtype) not in _REAL or dtype_bits(x.dtype) not in (8, 16, 32, 64):
+        raise TypeError(f"x must be of an integer or real floating dtype of 8 to 64 bits, got {dtype_name(x.dtype)}")
+    return xp, x, key if x is given else None
+
+
+def _count(name: str, value: Any, low: int, high: int) -> int:
+    """Return an integer of a range; raise, naming the argument, for anything else."""
+    try:
+        number = operator.index(value) if type(value) is not bool else None
+    except TypeError:
+        number = None
+    if number is None or (hasattr(value, "shape") and not isinstance(value, np.generic)):
+        raise TypeError(f"{name} must be an integer, got {shown(value)}")
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
+    return number
+
+
+def _partitioned(name: str, x: Array, kth: Any, axis: Any, method: str) -> Array:
+    if in_graph(x, method):
+        return in_program(name, {"x": x}, {"kth": kth, "axis": axis}, method)[0]
+    key = call_key(name, x, kth, axis, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(x)
+    xp, x, key = _admitted(x, key, method, name)
+    at = normalize_axis(axis, x.ndim)
+    n = x.shape[at]
+    places = kth if isinstance(kth, tuple) else (kth,)
+    if not places:
+        raise ValueError("kth must hold at least one place, got ()")
+    if n == 0:
+        raise ValueError(f"kth must be a place of the axis, which has no elements, got {shown(kth)}")
+    counted = tuple([_count("kth", one, -n, n - 1) % n for one in places])
+    dtype = x.dtype if name == "partition" else index_dtype(xp)
+    call = _Selection(arrays=(x,), key=key, results=((tuple(x.shape), dtype),), single=True, axis=at, places=counted)
+    return _METHODS[name](method, xp, call)
+
+
+_INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
+
+
+def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolation: Any, method: str) -> Array:
+    if in_graph(x, method):
+        own = {} if name == "median" else {"q": q, "interpolation": interpolation}
+        return in_program(name, {"x": x}, {**own, "axis": axis, "keepdims": keepdims}, method)[0]
+    key = call_key(name, x, q, axis, keepdims, interpolation, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(x)
+    xp, x, key = _admitted(x, key, method, name)
+    keepdims = check_flag("keepdims", keepdims)
+    check_choice("interpolation", interpolation, _INTERPOLATIONS)
+    axes = normalize_axes(axis, x.ndim)
+    n = math.prod([x.shape[at] for at in axes])
+    if n == 0:
+        raise ValueError(f"x must not be empty along the axes of a {name}, got shape {tuple(x.shape)}")
+    many = isinstance(q, tuple)
+    steps = tuple([_step(_share(one), n, str(interpolation)) for one in (q if many else (q,))])
+    shape = [1 if at in axes else m for at, m in enumerate(x.shape) if keepdims or at not in axes]
+    dtype = x.dtype
+    if dtype_kind(dtype) != "float":
+        dtype = xp.float32 if is_jax(xp) and not wide_dtypes(xp) else xp.float64
+    call = _Quantiles(
+        arrays=(x,),
+        key=key,
+        results=(((*((len(steps),) if many else ()), *shape), dtype),),
+        single=True,
+        axes=axes,
+        steps=steps,
+        many=many,
+        working=compute_dtype(xp, dtype),
+    )
+    return _METHODS[name](method, xp, call)
+
+
+def _share(q: Any) -> float:
+    if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
+        raise TypeError(f"q must be a number or a tuple of numbers, got {shown(q)}")
+    try:
+        share = float(q) if not isinstance(q, (str, bytes)) else None
+    except (TypeError, ValueError, RuntimeError):
+        share = None
+    if share is None:
+        raise TypeError(f"q must be a number or a tuple of numbers, got {shown(q)}")
+    if not 0 <= share <= 1:
+        raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
+    return share
+
+
+def _step(share: float, n: int, interpolation: str) -> tuple[int, int, float]:
+    """Return the places of the elements before and after a share of n, and how far it is from the first."""
+    place = share * (n - 1)
+    low = min(math.floor(place), n - 1)
+    high, part = min(low + 1, n - 1), place - low
+    if interpolation == "nearest":
+        low = high = min(round(place), n - 1)
+    if interpolation in ("lower", "nearest") or part == 0:
+        return low, low, 0.0
+    return (high, high, 0.0) if interpolation == "higher" else (low, high, 0.5 if interpolation == "midpoint" else part)
+
+
+# ---- The largest and smallest -----------------------------------------------------------------------------------
+
+
+def _fixed(x: Array) -> Array:
+    """Return x for an order, by which there is no derivative."""
+    return constant(x) if asked_for(x) else x
+
+
+def _order_parts(xp: Namespace, c: _Selection) -> list[Part]:
+    del xp
+    return [(argsort, (_fixed(c.arrays[0]),), {"axis": c.axis, "descending": c.descending})]
+
+
+def _top(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
+    """Return the first of all elements in order."""
+    (x,), (k,) = c.arrays, c.places
+    order = argsort(_fixed(x), axis=c.axis, descending=c.descending, method=method)
+    index = xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
+    return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+
+
+def _selects(xp: Namespace, c: _Selection) -> bool:
+    """Return whether the library can select: where k is small, and nothing else is to be sorted."""
+    (x,), (k,) = c.arrays, c.places
+    return library(xp) in ("numpy", "torch", "jax") and 0 < 8 * k <= x.shape[c.axis] and 0 not in x.shape
+
+
+def _selected(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
+    """Return the first of all elements, of which the library selects the least, in an order of integers."""
+    if not _selects(xp, c):
+        return _top(xp, c, method)
+    (x,), (k,) = c.arrays, c.places
+    keys = move_axis(xp, _keys(xp, _fixed(x), c.descending), c.axis, -1)
+    if is_jax(xp):
+        import jax
+
+        index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # which takes equal ones by their index
+    else:
+        index = _least(xp, keys, k)
+        order = argsort(gathered(xp, keys, index, keys.ndim - 1), method=method)
+        index = gathered(xp, index, order, keys.ndim - 1)
+    index = move_axis(xp, index, -1, c.axis)
+    return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+
+
+def _keys(xp: Namespace, x: Array, descending: bool) -> Array:
+    """Return signed integers that ascend where x does, or descends."""
+    keys = bits(xp, ordered_integers(xp, x))
+    if dtype_kind(x.dtype) == "uint" and dtype_kind(keys.dtype) == "int":
+        keys = keys ^ xp.iinfo(keys.dtype).min
+    return ~keys if descending else keys
+
+
+def _least(xp: Namespace, keys: Array, k: int) -> Array:
+    """Return the places of the k least keys of every row, those of the first of equal keys, in ascending order."""
+    at, n = positions(xp, keys, keys.ndim - 1, index_dtype(xp)), keys.shape[-1]
+    if library(xp) == "torch":
+        last = xp.topk(keys, k, dim=-1, largest=False, sorted=False).values.amax(-1, keepdim=True)
+    else:
+        last = xp.partition(keys, k - 1, axis=-1)[..., k - 1 : k]
+    less, equal = keys < last, keys == last
+    wanted = k - xp.sum(xp.astype(less, at.dtype), axis=-1, keepdims=True)
+    taken = less | (equal & (xp.cumulative_sum(xp.astype(equal, at.dtype), axis=-1) <= wanted))
+    if library(xp) == "torch":  # which would have to wait for the count of what is taken
+        return n - xp.topk(xp.where(taken, n - at, xp.zeros_like(at)), k, dim=-1).values
+    return xp.reshape(xp.nonzero(taken)[-1], (*keys.shape[:-1], k))
+
+
+def _kernel_slower(sorts: Method) -> Callable[[Namespace, Any], str | None]:
+    def slower(xp: Namespace, c: _Selection) -> str | None:
+        if _selects(xp, c) and _cpu.on_cpu(xp, c.arrays):
+            return f"{library(xp)} selects, and sorts less"
+        return None if sorts.slower is None else sorts.slower(xp, c)
+
+    return slower
+
+
+# ---- Partitions and quantiles -----------------------------------------------------------------------------------
+
+
+def _sort_parts(xp: Namespace, c: _Selection) -> list[Part]:
+    del xp
+    return [(sort, c.arrays, {"axis": c.axis})]
+
+
+def _sorted(xp: Namespace, c: _Selection, method: str) -> Array:
+    del xp
+    return sort(c.arrays[0], axis=c.axis, method=method)
+
+
+def _ordered(xp: Namespace, c: _Selection, method: str) -> Array:
+    del xp
+    return argsort(_fixed(c.arrays[0]), axis=c.axis, method=method)
+
+
+def _by_numpy(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array]:
+    def compose(xp: Namespace, c: _Selection, method: str) -> Array:
+        if library(xp) == "numpy":
+            found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
+            return found
+        return otherwise(xp, c, method)
+
+    return compose
+
+
+def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
+    """Return the methods of which the kernel, which sorts, is the slower where NumPy partitions."""
+    sorts = by_parts("kernel", compose, parts)
+
+    def slower(xp: Namespace, c: Any) -> str | None:
+        if library(xp) == "numpy":
+            return "numpy partitions, and sorts nothing"
+        return None if sorts.slower is None else sorts.slower(xp, c)
+
+    native = by_parts("native", _by_numpy(name, compose), parts)
+    return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
+
+
+def _rows(xp: Namespace, c: _Quantiles) -> Array:
+    """Return the elements with the axes that are searched as the last one."""
+    (x,) = c.arrays
+    kept = [at for at in range(x.ndim) if at not in c.axes]
+    rows = xp.permute_dims(x, (*kept, *c.axes)) if x.ndim else x
+    n = math.prod([x.shape[at] for at in c.axes])
+    return xp.reshape(rows, (*(x.shape[at] for at in kept), n))
+
+
+def _quantile_parts(xp: Namespace, c: _Quantiles) -> list[Part]:
+    return [(sort, (_rows(xp, c),), {})]
+
+
+def _quantiles(xp: Namespace, c: _Quantiles, method: str) -> Array:
+    return _between(xp, c, sort(_rows(xp, c), method=method))
+
+
+def _quantiles_by_numpy(xp: Namespace, c: _Quantiles, method: str) -> Array:
+    if library(xp) != "numpy":
+        return _quantiles(xp, c, method)
+    rows = _rows(xp, c)
+    places = {at for low, high, _ in c.steps for at in (low, high)} | {rows.shape[-1] - 1}
+    return _between(xp, c, xp.partition(rows, sorted(places), axis=-1))
+
+
+def _between(xp: Namespace, c: _Quantiles, rows: Array) -> Array:
+    """Return the quantiles, given rows that have the elements wanted, and the last, where they are if sorted."""
+    shape, dtype = c.results[0]
+    last = rows[..., -1]
+    found: list[Array] = []
+    for low, high, part in c.steps:
+        one = cast(xp, rows[..., low], c.working)
+        if part:
+            other = cast(xp, rows[..., high], c.working)
+            one = xp.where(one == other, one, _on_the_line(xp, one, other, part))
+        if dtype_kind(last.dtype) == "float":
+            one = xp.where(last == last, one, xp.full_like(one, math.nan))
+        found.append(one)
+    whole = xp.stack(found, axis=0) if c.many else found[0]
+    return xp.astype(xp.reshape(whole, shape), dtype, copy=True)
+
+
+def _on_the_line(xp: Namespace, one: Array, other: Array, part: float) -> Array:
+    """Return what lies between two numbers, the first the smaller, without an overflow.
+
+    No difference is of numbers of other signs, and no sum of numbers of one, into which a compiler may turn products.
+    """
+    above, below = one + (other - one) * part, other + (one - other) * (1 - part)
+    return xp.where(one >= 0, above, xp.where(other <= 0, below, one * (1 - part) + other * part))
+
+
+_KERNEL = by_parts("kernel", _top, _order_parts)
+_METHODS = {
+    "top_k": composed(
+        "top_k",
+        _top,
+        _order_parts,
+        kernel=dataclasses.replace(_KERNEL, slower=_kernel_slower(_KERNEL)),
+        native=by_parts("native", _selected, _order_parts),
+    ),
+    "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
+    "argpartition": composed(
+        "argpartition", _ordered, _order_parts, **_numpy_first("argpartition", _ordered, _order_parts)
+    ),
+    **{
+        name: composed(
+            name,
+            _quantiles,
+            _quantile_parts,
+            **{
+                **_numpy_first("partition", _quantiles, _quantile_parts),
+                "native": by_parts("native", _quantiles_by_numpy, _quantile_parts),
+            },
+        )
+        for name in ("median", "quantile")
+    },
+}
