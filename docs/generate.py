@@ -1,4 +1,4 @@
-"""Write what the documentation shows of records, its tables and plots: ``python -m docs.generate``.
+"""Write the parts of the documentation that are made by code, tables and pictures: ``python -m docs.generate``.
 
 Nothing is measured. tests/test_docs.py fails where a record has changed and this was not run.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benches import tables
 from benches.records import RESULTS, ROOT
-from docs import plots, support
+from docs import diagrams, plots, support
 
 ROWS = (
     ("sum", "sum, 2^30", "float32"),
@@ -61,13 +61,13 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
 
 
 def main() -> int:
-    """Write all parts and draw all plots; return the exit status."""
+    """Write all parts and draw all pictures; return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         results = committed(RESULTS, Path(folder))
         for path, name, part in parts(results):
             path.write_text(tables.with_part(path.read_text(), name, part))
         plots.main(results)
-    return 0
+    return diagrams.main()
 
 
 if __name__ == "__main__":
