@@ -1,6 +1,7 @@
 """Parallel primitives for every array library."""
 
 from parprims._associativity import check_associative
+from parprims._compare import Comparison, compare
 from parprims._cuda import jax_export_checks
 from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._dispatch import Call, MethodRefused, explain, methods
@@ -18,6 +19,7 @@ from parprims._tridiagonal import solve_tridiagonal
 
 __all__ = [
     "Call",
+    "Comparison",
     "KernelLaunch",
     "MethodRefused",
     "Operator",
@@ -28,6 +30,7 @@ __all__ = [
     "argpartition",
     "argsort",
     "check_associative",
+    "compare",
     "cumulative_logsumexp",
     "cumulative_max",
     "cumulative_min",
