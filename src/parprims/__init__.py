@@ -17,6 +17,8 @@ from parprims._scan import cumulative_prod, cumulative_sum, scan
 from parprims._sort import argsort, sort, sort_by_key
 from parprims._tridiagonal import solve_tridiagonal
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Call",
     "Comparison",
