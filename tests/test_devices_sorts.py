@@ -22,19 +22,19 @@ def test_on_eight_devices(backend, subtests):
 # ---- In the process with eight devices --------------------------------------------------------------------------
 
 RNG = np.random.default_rng(24)
-# Keys of few dtypes, so that few programs are compiled: their values are what is hard.
+# Keys of 16 bits mostly, whose cuts take two rounds to find: their values are what is hard.
 REAL = {
-    "random": RNG.standard_normal(N).astype(np.float32),
-    "equal": np.ones(N, np.float32),
-    "reversed": np.arange(N, 0, -1).astype(np.float32),
-    "sorted": np.arange(N).astype(np.float32),
-    "special": RNG.choice(np.array([np.nan, -np.nan, -0.0, 0.0, np.inf, -np.inf], np.float32), N),
+    "random": RNG.standard_normal(N).astype(np.float16),
+    "equal": np.ones(N, np.float16),
+    "reversed": np.arange(N, 0, -1).astype(np.float16),
+    "sorted": np.arange(N).astype(np.float16),
+    "special": RNG.choice(np.array([np.nan, -np.nan, -0.0, 0.0, np.inf, -np.inf], np.float16), N),
 }
 WHOLE = {
     "uint64": RNG.integers(0, 2**64, N, dtype=np.uint64),
     "few": RNG.integers(-2, 2, N).astype(np.int8),
     "bool": RNG.random(N) < 0.5,
-    "bfloat16": RNG.standard_normal(N).astype("bfloat16"),
+    "float32": RNG.standard_normal(N).astype(np.float32),
 }
 
 
@@ -53,7 +53,7 @@ def check_keys_of_every_kind_on_any_number_of_devices():
         mesh = mesh_of(count, "Auto" if count == 4 else "Explicit")
         cases = REAL if count in (3, 8) else {name: REAL[name] for name in ("equal", "special")}
         for name, x in (cases | (WHOLE if count == 8 else {})).items():
-            for descending in (False, True) if name in REAL and count in (2, 8) else (name in ("few", "bfloat16"),):
+            for descending in (False, True) if name in REAL and count in (2, 8) else (name in ("few", "float32"),):
                 expected = stable(x, descending)
                 keys, index = parprims.sort_by_key(
                     put(x, mesh, "i"), put(np.arange(N), mesh, "i"), descending=descending
@@ -68,7 +68,7 @@ def check_keys_of_every_kind_on_any_number_of_devices():
 
 def check_rows_and_columns():
     both = mesh_of(8, names=("i", "j"), shape=(4, 2))
-    rows = RNG.integers(0, 9, (4, N))
+    rows = RNG.integers(0, 9, (4, N)).astype(np.int16)
     for spec in (("i", "j"), (None, ("j", "i"))):
         found = parprims.argsort(put(rows, both, *spec))
         assert (np.asarray(found) == np.argsort(rows, axis=1, kind="stable")).all()
@@ -84,8 +84,8 @@ def check_programs():
     import jax
 
     spec = jax.sharding.PartitionSpec
-    x, values = RNG.standard_normal((2, N))
-    weights = np.arange(float(N))
+    x, values = RNG.standard_normal((2, N)).astype(np.float32)
+    weights = np.arange(N, dtype=np.float32)
 
     def loss(keys, values, weights):
         keys, values = parprims.sort_by_key(keys, values)
@@ -95,10 +95,10 @@ def check_programs():
     mesh = mesh_of(4)
     arrays = tuple(put(one, mesh, "i") for one in (x, values, weights))
     for one, other in zip(jax.jit(jax.grad(loss, (0, 1)))(*arrays), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-14)
+        np.testing.assert_allclose(one, other, rtol=1e-6)
     large = put(np.tile(x, 100), mesh, "i")
     text = jax.jit(parprims.sort).lower(large).compile().as_text()
-    assert f"f64[{100 * N}]" not in text
+    assert f"f32[{100 * N}]" not in text
     assert " all-to-all(" in text
     for check in (True, False):
         mapped = jax.shard_map(
@@ -109,7 +109,7 @@ def check_programs():
     auto = put(np.stack([x, values]), mesh_of(8, "Auto", ("i", "j"), (2, 4)), "i", "j")
     compiled = jax.jit(lambda x: parprims.sort(2 * x)).lower(auto).compile()
     assert (np.asarray(compiled(auto)) == np.sort(2 * np.asarray(auto))).all()
-    assert f"f64[2,{N}]" not in compiled.as_text()
+    assert f"f32[2,{N}]" not in compiled.as_text()
     with pytest.raises(parprims.MethodRefused, match="derivative"):
         jax.jit(jax.grad(lambda x: parprims.sort(x)[0, 0]))(auto)
 

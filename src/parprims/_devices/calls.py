@@ -236,8 +236,7 @@ def sorted_(
     def alone(_: Any, parts: tuple[Array, ...], __: Any) -> Any:
         return None, plain(*parts)
 
-    rows = math.prod(engine.part_shape(keys, split)) // max(engine.part_shape(keys, split)[at], 1)
-    count = engine.count(over)
+    shape = engine.part_shape(keys, split)
     driver = sorts(
         axis=at,
         descending=bool(descending),
@@ -245,7 +244,8 @@ def sorted_(
         indices=indices,
         method=method,
         width=key_width(keys.dtype),
-        candidates=rows * (count - 1),
+        cuts=math.prod(shape) // max(shape[at], 1) * (engine.count(over) - 1),
+        elements=math.prod(shape),
     )
     work = Work(
         primitive=primitive,

@@ -17,7 +17,10 @@ from parprims._sort import sort_by_key
 from parprims._sorting import bits, index_dtype, moved, ordered_integers
 
 _CANDIDATES = 2**16
-"""How many candidates for cuts there are at most in a round, unless there are more rows."""
+"""How many candidates for all cuts of a part there are at most in a round, and no more than elements but for 2^8 a cut.
+
+A round takes its time for the steps of its search and for its message, however many candidates there are.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class _Kept:
 
 
 def sorts(
-    *, axis: int, descending: bool, keyed: bool, indices: bool, method: str, width: int, candidates: int
+    *, axis: int, descending: bool, keyed: bool, indices: bool, method: str, width: int, cuts: int, elements: int
 ) -> list[Step]:
     """Return the driver of a sort.
 
@@ -57,10 +60,14 @@ def sorts(
         Whether the indices that sort are the last result.
     width : int
         How many bits a key has.
-    candidates : int
-        The number of rows times that of the cuts.
+    cuts : int
+        The number of rows of a part times that of the cuts of a row.
+    elements : int
+        The number of elements of a part.
     """
-    digit = max(min(8, (_CANDIDATES // max(candidates, 1)).bit_length() - 1), 1)
+    cuts = max(cuts, 1)
+    candidates = min(max(elements, 2**8 * cuts), _CANDIDATES)
+    digit = max((candidates // cuts).bit_length() - 1, 1)
     shifts = list(range(width, 0, -digit))
 
     def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
