@@ -20,6 +20,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "reduced": calls.reduced,
     "scanned": calls.scanned,
     "solved": calls.solved,
+    "sorted": calls.sorted_,
 }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _recurrence, _reduce, _scan
+from parprims import _recurrence, _reduce, _scan, _sort
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -18,6 +19,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._devices.scans import arrays_of, recurrence, reduction, result_shape, scans, with_arrays
+from parprims._devices.sorts import key_width, sorts
 from parprims._devices.work import Engine, Stage, Work, option_key, part_of, together
 from parprims._operators import Operator, as_operator, flags_broadcast
 from parprims._scalars import as_array, is_scalar
@@ -202,6 +204,62 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
         key=key,
     )
     return engine.compute(work)
+
+
+def sorted_(
+    engine: Engine,
+    primitive: str,
+    keys: Array,
+    values: tuple[Array, ...] | None,
+    axis: Any,
+    descending: bool,
+    stable: bool,
+    method: str,
+    *,
+    keyed: bool | None = None,
+    indices: bool | None = None,
+) -> tuple[Array, ...]:
+    """Compute any of the sorts, all of which are stable; ``keyed`` and ``indices`` are as in `Sorting`."""
+    keyed = values is not None if keyed is None else keyed
+    indices = values is None if indices is None else indices
+    key = option_key(primitive, axis=axis, descending=descending, method=method, keyed=keyed, indices=indices)
+    arrays = (keys, *(values or ()))
+    split = together(
+        engine, {"x" if primitive != "sort_by_key" else "keys": keys, **named("values", arrays[1:], False)}
+    )
+    at = normalize_axis(axis, keys.ndim)
+    over = engine.working(split[at])
+
+    def plain(*parts: Array) -> tuple[Array, ...]:
+        return _sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
+
+    def alone(_: Any, parts: tuple[Array, ...], __: Any) -> Any:
+        return None, plain(*parts)
+
+    shape = engine.part_shape(keys, split)
+    driver = sorts(
+        axis=at,
+        descending=bool(descending),
+        keyed=keyed,
+        indices=indices,
+        method=method,
+        width=key_width(keys.dtype),
+        cuts=math.prod(shape) // max(shape[at], 1) * (engine.count(over) - 1),
+        elements=math.prod(shape),
+    )
+    work = Work(
+        primitive=primitive,
+        arrays=arrays,
+        inputs=(split,) * len(arrays),
+        outputs=split,
+        stages=(
+            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else [alone]),
+        ),
+        plain=plain,
+        key=key,
+    )
+    found: tuple[Array, ...] = engine.compute(work)
+    return found
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------

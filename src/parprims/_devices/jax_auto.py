@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,11 +21,12 @@ from parprims._devices import calls
 from parprims._devices.communicator import run
 from parprims._devices.jax_mesh import Devices, spec_of, split_of
 from parprims._devices.work import Names, Split, Work, groups, length
-from parprims._dispatch import Checked, unwatched
+from parprims._dispatch import Checked, MethodRefused, unwatched
 from parprims._matmul import Product
 from parprims._recurrence_array import Recurrence
 from parprims._reduction import Reduction
 from parprims._scan_array import Scan
+from parprims._sorting import Sorting
 
 
 class _FoundError(Exception):
@@ -57,6 +59,15 @@ class _Known:
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
         """Return the length of an axis of the own parts."""
         return length(arrays, axis, ndim)
+
+    def count(self, over: Names) -> int:
+        """Return how many parts there are."""
+        return math.prod(self.mesh.shape[name] for name in over) if self.mesh is not None else 2
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of an array, which is a part."""
+        del split
+        return tuple(x.shape)
 
     def compute(self, work: Work) -> Any:
         """Return the results for the own part."""
@@ -121,7 +132,25 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
                 primitive, r.fn, arrays[0] if r.single else arrays, r.op, r.axes, r.keepdims, r.dtypes, None, "native"
             ),
         )
-    return function
+    return _without_derivative(primitive, function)
+
+
+def _without_derivative(primitive: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses a derivative in a sentence. Where a call has a rule, the rule never asks it."""
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def compute(*arrays: Array) -> Any:
+        return function(*arrays)
+
+    def refuse(*_: Any) -> Any:
+        raise MethodRefused(
+            f"{primitive}: this derivative would gather arrays in a program over a mesh with axes of type Auto: give "
+            "the mesh axes of type Explicit, or call inside jax.shard_map"
+        )
+
+    compute.defjvp(refuse)
+    found: Callable[..., Any] = compute
+    return found
 
 
 def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,6 +249,16 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
             return calls.solved(engine, arrays[0], arrays[1], q.axis, start, q.reverse, method)
 
         return _Again(solved, 2, q.axis)
+    if isinstance(call, Sorting):
+        order = call
+        values, flags = order.arrays[1:] if order.keyed else None, {"keyed": order.keyed, "indices": order.indices}
+
+        def sorted_(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            own = arrays[1:] if values is not None else None
+            options = order.axis, order.descending, order.stable, method
+            return calls.sorted_(engine, primitive, arrays[0], own, *options, **flags)  # type: ignore[arg-type]
+
+        return _Again(sorted_, len(order.arrays))
     return None
 
 

@@ -67,7 +67,75 @@ class Devices:
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Array, ...]:
         """Return the parts of all devices that are for this one."""
-        raise NotImplementedError
+        if self.count == 1:
+            return message.arrays
+        found = [self._exchanged(x, message.bounds, message.lengths[0], place) for x in message.arrays]
+        return tuple(found)
+
+    def _exchanged(self, x: Array, bounds: Array, length: int, place: Place) -> Array:
+        """Return the parts of one array. It is a permutation of all elements, and so is its transpose."""
+        if not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
+            return self._in_rounds(x, bounds, length, place.rank)
+        counts = jax.numpy.diff(bounds, axis=-1)  # of shape (from, rows, to)
+        ends = jax.numpy.cumsum(counts.transpose(2, 1, 0), axis=-1)
+        back = jax.numpy.concat([jax.numpy.zeros_like(ends[..., :1]), ends], axis=-1)
+        n = x.shape[1]
+
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
+        def exchanged(x: Array, bounds: Array, back: Array, here: Array) -> Array:
+            del back
+            return self._in_rounds(x, bounds, length, here)
+
+        def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+            moved = jax.custom_derivatives.linear_call(
+                lambda given, x: self._in_rounds(x, given[0], length, given[2]),
+                lambda given, y: self._in_rounds(y, given[1], n, given[2]),
+                primals[1:],
+                tangents[0],
+            )
+            return exchanged(*primals), moved
+
+        exchanged.defjvp(tangent)
+        found: Array = exchanged(x, bounds, back, place.rank)
+        return found
+
+    def _in_rounds(self, x: Array, bounds: Array, length: int, here: Any) -> Array:
+        """Return the parts of one array, sent in blocks of one size, as many of each as the longest part needs.
+
+        A part of random elements is one block. What stays here is copied.
+        """
+        xp = jax.numpy
+        rows, n = x.shape
+        if n == 0 or rows == 0:
+            return x
+        own, total = bounds[here], self.count
+        counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
+        arriving = counts[:, :, here]
+        first = xp.cumsum(arriving, axis=0) - arriving  # where the part of each device begins
+        block = min(n, -(-n * 9 // (8 * total)))
+        away = xp.where(xp.eye(total, dtype=bool)[:, None, :], 0, counts)
+        rounds = -(-xp.max(away) // block)
+
+        def cut(begins: Array, size: int) -> Array:  # of shape (rows, size)
+            at = begins[:, None] + xp.arange(size, dtype=begins.dtype)
+            return xp.take_along_axis(x, xp.clip(at, 0, n - 1), axis=1, mode="promise_in_bounds")
+
+        at = xp.arange(length, dtype=first.dtype)[None] - first[here][:, None]
+        mine = (at >= 0) & (at < arriving[here][:, None])
+        result = xp.where(mine, cut(own[:, here] - first[here], length), xp.zeros((), x.dtype))
+
+        def one_round(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            at, result = state
+            sent = xp.stack([cut(own[:, to] + at * block, block) for to in range(total)])
+            got = jax.lax.all_to_all(sent, self.names, 0, 0)
+            within = at * block + xp.arange(block, dtype=first.dtype)
+            valid = (within < arriving[:, :, None]) & (xp.arange(total) != here)[:, None, None]
+            to = xp.where(valid, first[:, :, None] + within, length)
+            row = xp.broadcast_to(xp.arange(rows)[None, :, None], to.shape)
+            return at + 1, result.at[row, to].set(got, mode="drop", unique_indices=True)
+
+        start = xp.zeros((), rounds.dtype)
+        return jax.lax.while_loop(lambda state: state[0] < rounds, one_round, (start, result))[1]
 
 
 def _varying(x: Array) -> frozenset[Any]:
@@ -115,6 +183,15 @@ class Inside:
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
         """Return the length of an axis that is split."""
         return length(arrays, axis, ndim) * int(jax.lax.axis_size(self.names))
+
+    def count(self, over: Names) -> int:
+        """Return how many parts there are."""
+        return int(jax.lax.axis_size(over))
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of an array, which is a part."""
+        del split
+        return tuple(x.shape)
 
     def compute(self, work: Work) -> Any:
         """Return the results for this part."""
@@ -165,6 +242,14 @@ class Mesh:
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
         """Return the length of an axis."""
         return length(arrays, axis, ndim)
+
+    def count(self, over: Names) -> int:
+        """Return how many parts there are."""
+        return math.prod(self.mesh.shape[name] for name in over)
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of a part."""
+        return tuple(length // self.count(over) for length, over in zip(x.shape, split, strict=True))
 
     def compute(self, work: Work) -> Any:
         """Return the results, split as the work says."""

@@ -75,6 +75,12 @@ class Engine(Protocol):
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
         """Return the length of an axis of the whole shape, of ``ndim`` axes, that arrays broadcast to."""
 
+    def count(self, over: Names) -> int:
+        """Return how many parts an axis has that is split over these."""
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of the largest part of an array that is split so."""
+
     def compute(self, work: Work) -> Any:
         """Return the results."""
 
