@@ -46,6 +46,11 @@ CALLS |= {
     "top_k": ("x", lambda x, **options: parprims.top_k(x, 2, **options)),
     "partition": ("x", lambda x, **options: parprims.partition(x, 1, **options)),
     "argpartition": ("x", lambda x, **options: parprims.argpartition(x, 1, **options)),
+    "searchsorted": ("x1", lambda x, **options: parprims.searchsorted(x, x, **options)),
+    "merge": ("x1", lambda x, **options: parprims.merge(x, x, **options)),
+    "merge_by_key": ("keys1", lambda x, **options: parprims.merge_by_key(x, x, x, x, **options)),
+    "select": ("x", lambda x, **options: parprims.select(x, ONES > 0, **options)),
+    "partition_by": ("x", lambda x, **options: parprims.partition_by(x, ONES > 0, **options)),
     "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
 }
 CALLS |= {

@@ -52,6 +52,13 @@ CALLS = {
     "argpartition": (lambda m, x: parprims.argpartition(x, 1, method=m), (A,)),
     "median": (lambda m, x: parprims.median(x, method=m), (A,)),
     "quantile": (lambda m, x: parprims.quantile(x, (0.0, 0.7), method=m), (A,)),
+    "searchsorted": (lambda m, x, y: parprims.searchsorted(x, y, method=m), (KEYS, KEYS)),
+    "merge": (lambda m, x, y: parprims.merge(x, y, method=m), (KEYS, KEYS)),
+    "merge_by_key": (lambda m, k, x: parprims.merge_by_key(k, x, k, x, method=m), (KEYS, A)),
+    "select": (lambda m, k, x: parprims.select(x, k > 0, size=4, method=m), (KEYS, A)),
+    "partition_by": (lambda m, k, x: parprims.partition_by(x, k > 0, method=m), (KEYS, A)),
+    "run_lengths": (lambda m, x: parprims.run_lengths(x, size=3, method=m), (KEYS,)),
+    "unique": (lambda m, x: parprims.unique(x, size=4, method=m), (KEYS,)),
     "solve_tridiagonal": (
         lambda m, a, d, b: parprims.solve_tridiagonal(a, d, -1.0, b, return_status=True, method=m)[0], (A, D, B),
     ),
@@ -61,7 +68,10 @@ CALLS = {
     ),
 }  # fmt: skip
 METHODS = ("auto", "kernel", "native", "array")
-WITHOUT_DERIVATIVES = ("any", "all", "argmax", "argmin", "argpartition", "argsort", "sort")
+WITHOUT_DERIVATIVES = (
+    "any", "all", "argmax", "argmin", "argpartition", "argsort", "merge", "run_lengths", "searchsorted", "sort",
+    "unique",
+)  # fmt: skip
 
 
 def test_every_function_is_called():

@@ -14,6 +14,8 @@ from parprims._order_statistics import argpartition, median, partition, quantile
 from parprims._recurrence import linear_recurrence
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, scan
+from parprims._search import merge, merge_by_key, searchsorted
+from parprims._selection import partition_by, run_lengths, select, unique
 from parprims._sort import argsort, sort, sort_by_key
 from parprims._tridiagonal import solve_tridiagonal
 
@@ -47,18 +49,25 @@ __all__ = [
     "matmul",
     "max",
     "median",
+    "merge",
+    "merge_by_key",
     "methods",
     "min",
     "partition",
+    "partition_by",
     "prod",
     "quantile",
     "reduce",
+    "run_lengths",
     "scan",
+    "searchsorted",
     "segmented",
+    "select",
     "solve_tridiagonal",
     "sort",
     "sort_by_key",
     "sum",
     "top_k",
+    "unique",
     "vecdot",
 ]
