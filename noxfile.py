@@ -162,6 +162,16 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation offline, into docs/_build: warnings are errors; notebooks, doctests and links are run."""
+    session.install("-e", ".[jax,cpu]", *_group("docs"))
+    build = ["python", "-m", "sphinx", "-q", "-W", "--keep-going", "-d", "docs/_build/pages"]
+    session.run(*build, "-b", "html", "docs", "docs/_build/html", *session.posargs)
+    session.run(*build, "-b", "doctest", "docs", "docs/_build/doctest", silent=True)
+    session.run("python", "docs/check_site.py", "docs/_build/html")
+
+
+@nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel and the sdist, check them, install the wheel in a clean environment and call it."""
     session.install(*_group("build"))

@@ -1,0 +1,152 @@
+"""The documentation's settings. ``nox -s docs`` builds it, offline and with every warning an error."""
+
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+sys.path[:0] = [str(FOLDER.parent / "src"), str(FOLDER.parent)]
+
+import parprims  # noqa: E402
+
+project = "parprims"
+author = "the parprims developers"
+copyright = "the parprims developers"
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.doctest",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+nitpicky = True
+
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["own.css"]
+html_title = "parprims"
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "parprims"},
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "show_prev_next": True,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+# Where a page shows what Python says, it is run: here for notebooks, and by tests/test_package.py for other pages.
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+default_role = "py:obj"
+# A docstring's single backticks name parameters, too.
+nitpick_ignore_regex = [("py:.*", ".*")]
+autosummary_generate = True
+autosummary_imported_members = True
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+doctest_global_setup = "import numpy as np\nimport parprims"
+# The tests run those in JAX and PyTorch; here each docstring's examples run as they stand on the page.
+doctest_test_doctest_blocks = "default"
+
+
+ABOUT = {
+    "_associativity": "operators",
+    "xla": "transformations",
+    "_dispatch": "methods",
+    "_launches": "gpus",
+    "_operators": "operators",
+}
+"""The page about a module whose names stand in no page's title."""
+
+
+def titles() -> dict[str, str]:
+    """Return the page that has a public name in its title."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.md")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        found |= {name: path.stem for name in title.split(", ") if name in parprims.__all__}
+    return found
+
+
+def reference() -> str:
+    """Return the page of all public names, in the groups of the modules that define them."""
+    page_of = titles()
+    groups: dict[str, list[str]] = {}
+    for name in parprims.__all__:
+        groups.setdefault(getattr(parprims, name).__module__, []).append(name)
+    lines = ["# API reference", "", "Every public name, in the groups that belong together.", ""]
+    for module, names in sorted(groups.items(), key=lambda item: (item[0].rpartition(".")[2] in ABOUT, item[0])):
+        about = inspect.getdoc(importlib.import_module(module)) or ""
+        title = re.split(r"[.:](?:\s|$)", about)[0]
+        page = next((page_of[name] for name in names if name in page_of), ABOUT.get(module.rpartition(".")[2]))
+        lines += [f"## {title}", "", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
+        lines += ["```{eval-rst}", ".. currentmodule:: parprims", "", ".. autosummary::", "   :toctree:", ""]
+        lines += [*(f"   {name}" for name in names), "```", ""]
+    return "\n".join(lines)
+
+
+def primitives() -> str:
+    """Return the page that lists the primitives' pages: those that have public functions in their titles."""
+    pages = dict.fromkeys(titles().values())
+    return f"""# Primitives
+
+A page for each primitive, or for a few that are computed alike: work and depth, traffic, memory, error,
+reproducibility, methods, derivatives, and the papers they come from. What the functions take and return is in the
+{{doc}}`API reference <api>`.
+
+```{{toctree}}
+:maxdepth: 1
+{"".join(f"../{page}{chr(10)}" for page in sorted(pages))}```
+"""
+
+
+def write_pages(*_: Any) -> None:
+    """Write the pages that are found, before Sphinx reads any; one that has not changed stays as it is."""
+    for name, text in (("api", reference()), ("primitives", primitives())):
+        path = FOLDER / "generated" / f"{name}.md"
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+SITE = {"../README.md": "index.md", "../CHANGELOG.md": "changelog.md", "../CONTRIBUTING.md": "contributing.md"}
+"""The site's pages in place of files that are read in a clone."""
+
+
+def link_site(_app: Any, _name: str, source: list[str]) -> None:
+    """Turn links to the clone's own documents into links to the site's pages."""
+    for file, page in SITE.items():
+        source[0] = source[0].replace(f"]({file})", f"]({page})")
+
+
+def as_written(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
+    """Keep the bars and stars of a docstring's formulas, which are marks of reST, and link the pages it names."""
+    for index, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            line = re.sub(r"(?<!\\)\|", r"\\|", line)
+            line = re.sub(r"(?<![\\*\w])\*(?=\w)", r"\\*", line)
+        lines[index] = re.sub(r"docs/(\w+)\.md", r":doc:`/\1`", line)
+
+
+def setup(app: Any) -> None:
+    """Connect what is written here."""
+    app.connect("config-inited", write_pages)
+    app.connect("source-read", link_site)
+    app.connect("autodoc-process-docstring", as_written)
