@@ -74,6 +74,23 @@ def test_report(tmp_path, monkeypatch):
 
 
 @pytest.mark.once
+def test_one_version():
+    """The package, its citation and the changelog speak of the same release."""
+    assert f"\nversion: {parprims.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {parprims.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.once
+def test_workflows_call_nox_and_nothing_else():
+    sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = path.read_text()
+        assert set(re.findall(r"- run: (.*)", text)) == {"pip install nox", "nox -s ${{ matrix.session }}"}
+        listed = re.search(r"session: \[(.*)\]", text)[1].split(", ") + re.findall(r"session: (\w+)}", text)
+        assert {one.strip('"').partition(" ")[0] for one in listed} <= sessions
+
+
+@pytest.mark.once
 def test_no_file_is_long():
     suffixes = (".py", ".cu", ".cuh", ".numba", ".cpp", ".hpp")
     files = [path for folder in ("src", "tests", "benches", "examples") for path in (ROOT / folder).rglob("*.*")]
