@@ -75,7 +75,7 @@ MEANING = {
 
 def test_every_primitive_is_here():
     assert {*CALLS, "check_associative"} == set(FUNCTIONS)
-    others = {"explain", "jax_export_checks", "launches", "methods", "segmented"}
+    others = {"compare", "explain", "jax_export_checks", "launches", "methods", "segmented"}
     assert {name for name in parprims.__all__ if name.islower()} == {*FUNCTIONS, *others}
 
 
