@@ -295,6 +295,8 @@ class Mesh:
             if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:
                 return x
             return jax.sharding.reshard(x, wanted)
+        if isinstance(self.mesh, jax.sharding.AbstractMesh):  # of a derivative outside of jit: a constant goes anywhere
+            return x
         if x.sharding.is_equivalent_to(wanted, x.ndim):
             return x
         return jax.device_put(x, wanted)
