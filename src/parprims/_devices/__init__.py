@@ -21,6 +21,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "scanned": calls.scanned,
     "solved": calls.solved,
     "sorted": calls.sorted_,
+    "tridiagonal": calls.tridiagonal,
 }
 
 

@@ -6,21 +6,25 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _recurrence, _reduce, _scan, _sort
+from parprims import _recurrence, _reduce, _scan, _sort, _tridiagonal
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
     as_dtypes,
     broadcast_shapes,
     cast,
+    check_choice,
     dtype_name,
+    move_axis,
     namespace_of,
     normalize_axes,
     normalize_axis,
 )
+from parprims._devices import tridiagonals
 from parprims._devices.scans import arrays_of, recurrence, reduction, result_shape, scans, with_arrays
 from parprims._devices.sorts import key_width, sorts
 from parprims._devices.work import Engine, Stage, Work, option_key, part_of, together
+from parprims._dispatch import MethodRefused
 from parprims._operators import Operator, as_operator, flags_broadcast
 from parprims._scalars import as_array, is_scalar
 
@@ -260,6 +264,78 @@ def sorted_(
     )
     found: tuple[Array, ...] = engine.compute(work)
     return found
+
+
+def tridiagonal(
+    engine: Engine,
+    coefficients: tuple[Any, ...],
+    rhs: Array,
+    axis: Any,
+    pivot: str,
+    periodic: bool,
+    transpose: bool,
+    return_residual: bool,
+    return_status: bool,
+    method: str,
+) -> Any:
+    """Compute a solution of tridiagonal systems."""
+    xp, s, dtype, columns = _tridiagonal.checked(
+        coefficients[0], coefficients[1], coefficients[2], rhs, axis, periodic, False, pivot, sharded=True
+    )
+    arrays = s.arrays
+    split = together(engine, dict(zip(("lower", "diag", "upper", "rhs"), arrays, strict=True)), len(s.shape))
+    arrays = (*arrays[:3], xp.broadcast_to(arrays[3], s.shape))
+    at = len(s.shape) + s.axis
+    over = engine.working(split[at])
+    outer = (*split[:at], *split[at + 1 :])
+    outputs: Any = split
+    if return_residual or return_status:
+        outputs = [split, *(outer,) * (return_residual + return_status)]
+    options = {"periodic": periodic, "transpose": transpose}
+    asked = {"return_residual": return_residual, "return_status": return_status}
+
+    def plain(*parts: Array) -> Any:
+        lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
+        pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # several right-hand sides of a system
+        lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
+        found = _tridiagonal.solve_tridiagonal(
+            lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **asked
+        )
+        return list(found) if isinstance(found, tuple) else found
+
+    if not over:
+        stages = [Stage((), s.n, [lambda _, parts, __: (None, plain(*parts))])]
+    else:
+        if method not in ("auto", "array"):
+            check_choice("method", method, ("auto", "kernel", "native", "array"))
+            raise MethodRefused(
+                f"solve_tridiagonal: method {method!r} refused: systems that are split along their unknowns are solved "
+                "by array"
+            )
+        drivers = [
+            tridiagonals.solution(axis=s.axis, periodic=periodic, transpose=turned)
+            for turned in (transpose, not transpose)
+        ]
+        multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
+        more = return_residual or return_status or dtype != s.rhs.dtype
+        n = engine.length(arrays, at, len(s.shape))
+        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), more)]
+        if more:
+            stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))
+    work = Work(
+        primitive="solve_tridiagonal",
+        arrays=arrays,
+        inputs=tuple(part_of(split, one) for one in arrays),
+        outputs=outputs,
+        stages=tuple(stages),
+        plain=plain,
+        key=option_key("solve_tridiagonal", axis=s.axis, pivot=pivot, method=method, dtype=dtype, **options, **asked),
+    )
+    found = engine.compute(work)
+    results = list(found) if isinstance(found, tuple | list) else [found]
+    if columns:
+        results = [move_axis(xp, one, 0, -1) for one in results]
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from parprims._recurrence_array import Recurrence
 from parprims._reduction import Reduction
 from parprims._scan_array import Scan
 from parprims._sorting import Sorting
+from parprims._tridiagonal_system import System
 
 
 class _FoundError(Exception):
@@ -202,15 +203,19 @@ class _Again:
     """How the public call is made again on parts.
 
     ``run`` takes an engine and the arrays; ``count`` is the number of arrays that say how the work is split, and
-    ``inserted`` the axis that the others have beyond what the work takes.
+    ``inserted`` the axis that the others have beyond what the work takes. ``ndims`` are the numbers of axes of the
+    arrays, where the work has more.
     """
 
     run: Callable[[Any, tuple[Array, ...]], Any]
     count: int
     inserted: int | None = None
+    ndims: tuple[int, ...] | None = None
 
     def inputs(self, work: Work) -> tuple[Split, ...]:
         """Return how the arrays are to be split."""
+        if self.ndims is not None:
+            return tuple(split[len(split) - n :] for split, n in zip(work.inputs, self.ndims, strict=True))
         if self.inserted is None:
             return work.inputs
         at = self.inserted
@@ -259,6 +264,20 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
             return calls.sorted_(engine, primitive, arrays[0], own, *options, **flags)  # type: ignore[arg-type]
 
         return _Again(sorted_, len(order.arrays))
+    if isinstance(call, System):
+        t = call
+
+        def solved_system(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            coefficients = []
+            for x in arrays[:3]:  # of as many axes as the right-hand sides, so that none of these is taken for many
+                more = len(t.shape) - x.ndim
+                one = x.reshape((1,) * more + x.shape) if more else x
+                engine.splits[id(one)] = ((),) * more + engine.splits[id(x)]
+                coefficients.append(one)
+            options = t.axis, t.pivot, t.periodic, False, False, False, "auto"
+            return calls.tridiagonal(engine, tuple(coefficients), arrays[3], *options)
+
+        return _Again(solved_system, 4, ndims=tuple(x.ndim for x in t.arrays))
     return None
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from parprims._arrays import Array, explicit_sharding, is_traced
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run
-from parprims._devices.work import Names, Record, Split, Work, groups, length, recorded
+from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing, unwatched
 from parprims._memo import Memo
 
@@ -35,10 +35,11 @@ class Devices:
         """
         if not self.checked:
             return arrays
-        return tuple(jax.lax.pcast(x, missing, to="varying") if (missing := self._missing(x)) else x for x in arrays)
-
-    def _missing(self, x: Array) -> tuple[Any, ...]:
-        return tuple(name for name in self.names if name not in _varying(x))
+        together = frozenset(self.names).union(*map(_varying, arrays))
+        return tuple(
+            jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if (missing := together - _varying(x)) else x
+            for x in arrays
+        )
 
     @property
     def rank(self) -> Any:
@@ -153,9 +154,31 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
         devices = Devices(stage.over)
         found = devices.own(found if isinstance(found, tuple) else (found,))
         lengths = (stage.length // devices.count,) * devices.count
-        found, told = run(stage.steps, devices, lengths, found)
+        result, told = _staged(stage, devices, lengths, found)
+        found = (*found, result) if stage.appended else result
         record.steps.extend(one for one in told if devices.count > 1)
     return found
+
+
+def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
+    """Return the result of a stage, and the collective operations that took place."""
+    if stage.linear is None:
+        return run(stage.steps, devices, lengths, parts)
+    *given, rhs = parts
+    multiply, turned = stage.linear
+    told: list[Any] = []
+
+    def solve(_: Any, b: Array) -> Any:
+        found, told[:] = run(stage.steps, devices, lengths, (*given, b))
+        return found
+
+    x = jax.lax.custom_linear_solve(
+        lambda x: run(multiply, devices, lengths, (*given, x))[0],
+        rhs,
+        solve,
+        lambda _, g: run(turned, devices, lengths, (*given, g))[0],
+    )
+    return x, told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +220,7 @@ class Inside:
         """Return the results for this part."""
         record = Record()
         found = recorded(record, functools.partial(_stages, work, record))(*work.arrays)
-        record.tell(work.primitive, math.prod(Devices(stage.over).count for stage in work.stages))
+        record.tell(work.primitive, self.count(self.names))
         return found
 
 
@@ -272,7 +295,7 @@ class Mesh:
         return found
 
     def _count(self, work: Work) -> int:
-        return math.prod(self.mesh.shape[name] for stage in work.stages for name in stage.over)
+        return math.prod(self.mesh.shape[name] for name in {name for stage in work.stages for name in stage.over})
 
     def _program(self, work: Work) -> tuple[Callable[..., Any], Record]:
         record = Record()

@@ -152,12 +152,12 @@ def _product(lengths: tuple[int, ...]) -> int:
 def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
     """Return the index of each element along the whole axis."""
     dtype = index_dtype(xp)
-    firsts = (0, *itertools.accumulate(place.lengths))
-    if firsts[-1] > xp.iinfo(dtype).max:
+    if sum(place.lengths) > xp.iinfo(dtype).max:
         raise ValueError(f"x must have at most {xp.iinfo(dtype).max} elements along the axis for indices of {dtype}")
     own = xp.arange(keys.shape[1], dtype=dtype, device=device(keys))
-    first = firsts[place.rank] if isinstance(place.rank, int) else xp.asarray(firsts, dtype=dtype)[place.rank]
-    return xp.broadcast_to(own + first, tuple(keys.shape))
+    first = place.first
+    own = own + (first if isinstance(first, int) else xp.astype(first, dtype))
+    return xp.broadcast_to(own, tuple(keys.shape))
 
 
 def _targets(xp: Namespace, place: Place, like: Array) -> Array:

@@ -27,6 +27,13 @@ class Stage:
     over: Names
     length: int
     steps: Sequence[Step]
+    linear: tuple[Sequence[Step], Sequence[Step]] | None = None
+    """Where the last array is the right-hand side of linear equations: the drivers of the product and of the transpose.
+
+    The first arrays are the coefficients, and the product takes an array like the solution last.
+    """
+    appended: bool = False
+    """Whether the next stage is given the arrays of this one before its result."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
