@@ -5,6 +5,7 @@ from parprims._cuda import jax_export_checks
 from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._extrema import argmax, argmin
+from parprims._filters import lfilter, sosfilt
 from parprims._histogram import histogram
 from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
@@ -39,6 +40,7 @@ __all__ = [
     "histogram",
     "jax_export_checks",
     "launches",
+    "lfilter",
     "linear_recurrence",
     "map_reduce",
     "matmul",
@@ -61,6 +63,7 @@ __all__ = [
     "solve_tridiagonal",
     "sort",
     "sort_by_key",
+    "sosfilt",
     "sum",
     "top_k",
     "unique",
