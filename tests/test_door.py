@@ -21,6 +21,7 @@ from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0])
 ONES = np.ones(3)
+SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
 
 CALLS = {
     "sum": ("x", lambda x, **options: parprims.sum(x, **options)),
@@ -51,6 +52,8 @@ CALLS |= {
     "merge_by_key": ("keys1", lambda x, **options: parprims.merge_by_key(x, x, x, x, **options)),
     "select": ("x", lambda x, **options: parprims.select(x, ONES > 0, **options)),
     "partition_by": ("x", lambda x, **options: parprims.partition_by(x, ONES > 0, **options)),
+    "lfilter": ("b", lambda x, **options: parprims.lfilter(x, x, x, **options)),
+    "sosfilt": ("x", lambda x, **options: parprims.sosfilt(SECTIONS, x, **options)),
     "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
 }
 CALLS |= {

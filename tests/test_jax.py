@@ -15,6 +15,7 @@ _RNG = np.random.default_rng(20)
 A, B = 0.5 * _RNG.standard_normal((2, N))
 D = 4 + _RNG.standard_normal(N)
 C = B[0]
+SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
 KEYS = np.array([3, -1, 2, -1], np.int8)
 
 
@@ -43,6 +44,8 @@ CALLS = {
     "cumulative_logsumexp": (lambda m, x: parprims.cumulative_logsumexp(x, method=m), (A,)),
     "argmax": (lambda m, x: parprims.argmax(x, method=m), (KEYS,)),
     "argmin": (lambda m, x: parprims.argmin(x, method=m), (KEYS,)),
+    "lfilter": (lambda m, b, a, x: parprims.lfilter(b, a + 2, x, method=m), (A, B, A)),
+    "sosfilt": (lambda m, x: parprims.sosfilt(SECTIONS + 0 * x[0], x, method=m), (A,)),
     "linear_recurrence": (lambda m, a, b, i: parprims.linear_recurrence(a, b, initial=i, method=m), (A, B, C)),
     "sort": (lambda m, x: parprims.sort(x, descending=True, method=m), (KEYS,)),
     "argsort": (lambda m, x: parprims.argsort(x, method=m), (KEYS,)),

@@ -6,6 +6,7 @@ from parprims._cuda import jax_export_checks
 from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._extrema import argmax, argmin
+from parprims._filters import lfilter, sosfilt
 from parprims._histogram import histogram
 from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
@@ -44,6 +45,7 @@ __all__ = [
     "histogram",
     "jax_export_checks",
     "launches",
+    "lfilter",
     "linear_recurrence",
     "map_reduce",
     "matmul",
@@ -66,6 +68,7 @@ __all__ = [
     "solve_tridiagonal",
     "sort",
     "sort_by_key",
+    "sosfilt",
     "sum",
     "top_k",
     "unique",
