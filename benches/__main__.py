@@ -42,7 +42,7 @@ def cases(scale: Scale, wanted: Iterable[str] | None = None) -> list[Case]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the comparison, compare results, rewrite the README's table, or tune; return the exit status."""
+    """Run the comparison, compare results, rewrite the documentation's tables, or tune; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few repeats: a check of the machinery")
     parser.add_argument("--primitive", nargs="+", metavar="NAME", help="only these primitives or modules")
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="REV-or-FILE",
         help="measure nothing: fail if a row of the results is over 5 %% slower than in this commit or file",
     )
-    parser.add_argument("--readme", action="store_true", help="measure nothing: rewrite the README's table")
+    parser.add_argument("--readme", action="store_true", help="measure nothing: rewrite tables and plots in the docs")
     parser.add_argument(
         "--tune", nargs="+", metavar="MODULE", help="compare nothing: search for the kernels' tuning on this machine"
     )
@@ -68,9 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     if options.readme:
-        readme = records.ROOT / "README.md"
-        readme.write_text(tables.readme_with_table(readme.read_text()))
-        return 0
+        from docs import generate
+
+        return generate.main()
 
     if options.against:
         return against(options.against, options.device_results)

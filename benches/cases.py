@@ -40,7 +40,7 @@ class Problem:
 class Case:
     """One line of the comparison.
 
-    ``name`` is "family, size"; the README shows the largest of a family. ``run(*arrays, method=...)`` calls the
+    ``name`` is "family, size"; the results page shows the largest of a family. ``run(*arrays, method=...)`` calls the
     primitive. ``peers`` maps a name of `LIBRARIES` or `OUTSIDE` to a function of the library's module and the
     arrays. ``work`` is counted in ``unit``; for B/s it is the bytes of inputs and outputs. ``ceiling`` names the
     entry of `ceilings` that bounds the case. With ``whole_call`` the time is that of the call as Python sees it,

@@ -1,4 +1,4 @@
-"""Tables of records: a case's lines, the summary, and the table in the README."""
+"""Tables of records: a case's lines, the summary, the table of all results, and the rows that the README shows."""
 
 from __future__ import annotations
 
@@ -105,11 +105,13 @@ def summary(records: Iterable[dict[str, Any]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-BEGIN, END = "<!-- measured table: begin -->", "<!-- measured table: end -->"
+def _figure(one: dict[str, Any]) -> str:
+    """Return a rate, or the time where that is the library's own overhead."""
+    return si(one["seconds"], "s") if one["ceiling_fraction"] is None else si(one["rate"], one["unit"])
 
 
-def readme_table(folder: Path = RESULTS) -> str:
-    """Return the README's table, in Markdown, from the result files: the largest case of every family."""
+def results_table(folder: Path = RESULTS) -> str:
+    """Return the table of all results, in Markdown, from the result files: the largest case of every family."""
     parts = []
     for path in sorted(folder.glob("*.json")):
         file = json.loads(path.read_text())
@@ -133,20 +135,34 @@ def readme_table(folder: Path = RESULTS) -> str:
             f"| primitive | {' | '.join(COLUMNS)} |",
             "|---" * (1 + len(COLUMNS)) + "|",
         ]
-        for group in largest.values():
-            row = _row(
-                group,
-                lambda r: si(r["seconds"], "s") if r["ceiling_fraction"] is None else si(r["rate"], r["unit"]),
-            )
-            parts.append(f"| `{group[0]['primitive']}` | {' | '.join(row)} |")
+        parts += [f"| `{group[0]['primitive']}` | {' | '.join(_row(group, _figure))} |" for group in largest.values()]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
-def readme_with_table(text: str, folder: Path = RESULTS) -> str:
-    """Return the README's text with what stands between its markers replaced by the table."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the README has no lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{readme_table(folder)}{END}{after}"
+def few_rows(records: Iterable[dict[str, Any]], wanted: Iterable[tuple[str, str, str]]) -> str:
+    """Return a short table, in Markdown: ours and the best peer's figure for cases named by primitive, case, dtype."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for one in records:
+        groups.setdefault((one["primitive"], one["case"], one["dtype"]), []).append(one)
+    shown = ["| primitive | case | dtype | ours | best peer | ours is | of ceiling |", "|---|---|---|---|---|---|---|"]
+    for key in wanted:
+        case, dtype, _, array, kernel, native, peer, ratio, share = _row(groups[key], _figure)
+        ours = kernel or native or array
+        shown.append(f"| `{key[0]}` | {' | '.join((case, dtype, ours, peer, ratio, share))} |")
+    return "\n".join(shown) + "\n"
+
+
+def between(name: str) -> tuple[str, str]:
+    """Return the lines of Markdown between which a generated part of a page stands."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+def with_part(text: str, name: str, part: str) -> str:
+    """Return a page's text with the generated part of a name replaced."""
+    begin, end = between(name)
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no lines {begin} and {end}")
+    return f"{before}{begin}\n{part}{end}{after}"

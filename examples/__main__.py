@@ -89,7 +89,7 @@ def table(rows: list[dict]) -> str:
 
 
 def save(device: str, versions: list[str], rows: list[dict], commit: str | None, failures: list[str]) -> None:
-    """Write the table to benches/results, and to the README the rows that the source has times for."""
+    """Write the table to benches/results, and to docs/sources.md the rows that the source has times for."""
     if commit is None:
         describe = ["git", "-C", str(FOLDER), "describe", "--always", "--dirty", "--abbrev=12"]
         commit = subprocess.run(describe, check=True, capture_output=True, text=True).stdout.strip()
@@ -98,10 +98,10 @@ def save(device: str, versions: list[str], rows: list[dict], commit: str | None,
     if failures:
         head += f" Not complete: {'; '.join(failure.partition(':')[0] for failure in failures)}."
     (RESULTS / f"examples-{slug}.md").write_text(f"{head}\n\n{table(rows)}\n")
-    readme = FOLDER.parent / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
+    page = FOLDER.parent / "docs" / "sources.md"
+    before, _, rest = page.read_text().partition(BEGIN)
     shown = table([one for one in rows if one["reported"]])
-    readme.write_text(f"{before}{BEGIN}\n{head}\n\n{shown}\n{END}{rest.partition(END)[2]}")
+    page.write_text(f"{before}{BEGIN}\n{head}\n\n{shown}\n{END}{rest.partition(END)[2]}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--backend", action="append", choices=common.BACKENDS, help="only this one")
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--size", help="a number, or 'small'")
-    parser.add_argument("--save", action="store_true", help="write the table to benches/results and the README")
+    parser.add_argument("--save", action="store_true", help="write the table to benches/results and docs/sources.md")
     parser.add_argument("--commit", metavar="SHA", help="the commit saved, where there is no git to ask")
     options = parser.parse_args(argv)
     unknown = set(options.examples) - set(EXAMPLES)

@@ -1,4 +1,4 @@
-"""The comparison's machinery: the gate, the clock, the results file and the README's table."""
+"""The comparison's machinery: the gate, the clock, the results file and the tables made of it."""
 
 import dataclasses
 import importlib.util
@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -409,7 +408,7 @@ def test_si(value, text):
     assert tables.si(value, "s") == text
 
 
-def test_readme_table_shows_the_largest_of_each_family(tmp_path):
+def test_results_table_shows_the_largest_of_each_family(tmp_path):
     found = [
         record(case="sum, 2^20"),
         record(case="sum, 2^24", shape=[2**24], rate=5e9),
@@ -419,32 +418,26 @@ def test_readme_table_shows_the_largest_of_each_family(tmp_path):
         record(case="sum call, 2^10", shape=[2**10], seconds=3e-6, ceiling_fraction=None, backend="jax"),
     ]
     records.write_results(tmp_path / "device.json", HEAD, found, {"sum"})
-    rows = [line for line in tables.readme_table(tmp_path).splitlines() if line.startswith("|") and "---" not in line]
+    rows = [line for line in tables.results_table(tmp_path).splitlines() if line.startswith("|") and "---" not in line]
     assert rows[1:] == [
         "| `sum` | sum, 2^24 | float32 | cupy | 5.00 GB/s | 8.00 GB/s |  | 4.00 GB/s torch | 2.00x | 25 % |",
         "| `sum` | sum call, 2^10 | float32 | numpy | 2.00 us |  |  |  |  |  |",
         "| `sum` | sum call, 2^10 | float32 | jax | 3.00 us |  |  |  |  |  |",
     ]
-    text = f"# Title\n\n{tables.BEGIN}\nold\n{tables.END}\n\nRest\n"
-    once = tables.readme_with_table(text, tmp_path)
-    assert once.startswith("# Title\n")
-    assert once.endswith(f"{tables.END}\n\nRest\n")
-    assert "old" not in once
-    assert tables.readme_with_table(once, tmp_path) == once
-    with pytest.raises(ValueError, match="README has no"):
-        tables.readme_with_table("# Title\n", tmp_path)
+    few = tables.few_rows(found, [("sum", "sum, 2^24", "float32"), ("sum", "sum call, 2^10", "float32")])
+    assert few.splitlines()[2:] == [
+        "| `sum` | sum, 2^24 | float32 | 8.00 GB/s | 4.00 GB/s torch | 2.00x | 25 % |",
+        "| `sum` | sum call, 2^10 | float32 | 2.00 us |  |  |  |",
+    ]
 
 
-def test_readme_is_up_to_date(tmp_path):
-    # What a comparison just run on this machine has left beside the committed results is not in the README.
-    if shutil.which("git") is None or not (records.ROOT / ".git").exists():
-        pytest.skip("not in a clone")
-    listing = ["git", "-C", str(records.ROOT), "ls-files", str(records.RESULTS)]
-    for name in subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split():
-        if (records.ROOT / name).parent == records.RESULTS:
-            shutil.copy(records.ROOT / name, tmp_path)
-    text = (records.ROOT / "README.md").read_text()
-    assert tables.readme_with_table(text, tmp_path) == text, "run python -m benches --readme"
+def test_generated_part_of_a_page():
+    begin, end = tables.between("a table")
+    text = f"# Title\n\n{begin}\nold\n{end}\n\nRest\n"
+    once = tables.with_part(text, "a table", "new\n")
+    assert once == f"# Title\n\n{begin}\nnew\n{end}\n\nRest\n"
+    with pytest.raises(ValueError, match="the page has no"):
+        tables.with_part("# Title\n", "a table", "new\n")
 
 
 def test_cases_on_one_thread():

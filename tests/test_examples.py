@@ -168,8 +168,9 @@ def test_command_lines(tmp_path):
 def test_rows_found_are_saved_when_others_fail_or_are_cut_off(tmp_path):
     shutil.copytree(FOLDER, tmp_path / "examples")
     (tmp_path / "benches" / "results").mkdir(parents=True)
-    readme = tmp_path / "README.md"
-    readme.write_text("text\n<!-- examples table: begin -->\n<!-- examples table: end -->\nmore\n")
+    page = tmp_path / "docs" / "sources.md"
+    page.parent.mkdir()
+    page.write_text("text\n<!-- examples table: begin -->\n<!-- examples table: end -->\nmore\n")
     (tmp_path / "examples" / "templates.py").write_text("import os\nos._exit(3)\n")
     (tmp_path / "examples" / "recurrence.py").write_text("import time\ntime.sleep(100)\n")
     names = ["templates", "dot_product", "recurrence", "reduction"]
@@ -192,8 +193,8 @@ def test_rows_found_are_saved_when_others_fail_or_are_cut_off(tmp_path):
     (table,) = (tmp_path / "benches" / "results").iterdir()
     assert "Not complete: templates on numpy failed; recurrence on numpy was cut off, and" in table.read_text()
     assert "| E1 dot product, 1024 float32, array | numpy |" in table.read_text()
-    assert "Not complete" in readme.read_text()
-    assert readme.read_text().endswith("<!-- examples table: end -->\nmore\n")
+    assert "Not complete" in page.read_text()
+    assert page.read_text().endswith("<!-- examples table: end -->\nmore\n")
 
 
 @pytest.mark.parametrize(

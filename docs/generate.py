@@ -1,0 +1,74 @@
+"""Write the parts of the documentation that are made by code, tables and pictures: ``python -m docs.generate``.
+
+Nothing is measured. tests/test_docs.py fails where a record has changed and this was not run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benches import tables
+from benches.records import RESULTS, ROOT
+from docs import diagrams, plots, support
+
+ROWS = (
+    ("sum", "sum, 2^30", "float32"),
+    ("cumulative_sum", "sum, 2^28", "float32"),
+    ("scan", "maximum, 2^26", "float32"),
+    ("linear_recurrence", "one sequence, 2^28", "float32"),
+    ("linear_recurrence", "forward and backward, 8 x 1536 x 16384", "float32"),
+    ("sort", "sort, 2^28", "uint32"),
+    ("sort_by_key", "key and value, 2^28", "int32"),
+    ("solve_tridiagonal", "batch, 4096 x 4096", "float32"),
+    ("matmul", "square, 8192", "float32"),
+    ("histogram", "65536 bins, 2^26", "float32"),
+)
+"""The cases that the README shows, a defeat among them."""
+
+
+def committed(folder: Path, to: Path) -> Path:
+    """Copy the files of a folder that git knows, and return the copy: a run may have left others beside them.
+
+    Outside of a clone the folder itself is returned.
+    """
+    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", str(folder)]
+    try:
+        names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return folder
+    for name in filter(None, names.split("\0")):
+        source = ROOT / name
+        if source.exists():
+            target = to / source.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    return to
+
+
+def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
+    """Yield every generated part: the page, the part's name and its text."""
+    file, _ = plots.read(results)
+    head = file["header"]
+    about = f"{head['device']}, {head['date'][:10]}; the commit of each figure is in its record.\n\n"
+    yield ROOT / "README.md", "figures", about + tables.few_rows(file["records"], ROWS)
+    yield ROOT / "README.md", "support", support.short_table()
+    yield ROOT / "docs" / "support.md", "support", support.long_table()
+    yield ROOT / "docs" / "results.md", "results", tables.results_table(results)
+
+
+def main() -> int:
+    """Write all parts and draw all pictures; return the exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = committed(RESULTS, Path(folder))
+        for path, name, part in parts(results):
+            path.write_text(tables.with_part(path.read_text(), name, part))
+        plots.main(results)
+    return diagrams.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""The plots of the README and of the site, drawn from the records in benches/results: ``python -m docs.plots``.
+
+A method has one colour and a library one line style, in every plot. What is drawn is kept as numbers beside the
+pictures, in figures.json, so that a test can tell whether the pictures are those of the records.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benches.auto import best_of
+from benches.records import RESULTS
+
+FOLDER = Path(__file__).resolve().parent / "pictures"
+DEVICE = "nvidia-h200"
+"""The results file of the plots."""
+
+COLOURS = {"kernel": "#0072b2", "array": "#e69f00", "native": "#009e73", "peer": "#555555"}
+STYLES = {"cupy": "-", "torch-cuda": "--", "jax-cuda": ":", "numpy": "-", "torch": "--", "jax": ":"}
+NAMES = {"cupy": "CuPy", "torch-cuda": "PyTorch", "jax-cuda": "JAX", "numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
+MARKERS = {"cuda.compute": "s", "cublas": "s", "cusparse": "s", "accelerated-scan": "D"}
+UNITS = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "key/s": (1e9, "Gkey/s"), "keys/s": (1e9, "Gkey/s")}
+
+RUNGS = re.compile(r"(A|C\d|D\d) ")
+"""Cases of one rung of the ladder to the fast matrix product, there to be studied."""
+
+PANELS = {
+    "reduce": ("sum", "sum", "float32"),
+    "scan": ("cumulative_sum", "sum", "float32"),
+    "linear_recurrence": ("linear_recurrence", "one sequence", "float32"),
+    "sort": ("sort_by_key", "key and value", "int32"),
+    "solve_tridiagonal": ("solve_tridiagonal", "one system", "float32"),
+    "matmul": ("matmul", "square", "float32"),
+    "histogram": ("histogram", "256 bins", "float32"),
+}
+"""The family of cases that a primitive's page shows: primitive, name, dtype."""
+
+WIDEST = 16
+"""How far the bars reach."""
+
+Lines = dict[str, list[list[float]]]
+
+
+def read(folder: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the results file of the plots, and those of calls on CPUs."""
+    on_cpus = [json.loads(path.read_text()) for path in sorted((folder / "auto").glob("*.json"))]
+    return json.loads((folder / f"{DEVICE}.json").read_text()), on_cpus
+
+
+def family(record: Mapping[str, Any]) -> str:
+    """Return the name of a case without its size."""
+    return record["case"].partition(",")[0]
+
+
+def lines(records: Iterable[Mapping[str, Any]], primitive: str, name: str, dtype: str) -> Lines:
+    """Return for each "backend method" of a family of cases the points (elements, rate), by size."""
+    found: Lines = {}
+    for one in records:
+        if (one["primitive"], family(one), one["dtype"]) == (primitive, name, dtype):
+            found.setdefault(f"{one['backend']} {one['method']}", []).append([math.prod(one["shape"]), one["rate"]])
+    return {label: sorted(points) for label, points in found.items()}
+
+
+def ratios(records: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Return for each primitive the best peer's time over our best, of the largest case of every family, in order.
+
+    Left out are cases without a peer, those that time a call's overhead, and the ladder's rungs.
+    """
+    largest: dict[Any, list[dict[str, Any]]] = {}
+    for one in records:
+        if one["ceiling_fraction"] is None or RUNGS.match(one["case"]):
+            continue
+        group = largest.setdefault((one["primitive"], family(one), one["dtype"]), [])
+        if group and math.prod(one["shape"]) > math.prod(group[0]["shape"]):
+            group.clear()
+        if not group or one["case"] == group[0]["case"]:
+            group.append(one)
+    found: dict[str, list[float]] = {}
+    for (primitive, *_), group in largest.items():
+        peers = [one["seconds"] for one in group if one["method"].startswith("peer:")]
+        ours = [one["seconds"] for one in group if one["method"] in ("kernel", "array", "native")]
+        if peers and ours:
+            found.setdefault(primitive, []).append(round(min(peers) / min(ours), 3))
+    return {primitive: sorted(values) for primitive, values in found.items()}
+
+
+def auto_ratios(records: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the same of calls that were timed on a CPU by ``auto``: a loop compiled by Numba counts where alone."""
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for one in records:
+        groups.setdefault((one["case"], one["backend"], one["dtype"], one["axis"]), []).append(one)
+    found: dict[str, list[float]] = {}
+    for group in groups.values():
+        ours = next(one["seconds"] for one in group if one["method"] == "auto")
+        peers = {one["method"]: one["seconds"] for one in group if one["method"].startswith("peer:")}
+        found.setdefault(group[0]["primitive"], []).append(round(peers[best_of(peers)] / ours, 3))
+    return {primitive: sorted(values) for primitive, values in found.items()}
+
+
+def middle(values: list[float]) -> float:
+    """Return the median of ratios, between two of them their geometric mean."""
+    return math.exp(statistics.median(map(math.log, values)))
+
+
+def figures(file: Mapping[str, Any], on_cpus: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the numbers of all plots, of the results file of a GPU and those of calls on CPUs."""
+    records = file["records"]
+    device = file["header"]["device"]
+    return {
+        "device": device,
+        "copy": file["header"]["ceilings"]["copy"],
+        "forward and backward": lines(records, "linear_recurrence", "forward and backward", "float32"),
+        **{name: lines(records, *one) for name, one in PANELS.items()},
+        "ratios": {
+            device: ratios(records),
+            **{
+                f"{one['header']['device']}, {one['header']['cpus']} threads": auto_ratios(one["records"])
+                for one in on_cpus
+            },
+        },
+    }
+
+
+def _unit(records: Iterable[Mapping[str, Any]], primitive: str) -> tuple[float, str]:
+    return UNITS[next(one["unit"] for one in records if one["primitive"] == primitive and "call" not in one["case"])]
+
+
+def _label(backend: str, method: str) -> str:
+    name = method.removeprefix("peer:")
+    if not method.startswith("peer:"):
+        return f"{method}, {NAMES[backend]}"
+    return name if name in MARKERS else f"{NAMES[backend]}'s own"
+
+
+def _draw(axes: Any, shown: Lines, scale: float, words: Mapping[str, str] | None = None) -> None:
+    """Draw lines of rates against sizes."""
+    for label, points in shown.items():
+        backend, _, method = label.partition(" ")
+        sizes, rates = zip(*points, strict=True)
+        kind = method.partition(":")[0]
+        axes.loglog(
+            sizes,
+            [rate / scale for rate in rates],
+            color=COLOURS[kind],
+            linestyle=STYLES[backend],
+            marker=MARKERS.get(method.removeprefix("peer:"), "^" if kind == "peer" else "o"),
+            markersize=4,
+            linewidth=1.6,
+            label=(words or {}).get(label, _label(backend, method)),
+        )
+    axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set_xlabel("elements")
+
+
+def _ceiling(axes: Any, value: float, name: str) -> None:
+    axes.axhline(value, color="#bbbbbb", linewidth=1, zorder=0)
+    axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=7, color="#777777")
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
+    """Return the README's plot: a recurrence forward, and forward and backward, by all who can."""
+    figure = _figure(9.5, 3.7)
+    left, right = figure.subplots(1, 2, sharey=True)
+    forward = {label: one for label, one in numbers["linear_recurrence"].items() if label != "cupy array"}
+    words = {"jax-cuda peer:jax": "jax.lax.associative_scan", "jax-cuda native": "native, JAX"}
+    _draw(left, forward, 1e12, words)
+    _draw(right, numbers["forward and backward"], 1e12, words)
+    for axes, title in ((left, "one sequence, forward"), (right, "8 x 1536 sequences, forward and backward")):
+        axes.set_title(title, fontsize=10)
+        _ceiling(axes, numbers["copy"] / 1e12, "a copy of the memory")
+        axes.legend(fontsize=7, frameon=False, loc="lower right", handlelength=3.2)
+    right.set_xlim(1.5e7, 1e9)
+    left.set_ylabel("TB/s")
+    figure.suptitle(f"linear_recurrence, float32, {numbers['device']}", fontsize=10)
+    return figure
+
+
+def ratio_plot(numbers: Mapping[str, Any]) -> Any:
+    """Return the README's bars: for each primitive the median over its cases of the best peer's time over ours."""
+    devices = numbers["ratios"]
+    rows = max(map(len, devices.values()))
+    figure = _figure(9.5, 0.9 + 0.25 * rows)
+    panels = figure.subplots(1, len(devices), squeeze=False)[0]
+    for axes, (device, found) in zip(panels, devices.items(), strict=True):
+        ordered = sorted(found.items(), key=lambda item: middle(item[1]))
+        for place, (_, values) in enumerate(ordered):
+            half = middle(values)
+            axes.barh(place, half - 1, left=1, color=COLOURS["kernel"], height=0.6)
+            axes.plot([values[0], values[-1]], [place, place], color="#222222", linewidth=1)
+            axes.plot(values, [place] * len(values), "|", color="#222222", markersize=6)
+            words = f"{half:.2f}x" + (f", up to {values[-1]:.0f}x" if values[-1] > WIDEST else "")
+            axes.annotate(words, (1.005, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+        axes.set_xscale("log")
+        axes.set_xticks([0.25, 0.5, 1, 2, 4, 8, 16], ["1/4", "1/2", "equal", "2x", "4x", "8x", "16x"])
+        axes.set_xlim(0.25 if min(min(values) for values in found.values()) < 0.5 else 0.5, WIDEST)
+        axes.minorticks_off()
+        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
+        axes.axvline(1, color="#222222", linewidth=0.8)
+        axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.set_title(device, fontsize=9)
+    figure.suptitle(
+        "speed over the best peer: the median of a primitive's cases (bars), and each case (marks)", fontsize=10
+    )
+    return figure
+
+
+def primitive_plot(name: str, numbers: Mapping[str, Any], records: list[dict[str, Any]]) -> Any:
+    """Return the plot of a primitive's page: a panel for each library."""
+    primitive, case, dtype = PANELS[name]
+    scale, unit = _unit(records, primitive)
+    backends = [
+        one for one in ("cupy", "torch-cuda", "jax-cuda") if any(label.startswith(one) for label in numbers[name])
+    ]
+    figure = _figure(9.5, 3.3)
+    every = figure.subplots(1, len(backends), sharey=True, sharex=True, squeeze=False)[0]
+    for axes, backend in zip(every, backends, strict=True):
+        _draw(axes, {label: one for label, one in numbers[name].items() if label.startswith(backend + " ")}, scale)
+        axes.set_title(NAMES[backend], fontsize=10)
+        if unit == "TB/s":
+            _ceiling(axes, numbers["copy"] / scale, "a copy of the memory")
+        axes.legend(fontsize=7, frameon=False, loc="lower right", handlelength=3.2)
+    every[0].set_ylabel(unit)
+    figure.suptitle(f"{primitive}: {case}, {dtype}, {numbers['device']}", fontsize=10)
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a picture whose bytes depend on what it shows alone."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+    text = path.read_text()
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+
+
+def main(results: Path = RESULTS) -> int:
+    """Draw all plots of a folder of results and write their numbers; return the exit status."""
+    file, on_cpus = read(results)
+    numbers = figures(file, on_cpus)
+    FOLDER.mkdir(exist_ok=True)
+    save(recurrence_plot(numbers), FOLDER / "recurrence.svg")
+    save(ratio_plot(numbers), FOLDER / "ratios.svg")
+    for name in PANELS:
+        save(primitive_plot(name, numbers, file["records"]), FOLDER / f"measured_{name}.svg")
+    (FOLDER / "figures.json").write_text(json.dumps(numbers) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""What works where: ``python -m docs.support`` tries it on every library present and keeps what it saw.
+
+Every primitive is called on small arrays of every dtype, by ``auto`` and by the kernel, then inside the library's own
+transformations, and held to the same call outside of them. A record for each library is kept in docs/support/; the
+tables of the README and of docs/support.md are made of the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import parprims
+from examples.backends import MAKERS, Backend, available, make
+
+FOLDER = Path(__file__).resolve().parent
+RECORDS = FOLDER / "support"
+DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128"
+).split()
+TRANSFORMATIONS = ("jit", "compile", "vmap", "grad")
+
+
+class Example(NamedTuple):
+    """A call of a primitive: a function of arrays, their shapes, and whether it has a derivative."""
+
+    call: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    smooth: bool = True
+
+
+def _values(*arrays: Any, method: str) -> Any:
+    return parprims.sort_by_key(*arrays, method=method)[1]
+
+
+def _counts(x: Any, method: str) -> Any:
+    return parprims.histogram(x, 4, range=(-8.0, 8.0), method=method)[0]
+
+
+def _solution(lower: Any, diag: Any, upper: Any, rhs: Any, method: str) -> Any:
+    return parprims.solve_tridiagonal(lower, diag + 8 * diag / diag, upper, rhs, method=method)
+
+
+N, ROW, SQUARE = 12, ((12,),), (4, 4)
+EXAMPLES = {
+    "reduce": Example(lambda x, method: parprims.reduce(x, "add", method=method), ROW),
+    "scan": Example(lambda x, method: parprims.scan(x, "add", method=method), ROW),
+    "linear_recurrence": Example(parprims.linear_recurrence, 2 * ROW),
+    "sort": Example(parprims.sort, ROW),
+    "sort_by_key": Example(_values, 2 * ROW),
+    "histogram": Example(_counts, ROW, smooth=False),
+    "solve_tridiagonal": Example(_solution, 4 * ROW),
+    "matmul": Example(parprims.matmul, (SQUARE, SQUARE)),
+}
+
+
+def inputs(one: Example, dtype: str, lines: int = 0) -> list[np.ndarray]:
+    """Return random inputs of a dtype, or so many sets of them side by side."""
+    rng = np.random.default_rng(7)
+    import ml_dtypes
+
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return [rng.integers(1, 5, (*((lines,) if lines else ()), *shape)).astype(kind) for shape in one.shapes]
+
+
+def works(on: Backend, call: Callable[..., Any], arrays: list[Any], expected: Any = None) -> bool:
+    """Return whether a call gives a result, and the one expected if there is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result = on.to_numpy(on.wait(call(*arrays)))
+        except Exception:  # what does not work is what this looks for
+            return False
+    return expected is None or np.allclose(result, expected, rtol=1e-4, equal_nan=True)
+
+
+def dtypes(on: Backend, one: Example, method: str) -> Iterator[str]:
+    """Yield the dtypes that a primitive takes by a method on arrays of a library."""
+    for dtype in DTYPES:
+        if on.supports(dtype):
+            try:
+                arrays = [on.asarray(x) for x in inputs(one, dtype)]
+            except TypeError:
+                continue
+            if works(on, lambda *xs: one.call(*xs, method=method), arrays):
+                yield dtype
+
+
+def slope(on: Backend, one: Example, arrays: list[np.ndarray]) -> np.ndarray:
+    """Return the derivative of the sum of a result by the first input, by differences."""
+    found = np.zeros_like(arrays[0])
+    for index in np.ndindex(found.shape):
+        ends = []
+        for step in (1e-3, -1e-3):
+            moved = [x.copy() for x in arrays]
+            moved[0][index] += step
+            ends.append(on.to_numpy(one.call(*map(on.asarray, moved), method="array")).sum())
+        found[index] = (ends[0] - ends[1]) / 2e-3
+    return found
+
+
+def transformed(on: Backend, one: Example) -> Iterator[str]:
+    """Yield the transformations of the library that a call works in."""
+
+    def call(*arrays: Any) -> Any:
+        return one.call(*arrays, method="auto")
+
+    plain, many = inputs(one, "float64"), inputs(one, "float64", lines=3)
+    plain = [x + np.linspace(0, 0.5, x.size).reshape(x.shape) for x in plain]  # no two alike
+    arrays, lines = ([on.asarray(x) for x in xs] for xs in (plain, many))
+    expected = on.to_numpy(call(*arrays))
+    stacked = np.stack([on.to_numpy(call(*(on.asarray(x[row]) for x in many))) for row in range(3)])
+    if on.family == "jax":
+        import jax
+
+        ways = {"jit": jax.jit(call), "vmap": jax.vmap(call), "grad": jax.grad(lambda *xs: call(*xs).sum())}
+    elif on.family == "torch":
+        import torch
+
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        ways = {"compile": compiled, "vmap": torch.vmap(call), "grad": torch.func.grad(lambda *xs: call(*xs).sum())}
+    else:
+        return
+    for name, way in ways.items():
+        if name == "grad":
+            right = one.smooth and works(on, way, arrays, slope(on, one, plain))
+        else:
+            right = works(on, way, *((lines, stacked) if name == "vmap" else (arrays, expected)))
+        if right:
+            yield name
+
+
+def record(on: Backend, *, transformations: bool = True) -> dict[str, Any]:
+    """Return what works on a library's arrays: for each primitive the dtypes by method, and the transformations."""
+    return {
+        name: {
+            "auto": list(dtypes(on, one, "auto")),
+            "kernel": list(dtypes(on, one, "kernel")),
+            **({"inside": list(transformed(on, one))} if transformations else {}),
+        }
+        for name, one in EXAMPLES.items()
+    }
+
+
+LABELS = {
+    "numpy": "NumPy",
+    "torch": "PyTorch, CPU",
+    "jax": "JAX, CPU",
+    "cupy": "CuPy",
+    "torch-cuda": "PyTorch, GPU",
+    "jax-cuda": "JAX, GPU",
+}
+"""The backends of the tables, in order."""
+
+
+def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
+    """Return the records that there are, in the order of the tables."""
+    return {
+        name: json.loads((folder / f"{name}.json").read_text()) for name in LABELS if (folder / f"{name}.json").exists()
+    }
+
+
+def _of(found: int, all_: int) -> str:
+    return "all" if found == all_ else f"{found} of {all_}" if found else "no"
+
+
+def _reach(one: Mapping[str, Any], way: str) -> str:
+    """Return in how many primitives a transformation works, of those it could."""
+    has = {"jit": ("jax",), "compile": ("torch",)}.get(way, ("jax", "torch"))
+    if one["library"] not in has:
+        return "-"
+    able = [name for name in one["primitives"] if way != "grad" or EXAMPLES[name].smooth]
+    return _of(sum(way in one["primitives"][name]["inside"] for name in able), len(able))
+
+
+def short_table() -> str:
+    """Return the README's table: for each library how many primitives each transformation and the kernel serve."""
+    lines = [
+        "| library | jit | torch.compile | vmap | grad | dtypes | with a kernel |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in records().items():
+        every = {dtype for row in one["primitives"].values() for dtype in row["auto"]}
+        kernel = _of(sum(bool(row["kernel"]) for row in one["primitives"].values()), len(one["primitives"]))
+        ways = [_reach(one, way) for way in TRANSFORMATIONS]
+        lines.append(f"| {LABELS[name]} | {' | '.join(ways)} | {len(every)} | {kernel} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spelled(dtypes: list[str]) -> str:
+    """Return dtypes in short: those of one kind together."""
+    kinds: dict[str, list[str]] = {}
+    for dtype in dtypes:
+        kind = dtype.rstrip("0123456789")
+        kinds.setdefault(kind, []).append(dtype.removeprefix(kind))
+    return ", ".join(f"{kind}{'/'.join(sizes)}" for kind, sizes in kinds.items())
+
+
+def long_table() -> str:
+    """Return the tables of the page: for each library, a line for each primitive."""
+    lines = []
+    for name, one in records().items():
+        lines += [f"## {LABELS[name]}", "", f"{one['library']} {one['version']}.", ""]
+        ways = [way for way in TRANSFORMATIONS if _reach(one, way) != "-"]
+        lines.append(f"| primitive | dtypes | of these not by the kernel |{''.join(f' {way} |' for way in ways)}")
+        lines.append("|---" * (3 + len(ways)) + "|")
+        for primitive, row in one["primitives"].items():
+            missing = [dtype for dtype in row["auto"] if dtype not in row["kernel"]]
+            cells = ["yes" if way in row["inside"] else "no" for way in ways]
+            without = "all" if missing == row["auto"] else _spelled(missing)
+            lines.append(f"| `{primitive}` | {' | '.join([_spelled(row['auto']), without, *cells])} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Try what works on the libraries asked for, or on all present, and write the records."""
+    parser = argparse.ArgumentParser(prog="python -m docs.support", description=__doc__)
+    parser.add_argument("--backend", nargs="+", choices=tuple(MAKERS))
+    parser.add_argument("--out", type=Path, default=RECORDS)
+    options = parser.parse_args(arguments)
+    options.out.mkdir(exist_ok=True)
+    for name in options.backend or [name for name in MAKERS if available(name)]:
+        on = make(name)
+        version = getattr(on.library, "__version__", "").partition("+")[0]
+        body = {"library": on.family, "version": version, "primitives": record(on)}
+        (options.out / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
+        print(
+            name,
+            {key: (len(one["auto"]), len(one["kernel"]), one["inside"]) for key, one in body["primitives"].items()},
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The documentation: what is generated from records is up to date, and every public name and picture has its page."""
+
+import inspect
+import json
+import re
+
+import pytest
+
+import parprims
+from docs import check_site, conf, generate, plots, support
+from examples.backends import make
+
+pytestmark = pytest.mark.once
+
+ROOT = generate.ROOT
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+if not (ROOT / "benches" / "results").exists():
+    pytest.skip("not in a clone", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return the results that are committed; a comparison just run here may have left others."""
+    return generate.committed(generate.RESULTS, tmp_path_factory.mktemp("results"))
+
+
+def test_generated_parts_are_up_to_date(results):
+    for path, name, part in generate.parts(results):
+        text = path.read_text()
+        assert generate.tables.with_part(text, name, part) == text, f"{path.name}: run python -m docs.generate"
+
+
+def test_pictures_show_the_records(results):
+    numbers = json.loads((plots.FOLDER / "figures.json").read_text())
+    assert numbers == plots.figures(*plots.read(results)), "run python -m docs.generate"
+
+
+def test_ratios_are_of_the_largest_case_and_the_fastest_of_each_side():
+    def one(case, method, seconds, n=8, ceiling=0.5):
+        names = {"primitive": "sum", "case": case, "method": method, "dtype": "float32", "shape": [n]}
+        return {**names, "seconds": seconds, "ceiling_fraction": ceiling}
+
+    found = [
+        one("sum, 4", "kernel", 1.0, n=4),
+        one("sum, 4", "peer:cupy", 9.0, n=4),
+        one("sum, 8", "kernel", 2.0),
+        one("sum, 8", "native", 1.0),
+        one("sum, 8", "peer:cupy", 5.0),
+        one("sum, 8", "peer:torch", 3.0),
+        one("sum call, 8", "kernel", 1.0, ceiling=None),
+        one("sum call, 8", "peer:cupy", 7.0, ceiling=None),
+        one("A naive, 8", "kernel", 1.0),
+        one("A naive, 8", "peer:cupy", 7.0),
+    ]
+    assert plots.ratios(found) == {"sum": [3.0]}
+    calls = [
+        {**one("sum, 8", method, seconds), "axis": 0, "backend": "numpy"}
+        for method, seconds in (("auto", 2.0), ("peer:numba loop", 1.0), ("peer:numpy", 3.0))
+    ]
+    assert plots.auto_ratios(calls) == {"sum": [1.5]}
+    assert plots.auto_ratios(calls[:2]) == {"sum": [0.5]}
+    assert plots.middle([0.5, 2.0]) == pytest.approx(1.0)
+
+
+def test_support_of_numpy_is_as_recorded():
+    recorded = support.records()["numpy"]["primitives"]
+    on = make("numpy")
+    for name, one in support.EXAMPLES.items():
+        dtypes = list(support.dtypes(on, one, "array"))
+        assert dtypes == recorded[name]["auto"], f"{name}: run python -m docs.support --backend numpy"
+
+
+def test_what_does_not_work_is_seen():
+    on = make("numpy")
+    broken = support.Example(lambda x, **_: 1 / 0 if x.dtype == "int8" else x, ((3,),))
+    assert "int8" not in list(support.dtypes(on, broken, "array"))
+    assert "int16" in list(support.dtypes(on, broken, "array"))
+    assert not support.works(on, lambda x: x + 1, [on.asarray(support.np.ones(3))], 1.0)
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= 10_000
+
+
+def test_every_primitive_has_a_page():
+    titles = conf.titles()
+    public = [(name, getattr(parprims, name)) for name in parprims.__all__]
+    primitives = {
+        name for name, one in public if inspect.isfunction(one) and "method" in inspect.signature(one).parameters
+    }
+    assert primitives <= set(titles)
+    assert all(f"   {name}\n" in conf.reference() for name in parprims.__all__)
+    assert all(f"../{page}\n" in conf.primitives() for page in set(titles.values()))
+
+
+def test_every_page_is_in_the_contents():
+    listed = (ROOT / "docs" / "index.md").read_text() + conf.primitives()
+    missing = [
+        path.stem for path in PAGES if path.stem != "index" and not re.search(rf"^(../)?{path.stem}$", listed, re.M)
+    ]
+    assert missing == []
+
+
+def test_every_picture_is_shown():
+    text = "".join(path.read_text() for path in [ROOT / "README.md", *PAGES])
+    shown = set(re.findall(r"!\[[^]]*\]\((?:docs/)?pictures/([^)]*)\)", text))
+    assert shown == {path.name for path in plots.FOLDER.glob("*.svg")}
+
+
+def test_wrong_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="b.html#here"></a><a href="#top"></a><a href="c"></a>')
+    (tmp_path / "b.html").write_text('<a href="a.html#no"></a><a href="https://example.org/"></a>')
+    assert check_site.faults(tmp_path) == [
+        "a.html names b.html#here, a place that the page does not have",
+        "a.html names c, which is not there",
+        "b.html names a.html#no, a place that the page does not have",
+    ]
+    (tmp_path / "b.html").write_text('<p id="here"></p><script src="https://example.org/x.js"></script>')
+    (tmp_path / "c").touch()
+    assert check_site.faults(tmp_path) == ["b.html loads https://example.org/x.js"]
+    assert check_site.main([str(tmp_path)]) == 1
+    assert check_site.faults(tmp_path / "nothing") == [f"{tmp_path / 'nothing'} has no pages"]
