@@ -46,6 +46,7 @@ __all__ = [
     "histogram",
     "jax_export_checks",
     "launches",
+    "lfilter",
     "linear_recurrence",
     "map_reduce",
     "matmul",
@@ -68,6 +69,7 @@ __all__ = [
     "solve_tridiagonal",
     "sort",
     "sort_by_key",
+    "sosfilt",
     "sum",
     "top_k",
     "unique",
@@ -219,6 +221,7 @@ def histogram(
     density: bool = False,
     method: _Method = "auto",
 ) -> tuple[_A, _A]: ...
+def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
 def linear_recurrence(
     a: _A | complex,
     b: _A | complex,
@@ -361,6 +364,7 @@ def solve_tridiagonal(
     return_residual: Literal[False] = False,
     return_status: Literal[False] = False,
     method: _Method = "auto",
+    axis_name: Any = None,
 ) -> _A: ...
 @overload
 def solve_tridiagonal(
@@ -377,6 +381,7 @@ def solve_tridiagonal(
     return_residual: Literal[True],
     return_status: Literal[False] = False,
     method: _Method = "auto",
+    axis_name: Any = None,
 ) -> tuple[_A, _A]: ...
 @overload
 def solve_tridiagonal(
@@ -393,6 +398,7 @@ def solve_tridiagonal(
     return_residual: Literal[False] = False,
     return_status: Literal[True],
     method: _Method = "auto",
+    axis_name: Any = None,
 ) -> tuple[_A, _A]: ...
 @overload
 def solve_tridiagonal(
@@ -409,6 +415,7 @@ def solve_tridiagonal(
     return_residual: Literal[True],
     return_status: Literal[True],
     method: _Method = "auto",
+    axis_name: Any = None,
 ) -> tuple[_A, _A, _A]: ...
 def sort(
     x: _A,
@@ -467,6 +474,7 @@ def sort_by_key(
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[Any, ...]: ...
+def sosfilt(sos: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
 def sum(
     x: _A,
     /,
