@@ -108,7 +108,7 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         work = _layout(again, args, splits)
         inputs = again.inputs(work)
         leaves, tree = jax.tree.flatten(result)
-        outputs = [NamedSharding(mesh, spec_of(work.outputs))] * len(leaves)
+        outputs = [NamedSharding(mesh, spec_of(split)) for split in _outputs(work, len(leaves))]
 
         def lower(*parts: Array) -> Any:
             with unwatched():
@@ -166,6 +166,10 @@ def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -
     return found
 
 
+def _outputs(work: Work, count: int) -> tuple[Split, ...]:
+    return tuple(work.outputs) if isinstance(work.outputs, list) else (work.outputs,) * count
+
+
 def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
     """Return the work for arrays that are split so."""
     found: list[Work] = []
@@ -185,8 +189,10 @@ def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
 def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
     """Return the rule by which XLA tells from how one array is split how the others are: equal names, equal splits."""
     labels = tuple(
-        tuple((f"axis{at - len(x.shape)}",) if x.shape[at] != 1 else () for at in range(len(x.shape)))
-        for x in structs[: again.count]
+        tuple(
+            (name,) if length != 1 else () for name, length in zip(again.names(at, len(x.shape)), x.shape, strict=True)
+        )
+        for at, x in enumerate(structs[: again.count])
     ) + tuple(((),) * len(x.shape) for x in structs[again.count :])
     work = _layout(again, structs, labels)
 
@@ -195,7 +201,7 @@ def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: I
 
     with unwatched():
         results = jax.tree.leaves(jax.eval_shape(whole, *structs))
-    return f"{side(again.inputs(work))} -> {side((work.outputs,) * len(results))}".replace("axis-", "axis")
+    return f"{side(again.inputs(work))} -> {side(_outputs(work, len(results)))}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,13 +210,23 @@ class _Again:
 
     ``run`` takes an engine and the arrays; ``count`` is the number of arrays that say how the work is split, and
     ``inserted`` the axis that the others have beyond what the work takes. ``ndims`` are the numbers of axes of the
-    arrays, where the work has more.
+    arrays, where the work has more. ``ends`` are the names of the last axes of two factors.
     """
 
     run: Callable[[Any, tuple[Array, ...]], Any]
     count: int
     inserted: int | None = None
     ndims: tuple[int, ...] | None = None
+    ends: tuple[str, ...] = ()
+
+    def names(self, at: int, ndim: int) -> list[str]:
+        """Return the names of the axes of an array: alike where the arrays broadcast, but for the ends of a product."""
+        names = [f"axis{ndim - axis}" for axis in range(ndim)]
+        if self.ends:
+            last = self.ends[at]
+            own = last if ndim > 1 else last[at - 1]  # a vector has only the axis that is summed over
+            names = [*names[: ndim - len(own)], *own]
+        return names
 
     def inputs(self, work: Work) -> tuple[Split, ...]:
         """Return how the arrays are to be split."""
@@ -278,6 +294,22 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
             return calls.tridiagonal(engine, tuple(coefficients), arrays[3], *options)
 
         return _Again(solved_system, 4, ndims=tuple(x.ndim for x in t.arrays))
+    if isinstance(call, Product):
+        p = call
+        asked: dict[str, Any] = {name: getattr(p, name) for name in "add multiply precision kernel tile".split()}
+
+        def multiplied(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            return calls.product(engine, arrays[0], arrays[1], method, **asked)
+
+        return _Again(multiplied, 2, ends=("mk", "kn"))
+    if primitive == "histogram":
+        h: Any = call
+
+        def histogrammed(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            bins, weights = h.bins if h.even else arrays[-1], arrays[1] if h.weighted else None
+            return calls.histogrammed(engine, arrays[0], bins, h.ends, weights, h.density, method)
+
+        return _Again(histogrammed, 1 + h.weighted)
     return None
 
 
