@@ -220,6 +220,7 @@ def histogram(
     weights: _SupportsArray | None = None,
     density: bool = False,
     method: _Method = "auto",
+    axis_name: Any = None,
 ) -> tuple[_A, _A]: ...
 def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
 def linear_recurrence(
@@ -256,6 +257,7 @@ def matmul(
     kernel: Literal["naive", "tiled", "packed", "conflict_free", "tensor"] | None = None,
     tile: int | tuple[int, int, int] | None = None,
     method: _Method = "auto",
+    axis_name: Any = None,
 ) -> _A: ...
 def max(
     x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
