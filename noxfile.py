@@ -89,9 +89,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check the types of the library, strictly."""
+    """Check the types of the library, strictly, and what checkers say of calls right and wrong."""
     session.install("-e", ".", *_group("types"))
     session.run("mypy", *session.posargs)
+    session.run("python", "-m", "tests.check_types")
 
 
 @nox.session

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import benches
-from benches import ceilings, plots, records, tables, tune_cpu
+from benches import ceilings, page, plots, records, tables, tune_cpu
 from benches.against import against
 from benches.auto import run_table
 from benches.cases import Case, Scale
@@ -50,7 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--backend", nargs="+", choices=tuple(MAKERS), help="only these; default: all present")
     parser.add_argument("--device-results", type=Path, metavar="PATH", help="file to write or merge into")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
-    parser.add_argument("--summary", action="store_true", help="print only the summary, the errors and the notes")
+    parser.add_argument(
+        "--long", action="store_true", help="print every case too, as the long table in the file has it"
+    )
     parser.add_argument(
         "--against",
         metavar="REV-or-FILE",
@@ -92,6 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     errors: list[str] = []
     notes: dict[str, None] = {}
     measured: set[str | tuple[str, str]] = set()
+    long: list[str] = []
     for case in progress(selected, "case"):
         measured.add((case.primitive, case.name) if options.case else case.primitive)
         try:
@@ -108,17 +111,19 @@ def main(arguments: list[str] | None = None) -> int:
         made, checked, timed = outcome.spent
         spent = f"made in {made:.1f} s, checked in {checked:.1f} s, timed in {timed:.1f} s"
         print(f"{case.primitive}: {case.name}: {spent}", file=sys.stderr, flush=True)
-        if not options.summary:
-            say(tables.table(outcome))
+        long.append(tables.table(outcome))
+        if options.long:
+            say(long[-1])
 
     records.write_results(path, head, found, measured)
     everything = json.loads(path.read_text())["records"]
-    print(f"\n{tables.summary(found)}\n")
-    print(f"{tables.LEGEND} In the long table * marks what auto takes.")
-    print(*(f"- {note}" for note in notes), sep="\n")
-    print(*(f"{name} {tables.si(rate, '')}" for name, rate in tops.items()), sep="; ")
-    print(f"results: {path}")
-    print(plots.plot(path.with_suffix(".png"), head, everything))
+    drawn = plots.plot(path.with_suffix(".png"), head, everything)
+    told = (tables.summary(found), f"{tables.LEGEND} * marks what auto takes.", *(f"- {note}" for note in notes))
+    whole = "\n".join((*long, "", *told)) + "\n"
+    path.with_suffix(".txt").write_text(whole)
+    path.with_suffix(".html").write_text(page.report(found, head, whole, path.with_suffix(".png")))
+    print(f"\n{page.page(found, head)}\n")
+    print(f"records: {path}\nevery case: {path.with_suffix('.txt')}\nreport: {path.with_suffix('.html')}\n{drawn}")
     print(*(f"ERROR {error}" for error in errors), sep="\n")
     return 1 if errors else 0
 

@@ -89,7 +89,10 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
     interleave(contenders, case.whole_call, budget)
     clock.append(time.perf_counter())
     outcome.spent = tuple(after - before for before, after in itertools.pairwise(clock))
-    outcome.records = [_record(case, problem, one, ceilings) for one in contenders]
+    outcome.records = [
+        {**_record(case, problem, one, ceilings), "auto": outcome.auto[one.backend.name] == one.method}
+        for one in contenders
+    ]
     return outcome
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import parprims
 from benches import __main__ as command
-from benches import against, bench_sort, ceilings, checks, clock, plots, problems, raw_kernels, records, tables
+from benches import against, bench_sort, ceilings, checks, clock, page, plots, problems, raw_kernels, records, tables
 from benches.cases import LIBRARIES, OURS, OUTSIDE, Case, Problem, Scale
 from benches.clock import Contender
 from benches.one_thread import on_one_thread
@@ -38,6 +38,7 @@ FIELDS = {
     "rate": float,
     "unit": str,
     "ceiling_fraction": (float, type(None)),
+    "auto": bool,
 }
 
 
@@ -108,8 +109,14 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert call["ceiling_fraction"] is None
     assert call["rate"] * call["seconds"] == pytest.approx(4 * call["shape"][0] + 4)
     # What cannot run is said with its reason, not left out.
-    assert ("numpy method 'kernel' refused" in printed) != NUMBA
-    assert tables.LEGEND in printed
+    every = path.with_suffix(".txt").read_text()
+    assert ("numpy method 'kernel' refused" in every) != NUMBA
+    assert tables.LEGEND in every
+    assert page.LEGEND in printed
+    assert len(printed.splitlines()) < 30
+    report = path.with_suffix(".html").read_text()
+    assert page.LEGEND in report
+    assert ("data:image/png;base64," in report) == installed("matplotlib")
     assert path.with_suffix(".png").exists() == installed("matplotlib")
 
 

@@ -221,6 +221,12 @@ def check_derivatives():
     mapped = jax.shard_map(part, mesh=mesh, in_specs=spec("i"), out_specs=spec())
     near(jax.jit(jax.grad(mapped, (0, 1, 2)))(*split), expected, 256)
 
+    def by_a_number(b):
+        return (parprims.linear_recurrence(0.5, b) ** 2).sum()
+
+    with jax.set_mesh(mesh):  # outside of jit a derivative is traced over a mesh without devices
+        near(jax.grad(by_a_number)(split[1]), jax.grad(by_a_number)(arrays[1]), 256)
+
 
 def check_a_program_in_which_xla_places_the_parts():
     import jax
@@ -252,7 +258,7 @@ def check_a_program_in_which_xla_places_the_parts():
         line.split(" all-gather(")[0] for line in compiled.as_text().splitlines() if " all-gather(" in line
     )
     with pytest.raises(parprims.MethodRefused, match="type Auto"):
-        jax.jit(parprims.histogram)(x)
+        jax.jit(lambda x: parprims.cumulative_sum(x, axis=1, include_initial=True))(x)
 
 
 def check_what_is_refused():

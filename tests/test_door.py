@@ -21,6 +21,7 @@ from tests.fuzz.run import FUNCTIONS
 
 X = np.array([3.0, 1.0, 2.0])
 ONES = np.ones(3)
+SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
 
 CALLS = {
     "sum": ("x", lambda x, **options: parprims.sum(x, **options)),
@@ -46,6 +47,13 @@ CALLS |= {
     "top_k": ("x", lambda x, **options: parprims.top_k(x, 2, **options)),
     "partition": ("x", lambda x, **options: parprims.partition(x, 1, **options)),
     "argpartition": ("x", lambda x, **options: parprims.argpartition(x, 1, **options)),
+    "searchsorted": ("x1", lambda x, **options: parprims.searchsorted(x, x, **options)),
+    "merge": ("x1", lambda x, **options: parprims.merge(x, x, **options)),
+    "merge_by_key": ("keys1", lambda x, **options: parprims.merge_by_key(x, x, x, x, **options)),
+    "select": ("x", lambda x, **options: parprims.select(x, ONES > 0, **options)),
+    "partition_by": ("x", lambda x, **options: parprims.partition_by(x, ONES > 0, **options)),
+    "lfilter": ("b", lambda x, **options: parprims.lfilter(x, x, x, **options)),
+    "sosfilt": ("x", lambda x, **options: parprims.sosfilt(SECTIONS, x, **options)),
     "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
 }
 CALLS |= {
@@ -70,7 +78,7 @@ MEANING = {
 
 def test_every_primitive_is_here():
     assert {*CALLS, "check_associative"} == set(FUNCTIONS)
-    others = {"explain", "jax_export_checks", "launches", "methods", "segmented"}
+    others = {"compare", "explain", "jax_export_checks", "launches", "methods", "segmented"}
     assert {name for name in parprims.__all__ if name.islower()} == {*FUNCTIONS, *others}
 
 

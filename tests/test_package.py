@@ -3,6 +3,7 @@
 import ast
 import doctest
 import inspect
+import os
 import pkgutil
 import re
 import statistics
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import parprims
@@ -53,6 +55,39 @@ def test_import_is_quick(tmp_path, monkeypatch):
 def test_public_names():
     assert sorted(parprims.__all__) == parprims.__all__
     assert {name for name in vars(parprims) if not name.startswith("_")} == set(parprims.__all__)
+
+
+@pytest.mark.once
+def test_report(tmp_path, monkeypatch):
+    """``python -m parprims`` tells versions, devices and compilers, also of a library that does not work."""
+    (tmp_path / "cupy.py").write_text("raise RuntimeError('no driver')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(Path(parprims.__file__).parents[1]), str(tmp_path))))
+    monkeypatch.setenv("PARPRIMS_CACHE_DIR", str(tmp_path / "cache"))
+    command = [sys.executable, "-m", "parprims"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert told.startswith(f"parprims {parprims.__version__}, Python {sys.version_info.major}.")
+    assert re.search(rf"^  numpy +{re.escape(np.__version__)}: CPU$", told, re.MULTILINE)
+    assert re.search(r"^  cupy +does not work: RuntimeError: no driver$", told, re.MULTILINE)
+    assert re.search(r"^  on CPUs +\S", told, re.MULTILINE)
+    assert re.search(r"^  on CUDA devices +\S", told, re.MULTILINE)
+    assert f"{tmp_path / 'cache'} (0 files, 0.0 MB)" in told
+
+
+@pytest.mark.once
+def test_one_version():
+    """The package, its citation and the changelog speak of the same release."""
+    assert f"\nversion: {parprims.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {parprims.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.once
+def test_workflows_call_nox_and_nothing_else():
+    sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = path.read_text()
+        assert set(re.findall(r"- run: (.*)", text)) == {"pip install nox", "nox -s ${{ matrix.session }}"}
+        listed = re.search(r"session: \[(.*)\]", text)[1].split(", ") + re.findall(r"session: (\w+)}", text)
+        assert {one.strip('"').partition(" ")[0] for one in listed} <= sessions
 
 
 @pytest.mark.once

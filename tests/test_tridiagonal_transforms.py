@@ -79,11 +79,11 @@ def test_jax_transforms(jax, chosen, pivot, periodic, transpose):
 def test_jax_native_refuses_what_it_gets_wrong(jax, monkeypatch):
     """On a GPU, JAX exchanges no rows in a batch, and a traced system may become one."""
     arrays = (jax.numpy.ones((2, 4)),) * 4
-    monkeypatch.setattr(_tridiagonal_native, "_jax_platform", lambda _: ("gpu", False))
+    monkeypatch.setattr(_tridiagonal_native, "jax_platform", lambda _: "gpu")
     assert "exchanges rows" in parprims.methods(solve_tridiagonal, *arrays)["native"]
     one = tuple(x[0] for x in arrays)
     assert parprims.methods(solve_tridiagonal, *one)["native"] is None
-    monkeypatch.setattr(_tridiagonal_native, "_jax_platform", lambda _: ("gpu", True))
+    monkeypatch.setattr(_tridiagonal_native, "is_traced", lambda _: True)
     assert "exchanges rows" in parprims.methods(solve_tridiagonal, *one)["native"]
 
 

@@ -1,10 +1,12 @@
 """Parallel primitives for every array library."""
 
 from parprims._associativity import check_associative
+from parprims._compare import Comparison, compare
 from parprims._cuda import jax_export_checks
 from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
 from parprims._dispatch import Call, MethodRefused, explain, methods
 from parprims._extrema import argmax, argmin
+from parprims._filters import lfilter, sosfilt
 from parprims._histogram import histogram
 from parprims._launches import KernelLaunch, launches
 from parprims._matmul import matmul
@@ -13,11 +15,16 @@ from parprims._order_statistics import argpartition, median, partition, quantile
 from parprims._recurrence import linear_recurrence
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, scan
+from parprims._search import merge, merge_by_key, searchsorted
+from parprims._selection import partition_by, run_lengths, select, unique
 from parprims._sort import argsort, sort, sort_by_key
 from parprims._tridiagonal import solve_tridiagonal
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Call",
+    "Comparison",
     "KernelLaunch",
     "MethodRefused",
     "Operator",
@@ -28,6 +35,7 @@ __all__ = [
     "argpartition",
     "argsort",
     "check_associative",
+    "compare",
     "cumulative_logsumexp",
     "cumulative_max",
     "cumulative_min",
@@ -37,23 +45,32 @@ __all__ = [
     "histogram",
     "jax_export_checks",
     "launches",
+    "lfilter",
     "linear_recurrence",
     "map_reduce",
     "matmul",
     "max",
     "median",
+    "merge",
+    "merge_by_key",
     "methods",
     "min",
     "partition",
+    "partition_by",
     "prod",
     "quantile",
     "reduce",
+    "run_lengths",
     "scan",
+    "searchsorted",
     "segmented",
+    "select",
     "solve_tridiagonal",
     "sort",
     "sort_by_key",
+    "sosfilt",
     "sum",
     "top_k",
+    "unique",
     "vecdot",
 ]

@@ -209,6 +209,15 @@ def is_split(x: Any) -> bool:
     return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
 
 
+def jax_platform(arrays: Sequence[Array]) -> str:
+    """Return the platform that JAX arrays are on, or will be where one has no value yet."""
+    import jax
+
+    if any(map(is_traced, arrays)):
+        return str(jax.default_backend())
+    return str(next(iter(arrays[0].devices())).platform)
+
+
 def is_placed_later(x: Array) -> bool:
     """Return whether XLA decides when it compiles how a JAX array without a value is split, over axes of type Auto."""
     if not is_traced(x):

@@ -15,7 +15,10 @@ from parprims._arrays import (
     check_flag,
     check_kind,
     device,
+    dtype_kind,
+    jax_platform,
     lacks_arithmetic,
+    library,
     normalize_axis,
 )
 from parprims._composed import Composed, Part, composed, in_program, positions
@@ -145,6 +148,9 @@ def _native(xp: Namespace, c: _Search) -> Array:
 
 
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:
+    on_gpu = library(xp) == "cupy" or (library(xp) == "jax" and jax_platform(c.arrays) != "cpu")
+    if on_gpu and dtype_kind(c.arrays[0].dtype) == "float":
+        return f"of several NaN, {library(xp)} finds any on a GPU and not the first"
     return lacks_arithmetic(xp, [c.arrays[0].dtype])
 
 

@@ -24,6 +24,7 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_jax,
+    is_split,
     lacks_arithmetic,
     library,
     mode,
@@ -35,6 +36,7 @@ from parprims._dispatch import (
     Method,
     Methods,
     call_key,
+    devices,
     directly,
     in_graph,
     nodes,
@@ -60,6 +62,7 @@ def histogram(
     weights: Array | None = None,
     density: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> tuple[Array, Array]:
     """Count the elements between each edge and the next: counts[b] of edges[b] <= x < edges[b + 1].
 
@@ -80,6 +83,8 @@ def histogram(
         Whether counts are divided by their sum and the width of their bin, so that the histogram has area 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that x, and weights, are split over: docs/devices.md.
 
     Returns
     -------
@@ -124,19 +129,24 @@ def histogram(
     >>> parprims.histogram(np.array([1, 2, 2, 9]), np.array([0, 2, 4]), weights=np.array([0.5, 1.0, 2.0, 4.0]))[0]
     array([0.5, 3. ])
     """
-    if in_graph((x, weights, bins), method):
+    if in_graph((x, weights, bins), method) and axis_name is None:
         given = {"x": x, "weights": weights, **({"bins": bins} if hasattr(bins, "shape") else {})}
         options = {"range": range, "density": density, **({} if "bins" in given else {"bins": bins})}
         counts, edges = nodes().call("histogram", given, options, method)
         return counts, edges
     key = None
-    if type(bins) is int:
+    if type(bins) is int and axis_name is None:
         key_of = x if weights is None else (x, weights)
         key = call_key("histogram", key_of, bins, range, weights is None, density, method)
         run = recalled(key)
         if run is not None:
             found: tuple[Array, Array] = run(x) if weights is None else run(x, weights)
             return found
+    if axis_name is not None or is_split((x, weights)):
+        split: tuple[Array, Array] = devices().compute(
+            "histogram", (x, weights), axis_name, x, bins, range, weights, density, method
+        )
+        return split
     named = {"x": x} if weights is None else {"x": x, "weights": weights}
     counted = _bin_count(bins)
     if counted is None:

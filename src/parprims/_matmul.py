@@ -32,7 +32,7 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_jax,
-    is_sharded,
+    is_split,
     is_tensor,
     is_traced,
     lacks_arithmetic,
@@ -42,7 +42,18 @@ from parprims._arrays import (
     ring_dtype,
     shown,
 )
-from parprims._dispatch import Abstract, Checked, Method, Methods, call_key, directly, in_graph, nodes, recalled
+from parprims._dispatch import (
+    Abstract,
+    Checked,
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    in_graph,
+    nodes,
+    recalled,
+)
 from parprims._harmless import harmless
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -73,6 +84,7 @@ def matmul(
     kernel: str | None = None,
     tile: int | tuple[int, int, int] | None = None,
     method: str = _AUTO,
+    axis_name: Any = None,
 ) -> Array:
     """Multiply matrices, c[i, j] = sum over k of a[i, k] b[k, j]: the array API standard's ``matmul``.
 
@@ -100,6 +112,8 @@ def matmul(
         naive and tiled ones has m n threads; one number stands for all three.
     method : {"auto", "native", "kernel", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that k is split over in both factors: docs/devices.md.
 
     Returns
     -------
@@ -146,7 +160,7 @@ def matmul(
            [6., 0., 1.],
            [5., 8., 0.]])
     """
-    if in_graph((a, b), method):
+    if in_graph((a, b), method) and axis_name is None:
         return nodes().matmul(a, b, add, multiply, precision, kernel, tile, method)
     operation: tuple[Any, Any] = (add, multiply)
     options: tuple[Any, ...] = (float32_products(a),)
@@ -155,13 +169,16 @@ def matmul(
         operation = lasting_key(add), lasting_key(multiply)
         options += (*operation, precision, kernel, tile, method)
     key = None
-    if None not in operation:
+    if None not in operation and axis_name is None:
         key = call_key("matmul", (a, b), *options, gradient=True)
         known = recalled(key)
         if known is not None:
             return known(a, b)
+    if axis_name is not None or is_split((a, b)):
+        asked = {"add": add, "multiply": multiply, "precision": precision, "kernel": kernel, "tile": tile}
+        return devices().compute("product", (a, b), axis_name, a, b, method, **asked)
     given = a, b
-    xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
+    xp, (a, b) = admit({"a": a, "b": b})
     _METHODS.check(method)
     operators = as_operators(add, multiply)
     kinds = ("int", "uint", "float", "complex") if _is_ring(operators) else ("bool", "int", "uint", "float", "complex")
@@ -504,15 +521,7 @@ def _is_integer(p: Product) -> bool:
 
 
 def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> Array:
-    try:
-        product = xp.matmul(cast(xp, a, working), cast(xp, b, working), precision="highest")
-    except Exception as error:
-        if type(error).__name__ != "ShardingTypeError":  # JAX's, which is not public
-            raise
-        raise ValueError(
-            "a and b are sharded over explicit axes of a mesh, and JAX does not know how their product is to be "
-            f"({str(error).splitlines()[0]}): reshard one of them, or call inside jax.shard_map"
-        ) from None
+    product = xp.matmul(cast(xp, a, working), cast(xp, b, working), precision="highest")
     return cast(xp, product, dtype)
 
 
@@ -545,8 +554,6 @@ def _native_refusal(xp: Namespace, p: Product) -> str | None:
 
 
 def _array_refusal(xp: Namespace, p: Product) -> str | None:
-    if is_jax(xp) and any(is_sharded(x) for x in (p.a, p.b)):
-        return "the arrays are sharded over several devices"
     return lacks_arithmetic(xp, (p.working,))
 
 

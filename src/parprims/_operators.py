@@ -83,12 +83,12 @@ class Operator:
             raise ValueError(f"components must be at least 1, got {components}")
         if identity is not None and not callable(identity):
             _check_scalars("identity", flattened(identity, "identity")[0], components)
-        self.combine = combine
-        self.commutative = bool(commutative)
-        self.name = name or str(getattr(combine, "__name__", type(combine).__name__))
-        self.components = None if components is None else int(components)
-        self._identity = identity
-        self._built_in = False
+        self.combine: Combine = combine
+        self.commutative: bool = bool(commutative)
+        self.name: str = name or str(getattr(combine, "__name__", type(combine).__name__))
+        self.components: int | None = None if components is None else int(components)
+        self._identity: Any = identity
+        self._built_in: bool = False
         self._segments: Operator | None = None
         self._structure: Structure = None
 

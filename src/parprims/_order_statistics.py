@@ -35,7 +35,7 @@ from parprims._composed import Composed, Part, by_parts, composed, gathered, in_
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._sort import argsort, sort
-from parprims._sorting import bits, index_dtype, moved, ordered_integers
+from parprims._sorting import ascending_integers, index_dtype, moved
 
 _REAL = ("int", "uint", "float")
 
@@ -449,7 +449,7 @@ def _selected(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
     if not _selects(xp, c):
         return _top(xp, c, method)
     (x,), (k,) = c.arrays, c.places
-    keys = move_axis(xp, _keys(xp, _fixed(x), c.descending), c.axis, -1)
+    keys = move_axis(xp, ascending_integers(xp, _fixed(x), c.descending), c.axis, -1)
     if is_jax(xp):
         import jax
 
@@ -460,14 +460,6 @@ def _selected(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
         index = gathered(xp, index, order, keys.ndim - 1)
     index = move_axis(xp, index, -1, c.axis)
     return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
-
-
-def _keys(xp: Namespace, x: Array, descending: bool) -> Array:
-    """Return signed integers that ascend where x does, or descends."""
-    keys = bits(xp, ordered_integers(xp, x))
-    if dtype_kind(x.dtype) == "uint" and dtype_kind(keys.dtype) == "int":
-        keys = keys ^ xp.iinfo(keys.dtype).min
-    return ~keys if descending else keys
 
 
 def _least(xp: Namespace, keys: Array, k: int) -> Array:

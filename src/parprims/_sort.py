@@ -15,17 +15,27 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_split,
     move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 
 
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True, method: str = "auto") -> Array:
+def sort(
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: str = "auto",
+    axis_name: Any = None,
+) -> Array:
     """Sort the elements along an axis: the array API standard's ``sort``.
 
     Every method and every library keeps one order: numbers by value, -0 equal to +0, NaN last whatever its sign,
@@ -43,6 +53,8 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -82,16 +94,23 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
     """
-    if not in_graph(x, method):  # nothing else comes before a call that is remembered
+    if axis_name is None and not in_graph(x, method):  # nothing else comes before a call that is remembered
         run = recalled(call_key("sort", x, axis, descending, stable, method))
         if run is not None:
             (result,) = run(x)
             return result
-    return run_sort("sort", x, (), axis, descending, stable, method)[0]
+    return run_sort("sort", x, (), axis, descending, stable, method, axis_name)[0]
 
 
 def argsort(
-    x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: str = "auto",
+    axis_name: Any = None,
 ) -> Array:
     """Find the indices that sort along an axis: the array API standard's ``argsort``.
 
@@ -107,6 +126,8 @@ def argsort(
         Whether the indices of equal elements ascend, in both directions.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
     -------
@@ -120,7 +141,7 @@ def argsort(
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
     """
-    return run_sort("argsort", x, None, axis, descending, stable, method)[0]
+    return run_sort("argsort", x, None, axis, descending, stable, method, axis_name)[0]
 
 
 def sort_by_key(
@@ -131,6 +152,7 @@ def sort_by_key(
     descending: bool = False,
     stable: bool = True,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> tuple[Array, ...]:
     """Sort keys along an axis, and move values as their keys move.
 
@@ -148,6 +170,8 @@ def sort_by_key(
         Whether equal keys stay in the order they have in the input, in both directions.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
+    axis_name : str or tuple of str, optional
+        The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
     -------
@@ -162,7 +186,7 @@ def sort_by_key(
     >>> names
     array([10, 20, 30])
     """
-    return run_sort("sort_by_key", keys, values, axis, descending, stable, method)
+    return run_sort("sort_by_key", keys, values, axis, descending, stable, method, axis_name)
 
 
 def run_sort(
@@ -173,15 +197,22 @@ def run_sort(
     descending: bool,
     stable: bool,
     method: str,
+    axis_name: Any = None,
 ) -> tuple[Array, ...]:
     """Return what a public function here asks for: (keys, *values) in order, or without values (None) the indices."""
-    if in_graph(keys, method):
+    if in_graph(keys, method) and axis_name is None:
         sorted_in_graph: tuple[Array, ...] = nodes().sort(primitive, keys, values, axis, descending, stable, method)
         return sorted_in_graph
-    key = call_key(primitive, (keys, *values) if values else keys, axis, descending, stable, method)
+    given_arrays = (keys, *values) if values else keys
+    key = call_key(primitive, given_arrays, axis, descending, stable, method) if axis_name is None else None
     run = recalled(key)
+    found: tuple[Array, ...]
     if run is not None:
-        found: tuple[Array, ...] = run(keys, *(values or ()))
+        found = run(keys, *(values or ()))
+        return found
+    if axis_name is not None or is_split(given_arrays):
+        options = axis, descending, stable, method
+        found = devices().compute("sorted", given_arrays, axis_name, primitive, keys, values, *options)
         return found
     name = "keys" if primitive == "sort_by_key" else "x"
     named = {name: keys, **{f"values[{index}]": one for index, one in enumerate(values or ())}}

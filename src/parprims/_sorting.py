@@ -136,3 +136,11 @@ def ordered_integers(xp: Namespace, x: Array) -> Array:
     magnitude = pattern & largest
     signed = xp.where(pattern < 0, -magnitude, magnitude)
     return xp.where(magnitude > infinity, xp.full_like(signed, largest), signed)
+
+
+def ascending_integers(xp: Namespace, x: Array, descending: bool = False) -> Array:
+    """Return integers that a library can compare, in the order of x or in the opposite, equal where x is."""
+    keys = bits(xp, ordered_integers(xp, x))
+    if dtype_kind(x.dtype) == "uint" and dtype_kind(keys.dtype) == "int":
+        keys = keys ^ xp.iinfo(keys.dtype).min
+    return ~keys if descending else keys

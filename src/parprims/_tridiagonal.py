@@ -18,11 +18,12 @@ from parprims._arrays import (
     check_kind,
     compute_dtype,
     device,
+    is_split,
     move_axis,
     normalize_axis,
     quiet,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled
 from parprims._kernels import by_device
 from parprims._scalars import NUMBERS, as_scalar, is_scalar
 from parprims._tridiagonal_array import array
@@ -45,6 +46,7 @@ def solve_tridiagonal(
     return_residual: bool = False,
     return_status: bool = False,
     method: str = "auto",
+    axis_name: Any = None,
 ) -> Any:
     """Solve tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i].
 
@@ -81,6 +83,8 @@ def solve_tridiagonal(
         Whether to return the status too.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
+    axis_name : str or tuple of str, optional
+        Inside `jax.shard_map` the axes of the mesh that the axis is split over: docs/devices.md.
 
     Returns
     -------
@@ -140,20 +144,25 @@ def solve_tridiagonal(
     >>> parprims.solve_tridiagonal(ones[:2], ones[:2], ones[:2], ones[:2], return_status=True)
     (array([nan, nan]), array(1, dtype=int32))
     """
-    if in_graph((lower, diag, upper, rhs), method):
+    if in_graph((lower, diag, upper, rhs), method) and axis_name is None:
         options = (axis, pivot, periodic, transpose, return_residual, return_status, method)
         return nodes().solve_tridiagonal(lower, diag, upper, rhs, *options)
     given, key = (lower, diag, upper, rhs), None
-    if transpose is False and return_residual is False and return_status is False:
+    if axis_name is None and transpose is False and return_residual is False and return_status is False:
         key = call_key("solve_tridiagonal", given, axis, pivot, periodic, method)
         run = recalled(key)
         if run is not None:
             return run(*given)
+    split = axis_name is not None or is_split(given)
     pivot = check_choice("pivot", pivot, _PIVOTS)
     periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
     return_residual = check_flag("return_residual", return_residual)
     return_status = check_flag("return_status", return_status)
-    xp, s, dtype, columns = _checked(lower, diag, upper, rhs, axis, periodic, transpose, pivot)
+    if split:
+        flags = periodic, transpose, return_residual, return_status
+        coefficients = lower, diag, upper
+        return devices().compute("tridiagonal", given, axis_name, coefficients, rhs, axis, pivot, *flags, method)
+    xp, s, dtype, columns = checked(lower, diag, upper, rhs, axis, periodic, transpose, pivot)
     _METHODS.check(method)
     if all(one is other or type(other) in NUMBERS for one, other in zip(s.arrays, given, strict=True)):
         numbers = any(type(one) in NUMBERS for one in given)
@@ -187,13 +196,25 @@ def _completed(xp: Namespace, *given: Any) -> tuple[Array, ...]:
     return tuple(made)
 
 
-def _checked(
-    lower: Any, diag: Any, upper: Any, rhs: Array, axis: Any, periodic: bool, transpose: bool, pivot: str
+def checked(
+    lower: Any,
+    diag: Any,
+    upper: Any,
+    rhs: Array,
+    axis: Any,
+    periodic: bool,
+    transpose: bool,
+    pivot: str,
+    *,
+    sharded: bool = False,
 ) -> tuple[Namespace, System, Any, bool]:
-    """Return the namespace, the system, the dtype of the solution and whether rhs has an axis of its own."""
+    """Return the namespace, the system, the dtype of the solution and whether rhs has an axis of its own.
+
+    ``sharded`` lets arrays of JAX be spread over several devices.
+    """
     arrays = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
     numbers = [name for name, x in arrays.items() if name != "rhs" and is_scalar(x)]
-    xp, admitted = admit({name: x for name, x in arrays.items() if name not in numbers})
+    xp, admitted = admit({name: x for name, x in arrays.items() if name not in numbers}, sharded=sharded)
     arrays |= zip((name for name in arrays if name not in numbers), admitted, strict=True)
     rhs = arrays["rhs"]
     check_kind("rhs", rhs, ("float", "complex"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -58,77 +59,128 @@ def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array
 def _tree_elimination(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Callable[[Array], Array]:
     """Return a function that solves periodic systems along the last axis for right-hand sides.
 
-    A segment represents the rows i ... j-1 by two equations between the pairs of unknowns y[i] = (x[i-1], x[i]) and
-    y[j] = (x[j-1], x[j]). At first it has two rows. Two adjacent segments make four equations between three pairs. If
-    the pair that they share is eliminated, two equations remain, a segment of double length. The other two give the
-    shared pair when the pairs around it are known. After ceil(log2(n / 2)) steps there is one segment, both ends of
-    which are the same pair. An unknown occurs in two adjacent segments only, so all that is known of it is in their
-    four equations, and a pivot is found for every regular matrix.
-
-    A segment is stored as two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis. All
-    segments of a system are along the last axis.
+    It takes ceil(log2(n / 2)) steps to one segment of the tree, both ends of which are the same pair.
     """
-    n = diag.shape[-1]
-    scale = xp.maximum(xp.maximum(_size(xp, lower), _size(xp, diag)), _size(xp, upper))
-    scale = xp.where(scale > 0, scale, xp.ones_like(scale))
-    lower, diag, upper = lower / scale, diag / scale, upper / scale
-    zero, one = xp.zeros_like(diag[..., :1]), xp.ones_like(diag[..., :1])
-    zeros = xp.zeros_like(diag[..., ::2])
-    far = zeros
-    if n % 2:
-        # The last segment has one row only. Its second equation says that both of its pairs contain the same x.
-        far = xp.concat([zeros[..., 1:], upper[..., -1:]], axis=-1)
-        lower, diag = xp.concat([lower, one], axis=-1), xp.concat([diag, -one], axis=-1)
-        upper = xp.concat([upper[..., :-1], zero, zero], axis=-1)
-    even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
-    segments = (
-        xp.stack([lower[even], diag[even], upper[even], far]),
-        xp.stack([zeros, lower[odd], diag[odd], upper[odd]]),
-    )
-    # The segment y[i] = y[j], appended after the last one, changes nothing and makes the number of segments even.
-    neutral = (xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one]))
-    steps = []
-    while (count := segments[0].shape[-1]) > 1:
-        if count % 2:
-            segments = tuple(xp.concat(pair, axis=-1) for pair in zip(segments, neutral, strict=True))
-        nothing = xp.zeros_like(segments[0][:2, ...][even])
-        # Columns: the shared pair, the pair before it, the pair after it.
-        rows = [xp.concat([x[2:, ...][even], x[:2, ...][even], nothing]) for x in segments]
-        rows += [xp.concat([x[:2, ...][odd], nothing, x[2:, ...][odd]]) for x in segments]
-        first, rows, exchange = _pivoted(xp, rows, 0)
-        second, rows, exchange_again = _pivoted(xp, rows, 1)
-        steps.append((count, first, second, exchange, exchange_again))
-        segments = tuple(row[2:, ...] for row in rows)
-    rows = [xp.stack([x[0, ...] + x[2, ...], x[1, ...] + x[3, ...]]) for x in segments]
-    first, (last,), closing = _pivoted(xp, rows, 0)
+    rows = Rows(xp, lower, diag, upper)
+    close = closed(xp, rows.tree.top)
 
     def solve(rhs: Array) -> Array:
-        rhs = rhs / scale
-        if n % 2:
-            rhs = xp.concat([rhs, xp.zeros_like(rhs[..., :1])], axis=-1)
-        pair = [rhs[even], rhs[odd]]
-        known = []
-        for count, *_, exchange, exchange_again in steps:
+        pair, known = rows.tree.up(rows.pairs(rhs))
+        ends = close(pair)
+        return rows.unknowns(rows.tree.down(tuple((end, end) for end in ends), known))
+
+    return solve
+
+
+class Tree:
+    """Elimination of the pairs of unknowns between segments, and what is needed to find these pairs again.
+
+    A segment represents the rows i ... j-1 by two equations between the pairs of unknowns y[i] = (x[i-1], x[i]) and
+    y[j] = (x[j-1], x[j]). Two adjacent segments make four equations between three pairs. If the pair that they share is
+    eliminated, two equations remain, a segment of double length. The other two give the shared pair when the pairs
+    around it are known. An unknown occurs in two adjacent segments only, so all that is known of it is in their four
+    equations, and a pivot is found for every regular matrix.
+
+    A segment is stored as two rows of coefficients of (x[i-1], x[i], x[j-1], x[j]), stacked along the first axis. All
+    segments of a system are along the last axis. ``top`` is the one that is left.
+    """
+
+    def __init__(self, xp: Namespace, segments: tuple[Array, Array]) -> None:
+        self._xp = xp
+        zero, one = xp.zeros_like(segments[0][0, ..., :1]), xp.ones_like(segments[0][0, ..., :1])
+        even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
+        # The segment y[i] = y[j], appended after the last one, changes nothing and makes the number of segments even.
+        neutral = (xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one]))
+        self._steps: list[Any] = []
+        while (count := segments[0].shape[-1]) > 1:
+            if count % 2:
+                segments = tuple(xp.concat(pair, axis=-1) for pair in zip(segments, neutral, strict=True))
+            nothing = xp.zeros_like(segments[0][:2, ...][even])
+            # Columns: the shared pair, the pair before it, the pair after it.
+            rows = [xp.concat([x[2:, ...][even], x[:2, ...][even], nothing]) for x in segments]
+            rows += [xp.concat([x[:2, ...][odd], nothing, x[2:, ...][odd]]) for x in segments]
+            first, rows, exchange = _pivoted(xp, rows, 0)
+            second, rows, exchange_again = _pivoted(xp, rows, 1)
+            self._steps.append((count, first, second, exchange, exchange_again))
+            segments = tuple(row[2:, ...] for row in rows)
+        self.top = segments
+
+    def up(self, pair: list[Array]) -> tuple[list[Array], Any]:
+        """Return the right-hand sides of the segment that is left, given those of all, and what `down` is to know."""
+        xp, known = self._xp, []
+        even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
+        for count, *_, exchange, exchange_again in self._steps:
             if count % 2:
                 pair = [xp.concat([x, xp.zeros_like(x[..., :1])], axis=-1) for x in pair]
             top, others = exchange([x[at] for at in (even, odd) for x in pair])
             middle, pair = exchange_again(others)
             known.append((top, middle))
-        top, (bottom,) = closing(pair)
-        y1 = bottom / last[1, ...]
-        y0 = (top - first[1, ...] * y1) / first[0, ...]
-        y0, y1 = xp.concat([y0, y0], axis=-1), xp.concat([y1, y1], axis=-1)
-        for (count, p, q, *_), (top, middle) in zip(reversed(steps), reversed(known), strict=True):
-            ends = (y0[..., :-1], y1[..., :-1], y0[..., 1:], y1[..., 1:])
-            for k, end in enumerate(ends):
+        return pair, known
+
+    def down(self, ends: tuple[tuple[Array, Array], ...], known: Any) -> tuple[Array, Array]:
+        """Return all pairs, as their first and their second unknowns, given both of these at both ends."""
+        xp = self._xp
+        y0, y1 = (xp.concat(end, axis=-1) for end in ends)
+        for (count, p, q, *_), (top, middle) in zip(reversed(self._steps), reversed(known), strict=True):
+            around = (y0[..., :-1], y1[..., :-1], y0[..., 1:], y1[..., 1:])
+            for k, end in enumerate(around):
                 top, middle = top - p[2 + k, ...] * end, middle - q[2 + k, ...] * end
             shared1 = middle / q[1, ...]
             shared0 = (top - p[1, ...] * shared1) / p[0, ...]
             y0 = xp.concat([_interleaved(xp, y0[..., :-1], shared0), y0[..., -1:]], axis=-1)[..., : count + 1]
             y1 = xp.concat([_interleaved(xp, y1[..., :-1], shared1), y1[..., -1:]], axis=-1)[..., : count + 1]
-        return _interleaved(xp, y1[..., :-1], y0[..., 1:])[..., :n]
+        return y0, y1
 
-    return solve
+
+class Rows:
+    """The rows of systems along the last axis as segments of two, and the tree over them."""
+
+    def __init__(self, xp: Namespace, lower: Array, diag: Array, upper: Array) -> None:
+        self._xp, self._n = xp, diag.shape[-1]
+        scale = xp.maximum(xp.maximum(_size(xp, lower), _size(xp, diag)), _size(xp, upper))
+        self._scale = scale = xp.where(scale > 0, scale, xp.ones_like(scale))
+        lower, diag, upper = lower / scale, diag / scale, upper / scale
+        zero, one = xp.zeros_like(diag[..., :1]), xp.ones_like(diag[..., :1])
+        zeros = xp.zeros_like(diag[..., ::2])
+        far = zeros
+        if self._n % 2:
+            # The last segment has one row only. Its second equation says that both of its pairs contain the same x.
+            far = xp.concat([zeros[..., 1:], upper[..., -1:]], axis=-1)
+            lower, diag = xp.concat([lower, one], axis=-1), xp.concat([diag, -one], axis=-1)
+            upper = xp.concat([upper[..., :-1], zero, zero], axis=-1)
+        even, odd = (..., slice(0, None, 2)), (..., slice(1, None, 2))
+        self.tree = Tree(
+            xp,
+            (
+                xp.stack([lower[even], diag[even], upper[even], far]),
+                xp.stack([zeros, lower[odd], diag[odd], upper[odd]]),
+            ),
+        )
+
+    def pairs(self, rhs: Array) -> list[Array]:
+        """Return right-hand sides as those of the segments."""
+        rhs = rhs / self._scale
+        if self._n % 2:
+            rhs = self._xp.concat([rhs, self._xp.zeros_like(rhs[..., :1])], axis=-1)
+        return [rhs[..., ::2], rhs[..., 1::2]]
+
+    def unknowns(self, pairs: tuple[Array, Array]) -> Array:
+        """Return all unknowns, given all pairs."""
+        y0, y1 = pairs
+        return _interleaved(self._xp, y1[..., :-1], y0[..., 1:])[..., : self._n]
+
+
+def closed(xp: Namespace, segment: tuple[Array, Array]) -> Callable[[list[Array]], tuple[Array, Array]]:
+    """Return what gives the pair at both ends of a segment, given the segment's right-hand sides."""
+    rows = [xp.stack([x[0, ...] + x[2, ...], x[1, ...] + x[3, ...]]) for x in segment]
+    first, (last,), closing = _pivoted(xp, rows, 0)
+
+    def close(pair: list[Array]) -> tuple[Array, Array]:
+        top, (bottom,) = closing(pair)
+        y1 = bottom / last[1, ...]
+        return (top - first[1, ...] * y1) / first[0, ...], y1
+
+    return close
 
 
 def _pivoted(

@@ -15,7 +15,17 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace, dtype_name, is_traced, library, move_axis, quiet, varying_alike
+from parprims._arrays import (
+    Array,
+    Namespace,
+    dtype_name,
+    is_traced,
+    jax_platform,
+    library,
+    move_axis,
+    quiet,
+    varying_alike,
+)
 from parprims._dispatch import directly
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, in_numpy, numpy_namespace, returned
 from parprims._tridiagonal_array import empty, solve_by
@@ -210,7 +220,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
         if math.prod(s.shape) >= 2**31:
             return "LAPACK counts the unknowns in 32 bits"
     elif array_api_compat.is_jax_namespace(xp):
-        platform, traced = _jax_platform(s)
+        platform, traced = jax_platform(s.arrays), any(map(is_traced, s.arrays))  # which may stand for a batch
         if platform != "cpu" and (platform != "gpu" or traced or s.n < 3 or not s.is_single):
             return "away from the CPU, JAX exchanges rows only on a GPU, for one untraced system of 3 unknowns or more"
     else:
@@ -218,18 +228,6 @@ def refusal(xp: Namespace, s: System) -> str | None:
     if dtype_name(s.rhs.dtype) not in LAPACK:
         return f"LAPACK does not compute in {dtype_name(s.rhs.dtype)}"
     return None
-
-
-def _jax_platform(s: System) -> tuple[str, bool]:
-    """Return the platform that the arrays are or will be on, and whether they have no values yet.
-
-    A traced array may stand for a batch of them.
-    """
-    import jax
-
-    if any(is_traced(x) for x in s.arrays):
-        return jax.default_backend(), True
-    return next(iter(s.rhs.devices())).platform, False
 
 
 def slower(_: Namespace, s: System) -> str | None:

@@ -114,10 +114,16 @@ def judged_error(call: Call, error: BaseException | None) -> Iterator[tuple[str,
     elif not isinstance(error, ERRORS):
         yield "an error of another kind", words
     elif isinstance(error, parprims.MethodRefused):
-        if call.wrong and call.options.get("method", "auto") == "auto":
+        # Where every method has a reason of its own, that of one of them may be what is wrong with the argument.
+        if call.wrong and call.options.get("method", "auto") == "auto" and not named(call, error):
             yield "refused instead of named", words
     elif not call.wrong:
         if not call.may_refuse:
             yield "a valid call is refused", words
-    elif not any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in call.wrong):
+    elif not named(call, error):
         yield "an error names no argument", words
+
+
+def named(call: Call, error: BaseException) -> bool:
+    """Return whether an error names one of the arguments that are wrong."""
+    return any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in call.wrong)

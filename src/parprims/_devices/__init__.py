@@ -20,10 +20,14 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "reduced": calls.reduced,
     "scanned": calls.scanned,
     "solved": calls.solved,
+    "sorted": calls.sorted_,
+    "tridiagonal": calls.tridiagonal,
+    "product": calls.product,
+    "histogram": calls.histogrammed,
 }
 
 
-def compute(kind: str, x: Any, axis_name: Any, *arguments: Any) -> Any:
+def compute(kind: str, x: Any, axis_name: Any, *arguments: Any, **options: Any) -> Any:
     """Return what a public function asks for of arrays that are split over devices.
 
     Parameters
@@ -34,10 +38,10 @@ def compute(kind: str, x: Any, axis_name: Any, *arguments: Any) -> Any:
         The arrays of the call, which tell who holds them.
     axis_name : optional
         What the caller named: axes of a mesh that the own part belongs to.
-    *arguments
+    *arguments, **options
         Those of the call.
     """
-    return _CALLS[kind](_engine(x if isinstance(x, tuple) else (x,), axis_name), *arguments)
+    return _CALLS[kind](_engine(x if isinstance(x, tuple) else (x,), axis_name), *arguments, **options)
 
 
 def placed_later(*arguments: Any) -> Any:

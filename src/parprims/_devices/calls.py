@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from parprims import _recurrence, _reduce, _scan
+from parprims import _histogram, _matmul, _recurrence, _reduce, _scan, _sort, _tridiagonal
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
+    admit,
     as_dtypes,
     broadcast_shapes,
     cast,
+    check_choice,
     dtype_name,
+    move_axis,
     namespace_of,
     normalize_axes,
     normalize_axis,
 )
+from parprims._devices import tridiagonals
+from parprims._devices.products import around, beside, counts
+from parprims._devices.products import inner as inner_product
 from parprims._devices.scans import arrays_of, recurrence, reduction, result_shape, scans, with_arrays
-from parprims._devices.work import Engine, Stage, Work, option_key, part_of, together
+from parprims._devices.sorts import key_width, sorts
+from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
+from parprims._dispatch import MethodRefused
 from parprims._operators import Operator, as_operator, flags_broadcast
 from parprims._scalars import as_array, is_scalar
 
@@ -202,6 +211,246 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
         key=key,
     )
     return engine.compute(work)
+
+
+def sorted_(
+    engine: Engine,
+    primitive: str,
+    keys: Array,
+    values: tuple[Array, ...] | None,
+    axis: Any,
+    descending: bool,
+    stable: bool,
+    method: str,
+    *,
+    keyed: bool | None = None,
+    indices: bool | None = None,
+) -> tuple[Array, ...]:
+    """Compute any of the sorts, all of which are stable; ``keyed`` and ``indices`` are as in `Sorting`."""
+    keyed = values is not None if keyed is None else keyed
+    indices = values is None if indices is None else indices
+    key = option_key(primitive, axis=axis, descending=descending, method=method, keyed=keyed, indices=indices)
+    arrays = (keys, *(values or ()))
+    split = together(
+        engine, {"x" if primitive != "sort_by_key" else "keys": keys, **named("values", arrays[1:], False)}
+    )
+    at = normalize_axis(axis, keys.ndim)
+    over = engine.working(split[at])
+
+    def plain(*parts: Array) -> tuple[Array, ...]:
+        return _sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
+
+    def alone(_: Any, parts: tuple[Array, ...], __: Any) -> Any:
+        return None, plain(*parts)
+
+    shape = engine.part_shape(keys, split)
+    driver = sorts(
+        axis=at,
+        descending=bool(descending),
+        keyed=keyed,
+        indices=indices,
+        method=method,
+        width=key_width(keys.dtype),
+        cuts=math.prod(shape) // max(shape[at], 1) * (engine.count(over) - 1),
+        elements=math.prod(shape),
+    )
+    work = Work(
+        primitive=primitive,
+        arrays=arrays,
+        inputs=(split,) * len(arrays),
+        outputs=split,
+        stages=(
+            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else [alone]),
+        ),
+        plain=plain,
+        key=key,
+    )
+    found: tuple[Array, ...] = engine.compute(work)
+    return found
+
+
+def tridiagonal(
+    engine: Engine,
+    coefficients: tuple[Any, ...],
+    rhs: Array,
+    axis: Any,
+    pivot: str,
+    periodic: bool,
+    transpose: bool,
+    return_residual: bool,
+    return_status: bool,
+    method: str,
+) -> Any:
+    """Compute a solution of tridiagonal systems."""
+    xp, s, dtype, columns = _tridiagonal.checked(
+        coefficients[0], coefficients[1], coefficients[2], rhs, axis, periodic, False, pivot, sharded=True
+    )
+    arrays = s.arrays
+    split = together(engine, dict(zip(("lower", "diag", "upper", "rhs"), arrays, strict=True)), len(s.shape))
+    arrays = (*arrays[:3], xp.broadcast_to(arrays[3], s.shape))
+    at = len(s.shape) + s.axis
+    over = engine.working(split[at])
+    outer = (*split[:at], *split[at + 1 :])
+    outputs: Any = split
+    if return_residual or return_status:
+        outputs = [split, *(outer,) * (return_residual + return_status)]
+    options = {"periodic": periodic, "transpose": transpose}
+    asked = {"return_residual": return_residual, "return_status": return_status}
+
+    def plain(*parts: Array) -> Any:
+        lower, diag, upper, b = (xp.astype(x, dtype, copy=False) for x in parts)
+        pad = (1,) * (b.ndim - max(x.ndim for x in parts[:3]))  # several right-hand sides of a system
+        lower = xp.reshape(lower, (*pad, *lower.shape)) if pad else lower
+        found = _tridiagonal.solve_tridiagonal(
+            lower, diag, upper, b, axis=s.axis, pivot=pivot, method=method, **options, **asked
+        )
+        return list(found) if isinstance(found, tuple) else found
+
+    if not over:
+        stages = [Stage((), s.n, [lambda _, parts, __: (None, plain(*parts))])]
+    else:
+        if method not in ("auto", "array"):
+            check_choice("method", method, ("auto", "kernel", "native", "array"))
+            raise MethodRefused(
+                f"solve_tridiagonal: method {method!r} refused: systems that are split along their unknowns are solved "
+                "by array"
+            )
+        drivers = [
+            tridiagonals.solution(axis=s.axis, periodic=periodic, transpose=turned)
+            for turned in (transpose, not transpose)
+        ]
+        multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
+        more = return_residual or return_status or dtype != s.rhs.dtype
+        n = engine.length(arrays, at, len(s.shape))
+        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), more)]
+        if more:
+            stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))
+    work = Work(
+        primitive="solve_tridiagonal",
+        arrays=arrays,
+        inputs=tuple(part_of(split, one) for one in arrays),
+        outputs=outputs,
+        stages=tuple(stages),
+        plain=plain,
+        key=option_key("solve_tridiagonal", axis=s.axis, pivot=pivot, method=method, dtype=dtype, **options, **asked),
+    )
+    found = engine.compute(work)
+    results = list(found) if isinstance(found, tuple | list) else [found]
+    if columns:
+        results = [move_axis(xp, one, 0, -1) for one in results]
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> Array:
+    """Compute a matrix product; ``options`` are those of `matmul`."""
+    key = option_key("matmul", method=method, **options)
+    xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
+    add, _ = _matmul.as_operators(options["add"], options["multiply"])
+    for name, x in (("a", a), ("b", b)):
+        if x.ndim == 0:
+            raise ValueError(f"{name} must have at least one dimension")
+    of_a, of_b = engine.split("a", a), engine.split("b", b)
+    at = b.ndim - min(b.ndim, 2)  # the axis of b that is summed over
+    rows, columns = of_a[-2:-1], of_b[-1:] if b.ndim > 1 else ()
+    inner_a, inner_b = of_a[-1], of_b[at]
+    inside = engine.working(())
+    if inside:  # inside of shard_map the axis summed over is the one that is split
+        inner_a = inner_b = inside
+    batch = _batches(a, b, of_a, of_b)
+    inner, m, n = inner_a or inner_b, (rows or ((),))[0], (columns or ((),))[0]
+    if options["precision"] == "highest" and inner:
+        dtype = a.dtype
+        wide = {**options, "precision": "float32"}
+        return cast(xp, product(engine, cast(xp, a, xp.float64), cast(xp, b, xp.float64), method, **wide), dtype)
+
+    def multiply(a: Array, b: Array) -> Array:
+        return _matmul.matmul(a, b, method=method, **options)
+
+    count = engine.count(inner or m) if inner or (m and m == n) else 1
+    k = engine.length((a,), a.ndim - 1, a.ndim)
+    if inner and inner_a != inner_b and inner_a and inner_b:
+        raise ValueError(
+            f"a and b are split differently along the axis summed over, {inner_a} and {inner_b}: reshard one of them"
+        )
+    if not inner and m and m == n:
+        stage, n_out = Stage(m, b.shape[-1], beside(multiply, count)), ()
+    elif not inner:
+        stage, n_out = Stage((), 1, [lambda _, parts, __: (None, multiply(*parts))]), n
+    elif inner_b and inner == m and not inner_a:
+        stage, n_out = Stage(inner, k, around(multiply, add, 1, count)), n
+        inner_a, inner_b = (), inner
+    elif inner_a and inner == n and not inner_b:
+        stage, n_out = Stage(inner, k, around(multiply, add, 0, count)), n
+        inner_a, inner_b = inner, ()
+    else:
+        inner_a = inner_b = inner
+        stage, n_out = Stage(inner, k, inner_product(multiply, add)), n
+    own = [*m, *(name for names in batch for name in names), *n_out, *(inner if inner_a == inner_b else ())]
+    if len(set(own)) < len(own):
+        raise ValueError("a and b are split along different axes over one axis of the mesh: reshard one of them")
+    work = Work(
+        primitive="matmul",
+        arrays=(a, b),
+        inputs=(
+            (*_own_batch(batch, a), *(m,) * len(rows), inner_a),
+            (*_own_batch(batch, b), inner_b, n) if b.ndim > 1 else (inner_b,),
+        ),
+        outputs=(*batch, *(m,) * len(rows), *(n_out,) * len(columns)),
+        stages=(stage,),
+        plain=multiply,
+        key=key,
+    )
+    found: Array = engine.compute(work)
+    return found
+
+
+def _batches(a: Array, b: Array, of_a: Split, of_b: Split) -> Split:
+    """Return how the batches of a product are split."""
+    ndim = max(a.ndim, b.ndim, 2) - 2
+    found: list[Names] = [()] * ndim
+    for x, split in ((a, of_a), (b, of_b)):
+        for at, names in enumerate(split[:-2], ndim - max(x.ndim - 2, 0)):
+            if names and found[at] and found[at] != names:
+                raise ValueError("a and b have batches that are split differently: reshard one of them")
+            found[at] = found[at] or names
+    return tuple(found)
+
+
+def _own_batch(batch: Split, x: Array) -> Split:
+    own = batch[len(batch) - (x.ndim - 2) :] if x.ndim > 2 else ()
+    return tuple(() if length == 1 else names for names, length in zip(own, x.shape[:-2], strict=True))
+
+
+def histogrammed(
+    engine: Engine, x: Array, bins: Any, range: Any, weights: Array | None, density: bool, method: str
+) -> Any:
+    """Compute a histogram."""
+    even = not hasattr(bins, "shape")
+    given = {"bins": bins} if even else {}
+    key = option_key("histogram", range=range, weighted=weights is not None, density=density, method=method, **given)
+    named_arrays = {"x": x} if weights is None else {"x": x, "weights": weights}
+    split = together(engine, named_arrays)
+    over = engine.working(tuple(name for names in split for name in names))
+    arrays = (*named_arrays.values(), *(() if even else (bins,)))
+    weighted = weights is not None
+
+    def plain(*parts: Array) -> Any:
+        edges = bins if even else parts[-1]
+        own = parts[1] if weighted else None
+        return list(_histogram.histogram(parts[0], edges, range=range, weights=own, density=density, method=method))
+
+    steps = counts(bins=bins, range=range, even=even, weighted=weighted, density=density, method=method)
+    elements = engine.count(over) * math.prod(engine.part_shape(x, split))
+    work = Work(
+        primitive="histogram",
+        arrays=arrays,
+        inputs=(*(split,) * len(named_arrays), *(() if even else (((),),))),
+        outputs=[((),), ((),)],
+        stages=(Stage(over, elements, steps),),
+        plain=plain,
+        key=key,
+    )
+    return tuple(engine.compute(work))
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------

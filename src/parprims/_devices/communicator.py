@@ -38,9 +38,12 @@ class Place:
         """The number of parts."""
         return len(self.lengths)
 
-    def is_first(self, reverse: bool) -> Any:
-        """Return whether no part comes before this one, the last being the first if reverse."""
-        return self.rank == (self.count - 1 if reverse else 0)
+    @property
+    def first(self) -> Any:
+        """The index of the first element of the own part along the whole axis."""
+        if isinstance(self.rank, int):
+            return sum(self.lengths[: self.rank])
+        return self.rank * self.lengths[0]  # one program for all: all parts are of one length
 
 
 def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,11 +21,13 @@ from parprims._devices import calls
 from parprims._devices.communicator import run
 from parprims._devices.jax_mesh import Devices, spec_of, split_of
 from parprims._devices.work import Names, Split, Work, groups, length
-from parprims._dispatch import Checked, unwatched
+from parprims._dispatch import Checked, MethodRefused, unwatched
 from parprims._matmul import Product
 from parprims._recurrence_array import Recurrence
 from parprims._reduction import Reduction
 from parprims._scan_array import Scan
+from parprims._sorting import Sorting
+from parprims._tridiagonal_system import System
 
 
 class _FoundError(Exception):
@@ -57,6 +60,15 @@ class _Known:
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
         """Return the length of an axis of the own parts."""
         return length(arrays, axis, ndim)
+
+    def count(self, over: Names) -> int:
+        """Return how many parts there are."""
+        return math.prod(self.mesh.shape[name] for name in over) if self.mesh is not None else 2
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of an array, which is a part."""
+        del split
+        return tuple(x.shape)
 
     def compute(self, work: Work) -> Any:
         """Return the results for the own part."""
@@ -96,7 +108,7 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
         work = _layout(again, args, splits)
         inputs = again.inputs(work)
         leaves, tree = jax.tree.flatten(result)
-        outputs = [NamedSharding(mesh, spec_of(work.outputs))] * len(leaves)
+        outputs = [NamedSharding(mesh, spec_of(split)) for split in _outputs(work, len(leaves))]
 
         def lower(*parts: Array) -> Any:
             with unwatched():
@@ -121,7 +133,25 @@ def partitioned(primitive: str, method: str, call: Checked, whole: Callable[...,
                 primitive, r.fn, arrays[0] if r.single else arrays, r.op, r.axes, r.keepdims, r.dtypes, None, "native"
             ),
         )
-    return function
+    return _without_derivative(primitive, function)
+
+
+def _without_derivative(primitive: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses a derivative in a sentence. Where a call has a rule, the rule never asks it."""
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def compute(*arrays: Array) -> Any:
+        return function(*arrays)
+
+    def refuse(*_: Any) -> Any:
+        raise MethodRefused(
+            f"{primitive}: this derivative would gather arrays in a program over a mesh with axes of type Auto: give "
+            "the mesh axes of type Explicit, or call inside jax.shard_map"
+        )
+
+    compute.defjvp(refuse)
+    found: Callable[..., Any] = compute
+    return found
 
 
 def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,6 +164,10 @@ def _with_derivative(function: Callable[..., Any], native: Callable[..., Any]) -
     compute.defjvp(lambda primals, tangents: jax.jvp(native, primals, tangents))
     found: Callable[..., Any] = compute
     return found
+
+
+def _outputs(work: Work, count: int) -> tuple[Split, ...]:
+    return tuple(work.outputs) if isinstance(work.outputs, list) else (work.outputs,) * count
 
 
 def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
@@ -155,8 +189,10 @@ def _layout(again: _Again, args: Any, splits: tuple[Split, ...]) -> Work:
 def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: Iterator[str]) -> str:
     """Return the rule by which XLA tells from how one array is split how the others are: equal names, equal splits."""
     labels = tuple(
-        tuple((f"axis{at - len(x.shape)}",) if x.shape[at] != 1 else () for at in range(len(x.shape)))
-        for x in structs[: again.count]
+        tuple(
+            (name,) if length != 1 else () for name, length in zip(again.names(at, len(x.shape)), x.shape, strict=True)
+        )
+        for at, x in enumerate(structs[: again.count])
     ) + tuple(((),) * len(x.shape) for x in structs[again.count :])
     work = _layout(again, structs, labels)
 
@@ -165,7 +201,7 @@ def _rule(again: _Again, structs: list[Any], whole: Callable[..., Any], fresh: I
 
     with unwatched():
         results = jax.tree.leaves(jax.eval_shape(whole, *structs))
-    return f"{side(again.inputs(work))} -> {side((work.outputs,) * len(results))}".replace("axis-", "axis")
+    return f"{side(again.inputs(work))} -> {side(_outputs(work, len(results)))}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,15 +209,29 @@ class _Again:
     """How the public call is made again on parts.
 
     ``run`` takes an engine and the arrays; ``count`` is the number of arrays that say how the work is split, and
-    ``inserted`` the axis that the others have beyond what the work takes.
+    ``inserted`` the axis that the others have beyond what the work takes. ``ndims`` are the numbers of axes of the
+    arrays, where the work has more. ``ends`` are the names of the last axes of two factors.
     """
 
     run: Callable[[Any, tuple[Array, ...]], Any]
     count: int
     inserted: int | None = None
+    ndims: tuple[int, ...] | None = None
+    ends: tuple[str, ...] = ()
+
+    def names(self, at: int, ndim: int) -> list[str]:
+        """Return the names of the axes of an array: alike where the arrays broadcast, but for the ends of a product."""
+        names = [f"axis{ndim - axis}" for axis in range(ndim)]
+        if self.ends:
+            last = self.ends[at]
+            own = last if ndim > 1 else last[at - 1]  # a vector has only the axis that is summed over
+            names = [*names[: ndim - len(own)], *own]
+        return names
 
     def inputs(self, work: Work) -> tuple[Split, ...]:
         """Return how the arrays are to be split."""
+        if self.ndims is not None:
+            return tuple(split[len(split) - n :] for split, n in zip(work.inputs, self.ndims, strict=True))
         if self.inserted is None:
             return work.inputs
         at = self.inserted
@@ -220,6 +270,46 @@ def _again(primitive: str, method: str, call: Checked) -> _Again | None:
             return calls.solved(engine, arrays[0], arrays[1], q.axis, start, q.reverse, method)
 
         return _Again(solved, 2, q.axis)
+    if isinstance(call, Sorting):
+        order = call
+        values, flags = order.arrays[1:] if order.keyed else None, {"keyed": order.keyed, "indices": order.indices}
+
+        def sorted_(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            own = arrays[1:] if values is not None else None
+            options = order.axis, order.descending, order.stable, method
+            return calls.sorted_(engine, primitive, arrays[0], own, *options, **flags)  # type: ignore[arg-type]
+
+        return _Again(sorted_, len(order.arrays))
+    if isinstance(call, System):
+        t = call
+
+        def solved_system(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            coefficients = []
+            for x in arrays[:3]:  # of as many axes as the right-hand sides, so that none of these is taken for many
+                more = len(t.shape) - x.ndim
+                one = x.reshape((1,) * more + x.shape) if more else x
+                engine.splits[id(one)] = ((),) * more + engine.splits[id(x)]
+                coefficients.append(one)
+            options = t.axis, t.pivot, t.periodic, False, False, False, "auto"
+            return calls.tridiagonal(engine, tuple(coefficients), arrays[3], *options)
+
+        return _Again(solved_system, 4, ndims=tuple(x.ndim for x in t.arrays))
+    if isinstance(call, Product):
+        p = call
+        asked: dict[str, Any] = {name: getattr(p, name) for name in "add multiply precision kernel tile".split()}
+
+        def multiplied(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            return calls.product(engine, arrays[0], arrays[1], method, **asked)
+
+        return _Again(multiplied, 2, ends=("mk", "kn"))
+    if primitive == "histogram":
+        h: Any = call
+
+        def histogrammed(engine: Any, arrays: tuple[Array, ...]) -> Any:
+            bins, weights = h.bins if h.even else arrays[-1], arrays[1] if h.weighted else None
+            return calls.histogrammed(engine, arrays[0], bins, h.ends, weights, h.density, method)
+
+        return _Again(histogrammed, 1 + h.weighted)
     return None
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from parprims._arrays import Array, explicit_sharding, is_traced
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run
-from parprims._devices.work import Names, Record, Split, Work, groups, length, recorded
+from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing, unwatched
 from parprims._memo import Memo
 
@@ -35,10 +35,11 @@ class Devices:
         """
         if not self.checked:
             return arrays
-        return tuple(jax.lax.pcast(x, missing, to="varying") if (missing := self._missing(x)) else x for x in arrays)
-
-    def _missing(self, x: Array) -> tuple[Any, ...]:
-        return tuple(name for name in self.names if name not in _varying(x))
+        together = frozenset(self.names).union(*map(_varying, arrays))
+        return tuple(
+            jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if (missing := together - _varying(x)) else x
+            for x in arrays
+        )
 
     @property
     def rank(self) -> Any:
@@ -67,7 +68,75 @@ class Devices:
 
     def exchange(self, message: Exchange, place: Place) -> tuple[Array, ...]:
         """Return the parts of all devices that are for this one."""
-        raise NotImplementedError
+        if self.count == 1:
+            return message.arrays
+        found = [self._exchanged(x, message.bounds, message.lengths[0], place) for x in message.arrays]
+        return tuple(found)
+
+    def _exchanged(self, x: Array, bounds: Array, length: int, place: Place) -> Array:
+        """Return the parts of one array. It is a permutation of all elements, and so is its transpose."""
+        if not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
+            return self._in_rounds(x, bounds, length, place.rank)
+        counts = jax.numpy.diff(bounds, axis=-1)  # of shape (from, rows, to)
+        ends = jax.numpy.cumsum(counts.transpose(2, 1, 0), axis=-1)
+        back = jax.numpy.concat([jax.numpy.zeros_like(ends[..., :1]), ends], axis=-1)
+        n = x.shape[1]
+
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
+        def exchanged(x: Array, bounds: Array, back: Array, here: Array) -> Array:
+            del back
+            return self._in_rounds(x, bounds, length, here)
+
+        def tangent(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+            moved = jax.custom_derivatives.linear_call(
+                lambda given, x: self._in_rounds(x, given[0], length, given[2]),
+                lambda given, y: self._in_rounds(y, given[1], n, given[2]),
+                primals[1:],
+                tangents[0],
+            )
+            return exchanged(*primals), moved
+
+        exchanged.defjvp(tangent)
+        found: Array = exchanged(x, bounds, back, place.rank)
+        return found
+
+    def _in_rounds(self, x: Array, bounds: Array, length: int, here: Any) -> Array:
+        """Return the parts of one array, sent in blocks of one size, as many of each as the longest part needs.
+
+        A part of random elements is one block. What stays here is copied.
+        """
+        xp = jax.numpy
+        rows, n = x.shape
+        if n == 0 or rows == 0:
+            return x
+        own, total = bounds[here], self.count
+        counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
+        arriving = counts[:, :, here]
+        first = xp.cumsum(arriving, axis=0) - arriving  # where the part of each device begins
+        block = min(n, -(-n * 9 // (8 * total)))
+        away = xp.where(xp.eye(total, dtype=bool)[:, None, :], 0, counts)
+        rounds = -(-xp.max(away) // block)
+
+        def cut(begins: Array, size: int) -> Array:  # of shape (rows, size)
+            at = begins[:, None] + xp.arange(size, dtype=begins.dtype)
+            return xp.take_along_axis(x, xp.clip(at, 0, n - 1), axis=1, mode="promise_in_bounds")
+
+        at = xp.arange(length, dtype=first.dtype)[None] - first[here][:, None]
+        mine = (at >= 0) & (at < arriving[here][:, None])
+        result = xp.where(mine, cut(own[:, here] - first[here], length), xp.zeros((), x.dtype))
+
+        def one_round(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            at, result = state
+            sent = xp.stack([cut(own[:, to] + at * block, block) for to in range(total)])
+            got = jax.lax.all_to_all(sent, self.names, 0, 0)
+            within = at * block + xp.arange(block, dtype=first.dtype)
+            valid = (within < arriving[:, :, None]) & (xp.arange(total) != here)[:, None, None]
+            to = xp.where(valid, first[:, :, None] + within, length)
+            row = xp.broadcast_to(xp.arange(rows)[None, :, None], to.shape)
+            return at + 1, result.at[row, to].set(got, mode="drop", unique_indices=True)
+
+        start = xp.zeros((), rounds.dtype)
+        return jax.lax.while_loop(lambda state: state[0] < rounds, one_round, (start, result))[1]
 
 
 def _varying(x: Array) -> frozenset[Any]:
@@ -85,9 +154,31 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
         devices = Devices(stage.over)
         found = devices.own(found if isinstance(found, tuple) else (found,))
         lengths = (stage.length // devices.count,) * devices.count
-        found, told = run(stage.steps, devices, lengths, found)
+        result, told = _staged(stage, devices, lengths, found)
+        found = (*found, result) if stage.appended else result
         record.steps.extend(one for one in told if devices.count > 1)
     return found
+
+
+def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
+    """Return the result of a stage, and the collective operations that took place."""
+    if stage.linear is None:
+        return run(stage.steps, devices, lengths, parts)
+    *given, rhs = parts
+    multiply, turned = stage.linear
+    told: list[Any] = []
+
+    def solve(_: Any, b: Array) -> Any:
+        found, told[:] = run(stage.steps, devices, lengths, (*given, b))
+        return found
+
+    x = jax.lax.custom_linear_solve(
+        lambda x: run(multiply, devices, lengths, (*given, x))[0],
+        rhs,
+        solve,
+        lambda _, g: run(turned, devices, lengths, (*given, g))[0],
+    )
+    return x, told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +207,20 @@ class Inside:
         """Return the length of an axis that is split."""
         return length(arrays, axis, ndim) * int(jax.lax.axis_size(self.names))
 
+    def count(self, over: Names) -> int:
+        """Return how many parts there are."""
+        return int(jax.lax.axis_size(over))
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of an array, which is a part."""
+        del split
+        return tuple(x.shape)
+
     def compute(self, work: Work) -> Any:
         """Return the results for this part."""
         record = Record()
         found = recorded(record, functools.partial(_stages, work, record))(*work.arrays)
-        record.tell(work.primitive, math.prod(Devices(stage.over).count for stage in work.stages))
+        record.tell(work.primitive, self.count(self.names))
         return found
 
 
@@ -166,6 +266,14 @@ class Mesh:
         """Return the length of an axis."""
         return length(arrays, axis, ndim)
 
+    def count(self, over: Names) -> int:
+        """Return how many parts there are."""
+        return math.prod(self.mesh.shape[name] for name in over)
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of a part."""
+        return tuple(length // self.count(over) for length, over in zip(x.shape, split, strict=True))
+
     def compute(self, work: Work) -> Any:
         """Return the results, split as the work says."""
         placed = tuple(self._placed(x, split) for x, split in zip(work.arrays, work.inputs, strict=True))
@@ -187,7 +295,7 @@ class Mesh:
         return found
 
     def _count(self, work: Work) -> int:
-        return math.prod(self.mesh.shape[name] for stage in work.stages for name in stage.over)
+        return math.prod(self.mesh.shape[name] for name in {name for stage in work.stages for name in stage.over})
 
     def _program(self, work: Work) -> tuple[Callable[..., Any], Record]:
         record = Record()
@@ -210,6 +318,8 @@ class Mesh:
             if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:
                 return x
             return jax.sharding.reshard(x, wanted)
+        if isinstance(self.mesh, jax.sharding.AbstractMesh):  # of a derivative outside of jit: a constant goes anywhere
+            return x
         if x.sharding.is_equivalent_to(wanted, x.ndim):
             return x
         return jax.device_put(x, wanted)

@@ -27,6 +27,13 @@ class Stage:
     over: Names
     length: int
     steps: Sequence[Step]
+    linear: tuple[Sequence[Step], Sequence[Step]] | None = None
+    """Where the last array is the right-hand side of linear equations: the drivers of the product and of the transpose.
+
+    The first arrays are the coefficients, and the product takes an array like the solution last.
+    """
+    appended: bool = False
+    """Whether the next stage is given the arrays of this one before its result."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,12 @@ class Engine(Protocol):
 
     def length(self, arrays: tuple[Array, ...], axis: int, ndim: int) -> int:
         """Return the length of an axis of the whole shape, of ``ndim`` axes, that arrays broadcast to."""
+
+    def count(self, over: Names) -> int:
+        """Return how many parts an axis has that is split over these."""
+
+    def part_shape(self, x: Array, split: Split) -> tuple[int, ...]:
+        """Return the shape of the largest part of an array that is split so."""
 
     def compute(self, work: Work) -> Any:
         """Return the results."""

@@ -1,0 +1,48 @@
+"""Filters: every sample read once and written once, so what counts is the copy rate."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+import parprims
+from benches.cases import Case, Problem, Scale
+from benches.problems import drawn
+
+LOW = (
+    np.array([0.0048, 0.0193, 0.0289, 0.0193, 0.0048], np.float32),
+    np.array([1.0, -2.3695, 2.3140, -1.0547, 0.1874], np.float32),
+)
+"""A low pass of order four."""
+SECTIONS = np.array([[0.1, 0.2, 0.1, 1.0, -1.2, 0.4], [1.0, 2.0, 1.0, 1.0, -1.5, 0.7]], np.float32)
+
+
+def problem(rng, shape, coefficients, filtered):
+    """Return coefficients and signals, and SciPy's result in float64."""
+    from scipy import signal
+
+    x = drawn(rng, shape, np.dtype("float32"), lambda own, length: own.standard_normal(length, np.float32))
+    y = getattr(signal, filtered)(*(one.astype(np.float64) for one in (*coefficients, x)))
+    return Problem((*coefficients, x), y.astype(np.float32), 2.0**-22 * (abs(y).max() + 1))
+
+
+def by_scipy(name):
+    def call(_, *arrays):
+        from scipy import signal
+
+        return getattr(signal, name)(*arrays)
+
+    return call
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Return the cases of this module."""
+    found = []
+    k = scale.pick(12, 20, 26)
+    for name, shape in ((f"one signal, 2^{k}", (2**k,)), (f"64 signals, 2^{k}", (64, 2 ** (k - 6)))):
+        make = functools.partial(problem, shape=shape, coefficients=LOW, filtered="lfilter")
+        found.append(Case("lfilter", f"order 4 {name}", make, parprims.lfilter, {"scipy": by_scipy("lfilter")}))
+    make = functools.partial(problem, shape=(2**k,), coefficients=(SECTIONS,), filtered="sosfilt")
+    found.append(Case("sosfilt", f"two sections, 2^{k}", make, parprims.sosfilt, {"scipy": by_scipy("sosfilt")}))
+    return found

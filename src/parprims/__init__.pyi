@@ -1,0 +1,503 @@
+"""The types of the public functions.
+
+An array that goes in comes out as one of the same type. What has integers or bools as results says so of NumPy's.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parprims._associativity import check_associative as check_associative
+from parprims._compare import Comparison as Comparison
+from parprims._compare import compare as compare
+from parprims._cuda import jax_export_checks as jax_export_checks
+from parprims._dispatch import Call as Call
+from parprims._dispatch import MethodRefused as MethodRefused
+from parprims._dispatch import explain as explain
+from parprims._dispatch import methods as methods
+from parprims._launches import KernelLaunch as KernelLaunch
+from parprims._launches import launches as launches
+from parprims._operators import Operator as Operator
+from parprims._operators import segmented as segmented
+
+__version__: str
+__all__ = [
+    "Call",
+    "Comparison",
+    "KernelLaunch",
+    "MethodRefused",
+    "Operator",
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "argpartition",
+    "argsort",
+    "check_associative",
+    "compare",
+    "cumulative_logsumexp",
+    "cumulative_max",
+    "cumulative_min",
+    "cumulative_prod",
+    "cumulative_sum",
+    "explain",
+    "histogram",
+    "jax_export_checks",
+    "launches",
+    "lfilter",
+    "linear_recurrence",
+    "map_reduce",
+    "matmul",
+    "max",
+    "median",
+    "merge",
+    "merge_by_key",
+    "methods",
+    "min",
+    "partition",
+    "partition_by",
+    "prod",
+    "quantile",
+    "reduce",
+    "run_lengths",
+    "scan",
+    "searchsorted",
+    "segmented",
+    "select",
+    "solve_tridiagonal",
+    "sort",
+    "sort_by_key",
+    "sosfilt",
+    "sum",
+    "top_k",
+    "unique",
+    "vecdot",
+]
+
+class _SupportsArray(Protocol):
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def shape(self) -> Any: ...
+
+_A = TypeVar("_A", bound=_SupportsArray)
+_B = TypeVar("_B", bound=_SupportsArray)
+_C = TypeVar("_C", bound=_SupportsArray)
+# An array, or those of components in a tuple, a named tuple or a dictionary, as which results come too.
+_Elements = TypeVar("_Elements", bound=_SupportsArray | tuple[Any, ...] | Mapping[str, Any])
+
+_Method: TypeAlias = Literal["auto", "kernel", "native", "array"]
+_OperatorName: TypeAlias = Literal[
+    "add",
+    "multiply",
+    "maximum",
+    "minimum",
+    "logical_and",
+    "logical_or",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "logaddexp",
+    "argmax",
+    "argmin",
+    "affine",
+    "welford",
+]
+_Operator: TypeAlias = _OperatorName | Operator | Callable[[Any, Any], Any]
+_Axes: TypeAlias = int | tuple[int, ...] | None
+
+@overload
+def all(
+    x: NDArray[Any], /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
+) -> NDArray[np.bool]: ...
+@overload
+def all(
+    x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
+) -> _A: ...
+@overload
+def any(
+    x: NDArray[Any], /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
+) -> NDArray[np.bool]: ...
+@overload
+def any(
+    x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
+) -> _A: ...
+@overload
+def argmax(
+    x: NDArray[Any], /, *, axis: int | None = None, keepdims: bool = False, method: _Method = "auto"
+) -> NDArray[np.int64]: ...
+@overload
+def argmax(x: _A, /, *, axis: int | None = None, keepdims: bool = False, method: _Method = "auto") -> _A: ...
+@overload
+def argmin(
+    x: NDArray[Any], /, *, axis: int | None = None, keepdims: bool = False, method: _Method = "auto"
+) -> NDArray[np.int64]: ...
+@overload
+def argmin(x: _A, /, *, axis: int | None = None, keepdims: bool = False, method: _Method = "auto") -> _A: ...
+@overload
+def argpartition(
+    x: NDArray[Any], kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto"
+) -> NDArray[np.int64]: ...
+@overload
+def argpartition(x: _A, kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+@overload
+def argsort(
+    x: NDArray[Any],
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> NDArray[np.int64]: ...
+@overload
+def argsort(
+    x: _A,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def cumulative_logsumexp(x: _A, /, *, axis: int | None = None, method: _Method = "auto") -> _A: ...
+@overload
+def cumulative_max(
+    x: _A, /, *, axis: int | None = None, return_indices: Literal[False] = False, method: _Method = "auto"
+) -> _A: ...
+@overload
+def cumulative_max(
+    x: NDArray[Any], /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
+@overload
+def cumulative_max(
+    x: _A, /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+) -> tuple[_A, _A]: ...
+@overload
+def cumulative_min(
+    x: _A, /, *, axis: int | None = None, return_indices: Literal[False] = False, method: _Method = "auto"
+) -> _A: ...
+@overload
+def cumulative_min(
+    x: NDArray[Any], /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
+@overload
+def cumulative_min(
+    x: _A, /, *, axis: int | None = None, return_indices: Literal[True], method: _Method = "auto"
+) -> tuple[_A, _A]: ...
+def cumulative_prod(
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: Any = None,
+    include_initial: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def cumulative_sum(
+    x: _A,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: Any = None,
+    include_initial: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def histogram(
+    x: _A,
+    /,
+    bins: int | _SupportsArray = 10,
+    *,
+    range: tuple[float, float] | None = None,
+    weights: _SupportsArray | None = None,
+    density: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _A]: ...
+def lfilter(b: _A, a: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
+def linear_recurrence(
+    a: _A | complex,
+    b: _A | complex,
+    /,
+    *,
+    axis: int = -1,
+    initial: Any = None,
+    reverse: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def map_reduce(
+    fn: Callable[..., Any],
+    /,
+    *arrays: _SupportsArray | tuple[Any, ...] | Mapping[str, Any],
+    op: _Operator = "add",
+    axis: _Axes = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    initial: Any = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> Any: ...
+def matmul(
+    a: _A,
+    b: _A,
+    /,
+    *,
+    add: _Operator = "add",
+    multiply: _Operator = "multiply",
+    precision: Literal["float32", "tf32", "highest"] = "float32",
+    kernel: Literal["naive", "tiled", "packed", "conflict_free", "tensor"] | None = None,
+    tile: int | tuple[int, int, int] | None = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def max(
+    x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
+) -> _A: ...
+def median(x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto") -> _A: ...
+def merge(x1: _A, x2: _A, /, *, axis: int = -1, descending: bool = False, method: _Method = "auto") -> _A: ...
+def merge_by_key(
+    keys1: _A,
+    values1: _B,
+    keys2: _A,
+    values2: _B,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    method: _Method = "auto",
+) -> tuple[_A, _A]: ...
+def min(
+    x: _A, /, *, axis: _Axes = None, keepdims: bool = False, method: _Method = "auto", axis_name: Any = None
+) -> _A: ...
+def partition(x: _A, kth: int | tuple[int, ...], /, *, axis: int = -1, method: _Method = "auto") -> _A: ...
+def partition_by(x: _A, mask: _SupportsArray, /, *, method: _Method = "auto") -> tuple[_A, _A]: ...
+def prod(
+    x: _A,
+    /,
+    *,
+    axis: _Axes = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def quantile(
+    x: _A,
+    q: float | tuple[float, ...],
+    /,
+    *,
+    axis: _Axes = None,
+    keepdims: bool = False,
+    interpolation: Literal["linear", "lower", "higher", "nearest", "midpoint"] = "linear",
+    method: _Method = "auto",
+) -> _A: ...
+def reduce(
+    x: _Elements,
+    /,
+    op: _Operator = "add",
+    *,
+    axis: _Axes = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    initial: Any = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _Elements: ...
+def run_lengths(
+    x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
+) -> tuple[_A, _A, _A]: ...
+def scan(
+    x: _Elements,
+    /,
+    op: _Operator = "add",
+    *,
+    axis: int = -1,
+    exclusive: bool = False,
+    reverse: bool = False,
+    initial: Any = None,
+    dtype: Any = None,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _Elements: ...
+@overload
+def searchsorted(
+    x1: NDArray[Any],
+    x2: NDArray[Any],
+    /,
+    *,
+    side: Literal["left", "right"] = "left",
+    sorter: _SupportsArray | None = None,
+    method: _Method = "auto",
+) -> NDArray[np.int64]: ...
+@overload
+def searchsorted(
+    x1: _A,
+    x2: _A,
+    /,
+    *,
+    side: Literal["left", "right"] = "left",
+    sorter: _SupportsArray | None = None,
+    method: _Method = "auto",
+) -> _A: ...
+def select(
+    x: _A, mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
+) -> tuple[_A, _A]: ...
+@overload
+def solve_tridiagonal(
+    lower: _A | complex,
+    diag: _A | complex,
+    upper: _A | complex,
+    rhs: _A,
+    /,
+    *,
+    axis: int = -1,
+    pivot: Literal["auto", "partial", "none"] = "auto",
+    periodic: bool = False,
+    transpose: bool = False,
+    return_residual: Literal[False] = False,
+    return_status: Literal[False] = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+@overload
+def solve_tridiagonal(
+    lower: _A | complex,
+    diag: _A | complex,
+    upper: _A | complex,
+    rhs: _A,
+    /,
+    *,
+    axis: int = -1,
+    pivot: Literal["auto", "partial", "none"] = "auto",
+    periodic: bool = False,
+    transpose: bool = False,
+    return_residual: Literal[True],
+    return_status: Literal[False] = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _A]: ...
+@overload
+def solve_tridiagonal(
+    lower: _A | complex,
+    diag: _A | complex,
+    upper: _A | complex,
+    rhs: _A,
+    /,
+    *,
+    axis: int = -1,
+    pivot: Literal["auto", "partial", "none"] = "auto",
+    periodic: bool = False,
+    transpose: bool = False,
+    return_residual: Literal[False] = False,
+    return_status: Literal[True],
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _A]: ...
+@overload
+def solve_tridiagonal(
+    lower: _A | complex,
+    diag: _A | complex,
+    upper: _A | complex,
+    rhs: _A,
+    /,
+    *,
+    axis: int = -1,
+    pivot: Literal["auto", "partial", "none"] = "auto",
+    periodic: bool = False,
+    transpose: bool = False,
+    return_residual: Literal[True],
+    return_status: Literal[True],
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _A, _A]: ...
+def sort(
+    x: _A,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+@overload
+def sort_by_key(
+    keys: _A,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A]: ...
+@overload
+def sort_by_key(
+    keys: _A,
+    value0: _B,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _B]: ...
+@overload
+def sort_by_key(
+    keys: _A,
+    value0: _B,
+    value1: _C,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[_A, _B, _C]: ...
+@overload
+def sort_by_key(
+    keys: _A,
+    /,
+    *values: _SupportsArray,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> tuple[Any, ...]: ...
+def sosfilt(sos: _A, x: _A, /, *, axis: int = -1, zi: _A | None = None, method: _Method = "auto") -> Any: ...
+def sum(
+    x: _A,
+    /,
+    *,
+    axis: _Axes = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    method: _Method = "auto",
+    axis_name: Any = None,
+) -> _A: ...
+def top_k(
+    x: _A,
+    k: int,
+    /,
+    *,
+    axis: int = -1,
+    mode: Literal["largest", "smallest"] = "largest",
+    sorted: bool = True,
+    method: _Method = "auto",
+) -> tuple[_A, _A]: ...
+def unique(
+    x: _A, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
+) -> tuple[_A, _A, _A]: ...
+def vecdot(x1: _A, x2: _A, /, *, axis: int = -1, method: _Method = "auto", axis_name: Any = None) -> _A: ...

@@ -1,0 +1,98 @@
+"""What this installation can do: ``python -m parprims`` prints versions, devices, compilers, and what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import parprims
+from parprims import _cache
+from parprims._cpu import compiler as cpu
+from parprims._cpu import threads
+from parprims._cuda import compiler as cuda
+
+_LIBRARIES = {
+    "numpy": "",
+    "cupy": 'GPU arrays: pip install "parprims[cuda13]" or "parprims[cuda12]"',
+    "torch": 'pip install "parprims[torch]"',
+    "jax": 'pip install "parprims[jax]", or "parprims[jax-cuda13]" for a GPU',
+    "scipy": "native tridiagonal systems and recurrences of NumPy's arrays",
+    "array_api_compat": "",
+    "array_api_extra": "",
+}
+"""What is looked for, and what is said where it is missing: how to install it, or what it is for."""
+
+
+def lines() -> Iterator[str]:
+    """Yield the lines of the report."""
+    machine = f"{platform.system()} {platform.machine()}"
+    yield f"parprims {parprims.__version__}, Python {platform.python_version()}, {machine}"
+    yield f"CPUs: {threads.limit()} to use of {os.cpu_count()}"
+    yield ""
+    yield "libraries"
+    for name in _LIBRARIES:
+        yield f"  {name:17}{_told(name)}"
+    yield ""
+    yield "kernels"
+    yield f"  {'on CPUs':17}{cpu.refusal() or _version('numba', 'compiled by Numba')}"
+    found = cuda.found()
+    yield f"  {'on CUDA devices':17}{found if isinstance(found, str) else f'compiled by {found}'}"
+    yield f"  {'kept in':17}{_kept()}"
+
+
+def _told(name: str) -> str:
+    """Return the version of a library and the devices that it has."""
+    if importlib.util.find_spec(name) is None:
+        return f"not installed ({_LIBRARIES[name]})"
+    try:
+        module = importlib.import_module(name)
+        devices = _DEVICES.get(name)
+        return f"{module.__version__}{f': {devices(module)}' if devices else ''}"
+    except Exception as error:  # whatever a broken installation raises
+        return f"does not work: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _cupys(cupy: Any) -> str:
+    count = range(cupy.cuda.runtime.getDeviceCount())
+    return ", ".join(cupy.cuda.runtime.getDeviceProperties(at)["name"].decode() for at in count)
+
+
+def _torchs(torch: Any) -> str:
+    count = range(torch.cuda.device_count())
+    return ", ".join(("CPU", *(torch.cuda.get_device_name(at) for at in count)))
+
+
+def _jaxs(jax: Any) -> str:
+    return ", ".join(dict.fromkeys(str(one.device_kind) for one in jax.devices()))
+
+
+_DEVICES: dict[str, Callable[[Any], str]] = {"numpy": lambda _: "CPU", "cupy": _cupys, "torch": _torchs, "jax": _jaxs}
+
+
+def _version(name: str, words: str) -> str:
+    return f"{words} {importlib.import_module(name).__version__}"
+
+
+def _kept() -> str:
+    """Return where compiled kernels are kept, and how many bytes they take."""
+    place = _cache.folder()
+    if place is None:
+        return "memory only, for there is no home directory (PARPRIMS_CACHE_DIR names a folder)"
+    files = [path for path in pathlib.Path(place).rglob("*") if path.is_file()]
+    return f"{place} ({len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB)"
+
+
+def main() -> int:
+    """Print the report; return the exit status."""
+    print(*lines(), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Matrix products and histograms of arrays that are split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from parprims._arrays import Array, Namespace, cast, device, dtype_kind, namespace_of
+from parprims._devices.communicator import Gather, Place, Shift, Step, Trade
+from parprims._histogram import histogram
+from parprims._operators import Operator
+from parprims._reduce import reduce
+
+Multiply = Callable[[Array, Array], Array]
+
+
+# ---- Matrix products --------------------------------------------------------------------------------------------
+
+
+def inner(multiply: Multiply, add: Operator) -> list[Step]:
+    """Return the driver of a product that is summed over a split axis: of (a, b), of which both have their part of it.
+
+    Each device adds one block of all partial products, in the order of the parts, and all learn all blocks.
+    """
+
+    def begin(place: Place, arrays: tuple[Array, Array], _: Any) -> Any:
+        product = multiply(*arrays)
+        xp = namespace_of(product)
+        size = math.prod(product.shape)
+        block = -(-size // place.count)
+        flat = xp.reshape(product, (-1,))
+        if block * place.count > size:
+            more = block * place.count - size
+            flat = xp.concat([flat, xp.zeros((more,), dtype=flat.dtype, device=device(flat))])
+        return Trade((xp.reshape(flat, (place.count, block)),)), tuple(product.shape)
+
+    def added(_: Place, shape: tuple[int, ...], blocks: tuple[Array, ...]) -> Any:
+        return Gather((reduce(blocks[0], add, axis=0, dtype=(blocks[0].dtype,)),)), shape
+
+    def end(_: Place, shape: tuple[int, ...], sums: tuple[Array, ...]) -> Any:
+        xp = namespace_of(sums[0])
+        return None, xp.reshape(xp.reshape(sums[0], (-1,))[: math.prod(shape)], shape)
+
+    return [begin, added, end]
+
+
+def around(multiply: Multiply, add: Operator, moving: int, count: int) -> list[Step]:
+    """Return the driver of a product of (a, b), of which one has its part of the axis summed over, the other all of it.
+
+    The parts of factor ``moving`` go around: each is multiplied with what belongs to it of the other factor. So every
+    device finds the part of the product that belongs to its part of the other.
+    """
+    still = 1 - moving
+
+    def step(at: int) -> Step:
+        def one(place: Place, kept: Any, reply: Any) -> Any:
+            if at == 0:
+                arrays = kept
+                own, part, high, low = arrays[still], arrays[moving], None, None
+            else:
+                own, high, low = kept
+                (part,) = reply
+            axis = own.ndim - (1 if still == 0 or own.ndim == 1 else 2)
+            length = part.shape[-1 if moving == 0 or part.ndim == 1 else -2]
+            source = place.rank + at
+            wrapped = source >= place.count
+            source = source % place.count
+            window = _window(own, source * length, length, axis)
+            found = multiply(window, part) if still == 0 else multiply(part, window)
+            # Parts before the own one come last, but are earlier in the sum.
+            high, low = _joined(add, high, low, found, wrapped, at)
+            if at + 1 < count:
+                return Shift((part,), 1), (own, high, low)
+            return None, high if low is None else _whole(add, high, low)
+
+        return one
+
+    return [step(at) for at in range(count)]
+
+
+def _joined(add: Operator, high: Any, low: Any, found: Array, wrapped: Any, at: int) -> tuple[Any, Any]:
+    """Return the sum of the parts from the own one on, and that of those before, with whether there are any yet."""
+    if at == 0:
+        return found, None
+    if add.commutative:
+        return add((high,), (found,))[0], None
+    if isinstance(wrapped, bool):
+        if not wrapped:
+            return add((high,), (found,))[0], (None, False)
+        return high, (add((low[0],), (found,))[0] if low is not None and low[1] else found, True)
+    xp = namespace_of(found)
+    before = found if low is None else xp.where(low[1], add((low[0],), (found,))[0], found)
+    return xp.where(wrapped, high, add((high,), (found,))[0]), (before, wrapped)
+
+
+def _whole(add: Operator, high: Array, low: Any) -> Array:
+    before, some = low
+    if isinstance(some, bool):
+        return add((before,), (high,))[0] if some else high
+    return namespace_of(high).where(some, add((before,), (high,))[0], high)
+
+
+def _window(x: Array, start: Any, length: int, axis: int) -> Array:
+    """Return so many elements along an axis."""
+    if isinstance(start, int):
+        return x[(slice(None),) * axis + (slice(start, start + length), ...)]
+    import jax
+
+    found: Array = jax.lax.dynamic_slice_in_dim(x, start, length, axis)
+    return found
+
+
+def beside(multiply: Multiply, count: int) -> list[Step]:
+    """Return the driver of a product of (a, b) with parts of the rows and of the columns: columns go around."""
+
+    def step(at: int) -> Step:
+        def one(place: Place, kept: Any, reply: Any) -> Any:
+            a, part, *blocks = kept if at == 0 else (kept[0], reply[0], *kept[1:])
+            blocks = [*blocks, multiply(a, part)]
+            if at + 1 < count:
+                return Shift((part,), 1), (a, *blocks)
+            # The first block is that of the own columns: turned back into the order of the parts.
+            xp = namespace_of(blocks[0])
+            stacked = xp.stack(blocks, axis=0)
+            ordered = xp.stack([stacked[(of - place.rank) % count, ...] for of in range(count)], axis=-2)
+            return None, xp.reshape(ordered, (*ordered.shape[:-2], -1))
+
+        return one
+
+    return [step(at) for at in range(count)]
+
+
+# ---- Histograms -------------------------------------------------------------------------------------------------
+
+
+def counts(*, bins: int, range: Any, even: bool, weighted: bool, density: bool, method: str) -> list[Step]:
+    """Return the driver of a histogram of (x, weights if there are any, edges unless they are even)."""
+
+    def ends(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        x = arrays[0]
+        pair = tuple(reduce(x, op) for op in ("minimum", "maximum"))
+        return Gather(pair), arrays
+
+    def begin(place: Place, arrays: tuple[Array, ...], found: Any) -> Any:
+        x, xp = arrays[0], namespace_of(arrays[0])
+        if not even:
+            edges = arrays[-1]
+        elif found is not None and any(place.lengths):
+            pair = xp.stack([xp.min(found[0]), xp.max(found[1])])
+            edges = histogram(pair, bins)[1]
+        else:
+            edges = histogram(xp.reshape(x, (-1,))[:0], bins, range=range)[1]
+        weights = arrays[1] if weighted else None
+        own, edges = histogram(x, edges, weights=weights, method=method)
+        return Gather((own, edges)), None  # the edges too, so that shard_map knows that they are the same
+
+    def end(_: Place, __: None, found: tuple[Array, ...]) -> Any:
+        edges = found[1][0, ...]
+        xp = namespace_of(edges)
+        total = reduce(found[0], axis=0, dtype=found[0].dtype)
+        return None, [_density(xp, total, edges) if density else total, edges]
+
+    return [*([ends] if even and range is None else []), begin, end]
+
+
+def _density(xp: Namespace, total: Array, edges: Array) -> Array:
+    wide = edges if dtype_kind(edges.dtype) == "float" else xp.astype(edges, xp.float64)
+    total = cast(xp, total, wide.dtype)
+    return total / xp.sum(total) / (wide[1:] - wide[:-1])

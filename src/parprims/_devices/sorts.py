@@ -1,0 +1,211 @@
+"""Sorts over the parts of an axis, cut so that every part keeps its length.
+
+Each part is sorted. Where it is to be cut is found digit by digit, the most significant first: all parts count how many
+of their keys are below each candidate. Equal keys at a cut are given to the earlier parts first, in the order of the
+parts. Then parts are exchanged, and what arrives is sorted again, which keeps the order of equal keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+from parprims._arrays import Array, Namespace, device, dtype_bits, dtype_kind, move_axis, namespace_of
+from parprims._devices.communicator import Exchange, Gather, Place, Step
+from parprims._sort import sort_by_key
+from parprims._sorting import bits, index_dtype, moved, ordered_integers
+
+_CANDIDATES = 2**16
+"""How many candidates for all cuts of a part there are at most in a round, and no more than elements but for 2^8 a cut.
+
+A round takes its time for the steps of its search and for its message, however many candidates there are.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """What a part keeps between steps.
+
+    Parameters
+    ----------
+    rows : list of array
+        The sorted keys and all that moves with them, each of shape (rows, length).
+    shape : tuple of int
+        The shape of the part with its axis last.
+    cut : array
+        The least integers that the keys at the cuts may be, as far as they are known: of shape (rows, cuts).
+    lower : array, optional
+        How many keys are below the cut, of the same shape.
+    """
+
+    rows: list[Array]
+    shape: tuple[int, ...]
+    cut: Array
+    lower: Array | None = None
+
+
+def sorts(
+    *, axis: int, descending: bool, keyed: bool, indices: bool, method: str, width: int, cuts: int, elements: int
+) -> list[Step]:
+    """Return the driver of a sort.
+
+    Parameters
+    ----------
+    axis, descending, method
+        As those of `sort`.
+    keyed : bool
+        Whether the results begin with the sorted keys and the values.
+    indices : bool
+        Whether the indices that sort are the last result.
+    width : int
+        How many bits a key has.
+    cuts : int
+        The number of rows of a part times that of the cuts of a row.
+    elements : int
+        The number of elements of a part.
+    """
+    cuts = max(cuts, 1)
+    candidates = min(max(elements, 2**8 * cuts), _CANDIDATES)
+    digit = max((candidates // cuts).bit_length() - 1, 1)
+    shifts = list(range(width, 0, -digit))
+
+    def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
+        xp = namespace_of(arrays[0])
+        shape = tuple(move_axis(xp, arrays[0], axis, -1).shape)
+        rows = [_as_rows(xp, one, axis) for one in arrays]
+        if indices:
+            rows.append(_numbers(xp, rows[0], place))
+        rows = list(sort_by_key(*rows, descending=descending, method=method))
+        lowest = ordered(xp, rows[0][:0, ...], descending)
+        cut = xp.full(
+            (rows[0].shape[0], place.count - 1),
+            xp.iinfo(lowest.dtype).min if width > 1 else 0,
+            dtype=lowest.dtype,
+            device=device(rows[0]),
+        )
+        return _ask(_Kept(rows, shape, cut), 0)
+
+    def _ask(kept: _Kept, at: int) -> Any:
+        xp = namespace_of(kept.rows[0])
+        wanted = kept.cut[:, :, None] + _steps(xp, kept.cut, at)
+        found = below(xp, kept.rows[0], xp.reshape(wanted, (wanted.shape[0], -1)), descending)
+        return Gather((xp.reshape(found, tuple(wanted.shape)),)), kept
+
+    def _steps(xp: Namespace, cut: Array, at: int) -> Array:
+        size = 2 ** (max(shifts[at] - digit, 0))
+        count = 2 ** min(digit, shifts[at])
+        return xp.arange(count, dtype=cut.dtype, device=device(cut)) * _wrapped(xp, size, cut.dtype)
+
+    def narrow(at: int) -> Step:
+        def step(place: Place, kept: _Kept, counts: tuple[Array, ...]) -> Any:
+            xp = namespace_of(kept.rows[0])
+            total = xp.sum(counts[0], axis=0, dtype=counts[0].dtype)
+            fits = total <= _targets(xp, place, total)
+            last = xp.sum(xp.astype(fits, kept.cut.dtype), axis=-1, dtype=kept.cut.dtype) - 1
+            size = 2 ** (max(shifts[at] - digit, 0))
+            cut = kept.cut + last * _wrapped(xp, size, kept.cut.dtype)
+            kept = dataclasses.replace(kept, cut=cut)
+            if at + 1 < len(shifts):
+                return _ask(kept, at + 1)
+            keys = kept.rows[0]
+            lower = below(xp, keys, cut, descending)
+            upper = below(xp, keys, cut, descending, equal=True)
+            return Gather((xp.stack([lower, upper], axis=-1),)), kept
+
+        return step
+
+    def cut(place: Place, kept: _Kept, counts: tuple[Array, ...]) -> Any:
+        xp = namespace_of(kept.rows[0])
+        lower, upper = counts[0][..., 0], counts[0][..., 1]  # of shape (parts, rows, cuts)
+        equal = upper - lower
+        left = _targets(xp, place, lower[0, ..., None])[..., 0] - xp.sum(lower, axis=0, dtype=lower.dtype)
+        before = xp.cumulative_sum(equal, axis=0, dtype=equal.dtype) - equal
+        taken = xp.minimum(xp.maximum(left - before, xp.zeros_like(equal)), equal)
+        ends = xp.zeros_like(lower[..., :1])
+        lengths = xp.reshape(xp.asarray(place.lengths, dtype=lower.dtype, device=device(lower)), (-1, 1, 1))
+        bounds = xp.concat([ends, lower + taken, ends + lengths], axis=-1)
+        return Exchange(tuple(kept.rows), bounds, place.lengths), kept
+
+    def end(_: Place, kept: _Kept, rows: tuple[Array, ...]) -> Any:
+        xp = namespace_of(rows[0])
+        done = sort_by_key(*rows, descending=descending, method=method)
+        shape = (*kept.shape[:-1], rows[0].shape[-1])
+        results = [move_axis(xp, xp.reshape(one, shape), -1, axis) for one in done]
+        return None, tuple(results if keyed else results[-1:])
+
+    return [begin, *(narrow(at) for at in range(len(shifts))), cut, end]
+
+
+def _as_rows(xp: Namespace, x: Array, axis: int) -> Array:
+    x = move_axis(xp, x, axis, -1)
+    return xp.reshape(x, (-1, x.shape[-1])) if x.shape[-1] else xp.reshape(x, (_product(x.shape[:-1]), 0))
+
+
+def _product(lengths: tuple[int, ...]) -> int:
+    found = 1
+    for length in lengths:
+        found *= length
+    return found
+
+
+def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
+    """Return the index of each element along the whole axis."""
+    dtype = index_dtype(xp)
+    if sum(place.lengths) > xp.iinfo(dtype).max:
+        raise ValueError(f"x must have at most {xp.iinfo(dtype).max} elements along the axis for indices of {dtype}")
+    own = xp.arange(keys.shape[1], dtype=dtype, device=device(keys))
+    first = place.first
+    own = own + (first if isinstance(first, int) else xp.astype(first, dtype))
+    return xp.broadcast_to(own, tuple(keys.shape))
+
+
+def _targets(xp: Namespace, place: Place, like: Array) -> Array:
+    """Return how many keys belong before each cut, to be compared with arrays of shape (rows, cuts, candidates)."""
+    before = list(itertools.accumulate(place.lengths))[:-1]
+    if sum(place.lengths) > xp.iinfo(like.dtype).max:
+        raise ValueError(f"x must have at most {xp.iinfo(like.dtype).max} elements along the axis in this mode of JAX")
+    return xp.reshape(xp.asarray(before, dtype=like.dtype, device=device(like)), (1, -1, 1))
+
+
+def _wrapped(xp: Namespace, number: int, dtype: Any) -> Any:
+    """Return a power of two as a number of a signed dtype."""
+    info = xp.iinfo(dtype)
+    return number if number <= info.max else number - 2 ** (info.bits)
+
+
+def ordered(xp: Namespace, x: Array, descending: bool) -> Array:
+    """Return signed integers in the order of the sort."""
+    found = ordered_integers(xp, x)
+    if dtype_kind(x.dtype) == "uint":
+        found = bits(xp, found)
+        found = found ^ xp.iinfo(found.dtype).min
+    if descending:
+        found = 1 - found if dtype_kind(x.dtype) == "bool" else ~found
+    return found
+
+
+def key_width(dtype: Any) -> int:
+    """Return how many bits keys of a dtype have."""
+    return 1 if dtype_kind(dtype) == "bool" else dtype_bits(dtype)
+
+
+def below(xp: Namespace, keys: Array, wanted: Array, descending: bool, *, equal: bool = False) -> Array:
+    """Return how many keys of each sorted row are below each wanted integer, or equal to it."""
+    n = keys.shape[1]
+    dtype = index_dtype(xp)
+    found = xp.zeros(tuple(wanted.shape), dtype=dtype, device=device(wanted))
+    if n == 0 or 0 in wanted.shape:
+        return found
+    flat = xp.reshape(keys, (-1,))
+    first = xp.arange(keys.shape[0], dtype=dtype, device=device(wanted))[:, None] * n
+    step = 1 << (n.bit_length() - 1)
+    while step:
+        next_one = found + step
+        at = xp.reshape(first + xp.minimum(next_one, xp.full_like(next_one, n)) - 1, (-1,))
+        probe = moved(xp, flat, lambda one, at=at: xp.take(one, at, axis=0))  # type: ignore[misc]
+        probe = xp.reshape(ordered(xp, probe, descending), tuple(wanted.shape))
+        is_below = probe <= wanted if equal else probe < wanted
+        found = xp.where(is_below & (next_one <= n), next_one, found)
+        step //= 2
+    return found

@@ -1,0 +1,275 @@
+"""Tridiagonal systems whose unknowns are split: each part is reduced to two equations between the unknowns at its ends.
+
+The equations of a part, with row exchanges, become two between the pairs of unknowns around it, as those of every
+segment of the tree in `_tridiagonal_array` do: a part that is singular by itself has such equations too, if the whole
+system is regular. All parts know all of these equations, solve them, and find their own unknowns from both their ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
+from parprims._devices.communicator import Gather, Place, Step
+from parprims._tridiagonal_array import Rows, Tree, closed
+from parprims._tridiagonal_system import System, backward_error, residual, safe_backward_error
+
+_SIXTEEN = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""The least number that rounds to infinity."""
+
+_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
+    """Return the driver that solves for (lower, diag, upper, rhs), refining once as one device does.
+
+    ``axis`` counts from the end.
+    """
+
+    def begin(_: Place, system: Any, __: Any) -> Any:
+        lower, diag, upper, rhs = system
+        xp = namespace_of(diag)
+        rows = Rows(xp, lower, diag, upper) if diag.shape[-1] else None
+        tops = _neutral(xp, diag) if rows is None else rows.tree.top
+        pair, known = _up(xp, rows, rhs)
+        return Gather((xp.concat(tops), xp.stack(pair))), (lower, diag, upper, rhs, rows, known)
+
+    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, rows, known = kept
+        xp = namespace_of(diag)
+        seams = _Seams(xp, states[0])
+        ends = seams.around(place, states[1])
+        x = _down(rows, ends, known, rhs)
+        system = _extended(xp, lower, diag, upper)
+        own = _with_ends(xp, x, ends)
+        error = backward_error(xp, system(rhs, own), own)
+        rest = residual(xp, system(rhs, own), own)[0][..., 1:-1]
+        pair, known = _up(xp, rows, rest)
+        return Gather((xp.stack(pair), error)), (system, rhs, rows, known, seams, own)
+
+    def refined(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        system, rhs, rows, known, seams, own = kept
+        xp = namespace_of(rhs)
+        ends = seams.around(place, states[0])
+        better = own + _with_ends(xp, _down(rows, ends, known, rhs), ends)
+        error = backward_error(xp, system(rhs, better), better)
+        return Gather((error,)), (own, better, xp.max(states[1], axis=0))
+
+    def chosen(_: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        own, better, before = kept
+        xp = namespace_of(own)
+        improved = xp.max(states[0], axis=0) < before
+        x = xp.where(improved[..., None], better, own)[..., 1:-1]
+        return Gather((xp.all(xp.isfinite(x), axis=-1),)), x
+
+    def whole(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
+        xp = namespace_of(x)
+        x = xp.where(xp.all(states[0], axis=0)[..., None], x, xp.full_like(x, math.nan))
+        return None, _back(xp, x, axis)
+
+    return [*rows_of(axis, periodic, transpose, begin), solved, refined, chosen, whole]
+
+
+def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:
+    """Return a step that is given the own rows, after those that turn them into the rows of the transpose.
+
+    The ends are cleared unless the system is periodic. An array after (lower, diag, upper, rhs) is handed on, with its
+    unknowns along its last axis.
+    """
+
+    def cleared(place: Place, system: tuple[Array, ...], _: Any) -> Any:
+        lower, diag, upper, *others = system
+        if not periodic:
+            lower, upper = _ends_cleared(namespace_of(diag), place, lower, upper)
+        return then(place, (lower, diag, upper, *others), None)
+
+    def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
+        xp = namespace_of(arrays[3])
+        system = (*_own(arrays[:4], axis), *(move_axis(xp, x, axis, -1) for x in arrays[4:]))
+        if not transpose:
+            return cleared(place, system, None)
+        return Gather((_edge(system[0], 0), _edge(system[2], -1))), system
+
+    def turned(place: Place, system: Any, edges: tuple[Array, ...]) -> Any:
+        lower, diag, upper, *others = system
+        if diag.shape[-1]:
+            xp = namespace_of(diag)
+            before, after = _neighbour(place, edges[1], -1), _neighbour(place, edges[0], 1)
+            lower, upper = (
+                xp.concat([before, upper[..., :-1]], axis=-1),
+                xp.concat([lower[..., 1:], after], axis=-1),
+            )
+        return cleared(place, (lower, diag, upper, *others), None)
+
+    return [begin, turned] if transpose else [begin]
+
+
+def product(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
+    """Return the driver that multiplies: of (lower, diag, upper, x) it returns A x."""
+
+    def begin(_: Place, system: Any, __: Any) -> Any:
+        return Gather((_edge(system[3], -1), _edge(system[3], 0))), system
+
+    def end(place: Place, system: Any, edges: tuple[Array, ...]) -> Any:
+        lower, diag, upper, x = system
+        xp = namespace_of(x)
+        if not x.shape[-1]:
+            return None, _back(xp, x, axis)
+        before, after = _neighbour(place, edges[0], -1), _neighbour(place, edges[1], 1)
+        result = (
+            lower * xp.concat([before, x[..., :-1]], axis=-1)
+            + diag * x
+            + upper * xp.concat([x[..., 1:], after], axis=-1)
+        )
+        return None, _back(xp, result, axis)
+
+    return [*rows_of(axis, periodic, transpose, begin), end]
+
+
+def finish(
+    *, axis: int, periodic: bool, transpose: bool, dtype: Any, return_residual: bool, return_status: bool
+) -> list[Step]:
+    """Return the driver that takes (lower, diag, upper, rhs, x) to the results: x in its dtype, and its errors."""
+
+    def begin(_: Place, system: Any, __: Any) -> Any:
+        x = system[4]
+        xp = namespace_of(x)
+        within = xp.isfinite(x)
+        if dtype_name(dtype) in _SIXTEEN:
+            within = xp.abs(x) < _SIXTEEN[dtype_name(dtype)]
+        return Gather((xp.all(within, axis=-1),)), system
+
+    def edges(_: Place, system: Any, states: tuple[Array, ...]) -> Any:
+        *rows, x = system
+        xp = namespace_of(x)
+        x = xp.where(xp.all(states[0], axis=0)[..., None], x, xp.full_like(x, math.nan))
+        result = xp.astype(x, dtype, copy=False)
+        x = xp.astype(result, x.dtype, copy=False)
+        return Gather((_edge(x, -1), _edge(x, 0))), (*rows, result, x)
+
+    def errors(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, result, x = kept
+        xp = namespace_of(x)
+        ends = tuple(_neighbour(place, edge, by) for edge, by in zip(states, (-1, 1), strict=True))
+        own = xp.concat([ends[0], x, ends[1]], axis=-1)
+        error = safe_backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)
+        return Gather((error,)), result
+
+    def end(_: Place, result: Array, states: tuple[Array, ...]) -> Any:
+        xp = namespace_of(result)
+        error = xp.max(states[0], axis=0)
+        results = [_back(xp, result, axis)]
+        if return_residual:
+            results.append(error)
+        if return_status:
+            eps = _EPS.get(dtype_name(dtype)) or xp.finfo(error.dtype).eps
+            inaccurate = xp.astype(error > math.sqrt(eps), xp.int32)
+            results.append(xp.where(xp.isfinite(error), 2 * inaccurate, xp.ones_like(inaccurate)))
+        return None, results if len(results) > 1 else results[0]
+
+    return [*rows_of(axis, periodic, transpose, begin), edges, errors, end]
+
+
+# ---- Parts ------------------------------------------------------------------------------------------------------
+
+
+def _own(arrays: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
+    """Return the own rows, all arrays with the unknowns along their last axis."""
+    xp = namespace_of(arrays[3])
+    n = arrays[3].shape[axis]
+    shape = broadcast_shapes(*(tuple(x.shape) for x in arrays[:3]), (n, *(1,) * (-1 - axis)))
+    coefficients = [xp.broadcast_to(x, shape) for x in arrays[:3]]
+    rhs = xp.broadcast_to(arrays[3], broadcast_shapes(tuple(arrays[3].shape), shape))
+    return tuple(move_axis(xp, x, axis, -1) for x in (*coefficients, rhs))
+
+
+def _back(xp: Namespace, x: Array, axis: int) -> Array:
+    return move_axis(xp, x, -1, axis)
+
+
+def _edge(x: Array, at: int) -> Array:
+    """Return the first or the last element along the last axis, any number where there is none."""
+    if not x.shape[-1]:
+        xp = namespace_of(x)
+        return xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=device(x))
+    return x[..., :1] if at == 0 else x[..., -1:]
+
+
+def _neighbour(place: Place, edges: Array, by: int) -> Array:
+    """Return the edge of the nearest part that has elements, before or after this one, around the ends."""
+    if not isinstance(place.rank, int):
+        return edges[(place.rank + by) % place.count, ...]
+    at = (place.rank + by) % place.count
+    while not place.lengths[at] and at != place.rank:
+        at = (at + by) % place.count
+    return edges[at, ...]
+
+
+def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Return lower and upper with zeros in the first row and the last row of the whole system."""
+    row = xp.arange(lower.shape[-1], device=device(lower)) + place.first
+    zero = xp.zeros_like(lower)
+    return xp.where(row == 0, zero, lower), xp.where(row == sum(place.lengths) - 1, zero, upper)
+
+
+def _neutral(xp: Namespace, like: Array) -> tuple[Array, Array]:
+    """Return the segment of no rows: both its pairs are the same."""
+    zero = xp.zeros((*like.shape[:-1], 1), dtype=like.dtype, device=device(like))
+    one = xp.ones_like(zero)
+    return xp.stack([one, zero, -one, zero]), xp.stack([zero, one, zero, -one])
+
+
+def _up(xp: Namespace, rows: Rows | None, rhs: Array) -> tuple[list[Array], Any]:
+    if rows is None:
+        zero = xp.zeros((*rhs.shape[:-1], 1), dtype=rhs.dtype, device=device(rhs))
+        return [zero, zero], None
+    return rows.tree.up(rows.pairs(rhs))
+
+
+def _down(rows: Rows | None, ends: Any, known: Any, rhs: Array) -> Array:
+    return rhs if rows is None else rows.unknowns(rows.tree.down(ends, known))
+
+
+class _Seams:
+    """The equations of all parts, from which the pairs between them follow."""
+
+    def __init__(self, xp: Namespace, tops: Array) -> None:
+        self._xp = xp
+        along = move_axis(xp, tops[..., 0], 0, -1)  # of shape (8, ..., parts)
+        self._tree = Tree(xp, (along[:4, ...], along[4:, ...]))
+        self._close = closed(xp, self._tree.top)
+
+    def around(self, place: Place, pairs: Array) -> tuple[tuple[Array, Array], ...]:
+        """Return the first unknowns of the pairs before and after the own part, and the second ones."""
+        along = move_axis(self._xp, pairs[..., 0], 0, -1)  # of shape (2, ..., parts)
+        pair, known = self._tree.up([along[0, ...], along[1, ...]])
+        ends = self._close(pair)
+        all_pairs = self._tree.down(tuple((end, end) for end in ends), known)
+        return tuple((y[..., place.rank][..., None], y[..., place.rank + 1][..., None]) for y in all_pairs)
+
+
+def _with_ends(xp: Namespace, x: Array, ends: tuple[tuple[Array, Array], ...]) -> Array:
+    """Return the own unknowns between the one before and the one after them."""
+    return xp.concat([ends[0][0], x, ends[1][1]], axis=-1)
+
+
+def _extended(xp: Namespace, lower: Array, diag: Array, upper: Array) -> Any:
+    """Return what makes systems of the own rows, between two that say what the unknowns at the ends are."""
+    zero = xp.zeros((*diag.shape[:-1], 1), dtype=diag.dtype, device=device(diag))
+    arrays = tuple(
+        xp.concat([end, x, end], axis=-1) for x, end in ((lower, zero), (diag, xp.ones_like(zero)), (upper, zero))
+    )
+
+    def system(rhs: Array, own: Array) -> System:
+        padded = xp.concat([own[..., :1], rhs, own[..., -1:]], axis=-1)
+        return System(
+            arrays=(*arrays, padded),
+            rows=tuple(arrays[1].shape),
+            shape=tuple(padded.shape),
+            axis=-1,
+            periodic=False,
+            pivot="partial",
+        )
+
+    return system

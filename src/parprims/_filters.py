@@ -1,0 +1,339 @@
+"""Digital filters: recurrences of some order with constant coefficients, alone and in cascades."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _derivatives, _filters_array, _filters_cpu
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    broadcast_shapes,
+    cast,
+    check_kind,
+    device,
+    dtype_name,
+    lacks_arithmetic,
+    library,
+    move_axis,
+    normalize_axis,
+)
+from parprims._composed import Composed, in_program
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
+
+
+@primitive
+def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None, method: str = "auto") -> Any:
+    """Filter along an axis: a[0] y[n] = b[0] x[n] + ... + b[k] x[n-k] - a[1] y[n-1] - ... - a[k] y[n-k].
+
+    It is SciPy's ``lfilter``: the recurrence of order k with constant coefficients, in the transposed direct form II.
+
+    Parameters
+    ----------
+    b : array
+        The coefficients of the numerator, of one dimension and a floating dtype, real or complex.
+    a : array
+        The coefficients of the denominator, as b. The first must not be zero; all are divided by it.
+    x : array
+        The signal, of at least one dimension and a floating dtype. All dtypes promote together.
+    axis : int
+        The axis to filter along.
+    zi : array, optional
+        The state before the first sample, of a shape that broadcasts to that of x but for the length along the axis:
+        k, the longer of b and a less one. By default it is zero.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array or (array, array)
+        The filtered signal, of the shape of x and the promoted dtype; with zi also the state after the last sample, the
+        zi of what follows.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or dtypes are no floats or do not promote together.
+    ValueError
+        If b or a has not one dimension or no coefficient, zi another shape, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: about 32 + 2k multiplications for a sample, in products of matrices, and log2 n / 5 of these one
+    after another (array); 2k + 1 of them in n steps (kernel, native).
+    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32). What
+    errors come from the recurrence itself is in docs/filters.md.
+    Reproducibility: the same input gives the same bits, run after run, by every method.
+    Methods: kernel (CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if the program has imported
+    ``scipy.signal``), array.
+    Derivatives: by b, a, x and zi on PyTorch and JAX, by array, and on PyTorch by kernel.
+    Memory and more: docs/filters.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> x = np.array([1.0, 0.0, 0.0, 0.0])
+    >>> parprims.lfilter(np.array([1.0]), np.array([1.0, -0.5]), x)
+    array([1.   , 0.5  , 0.25 , 0.125])
+    """
+    named = {"b": b, "a": a, "x": x, **({} if zi is None else {"zi": zi})}
+    return _filtered("lfilter", named, axis, method)
+
+
+@primitive
+def sosfilt(sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None, method: str = "auto") -> Any:
+    """Filter along an axis by a cascade of sections of order two: SciPy's ``sosfilt``.
+
+    Parameters
+    ----------
+    sos : array
+        The sections, of shape (sections, 6) and a floating dtype, real or complex: b[0], b[1], b[2], a[0], a[1], a[2]
+        of each, as in `lfilter`. Every a[0] must not be zero; the coefficients of a section are divided by it.
+    x : array
+        The signal, of at least one dimension and a floating dtype. All dtypes promote together.
+    axis : int
+        The axis to filter along.
+    zi : array, optional
+        The states before the first sample, of a shape that broadcasts to (sections, *shape of x) but for the length
+        along the axis, 2. By default they are zero.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `lfilter`, whose errors and notes apply.
+
+    Returns
+    -------
+    array or (array, array)
+        The filtered signal, of the shape of x and the promoted dtype; with zi also the states after the last sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> sos = np.array([[1.0, 0.0, 0.0, 1.0, -0.5, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0]])
+    >>> parprims.sosfilt(sos, np.array([1.0, 0.0, 0.0, 0.0]))
+    array([1.   , 1.5  , 0.75 , 0.375])
+    """
+    named = {"sos": sos, "x": x, **({} if zi is None else {"zi": zi})}
+    return _filtered("sosfilt", named, axis, method)
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Filter(Composed):
+    """A checked call. ``arrays`` are those of the caller, in order.
+
+    ``sections`` are how many filters stand one after another, and None where there is one, b and a; ``order`` is k.
+    ``shape`` is that of the signal, filtered along ``axis``, counted from the front. ``states`` says whether states are
+    given, and returned. ``dtype`` is that of the results, ``working`` the one they are computed in: a filter with poles
+    near 1 loses as many digits as it remembers samples.
+    """
+
+    sections: int | None
+    order: int
+    shape: tuple[int, ...]
+    axis: int
+    states: bool
+    dtype: Any
+    working: Any
+
+    def parts(self, xp: Namespace) -> tuple[Array, Array, Array, Array]:
+        """Return b and a of all sections, (sections, k + 1), the lines of the signal, and the states of each.
+
+        All are of the dtype computed in; the coefficients are not divided yet.
+        """
+        *coefficients, x = self.arrays[: len(self.arrays) - self.states]
+        n, k, count = self.shape[self.axis], self.order, self.sections or 1
+        if self.sections is None:
+            b, a = (_padded(xp, cast(xp, one, self.working), k + 1) for one in coefficients)
+        else:
+            sos = cast(xp, coefficients[0], self.working)
+            b, a = sos[:, :3], sos[:, 3:]
+        rows = move_axis(xp, cast(xp, x, self.working), self.axis, -1)
+        lines = math.prod(rows.shape[:-1])
+        rows = xp.reshape(rows, (lines, n))
+        if not self.states:
+            return b, a, rows, xp.zeros((lines, count, k), dtype=self.working, device=device(rows))
+        zi = xp.broadcast_to(cast(xp, self.arrays[-1], self.working), self.state_shape)
+        zi = xp.expand_dims(zi, axis=0) if self.sections is None else zi
+        order = (*(at for at in range(1, zi.ndim) if at != self.axis + 1), 0, self.axis + 1)
+        return b, a, rows, xp.reshape(xp.permute_dims(zi, order), (lines, count, k))
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The shape of the states, as the caller has them."""
+        own = (*self.shape[: self.axis], self.order, *self.shape[self.axis + 1 :])
+        return own if self.sections is None else (self.sections, *own)
+
+    def finished(self, xp: Namespace, y: Array, z: Array) -> Any:
+        """Return the results, given lines and their states."""
+        others = (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
+        y = xp.reshape(y, (*others, self.shape[self.axis]))
+        y = xp.astype(move_axis(xp, y, -1, self.axis), self.dtype, copy=True)
+        if not self.states:
+            return y
+        z = xp.reshape(z, (*others, self.sections or 1, self.order))
+        at = len(others)
+        order = [*range(self.axis), at + 1, *range(self.axis, at)]
+        z = xp.permute_dims(z, (at, *order))
+        z = z if self.sections is not None else z[0, ...]
+        return y, xp.astype(z, self.dtype, copy=True)
+
+
+def _padded(xp: Namespace, x: Array, length: int) -> Array:
+    """Return coefficients with zeros behind them, as a row."""
+    missing = length - x.shape[0]
+    zeros = xp.zeros((missing,), dtype=x.dtype, device=device(x))
+    return xp.reshape(xp.concat([x, zeros]) if missing else x, (1, length))
+
+
+def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any:
+    given = tuple(named.values())
+    if in_graph(given, method):
+        found = in_program(name, named, {"axis": axis}, method)
+        return found if "zi" in named else found[0]
+    key = call_key(name, given, "zi" in named, axis, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(*given)
+    xp, arrays = admit(named)
+    _METHODS[name].check(method)
+    for what, one in zip(named, arrays, strict=True):
+        check_kind(what, one, ("float", "complex"))
+    dtype = _promoted(xp, tuple(named), arrays)
+    of = dict(zip(named, arrays, strict=True))
+    x, sections, order = of["x"], None, 2
+    if name == "sosfilt":
+        if of["sos"].ndim != 2 or of["sos"].shape[1] != 6:
+            raise ValueError(f"sos must have shape (sections, 6), got {tuple(of['sos'].shape)}")
+        sections = of["sos"].shape[0]
+        if sections == 0:
+            raise ValueError("sos must hold at least one section, got none")
+    else:
+        for what in ("b", "a"):
+            if of[what].ndim != 1 or of[what].shape[0] == 0:
+                raise ValueError(
+                    f"{what} must have one dimension and a coefficient at least, got shape {tuple(of[what].shape)}"
+                )
+        order = max(of["b"].shape[0], of["a"].shape[0]) - 1
+    at = normalize_axis(axis, x.ndim)
+    call = _Filter(
+        arrays=tuple(arrays),
+        key=key if all(one is other for one, other in zip(arrays, given, strict=True)) else None,
+        results=(),
+        single="zi" not in named,
+        sections=sections,
+        order=order,
+        shape=tuple(x.shape),
+        axis=at,
+        states="zi" in named,
+        dtype=dtype,
+        working=_filters_array.widest(xp, dtype),
+    )
+    results = ((call.shape, dtype), *(((call.state_shape, dtype),) if call.states else ()))
+    call = dataclasses.replace(call, results=results)
+    if call.states:
+        shape = tuple(of["zi"].shape)
+        try:
+            fits = broadcast_shapes(shape, call.state_shape) == call.state_shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"zi must broadcast to shape {call.state_shape}, got {shape}")
+    return _METHODS[name](method, xp, call)
+
+
+def _promoted(xp: Namespace, names: tuple[str, ...], arrays: list[Array]) -> Any:
+    dtype = arrays[0].dtype
+    for one in arrays[1:]:
+        if one.dtype != dtype:
+            try:
+                dtype = xp.result_type(dtype, one.dtype)
+            except (TypeError, ValueError, RuntimeError):
+                found = ", ".join(dtype_name(x.dtype) for x in arrays)
+                raise TypeError(f"{', '.join(names)} must have dtypes that promote together, got {found}") from None
+    return dtype
+
+
+# ---- Methods ----------------------------------------------------------------------------------------------------
+
+
+def _array(xp: Namespace, f: _Filter) -> Any:
+    """Return the result by products of matrices, one section after another."""
+    b, a, x, z = f.parts(xp)
+    states = []
+    for section in range(f.sections or 1):
+        first = a[section, 0]
+        x, end = _filters_array.filtered(xp, b[section, :] / first, a[section, :] / first, x, z[:, section, :])
+        states.append(end)
+    return f.finished(xp, x, xp.stack(states, axis=1) if f.states else z)
+
+
+def _array_refusal(xp: Namespace, f: _Filter) -> str | None:
+    return lacks_arithmetic(xp, [f.working])
+
+
+def _native(xp: Namespace, f: _Filter) -> Any:
+    """Return the result by SciPy, computed in NumPy's arrays."""
+    from scipy.signal import lfilter as by_scipy
+
+    b, a, x, z = (np.asarray(as_numpy(one)) for one in f.parts(xp))
+    states = np.empty_like(z)
+    for section in range(f.sections or 1):
+        if f.order == 0:
+            x = by_scipy(b[section], a[section], x)
+        else:
+            x, states[:, section] = by_scipy(b[section], a[section], x, zi=np.array(z[:, section]))
+    dtype = z.dtype
+    return f.finished(xp, *(returned(xp, np.ascontiguousarray(one, dtype)) for one in (x, states)))
+
+
+def _native_refusal(xp: Namespace, f: _Filter) -> str | None:
+    if not in_numpy(xp, f.arrays):
+        return f"{xp.__name__} has no filters{NOT_IN_NUMPY.get(library(xp), '')}"
+    if carries_derivative(xp, f.arrays):
+        return "a gradient is asked for, which SciPy does not carry"
+    if dtype_name(f.working) not in ("float32", "float64", "complex64", "complex128"):
+        return f"SciPy does not filter {dtype_name(f.working)}"
+    if "scipy.signal" not in sys.modules:
+        return "the program has not imported scipy.signal, which takes longer than most filters"
+    return None if 0 not in f.shape else "SciPy filters no empty signals"
+
+
+def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
+    """Return what filters by the kernel for CPUs, with the derivative of the array form."""
+    if 0 in f.shape:
+        nothing: Callable[..., Any] = directly(_array)(xp, f)
+        return nothing
+    run, bare = _filters_cpu.prepare(xp, f), f.on(*(None,) * len(f.arrays))
+
+    def computed(*arrays: Array) -> tuple[Array, ...]:
+        found = bare.finished(xp, *run(*bare.on(*arrays).parts(xp)))
+        return found if bare.states else (found,)
+
+    differentiable = _derivatives.by_operations(xp, f.arrays, computed, lambda: directly(_array)(xp, f))
+    return differentiable if f.states else lambda *arrays: differentiable(*arrays)[0]
+
+
+_METHODS = {
+    name: Methods(
+        name,
+        kernel=Method(_prepare_cpu, _filters_cpu.refusal, _filters_cpu.slower, quiet=True),
+        native=Method(directly(_native), _native_refusal),
+        array=Method(directly(_array), _array_refusal),
+    )
+    for name in ("lfilter", "sosfilt")
+}

@@ -1,0 +1,134 @@
+"""Filters by products of matrices: chunks of a signal at once, and between them a recurrence of states.
+
+With the coefficients divided by a[0], the state of k numbers and the output are
+
+    z' = M z + c x,   y = b[0] x + z[0],
+
+where row i of M has -a[i+1] in its first column and 1 behind the diagonal, and c[i] = b[i+1] - a[i+1] b[0]. So L
+outputs are a matrix times L samples and the state before them, and the state after them is another: M^L z + C x. The
+states between chunks are the same recurrence of a matrix M^L, in chunks of chunks, log_L n times.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from parprims._arrays import Array, Namespace, compute_dtype, device, dtype_kind, is_jax, mode
+from parprims._cumulative import cumulative_max
+from parprims._matmul import matmul
+
+_CHUNK = 32
+"""Samples of a chunk: a product costs so many multiplications for each of them."""
+
+
+def filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Array, Array]:
+    """Return the filtered lines of x (lines, n), and their states after, given those before (lines, k).
+
+    In a product with zeros a sample that is not finite would show in results before it. So it is left out, and all
+    results from it on are NaN.
+    """
+    if 0 in x.shape or b.shape[0] == 1:
+        return x * b[0], z + 0
+    known = xp.isfinite(x)
+    y, end = _filtered(xp, b, a, xp.where(known, x, xp.zeros_like(x)), z)
+    lost = cumulative_max(xp.astype(~known, xp.uint8), axis=1) > 0
+    y, end = (xp.where(where, xp.full_like(one, math.nan), one) for where, one in ((lost, y), (lost[:, -1:], end)))
+    return y, end
+
+
+def _filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Array, Array]:
+    """Return the same of finite samples."""
+    lines, n = x.shape
+    length = min(_CHUNK, n)
+    powers = _powers(xp, _companion(xp, a), length)
+    c = b[1:] - a[1:] * b[0]
+    reach = xp.sum(powers * c, axis=-1)  # M^t c, for every t
+    impulse = xp.concat([b[:1], reach[:-1, 0]])
+    outputs = _toeplitz(xp, impulse, length)
+    inputs = xp.flip(reach[:length, :], axis=0)  # M^(L-1-s) c, by s
+    starts = powers[:length, 0, :]
+
+    count = n // length
+    whole = xp.reshape(x[:, : count * length], (lines, count, length))
+    before, end = _states(xp, powers[length, ...], matmul(whole, inputs), z)
+    y = _times(xp, whole, outputs) + _times(xp, before, starts)
+    y = xp.reshape(y, (lines, count * length))
+    rest = n - count * length
+    if rest:
+        tail = x[:, count * length :]
+        last = _times(xp, tail, outputs[:rest, :rest]) + _times(xp, end, starts[:rest, :])
+        y = xp.concat([y, last], axis=1)
+        end = _times(xp, end, powers[rest, ...]) + matmul(tail, inputs[length - rest :, :])
+    return y, end
+
+
+def widest(xp: Namespace, dtype: Any) -> Any:
+    """Return the dtype that signals of a dtype are filtered in: the widest of its kind that the library has."""
+    if is_jax(xp) and not mode(xp):
+        return compute_dtype(xp, dtype)
+    return xp.complex128 if dtype_kind(dtype) == "complex" else xp.float64
+
+
+def _companion(xp: Namespace, a: Array) -> Array:
+    """Return M."""
+    k = a.shape[0] - 1
+    column = xp.reshape(-a[1:], (k, 1))
+    return xp.concat([column, xp.eye(k, dtype=a.dtype, device=device(a))[:, : k - 1]], axis=1)
+
+
+def _multiplied(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return products of small matrices, in their own precision on every device."""
+    return xp.sum(xp.expand_dims(x, axis=-1) * xp.expand_dims(y, axis=-3), axis=-2)
+
+
+def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
+    """Return the powers 0, 1, ..., length of a matrix, by doubling."""
+    k = matrix.shape[0]
+    powers, last = xp.reshape(xp.eye(k, dtype=matrix.dtype, device=device(matrix)), (1, k, k)), matrix
+    while powers.shape[0] <= length:
+        powers = xp.concat([powers, _multiplied(xp, powers, last)], axis=0)
+        last = _multiplied(xp, last, last)
+    return powers[: length + 1, ...]
+
+
+def _toeplitz(xp: Namespace, column: Array, length: int) -> Array:
+    """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such."""
+    at = xp.arange(length, device=device(column))
+    behind = xp.reshape(at, (length, 1)) - at
+    inside = behind >= 0
+    found = xp.take(column, xp.reshape(xp.where(inside, behind, xp.zeros_like(behind)), (-1,)), axis=0)
+    found = xp.reshape(found, (length, length, *column.shape[1:]))
+    inside = xp.reshape(inside, (length, length, *(1,) * (column.ndim - 1)))
+    return xp.where(inside, found, xp.zeros_like(found))
+
+
+def _states(xp: Namespace, matrix: Array, u: Array, z: Array) -> tuple[Array, Array]:
+    """Return the states before each of z' = M z + u, and the last, given M and the first."""
+    lines, m, k = u.shape
+    length = min(_CHUNK, m)
+    powers = _powers(xp, matrix, length)
+    # The state after t + 1 steps of a group, without one before: the sum of M^(t-s) u[s] over s <= t.
+    blocks = _toeplitz(xp, powers[:length, ...], length)
+    blocks = xp.reshape(xp.permute_dims(blocks, (1, 3, 0, 2)), (length * k, length * k))
+    later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
+    count = m // length
+    whole = xp.reshape(u[:, : count * length, :], (lines, count, length * k))
+    sums = xp.reshape(matmul(whole, blocks), (lines, count, length, k))
+    if count == 1:
+        first, end = xp.expand_dims(z, axis=1), _times(xp, z, powers[length, ...]) + sums[:, 0, length - 1, :]
+    else:
+        first, end = _states(xp, powers[length, ...], sums[:, :, length - 1, :], z)
+    inner = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
+    found = inner + xp.reshape(matmul(first, later), (lines, count, length, k))
+    found = xp.reshape(found, (lines, count * length, k))
+    rest = m - count * length
+    if rest:
+        tail, last = _states(xp, matrix, u[:, count * length :, :], end)
+        return xp.concat([found, tail], axis=1), last
+    return found, end
+
+
+def _times(xp: Namespace, rows: Array, matrix: Array) -> Array:
+    """Return a matrix times each of the rows."""
+    return matmul(rows, xp.permute_dims(matrix, (1, 0)))

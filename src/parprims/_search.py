@@ -1,0 +1,451 @@
+"""Searches in sorted arrays, and merges of two: by halving, for all places at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    as_result,
+    cast,
+    check_choice,
+    check_flag,
+    check_kind,
+    device,
+    dtype_kind,
+    dtype_name,
+    library,
+    move_axis,
+    normalize_axis,
+)
+from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program, no_kernel
+from parprims._derivatives import asked_for, constant
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._sort import sort, sort_by_key
+from parprims._sorting import ascending_integers, index_dtype, moved
+
+_REAL = ("int", "uint", "float")
+
+
+@primitive
+def searchsorted(
+    x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None, method: str = "auto"
+) -> Array:
+    """Find where elements would stand in a sorted array: the array API standard's ``searchsorted``.
+
+    Parameters
+    ----------
+    x1 : array
+        The sorted elements, of one dimension and of integer or real floating dtype, in the order of `sort`: NaN last.
+    x2 : array
+        The elements to search for, of any shape and of a dtype that promotes with that of x1.
+    side : {"left", "right"}
+        Whether a place is before all equal elements, or behind them: x1[i - 1] < x2 <= x1[i], or
+        x1[i - 1] <= x2 < x1[i].
+    sorter : array, optional
+        The indices that sort x1, if that is not sorted, as `argsort` returns them.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array
+        The places, of the shape of x2 and the library's default dtype for indices.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or dtypes have no order or do not promote together.
+    ValueError
+        If x1 has not one dimension, sorter not its shape, or an argument has an unknown value.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: log2 n comparisons for every element of x2, one after another (array, native).
+    Error: none. If x1 is not sorted the places are any from 0 to n.
+    Reproducibility: the same input gives the same result by every method.
+    Methods: native (NumPy, CuPy, PyTorch and JAX), array. There is no kernel yet.
+    Derivatives: none.
+    Memory and more: docs/search.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]))
+    array([1, 0, 4])
+    >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
+    array([3, 0, 4])
+    """
+    if in_graph((x1, x2), method):
+        return in_program("searchsorted", {"x1": x1, "x2": x2, "sorter": sorter}, {"side": side}, method)[0]
+    arrays = (x1, x2) if sorter is None else (x1, x2, sorter)
+    key = call_key("searchsorted", arrays, side, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(*arrays)
+    named = {"x1": x1, "x2": x2, **({} if sorter is None else {"sorter": sorter})}
+    xp, admitted = admit(named)
+    check_choice("side", side, ("left", "right"))
+    _METHODS["searchsorted"].check(method)
+    dtype = _promoted(xp, "x1", admitted[0], "x2", admitted[1])
+    if admitted[0].ndim != 1:
+        raise ValueError(f"x1 must have one dimension, got shape {tuple(admitted[0].shape)}")
+    if sorter is not None:
+        check_kind("sorter", admitted[2], ("int", "uint"))
+        if admitted[2].shape != admitted[0].shape:
+            raise ValueError(
+                f"sorter must have the shape of x1, {tuple(admitted[0].shape)}, got {tuple(admitted[2].shape)}"
+            )
+    same = all(one is other for one, other in zip(admitted, arrays, strict=True))
+    call = _Search(
+        arrays=tuple(admitted),
+        key=key if same else None,
+        results=((tuple(admitted[1].shape), index_dtype(xp)),),
+        single=True,
+        dtype=dtype,
+        right=str(side) == "right",
+    )
+    return _METHODS["searchsorted"](method, xp, call)
+
+
+@primitive
+def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, method: str = "auto") -> Array:
+    """Merge two sorted arrays into one.
+
+    Parameters
+    ----------
+    x1, x2 : array
+        The elements, each sorted along the axis, of equal shapes but for its length, and of integer or real floating
+        dtypes that promote together.
+    axis : int
+        The axis to merge along.
+    descending : bool
+        Whether the largest elements come first, in the result as in x1 and x2.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array
+        All elements in order, those of x1 before equal ones of x2.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or dtypes have no order or do not promote together.
+    ValueError
+        If shapes differ in more than the length of the axis, or an argument has an unknown value.
+    IndexError
+        If axis is out of range.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: for every element of the result log2 n comparisons, one after another (array); kernel and native
+    sort all elements, which is the same.
+    Error: none. If x1 or x2 is not sorted the result by array holds any of their elements, by the others all in order.
+    Reproducibility: the same input gives the same bits by every method.
+    Methods: kernel and native (as `sort` has them), array.
+    Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
+    Memory and more: docs/search.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> parprims.merge(np.array([1, 4, 6]), np.array([2, 4, 9]))
+    array([1, 2, 4, 4, 6, 9])
+    """
+    if in_graph((x1, x2), method):
+        return in_program("merge", {"x1": x1, "x2": x2}, {"axis": axis, "descending": descending}, method)[0]
+    return _merged("merge", {"x1": x1, "x2": x2}, axis, descending, method)[0]
+
+
+@primitive
+def merge_by_key(
+    keys1: Array,
+    values1: Array,
+    keys2: Array,
+    values2: Array,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    method: str = "auto",
+) -> tuple[Array, Array]:
+    """Merge two arrays of sorted keys, and move values as their keys move.
+
+    Parameters
+    ----------
+    keys1 : array
+        Sorted keys, as x1 of `merge`, whose errors and notes apply.
+    values1 : array
+        What belongs to keys1, of its shape and any dtype.
+    keys2 : array
+        Sorted keys, as x2 of `merge`.
+    values2 : array
+        What belongs to keys2, of its shape and the dtype of values1.
+    axis : int
+        The axis to merge along.
+    descending : bool
+        Whether the largest keys come first, in the result as in keys1 and keys2.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    keys : array
+        All keys in order, those of keys1 before equal ones of keys2.
+    values : array
+        The values in the order of their keys.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> first, second = np.array([1, 4]), np.array([2, 4])
+    >>> parprims.merge_by_key(first, np.array([10, 11]), second, np.array([20, 21]))
+    (array([1, 2, 4, 4]), array([10, 20, 11, 21]))
+    """
+    named = {"keys1": keys1, "values1": values1, "keys2": keys2, "values2": values2}
+    if in_graph(tuple(named.values()), method):
+        keys, values = in_program("merge_by_key", named, {"axis": axis, "descending": descending}, method)
+    else:
+        keys, values = _merged("merge_by_key", named, axis, descending, method)
+    return keys, values
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Search(Composed):
+    """A checked search. ``arrays`` are x1, x2 and perhaps the sorter; ``dtype`` is what elements are compared in."""
+
+    dtype: Any
+    right: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Merge(Composed):
+    """A checked merge. ``arrays`` are x1 and x2, or keys and values of each; ``dtypes`` those of the results."""
+
+    axis: int
+    descending: bool
+    dtypes: tuple[Any, ...]
+
+
+def _promoted(xp: Namespace, name: str, one: Array, other_name: str, other: Array) -> Any:
+    """Return the dtype that two arrays are compared in."""
+    check_kind(name, one, _REAL)
+    check_kind(other_name, other, _REAL)
+    if one.dtype == other.dtype:
+        return one.dtype
+    kinds = {dtype_kind(one.dtype), dtype_kind(other.dtype)}
+    try:
+        dtype = xp.result_type(one, other)
+    except (TypeError, ValueError, RuntimeError):
+        dtype = None
+    if dtype is None or ("float" in kinds) != (kinds == {"float"}) or dtype_kind(dtype) not in kinds:
+        names = f"{dtype_name(one.dtype)} and {dtype_name(other.dtype)}"
+        raise TypeError(f"{name} and {other_name} must have dtypes that promote together, got {names}")
+    return dtype
+
+
+def _merged(name: str, named: dict[str, Array], axis: Any, descending: Any, method: str) -> tuple[Array, ...]:
+    given = tuple(named.values())
+    key = call_key(name, given, axis, descending, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        found: tuple[Array, ...] = run(*given)
+        return found
+    xp, arrays = admit(named)
+    descending = check_flag("descending", descending)
+    _METHODS[name].check(method)
+    names, each = list(named), len(arrays) // 2
+    first, second = arrays[0], arrays[each]
+    dtypes = [_promoted(xp, names[0], first, names[each], second)]
+    at = normalize_axis(axis, first.ndim)
+    if _but(first, at) != _but(second, at):
+        shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+        raise ValueError(f"{names[0]} and {names[each]} must have equal shapes but along axis {at}, got {shapes}")
+    if each == 2:
+        for which in (1, 3):
+            if arrays[which].shape != arrays[which - 1].shape:
+                shapes = f"{tuple(arrays[which - 1].shape)}, got {tuple(arrays[which].shape)}"
+                raise ValueError(f"{names[which]} must have the shape of {names[which - 1]}, {shapes}")
+        if arrays[1].dtype != arrays[3].dtype:
+            both = f"{dtype_name(arrays[1].dtype)} and {dtype_name(arrays[3].dtype)}"
+            raise TypeError(f"values1 and values2 must have one dtype, got {both}")
+        dtypes.append(arrays[1].dtype)
+    length = first.shape[at] + second.shape[at]
+    shape = (*first.shape[:at], length, *first.shape[at + 1 :])
+    call = _Merge(
+        arrays=tuple(arrays),
+        key=key if all(one is other for one, other in zip(arrays, given, strict=True)) else None,
+        results=tuple([(shape, dtype) for dtype in dtypes]),
+        axis=at,
+        descending=descending,
+        dtypes=tuple(dtypes),
+    )
+    merged: tuple[Array, ...] = _METHODS[name](method, xp, call)
+    return merged
+
+
+def _but(x: Array, axis: int) -> tuple[int, ...]:
+    return tuple([n for at, n in enumerate(x.shape) if at != axis]) if axis < x.ndim else (-1,)
+
+
+# ---- Searches ---------------------------------------------------------------------------------------------------
+
+
+def _keys(xp: Namespace, c: _Search) -> tuple[Array, Array]:
+    """Return x1 in order and x2, as integers in the order of `sort`."""
+    x1, x2, *sorter = (constant(x) if asked_for(x) else x for x in c.arrays)
+    if sorter:
+        x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
+    one, other = (ascending_integers(xp, cast(xp, x, c.dtype)) for x in (x1, x2))
+    return one, other
+
+
+def above(xp: Namespace, ascending: Array, wanted: Array, strictly: bool = False) -> Array:
+    """Return how many of the ascending numbers are at most each of those wanted, or ``strictly`` below it."""
+    found = xp.zeros(wanted.shape, dtype=index_dtype(xp), device=device(wanted))
+    n = ascending.shape[0]
+    step = 1 << n.bit_length() >> 1
+    while step and n:
+        at = found + (step - 1)
+        inside = at < n
+        flat = xp.reshape(xp.where(inside, at, xp.zeros_like(at)), (-1,)) if wanted.ndim != 1 else None
+        flat = xp.where(inside, at, xp.zeros_like(at)) if flat is None else flat
+        value = xp.reshape(xp.take(ascending, flat, axis=0), wanted.shape)
+        here = value < wanted if strictly else value <= wanted
+        found = xp.where(inside & here, found + step, found)
+        step //= 2
+    return found
+
+
+def _by_halving(xp: Namespace, c: _Search) -> Array:
+    x1, x2 = _keys(xp, c)
+    return above(xp, x1, x2, strictly=not c.right)
+
+
+def _by_library(xp: Namespace, c: _Search) -> Array:
+    """Return the result of the library's own function, on integers where it has another order of floats."""
+    if library(xp) == "numpy" and dtype_name(c.dtype) != "bfloat16":
+        x1, x2, *sorter = c.arrays
+        found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
+        return xp.asarray(found, dtype=index_dtype(xp))
+    x1, x2 = _keys(xp, c)
+    if library(xp) == "torch":
+        import torch
+
+        return torch.searchsorted(x1.contiguous(), x2.contiguous(), right=c.right)
+    return cast(xp, as_result(xp.searchsorted(x1, x2, side="right" if c.right else "left")), index_dtype(xp))
+
+
+def _no_search(xp: Namespace, c: _Search) -> str | None:
+    del c
+    return f"{xp.__name__} has no search of its own" if library(xp) == "other" else None
+
+
+# ---- Merges -----------------------------------------------------------------------------------------------------
+
+
+def _joined(xp: Namespace, c: _Merge) -> tuple[Array, ...]:
+    """Return keys, and values if there are, one after the other."""
+    each = len(c.arrays) // 2
+    return tuple(
+        [
+            xp.concat([cast(xp, one, dtype), cast(xp, other, dtype)], axis=c.axis)
+            for one, other, dtype in zip(c.arrays[:each], c.arrays[each:], c.dtypes, strict=True)
+        ]
+    )
+
+
+def _sort_parts(xp: Namespace, c: _Merge) -> list[Part]:
+    whole = _joined(xp, c)
+    options: dict[str, Any] = {"axis": c.axis, "descending": c.descending}
+    return [(sort, whole, options) if len(whole) == 1 else (sort_by_key, whole, options)]
+
+
+def _by_sorting(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:
+    whole = _joined(xp, c)
+    options: dict[str, Any] = {"axis": c.axis, "descending": c.descending, "method": method}
+    return (sort(*whole, **options),) if len(whole) == 1 else sort_by_key(*whole, **options)
+
+
+def _by_places(xp: Namespace, c: _Merge) -> tuple[Array, ...]:
+    """Return the merge by a search, for every place of the result, of how many elements before it are of x1.
+
+    Of the first t elements i are of x1 and t - i of x2 where x1[i - 1] comes before x2[t - i], but x1[i] does not come
+    before x2[t - i - 1].
+    """
+    each = len(c.arrays) // 2
+    rows = [move_axis(xp, x, c.axis, -1) for x in c.arrays]
+    one, other = (
+        ascending_integers(xp, cast(xp, constant(x) if asked_for(x) else x, c.dtypes[0]), c.descending)
+        for x in (rows[0], rows[each])
+    )
+    n, m = one.shape[-1], other.shape[-1]
+    last = one.ndim - 1
+    shape = (*one.shape[:-1], n + m)
+    place = xp.broadcast_to(xp.arange(n + m, dtype=index_dtype(xp), device=device(one)), shape)
+    if n == 0 or m == 0 or 0 in shape:
+        return tuple([move_axis(xp, x, -1, c.axis) for x in _parts_joined(xp, rows, c.dtypes)])
+    zero = xp.zeros_like(place)
+    low = xp.where(place > m, place - m, zero)
+    high = xp.where(place < n, place, zero + n)
+    for _ in range(min(n, m).bit_length()):
+        middle = (low + high) // 2
+        unsure = low < high
+        mine = gathered(xp, one, xp.where(unsure, middle, zero), last)
+        theirs = gathered(xp, other, xp.where(unsure, place - middle - 1, zero), last)
+        goes = unsure & (mine <= theirs)
+        low, high = xp.where(goes, middle + 1, low), xp.where(unsure & ~goes, middle, high)
+    i, j = low, place - low
+    mine = gathered(xp, one, xp.where(i < n, i, zero), last)
+    theirs = gathered(xp, other, xp.where(j < m, j, zero), last)
+    taken = (i < n) & ((j >= m) | (mine <= theirs))
+    i, j = xp.where(taken, i, zero), xp.where(taken, zero, j)
+
+    def picked(x: Array, y: Array, dtype: Any) -> Array:
+        x = moved(xp, cast(xp, x, dtype), lambda one: gathered(xp, one, i, last))
+        y = moved(xp, cast(xp, y, dtype), lambda one: gathered(xp, one, j, last))
+        return move_axis(xp, xp.where(taken, x, y), -1, c.axis)
+
+    pairs = zip(rows[:each], rows[each:], c.dtypes, strict=True)
+    return tuple([picked(x, y, dtype) for x, y, dtype in pairs])
+
+
+def _parts_joined(xp: Namespace, rows: list[Array], dtypes: tuple[Any, ...]) -> tuple[Array, ...]:
+    each = len(rows) // 2
+    pairs = zip(rows[:each], rows[each:], dtypes, strict=True)
+    return tuple([xp.concat([cast(xp, x, dtype), cast(xp, y, dtype)], axis=-1) for x, y, dtype in pairs])
+
+
+_METHODS = {
+    "searchsorted": Methods(
+        "searchsorted",
+        kernel=Method(directly(_by_halving), no_kernel),
+        native=Method(directly(_by_library), _no_search),
+        array=Method(directly(_by_halving)),
+    ),
+    **{
+        name: composed(
+            name,
+            _by_sorting,
+            _sort_parts,
+            native=by_parts("native", _by_sorting, _sort_parts),
+            array=Method(directly(_by_places)),
+        )
+        for name in ("merge", "merge_by_key")
+    },
+}

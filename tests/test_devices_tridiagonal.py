@@ -1,0 +1,129 @@
+"""Tridiagonal systems whose unknowns are split over devices, against dense solutions."""
+
+import numpy as np
+import pytest
+
+import parprims
+from tests import devices, test_jax
+from tests.test_devices_scans import mesh_of, put
+
+jax = test_jax.jax
+
+N = 24
+
+
+@pytest.mark.usefixtures("jax")
+def test_on_eight_devices(backend, subtests):
+    if backend.cuda:
+        pytest.skip("is of a CPU")
+    devices.hold("tests.test_devices_tridiagonal", subtests)
+
+
+# ---- In the process with eight devices --------------------------------------------------------------------------
+
+RNG = np.random.default_rng(25)
+ONES, ZEROS = np.ones(N), np.zeros(N)
+SYSTEMS = {
+    "random": tuple(RNG.standard_normal((4, N))),
+    # Each part of three rows is singular by itself: 0 1 / 1 0 1 / 1 0.
+    "singular parts": (ONES, ZEROS, ONES, RNG.standard_normal(N)),
+    # Unknowns that change places in pairs, of which parts cut some.
+    "permuted": (np.arange(N) % 2 * ONES, ZEROS, 1 - np.arange(N) % 2 * ONES, np.arange(1.0, N + 1)),
+    "graded": (10.0 ** -np.arange(N), 10.0 ** -np.arange(N), 3 * 10.0 ** -np.arange(N), 10.0 ** -np.arange(N)),
+}  # fmt: skip
+
+
+def dense(lower, diag, upper, periodic):
+    n = diag.size
+    matrix = np.diag(diag) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1)
+    if periodic:
+        matrix[0, -1] += lower[0]
+        matrix[-1, 0] += upper[n - 1]
+    return matrix
+
+
+def split_up(arrays, mesh, *spec):
+    return tuple(put(x, mesh, *spec) for x in arrays)
+
+
+def check_systems_on_any_number_of_devices():
+    # The bound is the one of the docstring: ten eps, and no more than ten times the error of one device.
+    for count, kinds in ((1, (False,)), (2, (True,)), (3, (False,)), (8, (False, True))):
+        mesh = mesh_of(count, "Auto" if count == 2 else "Explicit")
+        for name, arrays in SYSTEMS.items():
+            for periodic in kinds:
+                transpose = periodic
+                if name in ("permuted", "singular parts") and periodic:
+                    continue
+                with parprims.explain() as calls:
+                    x, error, status = parprims.solve_tridiagonal(
+                        *split_up(arrays, mesh, "i"), periodic=periodic, transpose=transpose,
+                        return_residual=True, return_status=True,
+                    )  # fmt: skip
+                assert [one.devices for one in calls] == [count]
+                matrix = dense(*arrays[:3], periodic)
+                matrix = matrix.T if transpose else matrix
+                size = np.abs(matrix) @ np.abs(np.asarray(x)) + np.abs(arrays[3])
+                found = np.max(np.abs(arrays[3] - matrix @ np.asarray(x)) / np.where(size == 0, 1, size))
+                assert found <= 20 * np.finfo(float).eps, (count, name, periodic)
+                np.testing.assert_allclose(float(error), found, atol=2 * np.finfo(float).eps)
+                assert int(status) == 0
+    zero, rhs = put(ZEROS, mesh, "i"), put(ONES, mesh, "i")
+    x, error, status = parprims.solve_tridiagonal(zero, zero, zero, rhs, return_residual=True, return_status=True)
+    assert np.isnan(np.asarray(x)).all()
+    assert (float(error), int(status)) == (np.inf, 1)
+
+
+def check_what_is_not_finite_in_16_bits():
+    mesh = mesh_of(8)
+    big = put(np.full(N, 6e4, np.float16), mesh, "i")
+    half = put(np.full(N, 0.5, np.float16), mesh, "i")
+    x = parprims.solve_tridiagonal(put(np.zeros(N, np.float16), mesh, "i"), half, 0.0, big)
+    assert x.dtype == np.float16
+    assert np.isnan(np.asarray(x)).all()  # 120000 is not finite in it, in any part
+
+
+def check_batches_columns_and_programs():
+    import jax
+
+    mesh = mesh_of(8, names=("i", "j"), shape=(4, 2))
+    rhs = RNG.standard_normal((N, 2))
+    lower, diag, upper, _ = SYSTEMS["random"]
+    expected = np.linalg.solve(dense(lower, diag, upper, False), rhs)
+    found = parprims.solve_tridiagonal(*split_up((lower, diag, upper), mesh, "i"), put(rhs, mesh, "i", "j"))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert found.sharding.is_equivalent_to(put(rhs, mesh, "i", "j").sharding, 2)
+    with parprims.explain() as calls:
+        found = parprims.solve_tridiagonal(-1.0, 3.0, -1.0, put(rhs.T, mesh, "j"))
+    np.testing.assert_allclose(found, np.linalg.solve(dense(-ONES, 3 * ONES, -ONES, False), rhs).T, rtol=1e-10)
+    assert not calls[0].steps
+    spec = jax.sharding.PartitionSpec
+
+    def loss(*arrays):
+        return (parprims.solve_tridiagonal(*arrays) ** 2).sum()
+
+    arrays = (ONES, 4 + diag, -ONES, rhs[:, 0])
+    expected = jax.grad(loss, (0, 1, 2, 3))(*map(jax.numpy.asarray, arrays))
+    gradient = jax.jit(jax.grad(loss, (0, 1, 2, 3)))
+    for one, other in zip(gradient(*split_up(arrays, mesh, "i")), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+    mapped = jax.shard_map(
+        lambda *xs: parprims.solve_tridiagonal(*xs, axis_name="i"), mesh=mesh, in_specs=spec("i"), out_specs=spec("i")
+    )
+    x = np.linalg.solve(dense(*arrays[:3], False), arrays[3])
+    np.testing.assert_allclose(jax.jit(mapped)(*split_up(arrays, mesh, "i")), x, rtol=1e-12)
+    auto = mesh_of(8, "Auto", ("i", "j"), (4, 2))
+    long = split_up([np.tile(x, 20) for x in arrays], auto, "i")
+    compiled = jax.jit(parprims.solve_tridiagonal).lower(*long).compile()
+    x = np.linalg.solve(dense(*(np.tile(x, 20) for x in arrays[:3]), False), np.tile(arrays[3], 20))
+    np.testing.assert_allclose(compiled(*long), x, rtol=1e-12)
+    assert f"f64[{20 * N}]" not in compiled.as_text()
+    with pytest.raises(parprims.MethodRefused, match="by array"):
+        parprims.solve_tridiagonal(*long, method="native")
+
+
+if __name__ == "__main__":
+    import jax as own
+
+    own.config.update("jax_enable_x64", True)
+    devices.run_all(globals())
