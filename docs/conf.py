@@ -69,6 +69,7 @@ doctest_test_doctest_blocks = "default"
 ABOUT = {
     "_associativity": "operators",
     "xla": "transformations",
+    "_compare": "methods",
     "_dispatch": "methods",
     "_launches": "gpus",
     "_operators": "operators",

@@ -207,8 +207,10 @@ def ratio_plot(numbers: Mapping[str, Any]) -> Any:
             words = f"{half:.2f}x" + (f", up to {values[-1]:.0f}x" if values[-1] > WIDEST else "")
             axes.annotate(words, (1.005, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
         axes.set_xscale("log")
-        axes.set_xticks([0.25, 0.5, 1, 2, 4, 8, 16], ["1/4", "1/2", "equal", "2x", "4x", "8x", "16x"])
-        axes.set_xlim(0.25 if min(min(values) for values in found.values()) < 0.5 else 0.5, WIDEST)
+        ticks = {1 / 16: "1/16", 0.25: "1/4", 0.5: "1/2", 1: "equal", 2: "2x", 4: "4x", 16: "16x"}
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        lowest = min(min(values) for values in found.values())
+        axes.set_xlim(next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16), WIDEST)
         axes.minorticks_off()
         axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
         axes.axvline(1, color="#222222", linewidth=0.8)
