@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benches import tables
 from benches.records import RESULTS, ROOT
-from docs import diagrams, plots, support
+from docs import diagrams, plots, source_rows, support
 
 ROWS = (
     ("sum", "sum, 2^30", "float32"),
@@ -57,6 +57,7 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "README.md", "figures", about + tables.few_rows(file["records"], ROWS)
     yield ROOT / "README.md", "support", support.short_table()
     yield ROOT / "docs" / "support.md", "support", support.long_table()
+    yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
     yield ROOT / "docs" / "results.md", "results", tables.results_table(results)
 
 
