@@ -23,7 +23,7 @@ from parprims._arrays import (
     dtype_name,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, nodes, primitive, recalled
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import as_scalar, is_scalar
@@ -40,6 +40,8 @@ def linear_recurrence(
     axis: int = -1,
     initial: Any = None,
     reverse: bool = False,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
 ) -> Array:
     """Solve the first-order linear recurrence x[n] = a[n] x[n-1] + b[n] along an axis.
@@ -58,6 +60,13 @@ def linear_recurrence(
     reverse : bool
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
         the last.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= n < offsets[j + 1], and perhaps empty; each is a recurrence of its own, with
+        ``initial`` before it.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -100,6 +109,12 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if offsets is not None:
+        options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check, "method": method}
+        solution: Array = extensions["linear_recurrence by offsets"](a, b, offsets=offsets, **options)
+        return solution
+    if check is not False:
+        check_flag("check", check)
     if in_graph((a, b), method):
         return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
     key = call_key("linear_recurrence", (a, b), axis, reverse, method, gradient=True) if initial is None else None
@@ -107,10 +122,10 @@ def linear_recurrence(
     if run is not None:
         return run(a, b)
     given = a, b
-    xp, (a, b) = _coefficients(a, b)
+    xp, (a, b) = coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
-    dtype = _promoted(xp, a, b)
+    dtype = promoted(xp, a, b)
     try:
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -131,7 +146,7 @@ def linear_recurrence(
     return _derivatives.recurrence(_METHODS, method, xp, r)
 
 
-def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
+def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
     """Return the namespace and both coefficients as arrays; one may be a number, of the other's dtype."""
     for name, number, other, array in (("a", a, "b", b), ("b", b, "a", a)):
         if is_scalar(number) and not is_scalar(array):
@@ -145,7 +160,7 @@ def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
     return admit({"a": a, "b": b})
 
 
-def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
+def promoted(xp: Namespace, a: Array, b: Array) -> Any:
     """Return the dtype of a and b together; TypeError if there is none that holds both."""
     for name, one in (("a", a), ("b", b)):
         check_kind(name, one, ("int", "uint", "float", "complex"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from parprims import _derivatives, _scan_array, _scan_cpu, _scan_kernel
 from parprims._arrays import Array, Namespace, admit, as_dtypes, check_flag, dtype_name, filled, normalize_axis
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, nodes, primitive, recalled
 from parprims._elements import is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -31,6 +31,8 @@ def scan(
     reverse: bool = False,
     initial: Any = None,
     dtype: Any = None,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
 ) -> Any:
     """Combine every element with all before it along an axis: y[i] = x[0] op x[1] op ... op x[i].
@@ -58,6 +60,13 @@ def scan(
         What elements are cast to before they are combined, one for each component, or the standard's name of it. By
         default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
         the dtype.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is scanned by itself, with ``initial``
+        before it.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -104,10 +113,15 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    options: dict[str, Any] = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "method": method}
+    if offsets is not None:
+        options |= {"offsets": offsets, "check": check}
+    elif check is not False:
+        check_flag("check", check)
     if isinstance(x, (tuple, dict)) and is_structured(x):
-        return by_leaves(
-            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method
-        )
+        return by_leaves(scan, x, op, initial=initial, dtype=dtype, **options)
+    if offsets is not None:
+        return extensions["scan by offsets"](x, op, dtype=dtype, initial=initial, **options)
     return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method)
 
 

@@ -18,14 +18,25 @@ from parprims._arrays import (
     move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, nodes, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, nodes, primitive, recalled
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 
 
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True, method: str = "auto") -> Array:
+@primitive
+def sort(
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    offsets: Array | None = None,
+    check: bool = False,
+    method: str = "auto",
+) -> Array:
     """Sort the elements along an axis: the array API standard's ``sort``.
 
     Every method and every library keeps one order: numbers by value, -0 equal to +0, NaN last whatever its sign,
@@ -41,6 +52,12 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
         Whether the largest elements come first.
     stable : bool
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is sorted by itself.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -82,6 +99,8 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
     """
+    if offsets is not None or check is not False:
+        return _by_offsets("sort", x, (), offsets, axis, descending, stable, check, method)[0]
     if not in_graph(x, method):  # nothing else comes before a call that is remembered
         run = recalled(call_key("sort", x, axis, descending, stable, method))
         if run is not None:
@@ -90,8 +109,17 @@ def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool 
     return run_sort("sort", x, (), axis, descending, stable, method)[0]
 
 
+@primitive
 def argsort(
-    x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True, method: str = "auto"
+    x: Array,
+    /,
+    *,
+    axis: int = -1,
+    descending: bool = False,
+    stable: bool = True,
+    offsets: Array | None = None,
+    check: bool = False,
+    method: str = "auto",
 ) -> Array:
     """Find the indices that sort along an axis: the array API standard's ``argsort``.
 
@@ -105,6 +133,12 @@ def argsort(
         Whether the indices of the largest elements come first.
     stable : bool
         Whether the indices of equal elements ascend, in both directions.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segments are those of `sort`. Indices are counted along the whole axis.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
 
@@ -120,9 +154,12 @@ def argsort(
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
     """
+    if offsets is not None or check is not False:
+        return _by_offsets("argsort", x, None, offsets, axis, descending, stable, check, method)[0]
     return run_sort("argsort", x, None, axis, descending, stable, method)[0]
 
 
+@primitive
 def sort_by_key(
     keys: Array,
     /,
@@ -130,6 +167,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
 ) -> tuple[Array, ...]:
     """Sort keys along an axis, and move values as their keys move.
@@ -146,6 +185,12 @@ def sort_by_key(
         Whether the largest keys come first.
     stable : bool
         Whether equal keys stay in the order they have in the input, in both directions.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segments are those of `sort`.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
 
@@ -162,7 +207,28 @@ def sort_by_key(
     >>> names
     array([10, 20, 30])
     """
+    if offsets is not None or check is not False:
+        return _by_offsets("sort_by_key", keys, values, offsets, axis, descending, stable, check, method)
     return run_sort("sort_by_key", keys, values, axis, descending, stable, method)
+
+
+def _by_offsets(
+    primitive: str,
+    keys: Array,
+    values: tuple[Array, ...] | None,
+    offsets: Array | None,
+    axis: Any,
+    descending: Any,
+    stable: Any,
+    check: Any,
+    method: str,
+) -> tuple[Array, ...]:
+    if offsets is None:
+        check_flag("check", check)
+        return run_sort(primitive, keys, values, axis, descending, stable, method)
+    options = {"axis": axis, "descending": descending, "stable": stable, "check": check, "method": method}
+    found: tuple[Array, ...] = extensions["sort by offsets"](primitive, keys, values, offsets=offsets, **options)
+    return found
 
 
 def run_sort(
