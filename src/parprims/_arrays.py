@@ -198,6 +198,12 @@ def is_sharded(x: Array) -> bool:
     return len(x.devices()) > 1 and not x.is_fully_replicated
 
 
+def check_apart(axis_name: Any) -> None:
+    """Raise ValueError where segments are given by offsets, and axis_name too."""
+    if axis_name is not None:
+        raise ValueError("axis_name must not be given beside offsets: segments may end on another device")
+
+
 def is_split(x: Any) -> bool:
     """Return whether an array, or one in a tuple, has its elements on several devices, or in several chunks."""
     if type(x) is tuple:
