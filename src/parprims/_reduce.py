@@ -76,8 +76,8 @@ def reduce(
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -160,8 +160,8 @@ def map_reduce(
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -225,7 +225,7 @@ def sum(
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -267,7 +267,7 @@ def prod(
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -306,7 +306,7 @@ def max(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -345,7 +345,7 @@ def min(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -384,7 +384,7 @@ def any(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -423,7 +423,7 @@ def all(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -453,7 +453,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns

@@ -71,8 +71,9 @@ def scan(
         the dtype.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -150,7 +151,7 @@ def cumulative_sum(
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns
@@ -195,7 +196,7 @@ def cumulative_prod(
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns

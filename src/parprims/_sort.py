@@ -53,8 +53,9 @@ def sort(
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -126,7 +127,7 @@ def argsort(
         Whether the indices of equal elements ascend, in both directions.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
@@ -170,7 +171,7 @@ def sort_by_key(
         Whether equal keys stay in the order they have in the input, in both directions.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
