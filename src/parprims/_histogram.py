@@ -84,8 +84,8 @@ def histogram(
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that x, and weights, are split over:
-        docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        x, and weights, are split over: docs/devices.md.
 
     Returns
     -------

@@ -113,8 +113,8 @@ def matmul(
     method : {"auto", "native", "kernel", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that k is split over in both factors:
-        docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        k is split over in both factors: docs/devices.md.
 
     Returns
     -------

@@ -77,8 +77,8 @@ def reduce(
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the first of the axes is split over:
-        docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -162,8 +162,8 @@ def map_reduce(
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the first of the axes is split over:
-        docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the first of the axes is split over: docs/devices.md.
 
     Returns
     -------

@@ -83,8 +83,8 @@ def solve_tridiagonal(
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
-        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over:
-        docs/devices.md.
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the axis is split over: docs/devices.md.
 
     Returns
     -------
