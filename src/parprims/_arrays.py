@@ -212,6 +212,8 @@ def is_split(x: Any) -> bool:
     if kind is np.ndarray:
         return False
     home = kind.__module__.partition(".")[0]
+    if kind.__name__ == "DTensor" and home == "torch":
+        return True
     return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
 
 

@@ -84,9 +84,9 @@ def linear_recurrence(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which a and b are parts:
-        docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which a and b are parts: docs/devices.md.
 
     Returns
     -------

@@ -99,8 +99,9 @@ def reduce(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -199,8 +200,9 @@ def map_reduce(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -272,7 +274,7 @@ def sum(
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -314,7 +316,7 @@ def prod(
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -353,7 +355,7 @@ def max(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -392,7 +394,7 @@ def min(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -431,7 +433,7 @@ def any(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -470,7 +472,7 @@ def all(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -500,7 +502,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns

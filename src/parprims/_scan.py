@@ -93,8 +93,9 @@ def scan(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -177,7 +178,7 @@ def cumulative_sum(
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns
@@ -222,7 +223,7 @@ def cumulative_prod(
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns

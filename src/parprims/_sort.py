@@ -74,8 +74,9 @@ def sort(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -158,7 +159,7 @@ def argsort(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
@@ -213,7 +214,7 @@ def sort_by_key(
         waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
