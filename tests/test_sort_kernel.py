@@ -545,7 +545,6 @@ class TestSanitized:
         check(gpu, keys, run)
         check(gpu, keys & 0xFF00FF00, run)  # digits that are not sorted by are counted too
 
-
     @pytest.mark.sanitize
     @pytest.mark.parametrize("dtype", ["int32", "float64", "uint8"])
     def test_order_is_found_wherever_it_ends(self, gpu, run, rng, sizes, subtests, dtype):
