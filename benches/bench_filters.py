@@ -24,7 +24,7 @@ def problem(rng, shape, coefficients, filtered):
 
     x = drawn(rng, shape, np.dtype("float32"), lambda own, length: own.standard_normal(length, np.float32))
     y = getattr(signal, filtered)(*(one.astype(np.float64) for one in (*coefficients, x)))
-    return Problem((*coefficients, x), y.astype(np.float32), 2.0**-22 * (abs(y).max() + 1))
+    return Problem((*coefficients, x), y.astype(np.float32), 2.0**-12 * (abs(y).max() + 1))
 
 
 def by_scipy(name):

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import traceback
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -15,8 +16,11 @@ def checks(names):
     return [name for name, value in names.items() if name.startswith("check_") and callable(value)]
 
 
-def run_all(names):
-    """Run every check and print what each raised; the last line is read by `outcomes`."""
+def run_all(names, *, stop=False):
+    """Run every check and print what each raised; the last line is read by `outcomes`.
+
+    ``stop`` ends the process, as failed, after a check that raised.
+    """
     found = {}
     for name in checks(names):
         try:
@@ -24,7 +28,11 @@ def run_all(names):
             found[name] = ""
         except BaseException:
             found[name] = traceback.format_exc()
-    print(json.dumps(found))
+            if stop:
+                break
+    print(json.dumps(found), flush=True)
+    if stop and any(found.values()):
+        os._exit(1)
 
 
 def outcomes(module, count=8, **environment):
@@ -38,6 +46,36 @@ def outcomes(module, count=8, **environment):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def outcomes_of_processes(module, count, folder):
+    """Return what each check of a module raised in any of so many processes, which find each other by a file."""
+    paths = os.pathsep.join((str(ROOT), *sys.path))
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error", "-m", module]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(count), str(folder)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
+        )
+        for rank in range(count)
+    ]  # fmt: skip
+    found, end = {}, time.monotonic() + 300
+    try:
+        while any(one.poll() is None for one in started) and time.monotonic() < end:
+            time.sleep(0.1)
+            if any(one.returncode for one in started):
+                end = min(end, time.monotonic() + 2)  # the others wait for it
+    finally:
+        for one in started:
+            one.kill()
+    for rank, one in enumerate(started):
+        out, err = one.communicate()
+        for name, raised in json.loads(out.splitlines()[-1] if out else "{}").items():
+            found[name] = found.get(name, "") + (f"process {rank}: {raised}" if raised else "")
+        if one.returncode and not any(found.values()):
+            found["end"] = f"process {rank}: {err}"
+    return found
 
 
 def hold(module, subtests, count=8, **environment):

@@ -54,6 +54,7 @@ CALLS |= {
     "partition_by": ("x", lambda x, **options: parprims.partition_by(x, ONES > 0, **options)),
     "lfilter": ("b", lambda x, **options: parprims.lfilter(x, x, x, **options)),
     "sosfilt": ("x", lambda x, **options: parprims.sosfilt(SECTIONS, x, **options)),
+    "segment_reduce": ("x", lambda x, **options: parprims.segment_reduce(x, np.arange(3), 3, **options)),
     "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
 }
 CALLS |= {

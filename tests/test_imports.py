@@ -61,6 +61,7 @@ def test_late_imports():
         ("_dispatch", "parprims._torch_ops"),
         ("_dispatch", "parprims._devices"),
         ("_devices.__init__", "parprims._devices.jax_mesh"),
+        ("_devices.__init__", "parprims._devices.torch_groups"),
         ("_devices.__init__", "parprims._devices.jax_auto"),
         ("_derivatives", "parprims._derivatives_torch"),
         ("_derivatives", "parprims._derivatives_jax"),

@@ -58,6 +58,8 @@ CALLS = {
     "searchsorted": (lambda m, x, y: parprims.searchsorted(x, y, method=m), (KEYS, KEYS)),
     "merge": (lambda m, x, y: parprims.merge(x, y, method=m), (KEYS, KEYS)),
     "merge_by_key": (lambda m, k, x: parprims.merge_by_key(k, x, k, x, method=m), (KEYS, A)),
+    "segment_reduce": (lambda m, k, x: parprims.segment_reduce(x, k, 4, "maximum", method=m), (KEYS, A)),
+    "reduce by offsets": (lambda m, k, x: parprims.reduce(x, offsets=k * 0 + 2, method=m), (KEYS, A)),
     "select": (lambda m, k, x: parprims.select(x, k > 0, size=4, method=m), (KEYS, A)),
     "partition_by": (lambda m, k, x: parprims.partition_by(x, k > 0, method=m), (KEYS, A)),
     "run_lengths": (lambda m, x: parprims.run_lengths(x, size=3, method=m), (KEYS,)),
@@ -78,7 +80,17 @@ WITHOUT_DERIVATIVES = (
 
 
 def test_every_function_is_called():
-    others = {"Call", "MethodRefused", "Operator", "check_associative", "explain", "methods", "segmented"}
+    others = {
+        "Call",
+        "Comparison",
+        "MethodRefused",
+        "Operator",
+        "check_associative",
+        "compare",
+        "explain",
+        "methods",
+        "segmented",
+    }
     others |= {
         "KernelLaunch",
         "histogram",

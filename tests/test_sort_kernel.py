@@ -545,6 +545,27 @@ class TestSanitized:
         check(gpu, keys, run)
         check(gpu, keys & 0xFF00FF00, run)  # digits that are not sorted by are counted too
 
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("dtype", ["int32", "float64", "uint8"])
+    def test_order_is_found_wherever_it_ends(self, gpu, run, rng, sizes, subtests, dtype):
+        """Keys in order but for one, also where blocks that count digits meet; and one of two rows in order."""
+        sizes(rows=(), few=(), chunk=1000, counting=32, blocks=10**6)
+        n = 3001
+        ordered = np.sort(make(rng, (n,), dtype))
+        ends = [at for end in (1024, 2048) for at in (end - 1, end, end + 1)]
+        cases = {"in order": ordered, "in reverse": ordered[::-1].copy()}
+        for at in few_on_jax(gpu, rng, [1, 2, 31, 32, *ends, n - 1], 3):
+            cases[f"smaller at {at}"] = np.concatenate([ordered[1 : at + 1], ordered[:1], ordered[at + 1 :]])
+            alike = np.zeros(n, dtype)
+            alike[at - 1], alike[-1] = 1, 100  # the keys between are like the first
+            alike[-1] *= 1000 if dtype != "uint8" else 1
+            cases[f"larger before {at}"] = alike
+        for name, keys in cases.items():
+            with subtests.test(name):
+                check(gpu, keys, run, what="sb")
+        check(gpu, np.stack([ordered, rng.permutation(ordered)]), run, what="sa")
+        check(gpu, ordered[::-1].copy(), run, True, what="sa")
+
 
 class TestPlan:
     """How the kernels cut their work, checked without a GPU."""

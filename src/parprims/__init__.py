@@ -16,6 +16,7 @@ from parprims._recurrence import linear_recurrence
 from parprims._reduce import all, any, map_reduce, max, min, prod, reduce, sum, vecdot
 from parprims._scan import cumulative_prod, cumulative_sum, scan
 from parprims._search import merge, merge_by_key, searchsorted
+from parprims._segments import segment_reduce
 from parprims._selection import partition_by, run_lengths, select, unique
 from parprims._sort import argsort, sort, sort_by_key
 from parprims._tridiagonal import solve_tridiagonal
@@ -63,6 +64,7 @@ __all__ = [
     "run_lengths",
     "scan",
     "searchsorted",
+    "segment_reduce",
     "segmented",
     "select",
     "solve_tridiagonal",

@@ -64,6 +64,7 @@ __all__ = [
     "run_lengths",
     "scan",
     "searchsorted",
+    "segment_reduce",
     "segmented",
     "select",
     "solve_tridiagonal",
@@ -152,6 +153,8 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> NDArray[np.int64]: ...
@@ -163,6 +166,8 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -231,6 +236,8 @@ def linear_recurrence(
     axis: int = -1,
     initial: Any = None,
     reverse: bool = False,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -243,6 +250,8 @@ def map_reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> Any: ...
@@ -309,6 +318,8 @@ def reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -325,6 +336,8 @@ def scan(
     reverse: bool = False,
     initial: Any = None,
     dtype: Any = None,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -346,6 +359,19 @@ def searchsorted(
     *,
     side: Literal["left", "right"] = "left",
     sorter: _SupportsArray | None = None,
+    method: _Method = "auto",
+) -> _A: ...
+def segment_reduce(
+    x: _A,
+    ids: _A,
+    /,
+    num_segments: int,
+    op: _Operator = "add",
+    *,
+    axis: int = 0,
+    indices_are_sorted: bool = False,
+    dtype: Any = None,
+    initial: Any = None,
     method: _Method = "auto",
 ) -> _A: ...
 def select(
@@ -426,6 +452,8 @@ def sort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -437,6 +465,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A]: ...
@@ -449,6 +479,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _B]: ...
@@ -462,6 +494,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _B, _C]: ...
@@ -473,6 +507,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: _A | None = None,
+    check: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[Any, ...]: ...

@@ -198,6 +198,12 @@ def is_sharded(x: Array) -> bool:
     return len(x.devices()) > 1 and not x.is_fully_replicated
 
 
+def check_apart(axis_name: Any) -> None:
+    """Raise ValueError where segments are given by offsets, and axis_name too."""
+    if axis_name is not None:
+        raise ValueError("axis_name must not be given beside offsets: segments may end on another device")
+
+
 def is_split(x: Any) -> bool:
     """Return whether an array, or one in a tuple, has its elements on several devices, or in several chunks."""
     if type(x) is tuple:
@@ -206,6 +212,8 @@ def is_split(x: Any) -> bool:
     if kind is np.ndarray:
         return False
     home = kind.__module__.partition(".")[0]
+    if kind.__name__ == "DTensor" and home == "torch":
+        return True
     return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
 
 

@@ -49,7 +49,9 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
     inside = Inside(name)
 
     def reason(xp: Namespace, call: Any, named: bool) -> str | None:
-        for function, arguments, options in parts(xp, call):
+        with unwatched():
+            found_parts = parts(xp, call)
+        for function, arguments, options in found_parts:
             found = reasons(function, *arguments, named=named, method=inside, **options)[name]
             if found is not None:
                 return found

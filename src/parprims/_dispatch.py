@@ -177,6 +177,9 @@ class Call:
 primitives: dict[str, Callable[..., Any]] = {}
 """The public functions by name."""
 
+extensions: dict[str, Callable[..., Any]] = {}
+"""What computes calls with an option that a module behind knows, which is not imported by that of the function."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -83,8 +83,9 @@ def histogram(
         Whether counts are divided by their sum and the width of their bin, so that the histogram has area 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that x, and weights, are split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        x, and weights, are split over: docs/devices.md.
 
     Returns
     -------

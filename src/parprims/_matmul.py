@@ -112,8 +112,9 @@ def matmul(
         naive and tiled ones has m n threads; one number stands for all three.
     method : {"auto", "native", "kernel", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that k is split over in both factors: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        k is split over in both factors: docs/devices.md.
 
     Returns
     -------

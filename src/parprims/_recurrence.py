@@ -17,6 +17,7 @@ from parprims._arrays import (
     Namespace,
     admit,
     broadcast_shapes,
+    check_apart,
     check_flag,
     check_kind,
     device,
@@ -25,7 +26,18 @@ from parprims._arrays import (
     is_split,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, primitive, recalled
+from parprims._dispatch import (
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    extensions,
+    in_graph,
+    nodes,
+    primitive,
+    recalled,
+)
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import NUMBERS, as_scalar, is_scalar
@@ -42,6 +54,8 @@ def linear_recurrence(
     axis: int = -1,
     initial: Any = None,
     reverse: bool = False,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Array:
@@ -61,11 +75,18 @@ def linear_recurrence(
     reverse : bool
         Whether the recurrence starts at the end: x[n] = a[n] x[n+1] + b[n], ``initial`` being the element after
         the last.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= n < offsets[j + 1], and perhaps empty; each is a recurrence of its own, with
+        ``initial`` before it.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which a and b are parts:
-        docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which a and b are parts: docs/devices.md.
 
     Returns
     -------
@@ -106,6 +127,13 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if offsets is not None:
+        check_apart(axis_name)
+        options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check, "method": method}
+        solution: Array = extensions["linear_recurrence by offsets"](a, b, offsets=offsets, **options)
+        return solution
+    if check is not False:
+        check_flag("check", check)
     if in_graph((a, b), method) and axis_name is None:
         return nodes().linear_recurrence(a, b, axis, initial, reverse, method)
     given = (a, b) if initial is None else (a, b, initial)
@@ -117,10 +145,10 @@ def linear_recurrence(
         return run(*given)
     if axis_name is not None or is_split((a, b)):
         return devices().compute("solved", (a, b), axis_name, a, b, axis, initial, reverse, method)
-    xp, (a, b) = _coefficients(a, b)
+    xp, (a, b) = coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
-    dtype = _promoted(xp, a, b)
+    dtype = promoted(xp, a, b)
     try:
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -160,7 +188,7 @@ def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array
     return xp.asarray(as_scalar(name, number, like.dtype), dtype=like.dtype, device=device(like))
 
 
-def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
+def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
     """Return the namespace and both coefficients as arrays; one may be a number, of the other's dtype."""
     for name, number, other, array in (("a", a, "b", b), ("b", b, "a", a)):
         if is_scalar(number) and not is_scalar(array):
@@ -173,7 +201,7 @@ def _coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
     return admit({"a": a, "b": b})
 
 
-def _promoted(xp: Namespace, a: Array, b: Array) -> Any:
+def promoted(xp: Namespace, a: Array, b: Array) -> Any:
     """Return the dtype of a and b together; TypeError if there is none that holds both."""
     for name, one in (("a", a), ("b", b)):
         check_kind(name, one, ("int", "uint", "float", "complex"))

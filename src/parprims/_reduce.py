@@ -17,6 +17,7 @@ from parprims._arrays import (
     admit,
     as_dtypes,
     broadcast_shapes,
+    check_apart,
     check_flag,
     check_kind,
     dtype_kind,
@@ -25,7 +26,20 @@ from parprims._arrays import (
     normalize_axes,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, listing, nodes, plain, recalled
+from parprims._dispatch import (
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    extensions,
+    in_graph,
+    listing,
+    nodes,
+    plain,
+    primitive,
+    recalled,
+)
 from parprims._elements import flat, is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -42,6 +56,7 @@ from parprims._reduction import (
 )
 
 
+@primitive
 def reduce(
     x: Array | tuple[Array, ...],
     /,
@@ -51,6 +66,8 @@ def reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Any:
@@ -74,15 +91,23 @@ def reduce(
         default add and multiply widen integers as the standard's ``sum`` does and every other operator keeps the dtype.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= i < offsets[j + 1] along the one axis, and perhaps empty; each is combined by itself.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
     array, or tuple, NamedTuple or dict of array
-        The combinations, of the shape of x without the axes, or with length 1 there, and made as x is.
+        The combinations, of the shape of x without the axes, or with length 1 there, and made as x is. With offsets one
+        for each segment along the axis.
 
     Raises
     ------
@@ -118,11 +143,18 @@ def reduce(
     >>> int(index)
     1
     """
+    segments: dict[str, Any] = {} if offsets is None else {"offsets": offsets, "check": check}
+    if offsets is None and check is not False:
+        check_flag("check", check)
     if isinstance(x, (tuple, dict)) and is_structured(x):
         return by_leaves(
             reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, method=method,
-            axis_name=axis_name,
+            axis_name=axis_name, **segments,
         )  # fmt: skip
+    if segments:
+        check_apart(axis_name)
+        options = {"axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial, "method": method}
+        return extensions["reduce by offsets"](x, op, **options, **segments)
     return call("reduce", None, x, op, axis, keepdims, dtype, initial, method, axis_name)
 
 
@@ -135,6 +167,8 @@ def map_reduce(
     keepdims: bool = False,
     dtype: Any = None,
     initial: Any = None,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Any:
@@ -158,10 +192,17 @@ def map_reduce(
         What the values of fn are cast to before they are combined, as in `reduce`.
     initial : scalar, array, or a tuple of these, optional
         An element combined from the left with the result; of several components a tuple, or made as the elements are.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segments are those of `reduce`; the values of fn are then all stored.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the first of the axes is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the first of the axes is split over: docs/devices.md.
 
     Returns
     -------
@@ -197,6 +238,14 @@ def map_reduce(
         raise TypeError(f"fn must be callable, got {type(fn).__name__}")
     if not arrays:
         raise TypeError("arrays must hold at least one array")
+    if offsets is not None:
+        check_apart(axis_name)
+        if not in_graph(arrays, method):
+            arrays = tuple(admit({f"arrays[{at}]": one for at, one in enumerate(arrays)})[1])
+        options = {"axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial, "method": method}
+        return reduce(fn(*arrays), op, offsets=offsets, check=check, **options)
+    if check is not False:
+        check_flag("check", check)
     dtype, initial = flat("dtype", dtype), flat("initial", initial)
     return call("map_reduce", fn, arrays, op, axis, keepdims, dtype, initial, method, axis_name)
 
@@ -225,7 +274,7 @@ def sum(
         Whether the summed axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -267,7 +316,7 @@ def prod(
         Whether the multiplied axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -306,7 +355,7 @@ def max(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -345,7 +394,7 @@ def min(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -384,7 +433,7 @@ def any(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -423,7 +472,7 @@ def all(
         Whether the searched axes stay, with length 1.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns
@@ -453,7 +502,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
         The axis to contract, counted from the end.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `reduce`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the first of the axes is split over, as in `reduce`.
 
     Returns

@@ -17,13 +17,25 @@ from parprims._arrays import (
     Namespace,
     admit,
     as_dtypes,
+    check_apart,
     check_flag,
     dtype_name,
     filled,
     is_split,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, primitive, recalled
+from parprims._dispatch import (
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    extensions,
+    in_graph,
+    nodes,
+    primitive,
+    recalled,
+)
 from parprims._elements import is_structured
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
@@ -42,6 +54,8 @@ def scan(
     reverse: bool = False,
     initial: Any = None,
     dtype: Any = None,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Any:
@@ -70,10 +84,18 @@ def scan(
         What elements are cast to before they are combined, one for each component, or the standard's name of it. By
         default add and multiply widen integers as the standard's ``cumulative_sum`` does and every other operator keeps
         the dtype.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is scanned by itself, with ``initial``
+        before it.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -118,11 +140,16 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
+    options: dict[str, Any] = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "method": method}
+    if offsets is not None:
+        options |= {"offsets": offsets, "check": check}
+    elif check is not False:
+        check_flag("check", check)
     if isinstance(x, (tuple, dict)) and is_structured(x):
-        return by_leaves(
-            scan, x, op, axis=axis, exclusive=exclusive, reverse=reverse, initial=initial, dtype=dtype, method=method,
-            axis_name=axis_name,
-        )  # fmt: skip
+        return by_leaves(scan, x, op, initial=initial, dtype=dtype, axis_name=axis_name, **options)
+    if offsets is not None:
+        check_apart(axis_name)
+        return extensions["scan by offsets"](x, op, dtype=dtype, initial=initial, **options)
     return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method, axis_name)
 
 
@@ -151,7 +178,7 @@ def cumulative_sum(
         Whether the empty sum, 0, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns
@@ -196,7 +223,7 @@ def cumulative_prod(
         Whether the empty product, 1, comes first; the result is then longer by one.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `scan`, whose errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `scan`.
 
     Returns

@@ -10,6 +10,7 @@ from parprims._arrays import (
     Array,
     Namespace,
     admit,
+    check_apart,
     check_flag,
     device,
     dtype_bits,
@@ -19,13 +20,25 @@ from parprims._arrays import (
     move_axis,
     normalize_axis,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled
+from parprims._dispatch import (
+    Method,
+    Methods,
+    call_key,
+    devices,
+    directly,
+    extensions,
+    in_graph,
+    nodes,
+    primitive,
+    recalled,
+)
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN
 from parprims._scan_array import inclusive
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 
 
+@primitive
 def sort(
     x: Array,
     /,
@@ -33,6 +46,8 @@ def sort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Array:
@@ -51,10 +66,17 @@ def sort(
         Whether the largest elements come first.
     stable : bool
         Whether equal elements (-0 and +0, NaN and NaN) stay in the order they have in x, in both directions.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segment j is offsets[j] <= i < offsets[j + 1], and perhaps empty; each is sorted by itself.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over, of which x is a part: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that the axis is split over, of
+        which x is a part: docs/devices.md.
 
     Returns
     -------
@@ -94,6 +116,8 @@ def sort(
     >>> parprims.sort(np.array([2.0, np.nan, -1.0]), descending=True)
     array([nan,  2., -1.])
     """
+    if offsets is not None or check is not False:
+        return _by_offsets("sort", x, (), offsets, axis, descending, stable, check, method, axis_name)[0]
     if axis_name is None and not in_graph(x, method):  # nothing else comes before a call that is remembered
         run = recalled(call_key("sort", x, axis, descending, stable, method))
         if run is not None:
@@ -102,6 +126,7 @@ def sort(
     return run_sort("sort", x, (), axis, descending, stable, method, axis_name)[0]
 
 
+@primitive
 def argsort(
     x: Array,
     /,
@@ -109,6 +134,8 @@ def argsort(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Array:
@@ -124,9 +151,15 @@ def argsort(
         Whether the indices of the largest elements come first.
     stable : bool
         Whether the indices of equal elements ascend, in both directions.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segments are those of `sort`. Indices are counted along the whole axis.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
@@ -141,9 +174,12 @@ def argsort(
     >>> parprims.argsort(np.array([2, 3, 1, 2]), descending=True)
     array([1, 0, 3, 2])
     """
+    if offsets is not None or check is not False:
+        return _by_offsets("argsort", x, None, offsets, axis, descending, stable, check, method, axis_name)[0]
     return run_sort("argsort", x, None, axis, descending, stable, method, axis_name)[0]
 
 
+@primitive
 def sort_by_key(
     keys: Array,
     /,
@@ -151,6 +187,8 @@ def sort_by_key(
     axis: int = -1,
     descending: bool = False,
     stable: bool = True,
+    offsets: Array | None = None,
+    check: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> tuple[Array, ...]:
@@ -168,9 +206,15 @@ def sort_by_key(
         Whether the largest keys come first.
     stable : bool
         Whether equal keys stay in the order they have in the input, in both directions.
+    offsets : array, optional
+        The offsets of segments, of one dimension and an integer dtype: ascending, from 0 to the length of the axis.
+        Segments are those of `sort`.
+    check : bool
+        Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
+        waited. Otherwise what they do to results is left open.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `sort`, whose order, errors and notes apply.
-    axis_name : str or tuple of str, optional
+    axis_name : str, tuple of str or ProcessGroup, optional
         The axes of the mesh that the axis is split over, as in `sort`.
 
     Returns
@@ -186,7 +230,30 @@ def sort_by_key(
     >>> names
     array([10, 20, 30])
     """
+    if offsets is not None or check is not False:
+        return _by_offsets("sort_by_key", keys, values, offsets, axis, descending, stable, check, method, axis_name)
     return run_sort("sort_by_key", keys, values, axis, descending, stable, method, axis_name)
+
+
+def _by_offsets(
+    primitive: str,
+    keys: Array,
+    values: tuple[Array, ...] | None,
+    offsets: Array | None,
+    axis: Any,
+    descending: Any,
+    stable: Any,
+    check: Any,
+    method: str,
+    axis_name: Any,
+) -> tuple[Array, ...]:
+    if offsets is None:
+        check_flag("check", check)
+        return run_sort(primitive, keys, values, axis, descending, stable, method, axis_name)
+    check_apart(axis_name)
+    options = {"axis": axis, "descending": descending, "stable": stable, "check": check, "method": method}
+    found: tuple[Array, ...] = extensions["sort by offsets"](primitive, keys, values, offsets=offsets, **options)
+    return found
 
 
 def run_sort(

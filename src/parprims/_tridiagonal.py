@@ -83,8 +83,9 @@ def solve_tridiagonal(
         Whether to return the status too.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
-    axis_name : str or tuple of str, optional
-        Inside `jax.shard_map` the axes of the mesh that the axis is split over: docs/devices.md.
+    axis_name : str, tuple of str or ProcessGroup, optional
+        Inside `jax.shard_map` the axes of the mesh, on PyTorch the group of processes, that
+        the axis is split over: docs/devices.md.
 
     Returns
     -------

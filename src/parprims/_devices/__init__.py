@@ -1,7 +1,7 @@
 """Calls on arrays that several devices hold: drivers written once, over what moves messages between the devices.
 
 `communicator` says what a driver is and may ask for; `scans` and others hold the drivers; `work` and `calls` lay a call
-out over the parts; `jax_mesh` is an engine.
+out over the parts; `jax_mesh`, `jax_auto` and `torch_groups` are engines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import array_api_compat
 
-from parprims._arrays import Array
+from parprims._arrays import Array, is_tensor
 from parprims._devices import calls
 from parprims._devices.work import Engine
 
@@ -41,7 +41,14 @@ def compute(kind: str, x: Any, axis_name: Any, *arguments: Any, **options: Any) 
     *arguments, **options
         Those of the call.
     """
-    return _CALLS[kind](_engine(x if isinstance(x, tuple) else (x,), axis_name), *arguments, **options)
+    arrays = tuple(one for one in (x if isinstance(x, tuple) else (x,)) if hasattr(one, "shape"))
+    if any(is_tensor(one) for one in arrays):
+        from parprims._devices.torch_groups import Distributed, Group
+
+        if axis_name is None:
+            return Distributed.call(_CALLS[kind], arguments, options)
+        return _CALLS[kind](Group.of(axis_name), *arguments, **options)
+    return _CALLS[kind](_engine(arrays, axis_name), *arguments, **options)
 
 
 def placed_later(*arguments: Any) -> Any:
@@ -55,9 +62,8 @@ def _engine(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
     if axis_name is None:
         from parprims._devices.jax_mesh import Mesh
 
-        return Mesh.of(tuple(x for x in arrays if hasattr(x, "shape")))
-    first = next((x for x in arrays if hasattr(x, "shape")), None)
-    if "jax" in sys.modules and array_api_compat.is_jax_array(first):
+        return Mesh.of(arrays)
+    if "jax" in sys.modules and arrays and array_api_compat.is_jax_array(arrays[0]):
         from parprims._devices.jax_mesh import Inside
 
         return Inside(axis_name if isinstance(axis_name, tuple) else (axis_name,))

@@ -63,7 +63,7 @@ def reduced(
             if arrays[0].dtype != own and fn is None:
                 arrays = (cast(xp, arrays[0], own),)
     names = tuple(dtype_name(one.dtype) for one in arrays)
-    whole = operator.identity(*names) is not None if fn is None else False
+    whole = fn is None and primitive not in ("max", "min") and operator.identity(*names) is not None
 
     def local(axes: tuple[int, ...], keepdims: bool, dtype: Any, initial: Any = None) -> Callable[..., Any]:
         if primitive == "vecdot":

@@ -63,7 +63,9 @@ def reduction(
         Whether the operator has an identity, so that a part may hold no elements.
     """
 
-    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+    def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
+        if not can_be_empty and isinstance(place.rank, int) and not place.lengths[place.rank]:
+            arrays = tuple(_one_at_least(x) for x in arrays)  # of a state that nobody reads
         leaves, structure = flattened(local(*arrays))
         return Gather(leaves), structure
 
@@ -78,6 +80,11 @@ def reduction(
     return [begin, end]
 
 
+def _one_at_least(x: Array) -> Array:
+    shape = tuple(max(length, 1) for length in x.shape)
+    return namespace_of(x).ones(shape, dtype=x.dtype, device=device(x))
+
+
 def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
     return x if tuple(x.shape) == shape else namespace_of(x).reshape(x, shape)
 
@@ -85,8 +92,10 @@ def _reshaped(x: Array, shape: tuple[int, ...]) -> Array:
 def _of_elements(place: Place, states: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the states of the parts that hold elements."""
     full = [index for index, length in enumerate(place.lengths) if length]
-    if len(full) in (0, place.count):
+    if not isinstance(place.rank, int) or len(full) == place.count:
         return states
+    if not full:
+        return tuple(one[:0, ...] for one in states)
     return tuple(namespace_of(one).stack([one[index, ...] for index in full]) for one in states)
 
 

@@ -1,0 +1,305 @@
+"""Segments by offsets and by numbers against loops over the segments."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims._operators import Operator
+from tests.contract import compare, eps, random
+from tests.fuzz import values
+from tests.test_order_statistics import drawn, gradient, order
+
+METHODS = ("kernel", "native", "array")
+OPERATORS = {
+    "add": (lambda x, y: x + y, 0),
+    "multiply": (lambda x, y: x * y, 1),
+    "maximum": (np.maximum, None),
+    "keep first": (lambda x, _: x, None),
+}
+
+
+def keep_first(earlier, later):  # noqa: ARG001
+    return earlier
+
+
+def cuts(rng, n, segments):
+    """Return offsets of segments of uneven length, some of them empty."""
+    inner = np.sort(rng.choice(n + 1, segments - 1)) if segments else np.array([], np.int64)
+    return np.concatenate([[0], inner, [n]]).astype(np.int64) if segments else np.array([0], np.int64)
+
+
+def by_segments(x, offsets, axis, function):
+    """Return what a function makes of the elements of every segment, (length, ...), one after another."""
+    rows = np.moveaxis(x, axis, 0)
+    found = [function(rows[begin:end]) for begin, end in itertools.pairwise(offsets)]
+    return np.moveaxis(np.concatenate(found) if found else rows, 0, axis)
+
+
+def folded(rows, op, start):
+    """Return the combinations of the elements up to each, by a loop."""
+    found = []
+    total = start
+    for row in rows:
+        total = row if total is None else op(total, row)
+        found.append(total)
+    return found
+
+
+def scanned(x, offsets, axis, op, start=None, exclusive=False, reverse=False):
+    def one(rows):
+        rows = rows[::-1] if reverse else rows
+        found = folded(rows, op, start)
+        if exclusive and len(rows):
+            found = [np.broadcast_to(start, rows[0].shape), *found[:-1]]
+        found = np.stack(found) if found else rows
+        return (found[::-1] if reverse else found).astype(x.dtype)
+
+    return by_segments(x, offsets, axis, one)
+
+
+def reduced(x, offsets, axis, op, start):
+    def one(rows):
+        found = folded(rows, op, start)
+        last = found[-1] if found else 0 if start is None else start
+        return np.broadcast_to(last, rows.shape[1:])[None].astype(x.dtype)
+
+    return by_segments(x, offsets, axis, one)
+
+
+SHAPES = (((37,), 0), ((3, 20), 1), ((20, 3), 0))
+
+
+class TestOffsets:
+    methods = METHODS
+
+    @pytest.mark.parametrize("name", ["add", "maximum", "keep first"])
+    def test_reduce(self, backend, run, method, rng, name):
+        op, start = OPERATORS[name]
+        start = np.int64(-5) if start is None else np.int64(start)
+        own = {"keep first": Operator(keep_first, name="first")}.get(name, name)
+        for shape, axis in SHAPES:
+            for segments in (1, 9):
+                x, offsets = random(rng, shape, "int64"), cuts(rng, shape[axis], segments)
+                options = {} if name == "add" else {"initial": int(start)}
+                arrays = backend.asarray(x), own
+                found = run(
+                    parprims.reduce, *arrays, axis=axis, offsets=backend.asarray(offsets), method=method, **options
+                )
+                compare(backend, found, reduced(x, offsets, axis, op, start), dtype="int64")
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("exclusive", [False, True])
+    def test_scan(self, backend, run, method, rng, exclusive, reverse):
+        for shape, axis in SHAPES[:2] if backend.name == "jax" else SHAPES:
+            x, offsets = random(rng, shape, "int64"), cuts(rng, shape[axis], 7)
+            options = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "offsets": backend.asarray(offsets)}
+            found = run(parprims.scan, backend.asarray(x), method=method, **options)
+            expected = scanned(x, offsets, axis, lambda x, y: x + y, 0 if exclusive else None, exclusive, reverse)
+            compare(backend, found, expected, dtype="int64")
+            found = run(parprims.scan, backend.asarray(x), "maximum", initial=3, method=method, **options)
+            compare(backend, found, scanned(x, offsets, axis, np.maximum, 3, exclusive, reverse))
+
+    def test_floats(self, backend, run, method, rng):
+        x, offsets = random(rng, (500,), "float32"), cuts(rng, 500, 9)
+        given = backend.asarray(x), backend.asarray(offsets)
+        sizes = scanned(abs(x).astype(np.float64), offsets, 0, lambda x, y: x + y)
+        bound = 500 * eps("float32") * sizes
+        expected = scanned(x.astype(np.float64), offsets, 0, lambda x, y: x + y)
+        compare(backend, run(parprims.scan, given[0], offsets=given[1], method=method), expected, bound, "float32")
+        total = reduced(x.astype(np.float64), offsets, 0, lambda x, y: x + y, 0.0)
+        bound = 500 * eps("float32") * reduced(abs(x).astype(np.float64), offsets, 0, lambda x, y: x + y, 0.0)
+        compare(backend, run(parprims.reduce, given[0], offsets=given[1], method=method), total, bound, "float32")
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_recurrence(self, backend, run, method, rng, reverse):
+        a, b = (random(rng, (2, 40), "float64") for _ in range(2))
+        offsets = np.array([0, 0, 13, 14, 14, 40, 40])
+        b[0, 3], a[1, 13 if not reverse else 39] = np.inf, np.nan
+        for start in (None, 2.0):
+
+            def solved(rows, start=start):
+                rows = rows[::-1] if reverse else rows
+                found, x = [], start
+                for c, d in rows:
+                    x = d if x is None else c * x + d
+                    found.append(x)
+                found = np.stack(found) if found else rows[:, 0]
+                return found[::-1] if reverse else found
+
+            pairs = np.moveaxis(np.stack([a, b]), 2, 0)
+            expected = np.concatenate([solved(pairs[i:j]) for i, j in itertools.pairwise(offsets)]).T
+            options = {} if start is None else {"initial": start}
+            arrays = backend.asarray(a), backend.asarray(b)
+            options |= {"offsets": backend.asarray(offsets), "reverse": reverse}
+            found = run(parprims.linear_recurrence, *arrays, method=method, **options)
+            got = backend.to_numpy(found)
+            known = np.isfinite(expected)
+            assert (np.isfinite(got) == known).all()
+            np.testing.assert_allclose(got[known], expected[known], rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("descending", [False, True])
+    def test_sort(self, backend, run, method, rng, descending):
+        dtype = "float16" if backend.name == "jax" else "float32"
+        for shape, axis in SHAPES[:2]:
+            x, offsets = drawn(rng, shape, dtype), cuts(rng, shape[axis], 7)
+
+            def places(rows):
+                if rows.size == 0:
+                    return rows.astype(np.int64)
+                rows = rows.reshape(len(rows), -1)
+                found = [order(row.tolist(), descending) for row in rows.T]
+                return np.array(found, np.int64).T.reshape(len(rows), -1)
+
+            index = np.concatenate(
+                [
+                    places(np.moveaxis(x, axis, 0)[i:j]).reshape(j - i, *np.moveaxis(x, axis, 0).shape[1:]) + i
+                    for i, j in itertools.pairwise(offsets)
+                ]
+            )
+            index = np.moveaxis(index, 0, axis)
+            options = {"axis": axis, "descending": descending, "offsets": backend.asarray(offsets), "method": method}
+            array = backend.asarray(x)
+            compare(backend, run(parprims.argsort, array, **options), index)
+            compare(backend, run(parprims.sort, array, **options), np.take_along_axis(x, index, axis), dtype=dtype)
+            moved = run(parprims.sort_by_key, array, backend.asarray(index), **options)
+            compare(backend, moved, (np.take_along_axis(x, index, axis), np.take_along_axis(index, index, axis)))
+
+    def test_nothing(self, backend, run, method):
+        x = backend.asarray(np.ones((2, 0)))
+        for offsets in (np.array([0]), np.array([0, 0, 0])):
+            options = {"axis": 1, "offsets": backend.asarray(offsets), "method": method}
+            assert backend.to_numpy(run(parprims.reduce, x, **options)).tolist() == [[0.0] * (len(offsets) - 1)] * 2
+            assert run(parprims.scan, x, **options).shape == (2, 0)
+            assert run(parprims.sort, x, **options).shape == (2, 0)
+
+    def test_components(self, backend, run, method, rng):
+        x, offsets = random(rng, (30,), "float64"), np.array([0, 11, 30])
+        pair = backend.asarray(x), backend.asarray(np.arange(30))
+        found = run(parprims.reduce, pair, "argmax", offsets=backend.asarray(offsets), method=method)
+        at = [int(x[:11].argmax()), 11 + int(x[11:].argmax())]
+        compare(backend, found, (x[at], np.array(at)))
+        total = run(parprims.map_reduce, lambda x: x * x, pair[1], offsets=backend.asarray(offsets), method=method)
+        squares = np.arange(30) ** 2
+        compare(backend, total, np.array([squares[:11].sum(), squares[11:].sum()]))
+
+    def test_derivative(self, backend, run, method, rng):
+        if backend.family not in ("torch", "jax"):
+            pytest.skip("has no derivatives")
+        x, offsets, g = rng.standard_normal(12), np.array([0, 5, 5, 12]), rng.standard_normal(3)
+
+        def loss(x):
+            found = run(parprims.reduce, x, offsets=backend.asarray(offsets), method=method)
+            return (found * backend.asarray(g)).sum()
+
+        np.testing.assert_allclose(gradient(backend, loss, x), np.repeat(g, np.diff(offsets)), atol=1e-14)
+
+
+class TestSegmentReduce:
+    methods = METHODS
+
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_numbers(self, backend, run, method, rng, in_order):
+        for shape, axis in (((40,), 0), ((3, 20), 1)):
+            for name in ("add", "keep first"):
+                op, start = OPERATORS[name]
+                x, ids = random(rng, shape, "int32"), rng.integers(-1, 6, shape[axis])
+                ids = np.sort(ids) if in_order else ids
+                parts = [np.compress(ids == j, x, axis) for j in range(5)]
+                expected = [reduced(part, [0, part.shape[axis]], axis, op, start) for part in parts]
+                own = "add" if name == "add" else Operator(keep_first, identity=0)
+                options = {"axis": axis, "indices_are_sorted": in_order, "method": method}
+                arrays = backend.asarray(x), backend.asarray(ids)
+                found = run(parprims.segment_reduce, *arrays, 5, own, **options)
+                compare(backend, found, np.concatenate(expected, axis).astype(np.int64 if name == "add" else np.int32))
+
+    def test_same_bits(self, backend, run, method, rng):
+        x = random(rng, (3000,), "float32") * 10.0 ** rng.integers(-6, 6, 3000).astype(np.float32)
+        arrays = backend.asarray(x), backend.asarray(rng.integers(0, 3, 3000))
+        one, other = (run(parprims.segment_reduce, *arrays, 3, method=method) for _ in range(2))
+        assert backend.to_numpy(one).tobytes() == backend.to_numpy(other).tobytes()
+
+
+def test_wrong_offsets(backend):
+    """They are named where that is asked for, and reach no memory where it is not."""
+    x = backend.asarray(np.arange(6.0))
+    for wrong in ([0, 3, 5], [1, 6], [0, 4, 3, 6], [0, 9], [-2, 6]):
+        offsets = backend.asarray(np.array(wrong))
+        for call in (parprims.reduce, parprims.scan, parprims.sort, functools.partial(parprims.linear_recurrence, x)):
+            with pytest.raises(ValueError, match=r"^offsets must ascend from 0 to the length of the axis, 6"):
+                call(x, offsets=offsets, check=True)
+            for method in ("auto", "array"):
+                call(x, offsets=offsets, method=method)
+    right = backend.asarray(np.array([0, 2, 6]))
+    for call, error, words in (
+        (lambda: parprims.reduce(x, offsets=x), TypeError, "offsets must have a dtype of kind int"),
+        (lambda: parprims.scan(x, offsets=right[:0]), ValueError, "offsets must have one dimension and an entry"),
+        (lambda: parprims.reduce(x, offsets=right, check=1), TypeError, "check must be True or False"),
+        (lambda: parprims.reduce(x, offsets=right, keepdims=True), ValueError, "keepdims must be False"),
+        (lambda: parprims.reduce(x[None, :], offsets=right), ValueError, "axis must be given with offsets"),
+        (lambda: parprims.reduce(x, keep_first, offsets=right), ValueError, "initial must be given, for op keep_first"),
+        (lambda: parprims.sort(x, offsets=[0, 6]), TypeError, "offsets must be an array"),
+        (lambda: parprims.segment_reduce(x, x, 3), TypeError, "ids must have a dtype of kind int"),
+        (lambda: parprims.segment_reduce(x, right, 3), ValueError, "ids must have one dimension and the length of x"),
+        (lambda: parprims.segment_reduce(x, right, -1), ValueError, "num_segments must be from 0"),
+        (lambda: parprims.segment_reduce(x, right, 1.5), TypeError, "num_segments must be an integer"),
+    ):
+        with pytest.raises(error, match=f"^{words}"):
+            call()
+
+
+def test_traced(rng):
+    jax = pytest.importorskip("jax")
+    x, offsets = random(rng, (3, 20), "float32"), np.array([0, 7, 7, 20])
+    found = jax.jit(jax.vmap(lambda x, o: parprims.scan(x, "maximum", offsets=o), (0, None)))(x, offsets)
+    np.testing.assert_array_equal(np.asarray(found), scanned(x, offsets, 1, np.maximum))
+    with pytest.raises(ValueError, match=r"^check must be False"):
+        jax.jit(lambda x, o: parprims.reduce(x, axis=1, offsets=o, check=True))(x, offsets)
+
+
+def test_torch_compile(rng):
+    torch = pytest.importorskip("torch")
+    x, offsets = torch.from_numpy(rng.standard_normal(20)), torch.tensor([0, 7, 7, 20])
+    ids = torch.arange(20) % 3
+
+    def loss(x):
+        found = parprims.scan(x, offsets=offsets).sum() + (parprims.sort(x, offsets=offsets) * torch.arange(20)).sum()
+        found = found + parprims.linear_recurrence(x, x, offsets=offsets).sum()
+        return (
+            found
+            + parprims.reduce(x, "maximum", offsets=offsets, initial=0.0).sum()
+            + parprims.segment_reduce(x, ids, 3)[1]
+        )
+
+    one, other = (x.clone().requires_grad_() for _ in range(2))
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(one).backward()
+    loss(other).backward()
+    torch.testing.assert_close(one.grad, other.grad)
+
+
+# ---- What the fuzz makes of it (tests/fuzz finds these by their names) ----------------------------------------
+
+WRONG_OPTIONS = {
+    "num_segments": (-1, 1.5, "3", True, [3], 2**31, {}, None),
+    "indices_are_sorted": (0, 1, None, "yes", []),
+    "offsets": ("text", 3, [0, 1], {}, (0, 1), 1.5),
+    "check": (0, 1, None, "yes", []),
+}
+
+
+def draw(d, name):
+    """Return a valid call, whose result is held against the loop."""
+    x = d.values(d.shape(1), d.dtype("int32", "int64", "int8"), tame=True)
+    axis = int(d.axis(x.ndim))
+    ids = d.rng.integers(-1, 5, x.shape[axis])
+    (array, x), (given, ids) = d.array(x), d.array(ids)
+    op = d.one(("maximum", "minimum"))
+    info = np.iinfo(x.dtype)
+    start = info.min if op == "maximum" else info.max
+    parts = [np.compress(ids == j, x, axis) for j in range(4)]
+    found = [reduced(part, [0, part.shape[axis]], axis, getattr(np, op), x.dtype.type(start)) for part in parts]
+    expected = values.Expected(np.concatenate(found, axis), x.dtype.name)
+    args = [array, given, 4, op]
+    return values.Call(name, args, {"axis": axis}, lambda got: values.differs(d.backend, got, expected))
