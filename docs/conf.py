@@ -19,7 +19,6 @@ extensions = [
     "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
     "sphinx_copybutton",
     "sphinx_design",
@@ -56,8 +55,6 @@ copybutton_prompt_is_regexp = True
 default_role = "py:obj"
 # A docstring's single backticks name parameters, too.
 nitpick_ignore_regex = [("py:.*", ".*")]
-autosummary_generate = True
-autosummary_imported_members = True
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
@@ -82,8 +79,13 @@ def titles() -> dict[str, str]:
     found = {}
     for path in sorted(FOLDER.glob("*.md")):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        found |= {name: path.stem for name in title.split(", ") if name in parprims.__all__}
+        found |= {name: path.stem for name in re.split(",? and |, |: ", title) if name in parprims.__all__}
     return found
+
+
+def summary(name: str) -> str:
+    """Return the first line of a name's docstring, in Markdown."""
+    return (inspect.getdoc(getattr(parprims, name)) or "").partition("\n")[0].replace("``", "`")
 
 
 def reference() -> str:
@@ -97,10 +99,21 @@ def reference() -> str:
         about = inspect.getdoc(importlib.import_module(module)) or ""
         title = re.split(r"[.:](?:\s|$)", about)[0]
         page = next((page_of[name] for name in names if name in page_of), ABOUT.get(module.rpartition(".")[2]))
-        lines += [f"## {title}", "", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
-        lines += ["```{eval-rst}", ".. currentmodule:: parprims", "", ".. autosummary::", "   :toctree:", ""]
-        lines += [*(f"   {name}" for name in names), "```", ""]
-    return "\n".join(lines)
+        lines += [f"## {title}", "", "| | |", "|---|---|"]
+        lines += [f"| [`{name}`](parprims.{name}.md) | {summary(name)} |" for name in names]
+        lines += ["", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
+    every = "\n".join(f"parprims.{name}" for name in parprims.__all__)
+    return "\n".join([*lines, "```{toctree}", ":hidden:", every, "```", ""])
+
+
+def entry(name: str) -> str:
+    """Return the page of a public name."""
+    one = getattr(parprims, name)
+    kind = "function"
+    if inspect.isclass(one):
+        kind = "exception" if issubclass(one, Exception) else "class"
+    members = "" if kind == "function" else "\n   :members:"
+    return f"# {name}\n\n```{{eval-rst}}\n.. currentmodule:: parprims\n.. auto{kind}:: {name}{members}\n```\n"
 
 
 def primitives() -> str:
@@ -120,7 +133,8 @@ reproducibility, methods, derivatives, and the papers they come from. What the f
 
 def write_pages(*_: Any) -> None:
     """Write the pages that are found, before Sphinx reads any; one that has not changed stays as it is."""
-    for name, text in (("api", reference()), ("primitives", primitives())):
+    entries = {f"parprims.{name}": entry(name) for name in parprims.__all__}
+    for name, text in {"api": reference(), "primitives": primitives(), **entries}.items():
         path = FOLDER / "generated" / f"{name}.md"
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
