@@ -27,8 +27,6 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 
 html_theme = "pydata_sphinx_theme"
-html_static_path = ["_static"]
-html_css_files = ["own.css"]
 html_title = "parprims"
 html_show_sourcelink = False
 html_theme_options = {
@@ -145,10 +143,15 @@ SITE = {"../README.md": "index.md", "../CHANGELOG.md": "changelog.md", "../CONTR
 """The site's pages in place of files that are read in a clone."""
 
 
-def link_site(_app: Any, _name: str, source: list[str]) -> None:
-    """Turn links to the clone's own documents into links to the site's pages."""
-    for file, page in SITE.items():
-        source[0] = source[0].replace(f"]({file})", f"]({page})")
+def link_site(_app: Any, page: str, source: list[str]) -> None:
+    """Turn links to the clone's own documents into links to the site's pages, and link primitives to their entries."""
+    for file, other in SITE.items():
+        source[0] = source[0].replace(f"]({file})", f"]({other})")
+    names = [name for name, about in titles().items() if about == page]
+    if names:
+        title, _, rest = source[0].partition("\n")
+        links = ", ".join(f"[`{name}`](generated/parprims.{name}.md)" for name in names)
+        source[0] = f"{title}\n\nArguments and results: {links}.\n{rest}"
 
 
 def as_written(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
