@@ -27,7 +27,8 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 
 html_theme = "pydata_sphinx_theme"
-html_title = "parprims"
+version = release = parprims.__version__
+html_title = f"parprims {version}"
 html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "parprims"},
@@ -139,7 +140,12 @@ def write_pages(*_: Any) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-SITE = {"../README.md": "index.md", "../CHANGELOG.md": "changelog.md", "../CONTRIBUTING.md": "contributing.md"}
+SITE = {
+    "../README.md": "index.md",
+    "../CHANGELOG.md": "changelog.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../SECURITY.md": "security.md",
+}
 """The site's pages in place of files that are read in a clone."""
 
 
