@@ -490,6 +490,16 @@ PROMISES: tuple[Promise, ...] = (
         ),
     ),
     Promise(
+        "The tables and plots of the documentation show what the records hold.",
+        (
+            "tests/test_docs.py::test_generated_parts_are_up_to_date",
+            "tests/test_docs.py::test_pictures_show_the_records",
+            "tests/test_docs.py::test_support_of_numpy_is_as_recorded",
+        ),
+        "docs/performance.md",
+        "The plots are drawn from the records in `benches/results/`",
+    ),
+    Promise(
         "Importing the library loads no array library but NumPy.",
         ("tests/test_package.py::test_import_loads_no_array_library",),
     ),
