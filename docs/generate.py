@@ -40,6 +40,8 @@ def committed(folder: Path, to: Path) -> Path:
         names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return folder
+    if not names:
+        return folder
     for name in filter(None, names.split("\0")):
         source = ROOT / name
         if source.exists():

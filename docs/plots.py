@@ -6,6 +6,7 @@ pictures, in figures.json, so that a test can tell whether the pictures are thos
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -254,6 +255,12 @@ def save(figure: Any, path: Path) -> None:
     path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
 
 
+def drawn_by() -> str:
+    """Return a digest of the code that draws, so that a test can tell pictures that are older than it."""
+    texts = [(FOLDER.parent / f"{name}.py").read_text() for name in ("diagrams", "plots")]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+
 def main(results: Path = RESULTS) -> int:
     """Draw all plots of a folder of results and write their numbers; return the exit status."""
     file, on_cpus = read(results)
@@ -263,7 +270,7 @@ def main(results: Path = RESULTS) -> int:
     save(ratio_plot(numbers), FOLDER / "ratios.svg")
     for name in PANELS:
         save(primitive_plot(name, numbers, file["records"]), FOLDER / f"measured_{name}.svg")
-    (FOLDER / "figures.json").write_text(json.dumps(numbers) + "\n")
+    (FOLDER / "figures.json").write_text(json.dumps({"drawn by": drawn_by(), **numbers}) + "\n")
     return 0
 
 

@@ -33,6 +33,7 @@ def test_generated_parts_are_up_to_date(results):
 
 def test_pictures_show_the_records(results):
     numbers = json.loads((plots.FOLDER / "figures.json").read_text())
+    assert numbers.pop("drawn by") == plots.drawn_by(), "run python -m docs.generate"
     assert numbers == plots.figures(*plots.read(results)), "run python -m docs.generate"
 
 
