@@ -19,7 +19,6 @@ extensions = [
     "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
     "sphinx_copybutton",
     "sphinx_design",
@@ -28,8 +27,6 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 nitpicky = True
 
 html_theme = "pydata_sphinx_theme"
-html_static_path = ["_static"]
-html_css_files = ["own.css"]
 html_title = "parprims"
 html_show_sourcelink = False
 html_theme_options = {
@@ -56,8 +53,6 @@ copybutton_prompt_is_regexp = True
 default_role = "py:obj"
 # A docstring's single backticks name parameters, too.
 nitpick_ignore_regex = [("py:.*", ".*")]
-autosummary_generate = True
-autosummary_imported_members = True
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
@@ -82,8 +77,13 @@ def titles() -> dict[str, str]:
     found = {}
     for path in sorted(FOLDER.glob("*.md")):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        found |= {name: path.stem for name in title.split(", ") if name in parprims.__all__}
+        found |= {name: path.stem for name in re.split(",? and |, |: ", title) if name in parprims.__all__}
     return found
+
+
+def summary(name: str) -> str:
+    """Return the first line of a name's docstring, in Markdown."""
+    return (inspect.getdoc(getattr(parprims, name)) or "").partition("\n")[0].replace("``", "`")
 
 
 def reference() -> str:
@@ -97,10 +97,21 @@ def reference() -> str:
         about = inspect.getdoc(importlib.import_module(module)) or ""
         title = re.split(r"[.:](?:\s|$)", about)[0]
         page = next((page_of[name] for name in names if name in page_of), ABOUT.get(module.rpartition(".")[2]))
-        lines += [f"## {title}", "", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
-        lines += ["```{eval-rst}", ".. currentmodule:: parprims", "", ".. autosummary::", "   :toctree:", ""]
-        lines += [*(f"   {name}" for name in names), "```", ""]
-    return "\n".join(lines)
+        lines += [f"## {title}", "", "| | |", "|---|---|"]
+        lines += [f"| [`{name}`](parprims.{name}.md) | {summary(name)} |" for name in names]
+        lines += ["", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
+    every = "\n".join(f"parprims.{name}" for name in parprims.__all__)
+    return "\n".join([*lines, "```{toctree}", ":hidden:", every, "```", ""])
+
+
+def entry(name: str) -> str:
+    """Return the page of a public name."""
+    one = getattr(parprims, name)
+    kind = "function"
+    if inspect.isclass(one):
+        kind = "exception" if issubclass(one, Exception) else "class"
+    members = "" if kind == "function" else "\n   :members:"
+    return f"# {name}\n\n```{{eval-rst}}\n.. currentmodule:: parprims\n.. auto{kind}:: {name}{members}\n```\n"
 
 
 def primitives() -> str:
@@ -120,7 +131,8 @@ reproducibility, methods, derivatives, and the papers they come from. What the f
 
 def write_pages(*_: Any) -> None:
     """Write the pages that are found, before Sphinx reads any; one that has not changed stays as it is."""
-    for name, text in (("api", reference()), ("primitives", primitives())):
+    entries = {f"parprims.{name}": entry(name) for name in parprims.__all__}
+    for name, text in {"api": reference(), "primitives": primitives(), **entries}.items():
         path = FOLDER / "generated" / f"{name}.md"
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -131,10 +143,15 @@ SITE = {"../README.md": "index.md", "../CHANGELOG.md": "changelog.md", "../CONTR
 """The site's pages in place of files that are read in a clone."""
 
 
-def link_site(_app: Any, _name: str, source: list[str]) -> None:
-    """Turn links to the clone's own documents into links to the site's pages."""
-    for file, page in SITE.items():
-        source[0] = source[0].replace(f"]({file})", f"]({page})")
+def link_site(_app: Any, page: str, source: list[str]) -> None:
+    """Turn links to the clone's own documents into links to the site's pages, and link primitives to their entries."""
+    for file, other in SITE.items():
+        source[0] = source[0].replace(f"]({file})", f"]({other})")
+    names = [name for name, about in titles().items() if about == page]
+    if names:
+        title, _, rest = source[0].partition("\n")
+        links = ", ".join(f"[`{name}`](generated/parprims.{name}.md)" for name in names)
+        source[0] = f"{title}\n\nArguments and results: {links}.\n{rest}"
 
 
 def as_written(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:

@@ -71,7 +71,7 @@ def searchsorted(
     Reproducibility: the same input gives the same result by every method.
     Methods: native (NumPy, CuPy, PyTorch and JAX), array. There is no kernel yet.
     Derivatives: none.
-    Memory and more: docs/search.md.
+    Memory and more: docs/searchsorted.md.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel and native (as `sort` has them), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
-    Memory and more: docs/search.md.
+    Memory and more: docs/searchsorted.md.
 
     Examples
     --------
