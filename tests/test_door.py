@@ -71,7 +71,7 @@ MEANING = {
     "objects": (np.array([1, None]), "must have a dtype of numbers or bool, got object"),
     "strings": (np.array(["a", "b"]), "must have a dtype of numbers or bool, got str"),
     "dates": (np.array(["2020"], dtype="datetime64[s]"), "must have a dtype of numbers or bool, got datetime64"),
-    "chunked": (draw.dask_array(), "is a dask array: parprims has no drivers for chunked arrays yet; call compute"),
+    "chunked": (draw.dask_array(), "is a dask array, and this call has no driver for chunks: call compute"),
     "list": ([1.0, 2.0], "must be an array, got list"),
     "None": (None, "must be an array, got NoneType"),
 }
@@ -248,8 +248,15 @@ class TestOtherLibraries:
             mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
             x = np.arange(8.0, dtype=np.float32)
             split, whole = (jax.device_put(x, NamedSharding(mesh, spec)) for spec in (P("i"), P()))
-            for function in (parprims.sum, parprims.scan, parprims.max):
-                assert (np.asarray(function(split)) == np.asarray(function(x))).all()
+            for function in (parprims.sum, parprims.scan, parprims.sort, parprims.max):
+                assert np.asarray(function(split)).tolist() == np.asarray(function(x)).tolist()
+                assert parprims.methods(function, split)["array"] is None
+            try:
+                parprims.check_associative("add", split)
+            except ValueError as error:
+                assert "is sharded over 4 devices" in str(error), error
+            else:
+                raise SystemExit("took a sharded array")
             assert float(parprims.sum(whole)) == 28
             assert parprims.scan(whole, initial=whole[0]).tolist() == np.cumsum(x).tolist()
             one = jax.device_put(x, jax.devices()[1])
@@ -259,10 +266,9 @@ class TestOtherLibraries:
             c = jax.device_put(x.reshape(2, 4), NamedSharding(mesh, P()))
             for other in (b, c):
                 assert (np.asarray(parprims.matmul(a, other)) == x.reshape(4, 2) @ x.reshape(2, 4)).all()
-            try:
-                parprims.matmul(a, b, add="minimum", multiply="add")
-            except parprims.MethodRefused as error:
-                assert "sharded over several devices" in str(error)
+            paths = {"add": "minimum", "multiply": "add"}
+            expected = parprims.matmul(x.reshape(4, 2), x.reshape(2, 4), **paths)
+            assert (np.asarray(parprims.matmul(a, b, **paths)) == expected).all()
             try:
                 parprims.vecdot(one, whole)
             except ValueError as error:
@@ -281,8 +287,10 @@ class TestOtherLibraries:
 
     def test_an_array_of_chunks(self):
         dask = pytest.importorskip("dask.array")
-        with pytest.raises(TypeError, match=r"^x is a dask array"):
-            parprims.sort(dask.ones(3))
+        with pytest.raises(TypeError, match="axis_name"):
+            parprims.sort(dask.ones(3), axis_name="i")
+        with pytest.raises(TypeError, match=r"is a dask array, and this call"):
+            parprims.check_associative("add", dask.ones(3))
 
 
 class TestNumbers:

@@ -60,6 +60,7 @@ def test_late_imports():
     assert late == {
         ("_dispatch", "parprims._torch_ops"),
         ("_dispatch", "parprims._devices"),
+        ("_devices.__init__", "parprims._devices.dask_chunks"),
         ("_devices.__init__", "parprims._devices.jax_mesh"),
         ("_devices.__init__", "parprims._devices.torch_groups"),
         ("_devices.__init__", "parprims._devices.jax_auto"),

@@ -100,7 +100,7 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
     home = kind.__module__.partition(".")[0]
     if home == "dask":  # before anything of it is imported
         raise TypeError(
-            f"{name} is a dask array: parprims has no drivers for chunked arrays yet; call compute() or map_blocks()"
+            f"{name} is a dask array, and this call has no driver for chunks: call compute() or map_blocks()"
         )
     if home == "sparse":
         raise TypeError(f"{name} must be a dense array, got {kind.__name__}: call todense()")
@@ -214,6 +214,8 @@ def is_split(x: Any) -> bool:
     home = kind.__module__.partition(".")[0]
     if kind.__name__ == "DTensor" and home == "torch":
         return True
+    if home == "dask":
+        return isinstance(x, getattr(sys.modules.get("dask.array"), "Array", ()))
     return home in ("jax", "jaxlib") and not _is_jax_literal(kind) and hasattr(x, "shape") and is_sharded(x)
 
 

@@ -1,7 +1,8 @@
 """Calls on arrays that several devices hold: drivers written once, over what moves messages between the devices.
 
 `communicator` says what a driver is and may ask for; `scans` and others hold the drivers; `work` and `calls` lay a call
-out over the parts; `jax_mesh`, `jax_auto` and `torch_groups` are engines.
+out over the parts; `jax_mesh`, `jax_auto`, `torch_groups` and
+`dask_chunks` are engines.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ def compute(kind: str, x: Any, axis_name: Any, *arguments: Any, **options: Any) 
         Those of the call.
     """
     arrays = tuple(one for one in (x if isinstance(x, tuple) else (x,)) if hasattr(one, "shape"))
+    if axis_name is None and any(type(one).__module__.startswith("dask.") for one in arrays):
+        from parprims._devices.dask_chunks import Chunks
+
+        return Chunks.call(_CALLS[kind], arguments, options, kind == "product")
     if any(is_tensor(one) for one in arrays):
         from parprims._devices.torch_groups import Distributed, Group
 

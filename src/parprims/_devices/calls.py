@@ -60,17 +60,19 @@ def reduced(
         own = arrays[0].dtype if dtype is None else as_dtypes(xp, dtype)[0]  # type: ignore[index]
         if dtype_name(own) in SIXTEEN_BIT_FLOATS:
             narrow, wide = own, xp.float32
-            if arrays[0].dtype != own and fn is None:
-                arrays = (cast(xp, arrays[0], own),)
     names = tuple(dtype_name(one.dtype) for one in arrays)
     whole = fn is None and primitive not in ("max", "min") and operator.identity(*names) is not None
 
     def local(axes: tuple[int, ...], keepdims: bool, dtype: Any, initial: Any = None) -> Callable[..., Any]:
         if primitive == "vecdot":
             return lambda *xs: _kept(_reduce.vecdot(*xs, axis=axes[0] - len(shape), method=method), axes, keepdims)
-        return lambda *xs: _reduce.call(
-            primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method
-        )
+
+        def part(*xs: Array) -> Any:
+            if narrow is not None and fn is None:
+                xs = (cast(namespace_of(xs[0]), xs[0], narrow),)
+            return _reduce.call(primitive, fn, xs[0] if single else xs, op, axes, keepdims, dtype, initial, method)
+
+        return part
 
     def again(axes: tuple[int, ...]) -> Callable[..., Any]:
         return lambda *xs: _reduce.reduce(
@@ -384,7 +386,7 @@ def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> 
         inner_a, inner_b = inner, ()
     else:
         inner_a = inner_b = inner
-        stage, n_out = Stage(inner, k, inner_product(multiply, add)), n
+        stage, n_out = Stage(inner, k, inner_product(multiply, add, trades=engine.trades)), n
     own = [*m, *(name for names in batch for name in names), *n_out, *(inner if inner_a == inner_b else ())]
     if len(set(own)) < len(own):
         raise ValueError("a and b are split along different axes over one axis of the mesh: reshard one of them")

@@ -57,9 +57,14 @@ def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Gather:
-    """Asks for the arrays of all devices: each as one array with a new first axis, in the order of the parts."""
+    """Asks for the arrays of all devices: each as one array with a new first axis, in the order of the parts.
+
+    ``before`` says that only those of parts before the own one are read, or if True of parts after it: False or True as
+    a scan is reversed, and None where all are read.
+    """
 
     arrays: tuple[Array, ...]
+    before: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)

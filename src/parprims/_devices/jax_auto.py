@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -43,6 +43,7 @@ class _Known:
 
     splits: dict[int, Split]
     mesh: Any = None
+    trades: ClassVar[bool] = True
 
     def split(self, name: str, x: Array) -> Split:
         """Return what each axis of an array is split over."""

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -186,6 +186,7 @@ class Inside:
     """The engine inside of a caller's own shard_map, where arrays are parts."""
 
     names: Names
+    trades: ClassVar[bool] = True
 
     def split(self, name: str, x: Array) -> Split:
         """Return that no axis tells."""
@@ -229,6 +230,7 @@ class Mesh:
     """The engine for arrays that are split over a mesh as a whole."""
 
     mesh: Any
+    trades: ClassVar[bool] = True
 
     @staticmethod
     def of(arrays: tuple[Array, ...]) -> Mesh:

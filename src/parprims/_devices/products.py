@@ -18,11 +18,21 @@ Multiply = Callable[[Array, Array], Array]
 # ---- Matrix products --------------------------------------------------------------------------------------------
 
 
-def inner(multiply: Multiply, add: Operator) -> list[Step]:
+def inner(multiply: Multiply, add: Operator, *, trades: bool) -> list[Step]:
     """Return the driver of a product that is summed over a split axis: of (a, b), of which both have their part of it.
 
-    Each device adds one block of all partial products, in the order of the parts, and all learn all blocks.
+    Each device adds one block of all partial products, in the order of the parts, and all learn all blocks; unless it
+    ``trades``, each adds all of them.
     """
+
+    def partial(_: Place, arrays: tuple[Array, Array], __: Any) -> Any:
+        return Gather((multiply(*arrays),)), None
+
+    def total(_: Place, __: None, products: tuple[Array, ...]) -> Any:
+        return None, reduce(products[0], add, axis=0, dtype=(products[0].dtype,))
+
+    if not trades:
+        return [partial, total]
 
     def begin(place: Place, arrays: tuple[Array, Array], _: Any) -> Any:
         product = multiply(*arrays)

@@ -146,7 +146,7 @@ def scans(
         else:
             whole = reduce(xs[0] if single else xs, turned(operator) if reverse else operator, axis=axis, dtype=asked)
             states = (whole,) if single else whole
-        return Gather(states), (xs, with_arrays(initial, starts), asked, wide)
+        return Gather(states, reverse), (xs, with_arrays(initial, starts), asked, wide)
 
     def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
         xs, start, asked, wide = kept
@@ -264,7 +264,7 @@ def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dty
         maps = tuple(xp.broadcast_to(one, shape) for one in (a, b))
         whole = reduce(maps, _AFFINE_TURNED if reverse else "affine", axis=axis, dtype=(wide, wide))
         start = with_arrays(initial, tuple(starts))
-        return Gather(whole), (a, b, None if start is None else start[0], _without(shape, axis))
+        return Gather(whole, reverse), (a, b, None if start is None else start[0], _without(shape, axis))
 
     def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
         a, b, start, shape = kept

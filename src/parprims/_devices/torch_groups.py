@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -202,6 +202,8 @@ class Processes:
 
 class _Parts:
     """What both engines share: the arrays of a call are the own parts."""
+
+    trades: ClassVar[bool] = True
 
     def groups(self, split: Split, axes: tuple[int, ...]) -> list[tuple[Names, tuple[int, ...]]]:
         """Return the axes in groups of which the first is split."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -69,6 +69,9 @@ class Work:
 
 class Engine(Protocol):
     """Who holds the parts of arrays and moves messages between them."""
+
+    trades: ClassVar[bool]
+    """Whether parts trade blocks: else what all have to add up is gathered, in fewer messages."""
 
     def split(self, name: str, x: Array) -> Split:
         """Return what each axis of an array is split over; raise, naming the argument, where that is not served."""
