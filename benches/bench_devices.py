@@ -130,7 +130,7 @@ def _ends(x: Any) -> list[np.ndarray]:
     """Return the corner where all indices are least, and that where they are greatest, of the first and last parts."""
     shards = sorted(x.addressable_shards, key=lambda shard: [part.start or 0 for part in shard.index])
     first, last = shards[0].data, shards[-1].data
-    few = [min(n, 1024 if x.ndim == 1 else 32) for n in first.shape]
+    few = [min(n, 1024 if x.ndim == 1 else 4) for n in first.shape]
     corners = first[tuple(slice(n) for n in few)], last[tuple(slice(-n, None) for n in few)]
     return [np.asarray(one) for one in corners]
 
