@@ -7,6 +7,7 @@ import pytest
 
 import parprims
 from tests import devices, test_jax
+from tests.test_package import run_examples
 
 jax = test_jax.jax
 
@@ -272,6 +273,11 @@ def check_what_is_refused():
             call()
     assert parprims.methods(parprims.scan, x)["array"] is None
     assert parprims.methods(parprims.scan, x)["kernel"] is not None
+
+
+def check_the_page():
+    name = "docs/devices.md"
+    assert run_examples((devices.ROOT / name).read_text(encoding="utf-8"), name) == 3
 
 
 def check_no_elements():
