@@ -52,6 +52,7 @@ def outcomes_of_processes(module, count, folder):
     """Return what each check of a module raised in any of so many processes, which find each other by a file."""
     paths = os.pathsep.join((str(ROOT), *sys.path))
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     command = [sys.executable, "-W", "error", "-m", module]
     started = [
         subprocess.Popen(

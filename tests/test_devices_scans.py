@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._devices import calls
 from tests import devices, test_jax
+from tests.test_package import run_examples
 
 jax = test_jax.jax
 
@@ -102,10 +104,10 @@ def check_every_call_on_any_number_of_devices():
         counts = COUNTS if name in ("sum", "scan", "recurrence", "scan of matrices") else (3, 8)
         for count in counts:
             mesh = mesh_of(count, "Auto" if count == 3 else "Explicit")
-            with parprims.explain() as calls:
+            with parprims.explain() as told:
                 found = call(*(put(x, mesh, "i") for x in arrays))
             near(found, expected)
-            (one,) = calls
+            (one,) = told
             assert one.devices == count, name
             assert sum(step.nbytes for step in one.steps) <= 64 * count * len(arrays), name
             if found[0].ndim if isinstance(found, tuple) else found.ndim:
@@ -131,13 +133,13 @@ def check_batches_and_two_axes():
     both = mesh_of(8, names=("i", "j"), shape=(4, 2))
     rows = RNG.standard_normal((8, N))
     for spec, devs in ((("i",), 1), ((None, "i"), 4), (("j", "i"), 4), ((None, ("i", "j")), 8), (("i", "j"), 2)):
-        with parprims.explain() as calls:
+        with parprims.explain() as told:
             found = parprims.scan(put(rows, both, *spec), axis=1)
             total = parprims.sum(put(rows, both, *spec), axis=1)
         near(total, parprims.sum(rows, axis=1))
         near(found, parprims.scan(rows, axis=1))
-        assert [one.devices for one in calls] == [devs] * 2, (spec, calls)
-        assert devs > 1 or not calls[0].steps
+        assert [one.devices for one in told] == [devs] * 2, (spec, told)
+        assert devs > 1 or not told[0].steps
         assert found.sharding.is_equivalent_to(put(rows, both, *spec).sharding, 2)
         near(parprims.sum(put(rows, both, *spec)), parprims.sum(rows))
     whole = tuple(RNG.integers(-5, 5, (4, N)).astype(np.int32) for _ in range(4))
@@ -151,6 +153,42 @@ def check_batches_and_two_axes():
         parprims.linear_recurrence(put(a, both, "j"), put(rows, both, None, "i"), initial=jax.numpy.ones(8)),
         parprims.linear_recurrence(a, rows, initial=np.ones(8)),
     )
+
+
+def check_recurrences_that_forget():
+    import jax
+
+    mesh, n = mesh_of(4), 2**13
+    calls.QUICK = n
+    b = RNG.standard_normal((2, 4 * n)).astype(np.float32)
+    decaying = RNG.uniform(-0.3, 0.3, b.shape).astype(np.float32)
+    lasting = np.where(np.arange(4 * n) % n < 300, np.float32(1), decaying)  # the head of a part forgets nothing
+    infinite = np.where(np.arange(4 * n) == n + 5, np.float32(np.inf), b)
+    alone = parprims.linear_recurrence
+
+    def solve(a, b):
+        return alone(a, b, reverse=True, initial=1e30), alone(a, b), alone(np.float32(0.25), b)
+
+    for coefficients, rhs in ((decaying, b), (lasting, b), (decaying, infinite)):
+        split = [put(x, mesh, None, "i") for x in (coefficients, rhs)]
+        for found, expected in zip(jax.jit(solve)(*split), solve(coefficients, rhs), strict=True):
+            known = np.isfinite(expected)
+            found, expected = (np.where(known, x, 0) for x in (found, expected))
+            assert (np.isfinite(np.asarray(found)) == np.isfinite(expected)).all()
+            for line, wanted in zip(found, expected, strict=True):
+                inner = slice(None, -n)  # where 1e30 is forgotten
+                np.testing.assert_allclose(line[inner], wanted[inner], rtol=0, atol=1e-5 * np.abs(wanted[inner]).max())
+                np.testing.assert_allclose(line, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+    (a, x), weights = [put(one, mesh, None, "i") for one in (decaying, b)], np.arange(4 * n, dtype=np.float32) % 7
+
+    def loss(a, b):
+        return (alone(a, b) * weights).sum()
+
+    found = jax.jit(jax.grad(loss, (0, 1)))(a, x)
+    expected = jax.jit(jax.grad(loss, (0, 1)))(*map(jax.numpy.asarray, (decaying, b)))
+    calls.QUICK = 2**20
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
 
 
 def check_no_more_than_the_states_is_gathered():
@@ -186,10 +224,10 @@ def check_in_a_program_and_inside_of_shard_map():
         out = (spec("i"), spec("i"), spec())
         for check in (True, False):
             mapped = jax.jit(jax.shard_map(part, mesh=mesh, in_specs=spec("i"), out_specs=out, check_vma=check))
-            with parprims.explain() as calls:
+            with parprims.explain() as told:
                 found = mapped(x, a)
             near(found, (parprims.scan(REAL), parprims.linear_recurrence(DECAY, REAL), parprims.sum(REAL)))
-            assert [(one.primitive, one.devices) for one in calls] == [
+            assert [(one.primitive, one.devices) for one in told] == [
                 ("sum", 4), ("scan", 4), ("linear_recurrence", 4),
             ]  # fmt: skip
 
@@ -273,11 +311,17 @@ def check_what_is_refused():
         (lambda: parprims.linear_recurrence(x, other), "different meshes"),
         (lambda: parprims.scan((put(STARTS, mesh, "i"), x), parprims.segmented("add"), exclusive=True), "exclusive"),
         (lambda: parprims.scan(REAL, axis_name="i"), "axis_name"),
+        (lambda: parprims.linear_recurrence(x, REAL), "must all be JAX's"),
     ):
         with pytest.raises((ValueError, IndexError, TypeError), match=words):
             call()
     assert parprims.methods(parprims.scan, x)["array"] is None
     assert parprims.methods(parprims.scan, x)["kernel"] is not None
+
+
+def check_the_page():
+    name = "docs/devices.md"
+    assert run_examples((devices.ROOT / name).read_text(encoding="utf-8"), name) == 3
 
 
 def check_no_elements():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._devices import calls
 from tests import devices
 
 
@@ -102,9 +103,9 @@ def check_plain_tensors_of_uneven_and_empty_parts():
             assert float(error) < 1e-15
         near(parprims.matmul(part(rows), part(rows).T, axis_name=group), rows @ rows.T)
         near(parprims.histogram(part(b), 5, axis_name=group)[0], parprims.histogram(b, 5)[0])
-        with parprims.explain() as calls:
+        with parprims.explain() as told:
             parprims.scan(part(b), axis_name=group)
-        assert [(one.devices, len(one.steps)) for one in calls] == [(len(lengths), 1)]
+        assert [(one.devices, len(one.steps)) for one in told] == [(len(lengths), 1)]
 
 
 def check_dtensors():
@@ -133,6 +134,24 @@ def check_dtensors():
     near(parprims.matmul(both, other), table @ table.T)
     with pytest.raises(TypeError, match="must all be DTensors"):
         parprims.linear_recurrence(arrays[0], b)
+
+
+def check_quick_ways():
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh, n = init_device_mesh("cpu", (4,)), 2**13
+    rng = np.random.default_rng(30)
+    a, b = (torch.asarray(rng.uniform(-0.3, 0.3, 4 * n), dtype=torch.float32) for _ in range(2))
+    calls.QUICK = n
+    split = [distribute_tensor(x, mesh, [Shard(0)]) for x in (a, b)]
+    with parprims.explain() as told:
+        near(parprims.linear_recurrence(*split), parprims.linear_recurrence(a, b), 16)
+        near(parprims.linear_recurrence(*split, reverse=True), parprims.linear_recurrence(a, b, reverse=True), 16)
+    assert len(told[0].steps) == 2  # whether it forgets, and the ends of the parts
+    near(parprims.solve_tridiagonal(split[0], 1.0, split[1], split[1]), parprims.solve_tridiagonal(a, 1.0, b, b))
+    calls.QUICK = 2**20
 
 
 def check_derivatives():

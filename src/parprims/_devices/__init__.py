@@ -16,6 +16,7 @@ import array_api_compat
 from parprims._arrays import Array, is_tensor
 from parprims._devices import calls
 from parprims._devices.work import Engine
+from parprims._scalars import is_scalar
 
 _CALLS: dict[str, Callable[..., Any]] = {
     "reduced": calls.reduced,
@@ -42,7 +43,7 @@ def compute(kind: str, x: Any, axis_name: Any, *arguments: Any, **options: Any) 
     *arguments, **options
         Those of the call.
     """
-    arrays = tuple(one for one in (x if isinstance(x, tuple) else (x,)) if hasattr(one, "shape"))
+    arrays = tuple(one for one in (x if isinstance(x, tuple) else (x,)) if not is_scalar(one))
     if axis_name is None and any(type(one).__module__.startswith("dask.") for one in arrays):
         from parprims._devices.dask_chunks import Chunks
 
@@ -65,9 +66,12 @@ def placed_later(*arguments: Any) -> Any:
 
 def _engine(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
     if axis_name is None:
+        for one in arrays:
+            if one is not None and not array_api_compat.is_jax_array(one):
+                raise TypeError(f"arrays must all be JAX's where one is split over devices, got {type(one).__name__}")
         from parprims._devices.jax_mesh import Mesh
 
-        return Mesh.of(arrays)
+        return Mesh.of(tuple(one for one in arrays if one is not None))
     if "jax" in sys.modules and arrays and array_api_compat.is_jax_array(arrays[0]):
         from parprims._devices.jax_mesh import Inside
 

@@ -15,6 +15,7 @@ from parprims._arrays import (
     broadcast_shapes,
     cast,
     check_choice,
+    dtype_kind,
     dtype_name,
     move_axis,
     namespace_of,
@@ -24,12 +25,15 @@ from parprims._arrays import (
 from parprims._devices import tridiagonals
 from parprims._devices.products import around, beside, counts
 from parprims._devices.products import inner as inner_product
-from parprims._devices.scans import arrays_of, recurrence, reduction, result_shape, scans, with_arrays
+from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, result_shape, scans, with_arrays
 from parprims._devices.sorts import key_width, sorts
 from parprims._devices.work import Engine, Names, Split, Stage, Work, option_key, part_of, together
 from parprims._dispatch import MethodRefused
 from parprims._operators import Operator, as_operator, flags_broadcast
 from parprims._scalars import as_array, is_scalar
+
+QUICK = 2**20
+"""How many elements a part must have along its axis, or of all systems, for a quick way to be worth its trial."""
 
 
 def reduced(
@@ -200,13 +204,17 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     at = normalize_axis(axis, len(shape))
     starts, entries = arrays_of(initial)
     dtype = a.dtype if a.dtype == b.dtype else xp.result_type(a, b)
-    steps = recurrence(axis=at, reverse=reverse, initial=entries, dtype=dtype, method=method)
+    over, options = engine.working(split[at]), {"axis": at, "initial": entries, "dtype": dtype, "method": method}
+    steps = recurrence(reverse=bool(reverse), **options)
+    quick, n = None, engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
+    if over and n >= QUICK and dtype_kind(dtype) in ("float", "complex"):
+        quick = decaying(reverse=bool(reverse), head=min(n // 32, 2**16), **options)
     work = Work(
         primitive="linear_recurrence",
         arrays=(a, b, *starts),
         inputs=(part_of(split, a), part_of(split, b), *(part_of((*split[:at], *split[at + 1 :]), s) for s in starts)),
         outputs=split,
-        stages=(Stage(engine.working(split[at]), engine.length((a, b), at, len(shape)), steps),),
+        stages=(Stage(over, engine.length((a, b), at, len(shape)), steps, quick=quick),),
         plain=lambda a, b, *starts: _recurrence.linear_recurrence(
             a, b, axis=at, initial=(with_arrays(entries, starts) or (None,))[0], reverse=reverse, method=method
         ),
@@ -324,7 +332,14 @@ def tridiagonal(
         multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
         more = return_residual or return_status or dtype != s.rhs.dtype
         n = engine.length(arrays, at, len(s.shape))
-        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), more)]
+        quick = None
+        if (
+            tuple(s.rows) == tuple(s.shape)
+            and method == "auto"
+            and math.prod(engine.part_shape(arrays[3], split)) >= QUICK
+        ):
+            quick = tridiagonals.by_blocks(axis=s.axis, **options)
+        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, more)]
         if more:
             stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))
     work = Work(

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from parprims._arrays import Array, dtype_bits
+from parprims._arrays import Array, dtype_bits, is_tensor
 
 Step = Callable[["Place", Any, Any], tuple["Message | None", Any]]
 
@@ -158,6 +158,39 @@ def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], 
             reply = _reply(message, devices, place)
             told.append(collective(message, place))
     return kept, told
+
+
+Quick = tuple[Sequence[Step], Sequence[Step]]
+"""A trial, whose result is a pair: whether the quick way serves, which all devices agree on, and what the rest of the
+quick way begins with."""
+
+
+def run_quick(
+    steps: Sequence[Step], quick: Quick | None, devices: Communicator, lengths: tuple[int, ...], parts: Any
+) -> tuple[Any, list[Any]]:
+    """Return the results of a driver, by a quick way where its trial finds that it serves.
+
+    The collective operations are those of the trial and of the way that is taken; where a program decides that, of the
+    driver itself.
+    """
+    if quick is None:
+        return run(steps, devices, lengths, parts)
+    trial, rest = quick
+    (serves, kept), told = run(trial, devices, lengths, parts)
+    more: list[Any] = []
+    own = getattr(devices, "own", tuple)
+
+    def by_driver() -> Any:
+        found, more[:] = run(steps, devices, lengths, parts)
+        return own((found,))[0]
+
+    if is_tensor(serves) and bool(serves):
+        found, more = run(rest, devices, lengths, kept)
+    elif is_tensor(serves):
+        found = by_driver()
+    else:
+        found = either(serves, lambda: own((run(rest, devices, lengths, kept)[0],))[0], by_driver)
+    return found, told + more
 
 
 def _reply(message: Message, devices: Communicator, place: Place) -> tuple[Array, ...]:

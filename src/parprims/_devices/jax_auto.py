@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from parprims import _reduce
 from parprims._arrays import Array
 from parprims._devices import calls
-from parprims._devices.communicator import run
+from parprims._devices.communicator import run_quick
 from parprims._devices.jax_mesh import Devices, spec_of, split_of
 from parprims._devices.work import Names, Split, Work, groups, length
 from parprims._dispatch import Checked, MethodRefused, unwatched
@@ -78,7 +78,7 @@ class _Known:
         found: Any = work.arrays
         for stage in work.stages:
             devices = Devices(stage.over)
-            found, _ = run(stage.steps, devices, (stage.length,) * devices.count, _tuple(found))
+            found, _ = run_quick(stage.steps, stage.quick, devices, (stage.length,) * devices.count, _tuple(found))
         return found
 
 

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from parprims._arrays import Array, explicit_sharding, is_traced
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run
+from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing, unwatched
 from parprims._memo import Memo
@@ -163,13 +163,13 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
 def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
     """Return the result of a stage, and the collective operations that took place."""
     if stage.linear is None:
-        return run(stage.steps, devices, lengths, parts)
+        return run_quick(stage.steps, stage.quick, devices, lengths, parts)
     *given, rhs = parts
     multiply, turned = stage.linear
     told: list[Any] = []
 
     def solve(_: Any, b: Array) -> Any:
-        found, told[:] = run(stage.steps, devices, lengths, (*given, b))
+        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, (*given, b))
         return found
 
     x = jax.lax.custom_linear_solve(
@@ -315,6 +315,8 @@ class Mesh:
     def _placed(self, x: Array, split: Split) -> Array:
         """Return an array split as asked for."""
         wanted = NamedSharding(self.mesh, spec_of(split))
+        if not isinstance(x, jax.Array):  # one of NumPy, which every call takes for an initial element
+            x = jax.numpy.asarray(x)
         if is_traced(x):
             sharding = explicit_sharding(x)
             if sharding is not None and not sharding.mesh.empty and sharding.spec == wanted.spec:

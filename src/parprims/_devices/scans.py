@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
+
+from array_api_extra import at
 
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
+    along,
     broadcast_shapes,
     cast,
     compute_dtype,
     device,
+    dtype_bits,
     dtype_kind,
     dtype_name,
     namespace_of,
 )
-from parprims._devices.communicator import Gather, Place, Step, either
+from parprims._devices.communicator import Gather, Place, Quick, Step, either
 from parprims._elements import flattened, rebuilt
 from parprims._operators import BUILT_IN, Operator
 from parprims._recurrence import linear_recurrence
@@ -283,6 +288,70 @@ def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dty
         return None, cast(xp, found, dtype)
 
     return [begin, end]
+
+
+def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype: Any, method: str, head: int) -> Quick:
+    """Return the quick way of a recurrence whose coefficients forget what comes before a part within its head.
+
+    The trial looks at the products of so many coefficients: where they are so small that no number times them is one,
+    parts are solved as if nothing came before them, and the heads again from the ends of the parts before.
+    """
+    smallest = {32: -(149 + 128 + 1), 64: -(1074 + 1024 + 1)}
+
+    def window(x: Array) -> Any:
+        n = x.shape[axis]
+        return along(axis, max(n - head, 0), n) if reverse else along(axis, 0, head)
+
+    def begin(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        a, b, *starts = arrays
+        xp = namespace_of(b)
+        wide = compute_dtype(xp, dtype)
+        a, b = cast(xp, a, wide), cast(xp, b, wide)
+        size = xp.abs(a)
+        if a.ndim == b.ndim and a.shape[axis] > 1:
+            total = xp.sum(xp.log2(size[window(a)]), axis=axis)
+        else:
+            total = xp.log2(size) * head
+        return Gather((xp.all(total < smallest[dtype_bits(size.dtype)]),)), (a, b, *starts)
+
+    def judged(_: Place, arrays: Any, states: tuple[Array, ...]) -> Any:
+        return None, (namespace_of(states[0]).all(states[0]), arrays)
+
+    def solved(_: Place, arrays: tuple[Array, ...], __: Any) -> Any:
+        a, b, *starts = arrays
+        y = linear_recurrence(a, b, axis=axis, reverse=reverse, method=method)
+        last = y[along(axis, 0, 1) if reverse else along(axis, y.shape[axis] - 1, None)]
+        xp = namespace_of(y)
+        return Gather((xp.squeeze(last, axis=axis),)), (a, b, y, tuple(starts))
+
+    def end(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        a, b, y, starts = kept
+        xp, (lasts,) = namespace_of(y), states
+        order = xp.arange(place.count, device=device(lasts))
+        before = order > place.rank if reverse else order < place.rank
+        before = xp.reshape(before, (-1, *(1,) * (lasts.ndim - 1)))
+        lost = xp.any(before & ~xp.isfinite(lasts), axis=0)
+        carry = lasts[(place.rank + (1 if reverse else -1)) % place.count, ...]
+        given = with_arrays(initial, starts)
+        is_first = place.rank == (place.count - 1 if reverse else 0)
+        if given is not None:
+            start = as_array("initial", given[0], xp, y.dtype, device(y), tuple(carry.shape))
+            carry = start if is_first is True else carry if is_first is False else xp.where(is_first, start, carry)
+
+        def continued_head() -> Array:
+            whole = a.ndim == b.ndim and a.shape[axis] > 1
+            coefficients, rhs = a[window(a)] if whole else a, b[window(b)] if b.shape[axis] > 1 else b
+            z = linear_recurrence(coefficients, rhs, axis=axis, initial=carry, reverse=reverse, method=method)
+            return at(y)[window(y)].set(z)
+
+        found = continued_head() if given is not None else either(is_first, lambda: y, continued_head)
+        lost = xp.expand_dims(lost, axis=axis)
+        some = xp.any(lost)
+        some = bool(some) if isinstance(place.rank, int) else some
+        found = either(some, lambda: xp.where(lost, xp.full_like(found, math.nan), found), lambda: found)
+        return None, cast(xp, found, dtype)
+
+    return [begin, judged], [solved, end]
 
 
 def result_shape(axes: tuple[int, ...], keepdims: bool) -> Callable[[tuple[int, ...]], tuple[int, ...]]:

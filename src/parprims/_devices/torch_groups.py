@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run
+from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing
 
@@ -286,18 +286,18 @@ def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Ten
     """Return the result of a stage, and the collective operations that took place."""
     told: list[Any] = []
 
-    def driven(steps: Any) -> Callable[..., Any]:
+    def driven(steps: Any, quick: Any = None) -> Callable[..., Any]:
         def compute(*parts: Tensor) -> Any:
             processes = Processes(group)
-            found, told[:] = run(steps, processes, lengths, parts)
+            found, told[:] = run_quick(steps, quick, processes, lengths, parts)
             return processes.tied(found)
 
         return compute
 
     if stage.linear is None or not any(x.requires_grad for x in parts):
-        return driven(stage.steps)(*parts), told
+        return driven(stage.steps, stage.quick)(*parts), told
     multiply, turned = stage.linear
-    return _Solved.apply(driven(stage.steps), driven(turned), driven(multiply), *parts), told
+    return _Solved.apply(driven(stage.steps, stage.quick), driven(turned), driven(multiply), *parts), told
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,8 @@ import math
 from typing import Any
 
 from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
-from parprims._devices.communicator import Gather, Place, Step
+from parprims._devices.communicator import Gather, Place, Quick, Step
+from parprims._tridiagonal import solve_tridiagonal
 from parprims._tridiagonal_array import Rows, Tree, closed
 from parprims._tridiagonal_system import System, backward_error, residual, safe_backward_error
 
@@ -69,6 +70,43 @@ def solution(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
         return None, _back(xp, x, axis)
 
     return [*rows_of(axis, periodic, transpose, begin), solved, refined, chosen, whole]
+
+
+def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
+    """Return the quick way: each part is solved alone for three right-hand sides, by any method.
+
+    They are its own, and what the unknowns before and after it are multiplied by. The trial is all of the solution: it
+    serves where its backward error is small, as it is unless a part is close to singular by itself.
+    """
+
+    def begin(_: Place, system: Any, __: Any) -> Any:
+        lower, diag, upper, rhs = system
+        xp = namespace_of(diag)
+        zeros = xp.zeros_like(diag[..., 1:])
+        before, after = xp.concat([lower[..., :1], zeros], axis=-1), xp.concat([zeros, upper[..., -1:]], axis=-1)
+        one = (lower[None, ...], diag[None, ...], upper[None, ...])
+        found = solve_tridiagonal(*one, xp.stack([rhs, before, after]))
+        y, v, w = (found[at, ...] for at in range(3))
+        one_, zero = xp.ones_like(y[..., :1]), xp.zeros_like(y[..., :1])
+        first = xp.stack([v[..., :1], one_, zero, w[..., :1]])
+        last = xp.stack([v[..., -1:], zero, one_, w[..., -1:]])
+        pair = xp.stack([y[..., :1], y[..., -1:]])
+        return Gather((xp.concat([first, last]), pair)), (*system, y, v, w)
+
+    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, y, v, w = kept
+        xp = namespace_of(diag)
+        ends = _Seams(xp, states[0]).around(place, states[1])
+        x = y - v * ends[0][0] - w * ends[1][1]
+        own = _with_ends(xp, x, ends)
+        error = backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)
+        return Gather((xp.max(error) if 0 not in error.shape else xp.zeros((), dtype=error.dtype),)), x
+
+    def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
+        xp = namespace_of(x)
+        return None, (xp.max(states[0]) <= 4 * xp.finfo(states[0].dtype).eps, _back(xp, x, axis))
+
+    return [*rows_of(axis, periodic, transpose, begin), solved, judged], [lambda _, x, __: (None, x)]
 
 
 def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:

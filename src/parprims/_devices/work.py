@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from parprims._arrays import Array
-from parprims._devices.communicator import Collective, Step
+from parprims._devices.communicator import Collective, Quick, Step
 from parprims._dispatch import Call, explain, listing, tell, unwatched
 from parprims._lasting import lasting_key
 
@@ -32,6 +32,8 @@ class Stage:
 
     The first arrays are the coefficients, and the product takes an array like the solution last.
     """
+    quick: Quick | None = None
+    """A quick way of the driver (see `run_quick`)."""
     appended: bool = False
     """Whether the next stage is given the arrays of this one before its result."""
 

@@ -1,0 +1,240 @@
+"""Arrays split over the devices of one host against one device, through JAX: ``python -m benches.bench_devices``.
+
+Prints one row a case: the seconds of one device and of all, their ratio, and the goal for two devices.
+A case that one device cannot hold is run on all alone. No time is printed before the results agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import parprims
+from benches.cases import Case, Scale
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Return none: what runs on several devices is no case of one."""
+    del scale
+    return []
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One call, on arrays of one shape and dtype.
+
+    Parameters
+    ----------
+    name : str
+        What is computed.
+    shapes : tuple of tuple of int
+        The shapes of the arrays.
+    dtype : str
+        Their dtype.
+    axes : tuple of int
+        The axis that each is split along.
+    call : callable
+        The call.
+    goal : float
+        The ratio that is the goal on two devices.
+    limit_ms : float
+        The time that is the goal on two devices, in milliseconds.
+    scaled : tuple of pair of float
+        The least and the largest number of each array, of floats; one pair is that of all.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    axes: tuple[int, ...]
+    call: Callable[..., Any]
+    goal: float = math.nan
+    limit_ms: float = math.nan
+    scaled: tuple[tuple[float, float], ...] = ((-1.0, 1.0),)
+
+
+def splits(log2: int) -> list[Split]:
+    """Return the cases, the largest arrays of 2^log2 elements."""
+    n, rows = 2**log2, 2 ** max(log2 - 24, 3)
+    side = 2 ** (log2 * 14 // 30)
+    systems, unknowns = 2 ** max(log2 - 14, 3), 2 ** min(12, max(log2 - 8, 4))
+    decaying, any_a = (-0.5, 0.5), (-1.0, 1.0)
+    solve = functools.partial(parprims.solve_tridiagonal, axis=-1)
+    dominant = ((-1.0, 1.0), (3.0, 4.0), (-1.0, 1.0), (-1.0, 1.0))
+    return [
+        Split("sum", ((n,),), "float32", (0,), parprims.sum, 1.9),
+        Split("scan of a batch", ((rows, n // rows),), "float32", (0,), parprims.scan, 1.95),
+        Split("scan", ((n,),), "float32", (0,), parprims.scan, 1.38),
+        Split("linear_recurrence, |a| < 0.5", ((n,),) * 2, "float32", (0, 0), parprims.linear_recurrence, 1.8,
+              scaled=(decaying, any_a)),
+        Split("linear_recurrence, |a| < 1", ((n,),) * 2, "float32", (0, 0), parprims.linear_recurrence, 1.15,
+              scaled=(any_a, any_a)),
+        Split("sort u32", ((n,),), "uint32", (0,), parprims.sort, 1.35),
+        Split("sort u64", ((n // 2,),), "uint64", (0,), parprims.sort, 1.5),
+        Split("argsort u32", ((n // 4,),), "uint32", (0,), parprims.argsort),
+        Split("solve_tridiagonal, systems split", ((systems, unknowns),) * 4, "float64", (0,) * 4, solve, 1.85,
+              scaled=dominant),
+        Split("solve_tridiagonal, unknowns split", ((systems, unknowns),) * 4, "float64", (1,) * 4, solve,
+              limit_ms=2.5, scaled=dominant),
+        Split("matmul, rows split", ((side, side),) * 2, "float32", (0, -1), parprims.matmul, 1.95),
+        Split("matmul, inner axis split", ((side, side),) * 2, "float32", (1, 0), parprims.matmul),
+    ]  # fmt: skip
+
+
+# ---- Arrays -----------------------------------------------------------------------------------------------------
+
+
+def made(mesh: Any, shape: tuple[int, ...], dtype: str, axis: int, seed: int, bounds: tuple[float, float]) -> Any:
+    """Return an array of numbers that depend on their place alone, so that any number of devices make the same."""
+    import jax
+
+    spec = [None] * len(shape)
+    count = mesh.shape["i"]
+    if axis >= 0 and count > 1:
+        spec[axis] = "i"
+    own = tuple(n // count if one else n for n, one in zip(shape, spec, strict=True))
+
+    def part() -> Any:
+        xp = jax.numpy
+        place = xp.zeros((), xp.uint32) + np.uint32(seed * 7919 + 1)
+        for at, n in enumerate(own):
+            along = jax.lax.broadcasted_iota(xp.uint32, own, at)
+            if spec[at]:
+                along = along + xp.uint32(n) * jax.lax.axis_index("i").astype(xp.uint32)
+            place = place * xp.uint32(shape[at] | 1) + along
+        for multiplier in (0x85EBCA6B, 0xC2B2AE35):
+            place = (place ^ (place >> 15)) * xp.uint32(multiplier)
+        place = place ^ (place >> 16)
+        if np.dtype(dtype).kind == "u":
+            return place if dtype == "uint32" else place.astype(xp.uint64) << 32 | (place * xp.uint32(0x9E3779B9))
+        low, high = bounds
+        return (place >> 8).astype(dtype) * np.dtype(dtype).type((high - low) / 2**24) + np.dtype(dtype).type(low)
+
+    if count == 1:
+        with jax.default_device(mesh.devices.ravel()[0]):
+            return jax.jit(part)()
+    mapped = jax.shard_map(part, mesh=mesh, in_specs=(), out_specs=jax.sharding.PartitionSpec(*spec), check_vma=False)
+    return jax.jit(mapped)()
+
+
+def _ends(x: Any) -> list[np.ndarray]:
+    """Return the corner where all indices are least, and that where they are greatest, of the first and last parts."""
+    shards = sorted(x.addressable_shards, key=lambda shard: [part.start or 0 for part in shard.index])
+    first, last = shards[0].data, shards[-1].data
+    few = [min(n, 1024 if x.ndim == 1 else 4) for n in first.shape]
+    corners = first[tuple(slice(n) for n in few)], last[tuple(slice(-n, None) for n in few)]
+    return [np.asarray(one) for one in corners]
+
+
+# ---- Times ------------------------------------------------------------------------------------------------------
+
+
+def seconds(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each call, timed in turn."""
+    import jax
+
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            jax.block_until_ready(call())
+            found[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def measured(case: Split, rounds: int, alone: bool) -> dict[str, Any]:
+    """Return the row of a case."""
+    import jax
+
+    devices = jax.devices()
+    explicit = (jax.sharding.AxisType.Explicit,)
+    meshes = {
+        "one": jax.make_mesh((1,), ("i",), axis_types=explicit, devices=devices[:1]),
+        "all": jax.make_mesh((len(devices),), ("i",), axis_types=explicit, devices=devices),
+    }
+    row: dict[str, Any] = {"case": case.name, "shape": case.shapes[0], "dtype": case.dtype, "devices": len(devices)}
+    calls, results = {}, {}
+    for name, mesh in meshes.items():
+        if name == "one" and not alone:
+            continue
+        try:
+            bounds = case.scaled * (len(case.shapes) // len(case.scaled))
+            arrays = [
+                made(mesh, shape, case.dtype, axis, seed, limits)
+                for seed, (shape, axis, limits) in enumerate(zip(case.shapes, case.axes, bounds, strict=True))
+            ]
+            compiled = jax.jit(case.call)
+            with parprims.explain() as told:
+                results[name] = _ends(jax.block_until_ready(compiled(*arrays)))
+            calls[name] = functools.partial(compiled, *arrays)
+            row[f"method {name}"] = told[0].method if told else ""
+            if name == "all" and told:
+                row["steps"] = [(step.name, step.nbytes) for step in told[0].steps]
+        except Exception as error:  # out of memory, most likely: the row says what
+            row[f"error {name}"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    if len(results) == 2 and not _near(*results.values()):
+        row["error all"] = "the results differ"
+        return row
+    row |= {f"ms {name}": 1e3 * took for name, took in seconds(calls, rounds).items()}
+    if "ms one" in row and "ms all" in row:
+        row["ratio"] = row["ms one"] / row["ms all"]
+    return row
+
+
+def _near(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    for x, y in zip(one, other, strict=True):
+        if x.dtype.kind == "f":
+            size = max(float(np.max(np.abs(x), initial=0)), 1e-30)
+            if not float(np.max(np.abs(x - y), initial=0)) <= 1e-3 * size:
+                return False
+        elif not np.array_equal(x, y):
+            return False
+    return True
+
+
+def shown(row: dict[str, Any], case: Split) -> str:
+    """Return a row as text."""
+    words = [f"{row['case']:34} {row['dtype']:8} {'x'.join(map(str, row['shape'])):>14}"]
+    words += [f"{name} {row[f'ms {name}']:9.3f} ms" for name in ("one", "all") if f"ms {name}" in row]
+    if "ratio" in row:
+        words.append(f"ratio {row['ratio']:.2f}" + (f" (goal {case.goal})" if case.goal == case.goal else ""))
+    if case.limit_ms == case.limit_ms:
+        words.append(f"(goal {case.limit_ms} ms)")
+    return "  ".join(words + [row[name] for name in ("error one", "error all") if name in row])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Time all cases; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benches.bench_devices", description=__doc__.splitlines()[0])
+    parser.add_argument("--log2", type=int, default=30, help="the logarithm of the largest number of elements")
+    parser.add_argument("--rounds", type=int, default=11, help="how often each call is timed")
+    parser.add_argument("--case", default="", help="only cases whose name contains this")
+    parser.add_argument("--all-alone", action="store_true", help="do not run on one device")
+    parser.add_argument("--json", metavar="PATH", help="file to write the rows to")
+    given = parser.parse_args(arguments)
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    print(f"{len(jax.devices())} devices: {jax.devices()[0].device_kind}; JAX {jax.__version__}", flush=True)
+    rows = []
+    for case in splits(given.log2):
+        if given.case in case.name:
+            rows.append(measured(case, given.rounds, not given.all_alone))
+            print(shown(rows[-1], case), flush=True)
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    return int(any("error all" in row for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
