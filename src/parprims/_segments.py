@@ -528,8 +528,13 @@ def _scanned(xp: Namespace, c: _Segmented, method: str) -> Any:
 
 
 def _scan_parts(xp: Namespace, c: _Segmented) -> list[Part]:
-    elements, options = _elements(xp, c)
-    return [(scan, (elements, segmented(c.op)), options)]
+    """Return the scan of elements like those that are scanned, with no flags worth the name."""
+    xs = c.elements(xp)
+    flags = xp.broadcast_to(xp.ones((), dtype=xp.bool, device=device(xs[0])), xs[0].shape)
+    options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
+    if c.starts and c.exclusive:
+        options["initial"] = (False, *c.starts)
+    return [(scan, ((flags, *xs), segmented(c.op)), options)]
 
 
 def _reduced(xp: Namespace, c: _Segmented, method: str) -> Any:
@@ -627,11 +632,8 @@ def _reduced_in_order(xp: Namespace, c: _Segmented, method: str, reduced: Callab
 
 
 def _id_parts(xp: Namespace, c: _Segmented) -> list[Part]:
-    x, ids, *_ = c.arrays
-    flags = xp.broadcast_to(xp.ones((), dtype=xp.bool, device=device(x)), x.shape)
-    elements = (flags, *(cast(xp, one, to) for one, to in zip((x,), c.dtypes, strict=True)))
-    found: list[Part] = [(scan, (elements, segmented(c.op)), {"axis": c.axis})]
-    return found if c.in_order else [*found, (argsort, (_narrow(xp, ids, c.segments + 1),), {})]
+    found = _reduce_parts(xp, c)
+    return found if c.in_order else [*found, (argsort, (_narrow(xp, c.arrays[1], c.segments + 1),), {})]
 
 
 def _order(xp: Namespace, c: _Segmented, method: str) -> Array:
