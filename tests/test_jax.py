@@ -16,6 +16,7 @@ D = 4 + _RNG.standard_normal(N)
 C = B[0]
 OFFSETS = np.array([0, 3, 3, 4], np.int8)
 KEYS = np.array([3, -1, 2, -1], np.int8)
+MASK = KEYS > 0
 
 
 def combined(x, y):
@@ -56,8 +57,8 @@ CALLS = {
     "merge_by_key": (lambda m, k, x: parprims.merge_by_key(k, x, k, x, method=m), (KEYS, A)),
     "segment_reduce": (lambda m, k, x: parprims.segment_reduce(x, k, 4, method=m), (KEYS, A)),
     "reduce by offsets": (lambda m, k, x: parprims.reduce(x, offsets=k, method=m), (OFFSETS, A)),
-    "select": (lambda m, k, x: parprims.select(x, k > 0, size=4, method=m), (KEYS, A)),
-    "partition_by": (lambda m, k, x: parprims.partition_by(x, k > 0, method=m), (KEYS, A)),
+    "select": (lambda m, k, x: parprims.select(x, k, size=4, method=m), (MASK, A)),
+    "partition_by": (lambda m, k, x: parprims.partition_by(x, k, method=m), (MASK, A)),
     "run_lengths": (lambda m, x: parprims.run_lengths(x, size=3, method=m), (KEYS,)),
     "unique": (lambda m, x: parprims.unique(x, size=4, method=m), (KEYS,)),
     "solve_tridiagonal": (

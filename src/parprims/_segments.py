@@ -38,7 +38,7 @@ from parprims._arrays import (
 )
 from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program
 from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Inside, call_key, extensions, in_graph, primitive, recalled
+from parprims._dispatch import Inside, Method, call_key, extensions, in_graph, primitive, recalled
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator, segmented
 from parprims._recurrence import coefficients, promoted
@@ -48,6 +48,7 @@ from parprims._scan_array import check_entries, result_dtypes
 from parprims._search import searchsorted
 from parprims._sort import argsort
 from parprims._sorting import index_dtype, moved
+from parprims._through_numpy import as_numpy, in_numpy, returned
 
 
 @primitive
@@ -478,9 +479,14 @@ def _compose_maps(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> t
 _MAPS = Operator(_compose_maps, identity=(1, 0), name="recurrence", components=2)
 
 
-def _numbers(xp: Namespace, c: _Segmented) -> Array:
-    """Return for every place along the axis the number of its segment."""
+def _numbers(xp: Namespace, c: _Segmented, method: str) -> Array:
+    """Return for every place along the axis a number that grows where a segment begins."""
     offsets, n = c.arrays[c.count], c.arrays[0].shape[c.axis]
+    if method != "array" and in_numpy(xp, (offsets,)):
+        marks = np.zeros(n + 1, np.int32 if n < 2**31 else np.int64)
+        begin = as_numpy(offsets)
+        marks[begin[(begin >= 0) & (begin <= n)]] = 1
+        return returned(xp, np.cumsum(marks[:n], dtype=marks.dtype))
     places = xp.arange(n, dtype=index_dtype(xp), device=device(offsets))
     return searchsorted(cast(xp, offsets, places.dtype), places, side="right", method=Inside("auto")) - 1
 
@@ -494,10 +500,10 @@ def _flags(xp: Namespace, c: _Segmented, numbers: Array) -> Array:
     return xp.reshape(flags, tuple([n if at == c.axis else 1 for at in range(c.arrays[0].ndim)]))
 
 
-def _elements(xp: Namespace, c: _Segmented) -> tuple[tuple[Array, ...], dict[str, Any]]:
+def _elements(xp: Namespace, c: _Segmented, method: str) -> tuple[tuple[Array, ...], dict[str, Any]]:
     """Return what is scanned, flags first, and the options."""
     xs = c.elements(xp)
-    flags = _flags(xp, c, _numbers(xp, c))
+    flags = _flags(xp, c, _numbers(xp, c, method))
     if c.op is _MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
         a, b = xs
         start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
@@ -520,7 +526,7 @@ def _elements(xp: Namespace, c: _Segmented) -> tuple[tuple[Array, ...], dict[str
 
 
 def _scanned(xp: Namespace, c: _Segmented, method: str) -> Any:
-    elements, options = _elements(xp, c)
+    elements, options = _elements(xp, c, method)
     ys = scan(elements, segmented(c.op), method=method, **options)[1:]
     if c.operation == "recurrence":
         return ys[1]
@@ -540,7 +546,7 @@ def _scan_parts(xp: Namespace, c: _Segmented) -> list[Part]:
 def _reduced(xp: Namespace, c: _Segmented, method: str) -> Any:
     """Return the last result of the scan of every segment, and what begins one where it is empty."""
     bare = dataclasses.replace(c, arrays=c.arrays[: c.count + 1])
-    elements, options = _elements(xp, bare)
+    elements, options = _elements(xp, bare, method)
     n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
     begin, end = offsets[:-1], offsets[1:]
     ys = scan(elements, segmented(c.op), method=method, **options)[1:] if n else elements[1:]
@@ -641,7 +647,7 @@ def _order(xp: Namespace, c: _Segmented, method: str) -> Array:
     keys = c.arrays[0]
     keys = constant(keys) if asked_for(keys) else keys
     order = argsort(keys, axis=c.axis, descending=c.descending, method=method)
-    numbers = _narrow(xp, _numbers(xp, c) + 1, c.segments + 2)
+    numbers = _narrow(xp, _numbers(xp, c, method) + 1, c.segments + 3)
     shape = order.shape
     by_key = xp.reshape(xp.take(numbers, xp.reshape(order, (-1,)), axis=0), shape) if numbers.shape[0] else order
     again = argsort(by_key, axis=c.axis, method=method)
@@ -679,10 +685,32 @@ def _reduce_parts(xp: Namespace, c: _Segmented) -> list[Part]:
     return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
 
 
+def _kernel(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
+    """Return the kernel, which is slower where NumPy reduces segments by itself."""
+    found = by_parts("kernel", compose, parts)
+
+    def slower(xp: Namespace, c: _Segmented) -> str | None:
+        if library(xp) == "numpy" and BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT:
+            return "numpy reduces segments by itself"
+        return None if found.slower is None else found.slower(xp, c)
+
+    return dataclasses.replace(found, slower=slower)
+
+
 _METHODS = {
-    "reduce": composed("reduce", _reduced, _reduce_parts, native=by_parts("native", _by_numpy, _reduceat)),
+    "reduce": composed(
+        "reduce",
+        _reduced,
+        _reduce_parts,
+        kernel=_kernel(_reduced, _reduce_parts),
+        native=by_parts("native", _by_numpy, _reduceat),
+    ),
     "segment_reduce": composed(
-        "segment_reduce", _by_ids, _id_parts, native=by_parts("native", _by_ids_native, _reduceat_ids)
+        "segment_reduce",
+        _by_ids,
+        _id_parts,
+        kernel=_kernel(_by_ids, _id_parts),
+        native=by_parts("native", _by_ids_native, _reduceat_ids),
     ),
     **{name: composed(name, _scanned, _scan_parts) for name in ("scan", "linear_recurrence")},
     **{name: composed(name, _sorted, _sort_parts) for name in ("sort", "argsort", "sort_by_key")},
