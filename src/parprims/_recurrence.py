@@ -42,6 +42,7 @@ def linear_recurrence(
     reverse: bool = False,
     offsets: Array | None = None,
     check: bool = False,
+    matrices: bool = False,
     method: str = "auto",
 ) -> Array:
     """Solve the first-order linear recurrence x[n] = a[n] x[n-1] + b[n] along an axis.
@@ -67,6 +68,9 @@ def linear_recurrence(
     check : bool
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
         waited. Otherwise what they do to results is left open.
+    matrices : bool
+        Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
+        along the last two axes of a, (..., n, k, k), or one of them, (k, k). Then axis does not count these.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -109,6 +113,12 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if matrices is not False and check_flag("matrices", matrices):
+        if offsets is not None:
+            raise ValueError("offsets must be None where coefficients are matrices")
+        options = {"axis": axis, "initial": initial, "reverse": reverse, "method": method}
+        vectors: Array = extensions["linear_recurrence of matrices"](a, b, **options)
+        return vectors
     if offsets is not None:
         options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check, "method": method}
         solution: Array = extensions["linear_recurrence by offsets"](a, b, offsets=offsets, **options)
