@@ -23,6 +23,14 @@ X = np.array([3.0, 1.0, 2.0])
 ONES = np.ones(3)
 SECTIONS = np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])
 
+BLOCKS = np.full((3, 1, 1), 4.0)
+
+
+def column(x):
+    """Return numbers as blocks of one."""
+    return x[:, None] if isinstance(x, np.ndarray) and x.shape == (3,) else x
+
+
 CALLS = {
     "sum": ("x", lambda x, **options: parprims.sum(x, **options)),
     "prod": ("x", lambda x, **options: parprims.prod(x, **options)),
@@ -55,6 +63,11 @@ CALLS |= {
     "lfilter": ("b", lambda x, **options: parprims.lfilter(x, x, x, **options)),
     "sosfilt": ("x", lambda x, **options: parprims.sosfilt(SECTIONS, x, **options)),
     "segment_reduce": ("x", lambda x, **options: parprims.segment_reduce(x, np.arange(3), 3, **options)),
+    "solve_banded": ("b", lambda x, **options: parprims.solve_banded((0, 0), ONES[None], x, **options)),
+    "solve_block_tridiagonal": (
+        "rhs",
+        lambda x, **options: parprims.solve_block_tridiagonal(*(BLOCKS,) * 3, column(x), **options),
+    ),
     "quantile": ("x", lambda x, **options: parprims.quantile(x, 0.3, **options)),
 }
 CALLS |= {

@@ -1,6 +1,8 @@
 """Parallel primitives for every array library."""
 
+from parprims import _recurrence_matrices as _recurrence_matrices
 from parprims._associativity import check_associative
+from parprims._banded import solve_banded, solve_block_tridiagonal
 from parprims._compare import Comparison, compare
 from parprims._cuda import jax_export_checks
 from parprims._cumulative import cumulative_logsumexp, cumulative_max, cumulative_min
@@ -67,6 +69,8 @@ __all__ = [
     "segment_reduce",
     "segmented",
     "select",
+    "solve_banded",
+    "solve_block_tridiagonal",
     "solve_tridiagonal",
     "sort",
     "sort_by_key",

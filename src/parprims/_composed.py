@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parprims._arrays import Array, Namespace, device, offers
+from parprims._arrays import Array, Namespace, device, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
 
 Compose = Callable[[Namespace, Any, str], Any]
@@ -49,7 +49,7 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
     inside = Inside(name)
 
     def reason(xp: Namespace, call: Any, named: bool) -> str | None:
-        with unwatched():
+        with quiet(xp), unwatched():
             found_parts = parts(xp, call)
         for function, arguments, options in found_parts:
             found = reasons(function, *arguments, named=named, method=inside, **options)[name]

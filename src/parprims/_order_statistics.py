@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu
 from parprims._arrays import (
     Array,
     Namespace,
@@ -20,6 +19,7 @@ from parprims._arrays import (
     check_choice,
     check_flag,
     compute_dtype,
+    device,
     dtype_bits,
     dtype_kind,
     dtype_name,
@@ -31,9 +31,11 @@ from parprims._arrays import (
     shown,
 )
 from parprims._arrays import mode as wide_dtypes
-from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program, positions
+from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._reduce import max as largest
+from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
 from parprims._sorting import ascending_integers, index_dtype, moved
 
@@ -83,11 +85,11 @@ def top_k(
 
     Notes
     -----
-    Work and depth: those of `argsort` (kernel, array); native selects first, where k is an eighth of the axis or less,
-    and sorts what it selected.
+    Work and depth: where k is small, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
+    sqrt(n k) elements; else those of `argsort`.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (where `argsort` has one), native (NumPy, PyTorch and JAX select, others sort), array.
+    Methods: kernel (where `max` and `argsort` have one), native (JAX's top_k, else as `max` and `argsort`), array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
     Memory and more: docs/order_statistics.md.
 
@@ -430,60 +432,74 @@ def _order_parts(xp: Namespace, c: _Selection) -> list[Part]:
     return [(argsort, (_fixed(c.arrays[0]),), {"axis": c.axis, "descending": c.descending})]
 
 
+def _top_parts(xp: Namespace, c: _Selection) -> list[Part]:
+    length, x = _chunk(c), _fixed(c.arrays[0])
+    if not length:
+        return _order_parts(xp, c)
+    most = min(x.shape[c.axis], c.places[0] * length)
+    return [
+        (largest if c.descending else smallest, (x,), {"axis": c.axis}),
+        (argsort, (x[along(c.axis, 0, most)],), {"axis": c.axis, "descending": c.descending}),
+    ]
+
+
+def _chunk(c: _Selection) -> int:
+    """Return the length of chunks that an axis is cut into, or 0 where all of it is to be sorted.
+
+    Of every chunk the best element is found, then that many chunks are searched: both are as much at this length.
+    """
+    (x,), (k,) = c.arrays, c.places
+    length = math.isqrt(x.shape[c.axis] // k) if k else 0
+    return length if length >= 4 and 0 not in x.shape else 0
+
+
+def _first_of_all(xp: Namespace, c: _Selection, method: str) -> Array:
+    """Return the indices of the first of all elements in order.
+
+    An element that is one of the first k is in one of the first k chunks, in the order of their best elements: each
+    chunk before its own has an element that comes before it. Only these, and what is left over, are sorted.
+    """
+    (x,), (k,), length = c.arrays, c.places, _chunk(c)
+    x = _fixed(x)
+    if not length:
+        order = argsort(x, axis=c.axis, descending=c.descending, method=method)
+        return xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
+    x = move_axis(xp, x, c.axis, -1)
+    kind, last, n = dtype_kind(x.dtype), x.ndim - 1, x.shape[-1]
+    if (kind == "float" and not c.descending) or (kind == "uint" and library(xp) == "torch"):
+        x = ascending_integers(xp, x)  # a smallest element would be any NaN, which here is the largest
+    count = n // length
+    chunks = xp.reshape(x[..., : count * length], (*x.shape[:-1], count, length))
+    best = (largest if c.descending else smallest)(chunks, axis=-1, method=method)
+    chosen = argsort(best, descending=c.descending, method=method)[..., :k]
+    chosen = sort(xp.concat([chosen], axis=-1), method=method)
+    places = xp.expand_dims(chosen * length, axis=-1) + xp.arange(length, dtype=chosen.dtype, device=device(x))
+    places = xp.reshape(places, (*x.shape[:-1], k * length))
+    if n % length:
+        rest = xp.arange(count * length, n, dtype=chosen.dtype, device=device(x))
+        places = xp.concat([places, xp.broadcast_to(rest, (*x.shape[:-1], n % length))], axis=-1)
+    found = moved(xp, x, lambda one: gathered(xp, one, places, last))
+    order = argsort(found, descending=c.descending, method=method)[..., :k]
+    return move_axis(xp, gathered(xp, places, order, last), -1, c.axis)
+
+
 def _top(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
-    """Return the first of all elements in order."""
-    (x,), (k,) = c.arrays, c.places
-    order = argsort(_fixed(x), axis=c.axis, descending=c.descending, method=method)
-    index = xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
-    return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
-
-
-def _selects(xp: Namespace, c: _Selection) -> bool:
-    """Return whether the library can select: where k is small, and nothing else is to be sorted."""
-    (x,), (k,) = c.arrays, c.places
-    return library(xp) in ("numpy", "torch", "jax") and 0 < 8 * k <= x.shape[c.axis] and 0 not in x.shape
+    """Return the first of all elements, and their indices."""
+    index = _first_of_all(xp, c, method)
+    return moved(xp, c.arrays[0], lambda one: gathered(xp, one, index, c.axis)), index
 
 
 def _selected(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
-    """Return the first of all elements, of which the library selects the least, in an order of integers."""
-    if not _selects(xp, c):
+    """Return the same, by JAX's own function where that is there."""
+    if not is_jax(xp) or 0 in c.arrays[0].shape:
         return _top(xp, c, method)
+    import jax
+
     (x,), (k,) = c.arrays, c.places
     keys = move_axis(xp, ascending_integers(xp, _fixed(x), c.descending), c.axis, -1)
-    if is_jax(xp):
-        import jax
-
-        index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # which takes equal ones by their index
-    else:
-        index = _least(xp, keys, k)
-        order = argsort(gathered(xp, keys, index, keys.ndim - 1), method=method)
-        index = gathered(xp, index, order, keys.ndim - 1)
+    index = xp.astype(jax.lax.top_k(~keys, k)[1], index_dtype(xp))  # which takes equal ones by their index
     index = move_axis(xp, index, -1, c.axis)
     return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
-
-
-def _least(xp: Namespace, keys: Array, k: int) -> Array:
-    """Return the places of the k least keys of every row, those of the first of equal keys, in ascending order."""
-    at, n = positions(xp, keys, keys.ndim - 1, index_dtype(xp)), keys.shape[-1]
-    if library(xp) == "torch":
-        last = xp.topk(keys, k, dim=-1, largest=False, sorted=False).values.amax(-1, keepdim=True)
-    else:
-        last = xp.partition(keys, k - 1, axis=-1)[..., k - 1 : k]
-    less, equal = keys < last, keys == last
-    wanted = k - xp.sum(xp.astype(less, at.dtype), axis=-1, keepdims=True)
-    taken = less | (equal & (xp.cumulative_sum(xp.astype(equal, at.dtype), axis=-1) <= wanted))
-    if library(xp) == "torch":  # which would have to wait for the count of what is taken
-        return n - xp.topk(xp.where(taken, n - at, xp.zeros_like(at)), k, dim=-1).values
-    return xp.reshape(xp.nonzero(taken)[-1], (*keys.shape[:-1], k))
-
-
-def _kernel_slower(sorts: Method) -> Callable[[Namespace, Any], str | None]:
-    def slower(xp: Namespace, c: _Selection) -> str | None:
-        if _selects(xp, c) and _cpu.on_cpu(xp, c.arrays):
-            return f"{library(xp)} selects, and sorts less"
-        return None if sorts.slower is None else sorts.slower(xp, c)
-
-    return slower
 
 
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
@@ -578,14 +594,12 @@ def _on_the_line(xp: Namespace, one: Array, other: Array, part: float) -> Array:
     return xp.where(one >= 0, above, xp.where(other <= 0, below, one * (1 - part) + other * part))
 
 
-_KERNEL = by_parts("kernel", _top, _order_parts)
 _METHODS = {
     "top_k": composed(
         "top_k",
         _top,
-        _order_parts,
-        kernel=dataclasses.replace(_KERNEL, slower=_kernel_slower(_KERNEL)),
-        native=by_parts("native", _selected, _order_parts),
+        _top_parts,
+        native=by_parts("native", _selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
     "argpartition": composed(

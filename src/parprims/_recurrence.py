@@ -56,6 +56,7 @@ def linear_recurrence(
     reverse: bool = False,
     offsets: Array | None = None,
     check: bool = False,
+    matrices: bool = False,
     method: str = "auto",
     axis_name: Any = None,
 ) -> Array:
@@ -82,6 +83,9 @@ def linear_recurrence(
     check : bool
         Whether offsets that do not ascend from 0 to the length of the axis raise ValueError, for which the device is
         waited. Otherwise what they do to results is left open.
+    matrices : bool
+        Whether x[n] are vectors of k numbers, along the last axis of b and of the result, and a[n] are k x k matrices,
+        along the last two axes of a, (..., n, k, k), or one of them, (k, k). Then axis does not count these.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
     axis_name : str, tuple of str or ProcessGroup, optional
@@ -127,6 +131,12 @@ def linear_recurrence(
     >>> parprims.linear_recurrence(0.5, np.zeros(4), initial=16.0)
     array([8., 4., 2., 1.])
     """
+    if matrices is not False and check_flag("matrices", matrices):
+        if offsets is not None:
+            raise ValueError("offsets must be None where coefficients are matrices")
+        options = {"axis": axis, "initial": initial, "reverse": reverse, "method": method}
+        vectors: Array = extensions["linear_recurrence of matrices"](a, b, **options)
+        return vectors
     if offsets is not None:
         check_apart(axis_name)
         options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check, "method": method}

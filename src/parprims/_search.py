@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from parprims._arrays import (
     Array,
     Namespace,
@@ -431,6 +433,34 @@ def _parts_joined(xp: Namespace, rows: list[Array], dtypes: tuple[Any, ...]) -> 
     return tuple([xp.concat([cast(xp, x, dtype), cast(xp, y, dtype)], axis=-1) for x, y, dtype in pairs])
 
 
+def _merges(xp: Namespace, c: _Merge) -> bool:
+    """Return whether NumPy merges: its stable sort does so with what is in order, of all but the narrowest dtypes."""
+    return library(xp) == "numpy" and dtype_name(c.dtypes[0]) != "bfloat16"
+
+
+def _by_merging(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:
+    if not _merges(xp, c):
+        return _by_sorting(xp, c, method)
+    whole = _joined(xp, c)
+    if len(whole) == 1 and not c.descending:
+        return (np.sort(whole[0], axis=c.axis, kind="stable"),)
+    order = np.argsort(ascending_integers(xp, whole[0], c.descending), axis=c.axis, kind="stable")
+    return tuple([np.take_along_axis(x, order, c.axis) for x in whole])
+
+
+def _merge_parts(xp: Namespace, c: _Merge) -> list[Part]:
+    return [] if _merges(xp, c) else _sort_parts(xp, c)
+
+
+_SORTS = by_parts("kernel", _by_sorting, _sort_parts)
+
+
+def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
+    if _merges(xp, c):
+        return "numpy merges, and sorts nothing"
+    return None if _SORTS.slower is None else _SORTS.slower(xp, c)
+
+
 _METHODS = {
     "searchsorted": Methods(
         "searchsorted",
@@ -443,7 +473,8 @@ _METHODS = {
             name,
             _by_sorting,
             _sort_parts,
-            native=by_parts("native", _by_sorting, _sort_parts),
+            kernel=dataclasses.replace(_SORTS, slower=_kernel_slower),
+            native=by_parts("native", _by_merging, _merge_parts),
             array=Method(directly(_by_places)),
         )
         for name in ("merge", "merge_by_key")

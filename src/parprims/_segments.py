@@ -18,7 +18,6 @@ from parprims._arrays import (
     Array,
     Namespace,
     admit,
-    along,
     as_dtypes,
     broadcast_shapes,
     cast,
@@ -32,22 +31,18 @@ from parprims._arrays import (
     is_tensor,
     is_traced,
     library,
-    namespace_of,
     normalize_axis,
     shown,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program
-from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Inside, call_key, extensions, in_graph, primitive, recalled
+from parprims._composed import in_program
+from parprims._dispatch import call_key, extensions, in_graph, primitive, recalled
 from parprims._lasting import lasting_key
-from parprims._operators import BUILT_IN, Operator, as_operator, segmented
+from parprims._operators import BUILT_IN, Operator, as_operator
 from parprims._recurrence import coefficients, promoted
 from parprims._scalars import as_array
-from parprims._scan import scan
 from parprims._scan_array import check_entries, result_dtypes
-from parprims._search import searchsorted
-from parprims._sort import argsort
-from parprims._sorting import index_dtype, moved
+from parprims._segmenting import MAPS, METHODS, Segmented
+from parprims._sorting import index_dtype
 
 
 @primitive
@@ -138,7 +133,7 @@ def segment_reduce(
     xp, (x, ids) = admit({"x": x, "ids": ids})
     check_kind("ids", ids, ("int", "uint"))
     indices_are_sorted = check_flag("indices_are_sorted", indices_are_sorted)
-    _METHODS["segment_reduce"].check(method)
+    METHODS["segment_reduce"].check(method)
     count = _count(num_segments)
     at = normalize_axis(axis, x.ndim)
     if ids.ndim != 1 or ids.shape[0] != x.shape[at]:
@@ -147,7 +142,7 @@ def segment_reduce(
         )
     own = _operator(xp, op, operation, (x,), dtype)
     shape = (*x.shape[:at], count, *x.shape[at + 1 :])
-    call = _Segmented(
+    call = Segmented(
         arrays=(x, ids, *_starts(xp, own, (x,), initial, at)),
         key=key if x is given[0] and ids is given[1] else None,
         results=((shape, own.dtypes[0]),),
@@ -160,7 +155,7 @@ def segment_reduce(
         segments=count,
         in_order=indices_are_sorted,
     )
-    return _METHODS["segment_reduce"](method, xp, call)
+    return METHODS["segment_reduce"](method, xp, call)
 
 
 def _count(value: Any) -> int:
@@ -176,42 +171,6 @@ def _count(value: Any) -> int:
 
 
 # ---- Calls with offsets -----------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Segmented(Composed):
-    """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
-
-    ``count`` is the number of arrays that make an element, ``dtypes`` are those of the results. For a sort ``keyed``
-    says whether sorted keys are a result, and ``indices`` whether the indices are.
-    """
-
-    count: int
-    op: Operator = BUILT_IN["add"]
-    operation: Any = None
-    axis: int
-    exclusive: bool = False
-    reverse: bool = False
-    dtypes: tuple[Any, ...] = ()
-    segments: int = 0
-    in_order: bool = False
-    keepdims: bool = False
-    descending: bool = False
-    keyed: bool = True
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the operator can be remembered."""
-        return self.operation is not None
-
-    @property
-    def starts(self) -> tuple[Array, ...]:
-        """The initial element, if there is one."""
-        return self.arrays[self.count + 1 :]
-
-    def elements(self, xp: Namespace) -> tuple[Array, ...]:
-        """Return the elements in the dtypes of the results."""
-        return tuple([cast(xp, x, to) for x, to in zip(self.arrays[: self.count], self.dtypes, strict=True)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +269,7 @@ def _elementwise(
     options = {what: check_flag(what, one) for what, one in options.items()}
     if options.pop("keepdims", False):
         raise ValueError("keepdims must be False where offsets are given: the axis stays, with the length of segments")
-    _METHODS[name].check(method)
+    METHODS[name].check(method)
     if any(one.shape != xs[0].shape for one in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
     if axis is None and xs[0].ndim != 1:
@@ -328,7 +287,7 @@ def _elementwise(
     if name == "reduce":
         shape = (*shape[:at], segments, *shape[at + 1 :])
     same = all(one is other for one, other in zip(arrays, (*given, offsets), strict=True))
-    call = _Segmented(
+    call = Segmented(
         arrays=(*xs, offsets, *starts),
         key=key if same else None,
         results=tuple([(shape, one) for one in own.dtypes]),
@@ -341,7 +300,7 @@ def _elementwise(
         segments=segments,
         **options,
     )
-    return _METHODS[name](method, xp, call)
+    return METHODS[name](method, xp, call)
 
 
 def reduce_by_offsets(
@@ -381,7 +340,7 @@ def recurrence_by_offsets(
     xp, (a, b) = coefficients(a, b)
     _, (_, offsets) = admit({"b": b, "offsets": offsets})
     reverse = check_flag("reverse", reverse)
-    _METHODS["linear_recurrence"].check(method)
+    METHODS["linear_recurrence"].check(method)
     dtype = promoted(xp, a, b)
     try:
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
@@ -394,19 +353,19 @@ def recurrence_by_offsets(
     starts: tuple[Array, ...] = ()
     if initial is not None:
         starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
-    call = _Segmented(
+    call = Segmented(
         arrays=(*(xp.broadcast_to(cast(xp, one, dtype), shape) for one in (a, b)), offsets, *starts),
         results=((shape, dtype),),
         single=True,
         count=2,
-        op=_MAPS if dtype_kind(dtype) in ("float", "complex") else BUILT_IN["affine"],
+        op=MAPS if dtype_kind(dtype) in ("float", "complex") else BUILT_IN["affine"],
         operation="recurrence",
         axis=at,
         reverse=reverse,
         dtypes=(dtype, dtype),
         segments=offsets.shape[0] - 1,
     )
-    return _METHODS["linear_recurrence"](method, xp, call)
+    return METHODS["linear_recurrence"](method, xp, call)
 
 
 def sort_by_offsets(
@@ -435,7 +394,7 @@ def sort_by_offsets(
     _, (_, offsets) = admit({what: arrays[0], "offsets": offsets})
     keys = arrays[0]
     descending, stable = check_flag("descending", descending), check_flag("stable", stable)
-    _METHODS[name].check(method)
+    METHODS[name].check(method)
     for at, one in enumerate(arrays[1:]):
         if one.shape != keys.shape:
             raise ValueError(f"values[{at}] must have the shape of keys, {tuple(keys.shape)}, got {tuple(one.shape)}")
@@ -448,7 +407,7 @@ def sort_by_offsets(
     _checked_offsets(xp, offsets, keys.shape[at], check)
     moves = arrays if values is not None else []
     results = [(tuple(keys.shape), one.dtype) for one in moves] or [(tuple(keys.shape), index_dtype(xp))]
-    call = _Segmented(
+    call = Segmented(
         arrays=(*arrays, offsets),
         results=tuple(results),
         count=len(arrays),
@@ -458,233 +417,9 @@ def sort_by_offsets(
         descending=descending,
         keyed=values is not None,
     )
-    found: tuple[Array, ...] = _METHODS[name](method, xp, call)
+    found: tuple[Array, ...] = METHODS[name](method, xp, call)
     return found
 
-
-# ---- What is done -----------------------------------------------------------------------------------------------
-
-
-def _compose_maps(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Compose affine maps. A product of coefficients that overflowed, times zero, counts as zero."""
-    (a, b), (c, d) = earlier, later
-    xp = namespace_of(a)
-    product, moved_on = c * a, c * b
-    zero = xp.zeros_like(a)
-    product = xp.where((product != product) & ((c == 0) | (a == 0)), zero, product)
-    return product, xp.where((moved_on != moved_on) & (b == 0), zero, moved_on) + d
-
-
-_MAPS = Operator(_compose_maps, identity=(1, 0), name="recurrence", components=2)
-
-
-def _numbers(xp: Namespace, c: _Segmented) -> Array:
-    """Return for every place along the axis the number of its segment."""
-    offsets, n = c.arrays[c.count], c.arrays[0].shape[c.axis]
-    places = xp.arange(n, dtype=index_dtype(xp), device=device(offsets))
-    return searchsorted(cast(xp, offsets, places.dtype), places, side="right", method=Inside("auto")) - 1
-
-
-def _flags(xp: Namespace, c: _Segmented, numbers: Array) -> Array:
-    """Return where a segment begins, or ends if reverse, of a shape that broadcasts to that of the elements."""
-    n = numbers.shape[0]
-    edge = xp.ones((min(n, 1),), dtype=xp.bool, device=device(numbers))
-    changed = numbers[min(1, n) :] != numbers[: max(0, n - 1)]
-    flags = xp.concat([changed, edge] if c.reverse else [edge, changed])
-    return xp.reshape(flags, tuple([n if at == c.axis else 1 for at in range(c.arrays[0].ndim)]))
-
-
-def _elements(xp: Namespace, c: _Segmented) -> tuple[tuple[Array, ...], dict[str, Any]]:
-    """Return what is scanned, flags first, and the options."""
-    xs = c.elements(xp)
-    flags = _flags(xp, c, _numbers(xp, c))
-    if c.op is _MAPS or (c.operation == "recurrence" and c.op is BUILT_IN["affine"]):
-        a, b = xs
-        start = xp.expand_dims(c.starts[0], axis=c.axis) if c.starts else None
-        first = b if start is None else a * start + b
-        a, b = xp.where(flags, xp.zeros_like(a), a), xp.where(flags, first, b)
-        if c.op is _MAPS:
-            b = xp.where(a - a == 0, b, xp.full_like(b, float("nan")))
-        return (xp.broadcast_to(flags, a.shape), a, b), {"axis": c.axis, "reverse": c.reverse}
-    options: dict[str, Any] = {"axis": c.axis, "exclusive": c.exclusive, "reverse": c.reverse}
-    if c.starts and c.exclusive:
-        options["initial"] = (False, *c.starts)
-    elif c.starts:
-        wide = [compute_dtype(xp, x.dtype) for x in xs]
-        one = tuple([cast(xp, xp.expand_dims(s, axis=c.axis), to) for s, to in zip(c.starts, wide, strict=True)])
-        other = tuple([cast(xp, x, to) for x, to in zip(xs, wide, strict=True)])
-        one = tuple([xp.broadcast_to(s, x.shape) for s, x in zip(one, other, strict=True)])
-        both = [cast(xp, y, x.dtype) for y, x in zip(c.op(one, other), xs, strict=True)]
-        xs = tuple([xp.where(flags, y, x) for y, x in zip(both, xs, strict=True)])
-    return (xp.broadcast_to(flags, xs[0].shape), *xs), options
-
-
-def _scanned(xp: Namespace, c: _Segmented, method: str) -> Any:
-    elements, options = _elements(xp, c)
-    ys = scan(elements, segmented(c.op), method=method, **options)[1:]
-    if c.operation == "recurrence":
-        return ys[1]
-    return ys[0] if c.single else ys
-
-
-def _scan_parts(xp: Namespace, c: _Segmented) -> list[Part]:
-    elements, options = _elements(xp, c)
-    return [(scan, (elements, segmented(c.op)), options)]
-
-
-def _reduced(xp: Namespace, c: _Segmented, method: str) -> Any:
-    """Return the last result of the scan of every segment, and what begins one where it is empty."""
-    bare = dataclasses.replace(c, arrays=c.arrays[: c.count + 1])
-    elements, options = _elements(xp, bare)
-    n, offsets = elements[0].shape[c.axis], cast(xp, c.arrays[c.count], index_dtype(xp))
-    begin, end = offsets[:-1], offsets[1:]
-    ys = scan(elements, segmented(c.op), method=method, **options)[1:] if n else elements[1:]
-    return _assembled(xp, c, ys, (begin < end) & (begin >= 0) & (end <= n), end - 1)
-
-
-def _assembled(xp: Namespace, c: _Segmented, ys: tuple[Array, ...], full: Array, at: Array) -> Any:
-    """Return the results, given where along the axis those of segments stand that are not empty."""
-    n = ys[0].shape[c.axis]
-    shape = tuple([c.segments if axis == c.axis else 1 for axis in range(ys[0].ndim)])
-    whole = (*ys[0].shape[: c.axis], c.segments, *ys[0].shape[c.axis + 1 :])
-    full = xp.reshape(full, shape)
-    starts = tuple([xp.expand_dims(one, axis=c.axis) for one in c.starts])
-    if not starts:
-        identity = c.op.identity(*(dtype_name(compute_dtype(xp, one)) for one in c.dtypes))
-        assert identity is not None
-        ones = zip(identity, c.dtypes, strict=True)
-        starts = tuple([xp.full((1,) * len(whole), one, dtype=to, device=device(full)) for one, to in ones])
-    starts = tuple([xp.broadcast_to(one, whole) for one in starts])
-    if n == 0 or c.segments == 0:
-        found = tuple([xp.astype(one, one.dtype, copy=True) for one in starts])
-        return found[0] if c.single else found
-    index = xp.where(xp.reshape(full, (-1,)), at, xp.zeros_like(at))
-    totals = tuple([xp.take(y, index, axis=c.axis) for y in ys])
-    joined = totals
-    if c.starts:
-        wide = [compute_dtype(xp, one) for one in c.dtypes]
-        pairs = [tuple([cast(xp, x, to) for x, to in zip(ones, wide, strict=True)]) for ones in (starts, totals)]
-        joined = tuple([cast(xp, x, to) for x, to in zip(c.op(*pairs), c.dtypes, strict=True)])
-    found = tuple([xp.where(full, y, one) for y, one in zip(joined, starts, strict=True)])
-    return found[0] if c.single else found
-
-
-_REDUCEAT = ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
-             "bitwise_xor", "logaddexp")  # fmt: skip
-
-
-def _by_numpy(xp: Namespace, c: _Segmented, method: str) -> Any:
-    """Return the reductions by NumPy's reduceat, which takes segments without an end, none of them empty."""
-    built_in = BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT
-    offsets = c.arrays[c.count]
-    n = c.arrays[0].shape[c.axis]
-    if library(xp) != "numpy" or not built_in:
-        return _reduced(xp, c, method)
-    offsets = np.asarray(offsets, np.int64)
-    begin, end = offsets[:-1], offsets[1:]
-    full = (begin < end) & (begin >= 0) & (end <= n)
-    if not (full.any() and (np.diff(offsets) >= 0).all()):
-        return _reduced(xp, c, Inside("array"))
-    x = c.elements(xp)[0]
-    x = np.asarray(cast(xp, x, compute_dtype(xp, x.dtype)))[along(c.axis, 0, int(offsets[-1]))]
-    y = getattr(np, c.op.name).reduceat(x, begin[full], axis=c.axis, dtype=x.dtype)
-    at = np.maximum(np.cumsum(full) - 1, 0)
-    return _assembled(xp, c, (cast(xp, y, c.dtypes[0]),), full, at)
-
-
-def _by_ids(xp: Namespace, c: _Segmented, method: str) -> Any:
-    """Return the reductions of elements that are brought in the order of their segments."""
-    return _reduced_in_order(xp, c, method, _reduced)
-
-
-def _by_ids_native(xp: Namespace, c: _Segmented, method: str) -> Any:
-    return _reduced_in_order(xp, c, method, _by_numpy)
-
-
-def _ordered(xp: Namespace, c: _Segmented, method: str) -> _Segmented:
-    """Return the call with its elements in the order of their segments, and offsets in the place of ids."""
-    x, ids, *starts = c.arrays
-    ids = cast(xp, ids, index_dtype(xp))
-    wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
-    if not c.in_order:
-        outside = (ids < 0) | (ids >= c.segments)
-        ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
-        order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
-        ids = xp.take(ids, order, axis=0)
-        x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
-    offsets = searchsorted(ids, wanted, method=Inside("auto"))
-    return dataclasses.replace(c, arrays=(x, offsets, *starts))
-
-
-def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
-    """Return numbers below a count in the narrowest dtype that holds them, which is the quickest to sort."""
-    name = next(one for one in ("uint8", "int16", "int32", "int64") if count <= np.iinfo(one).max)
-    return cast(xp, numbers, getattr(xp, name))
-
-
-def _reduced_in_order(xp: Namespace, c: _Segmented, method: str, reduced: Callable[..., Any]) -> Any:
-    return reduced(xp, _ordered(xp, c, method), method)
-
-
-def _id_parts(xp: Namespace, c: _Segmented) -> list[Part]:
-    x, ids, *_ = c.arrays
-    flags = xp.broadcast_to(xp.ones((), dtype=xp.bool, device=device(x)), x.shape)
-    elements = (flags, *(cast(xp, one, to) for one, to in zip((x,), c.dtypes, strict=True)))
-    found: list[Part] = [(scan, (elements, segmented(c.op)), {"axis": c.axis})]
-    return found if c.in_order else [*found, (argsort, (_narrow(xp, ids, c.segments + 1),), {})]
-
-
-def _order(xp: Namespace, c: _Segmented, method: str) -> Array:
-    """Return the indices that sort every segment: sorted by keys, then, in that order, by segments."""
-    keys = c.arrays[0]
-    keys = constant(keys) if asked_for(keys) else keys
-    order = argsort(keys, axis=c.axis, descending=c.descending, method=method)
-    numbers = _narrow(xp, _numbers(xp, c) + 1, c.segments + 2)
-    shape = order.shape
-    by_key = xp.reshape(xp.take(numbers, xp.reshape(order, (-1,)), axis=0), shape) if numbers.shape[0] else order
-    again = argsort(by_key, axis=c.axis, method=method)
-    return gathered(xp, order, again, c.axis)
-
-
-def _sorted(xp: Namespace, c: _Segmented, method: str) -> tuple[Array, ...]:
-    order = _order(xp, c, method)
-    if not c.keyed:
-        return (order,)
-    return tuple([moved(xp, x, lambda one: gathered(xp, one, order, c.axis)) for x in c.arrays[: c.count]])
-
-
-def _sort_parts(xp: Namespace, c: _Segmented) -> list[Part]:
-    keys = c.arrays[0]
-    numbers = xp.zeros(keys.shape, dtype=xp.uint8, device=device(keys))
-    fixed = constant(keys) if asked_for(keys) else keys
-    return [(argsort, (fixed,), {"axis": c.axis, "descending": c.descending}), (argsort, (numbers,), {"axis": c.axis})]
-
-
-def _reduceat(xp: Namespace, c: _Segmented) -> list[Part]:
-    """Return the parts of the native reduction: none where NumPy has it."""
-    if library(xp) == "numpy" and BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT:
-        return []
-    return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
-
-
-def _reduceat_ids(xp: Namespace, c: _Segmented) -> list[Part]:
-    if library(xp) == "numpy" and BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT:
-        return [] if c.in_order else [_id_parts(xp, c)[1]]
-    return _id_parts(xp, c)
-
-
-def _reduce_parts(xp: Namespace, c: _Segmented) -> list[Part]:
-    return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
-
-
-_METHODS = {
-    "reduce": composed("reduce", _reduced, _reduce_parts, native=by_parts("native", _by_numpy, _reduceat)),
-    "segment_reduce": composed(
-        "segment_reduce", _by_ids, _id_parts, native=by_parts("native", _by_ids_native, _reduceat_ids)
-    ),
-    **{name: composed(name, _scanned, _scan_parts) for name in ("scan", "linear_recurrence")},
-    **{name: composed(name, _sorted, _sort_parts) for name in ("sort", "argsort", "sort_by_key")},
-}
 
 extensions.update(
     {

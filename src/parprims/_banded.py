@@ -1,0 +1,404 @@
+"""Systems with narrow bands, and block tridiagonal ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import operator
+from typing import Any
+
+import numpy as np
+
+from parprims import _banded_array
+from parprims._arrays import (
+    Array,
+    Namespace,
+    admit,
+    broadcast_shapes,
+    cast,
+    check_flag,
+    check_kind,
+    compute_dtype,
+    device,
+    dtype_name,
+    library,
+    shown,
+)
+from parprims._banded_array import product
+from parprims._composed import Composed, in_program, no_kernel
+from parprims._derivatives import asked_for, constant
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
+
+_WIDEST = 32
+"""Diagonals beside the main one, and rows of two blocks, up to which systems are solved: larger ones are not narrow."""
+
+
+@primitive
+def solve_banded(
+    l_and_u: tuple[int, int], ab: Array, b: Array, /, *, periodic: bool = False, method: str = "auto"
+) -> Array:
+    """Solve systems with few diagonals: SciPy's ``solve_banded``, for batches too.
+
+    Parameters
+    ----------
+    l_and_u : (int, int)
+        The numbers of diagonals below and above the main one, together at most 32: (2, 2) for pentadiagonal systems.
+    ab : array
+        The diagonals, of shape (..., l + u + 1, n) and a floating dtype, real or complex: ab[u + i - j, j] is the
+        coefficient in row i and column j. Those of no row or column are not read, unless periodic. The axes before
+        count independent systems.
+    b : array
+        The right-hand sides, of shape (..., n), or (..., n, columns) with as many dimensions as ab. The axes before
+        broadcast against those of ab.
+    periodic : bool
+        Whether columns are counted modulo n, so that every row has l + u + 1 coefficients; n must be more than l + u.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes.
+
+    Returns
+    -------
+    array
+        The solutions, of the shape of b broadcast, and of the promoted dtype. Those of a singular system are not
+        finite, or as large as rounding makes them.
+
+    Raises
+    ------
+    TypeError
+        If ab or b is no array of floats, their dtypes do not promote together, or l_and_u is no pair of integers.
+    ValueError
+        If shapes do not fit, l_and_u is negative or more than 32 together, or an argument has an unknown value.
+    MethodRefused
+        If the method asked for cannot serve this call.
+
+    Notes
+    -----
+    Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array).
+    Error: the backward error is within 64 (l + u) log2 n units in the last place, and mostly one: a solution is refined
+    once by its residual. 16-bit floats are computed in float32 and rounded once.
+    Reproducibility: the same input gives the same bits, run after run.
+    Methods: native (LAPACK by SciPy: one system in the memory of a CPU, not periodic), array. There is no kernel yet.
+    Derivatives: by ab and b on PyTorch and JAX, first and second ones, by array.
+    Memory and more: docs/solve_banded.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> ab = np.array([[0.0, 1.0, 1.0], [4.0, 4.0, 4.0], [1.0, 1.0, 0.0]])
+    >>> parprims.solve_banded((1, 1), ab, np.array([5.0, 6.0, 5.0])).round(6)
+    array([1., 1., 1.])
+    """
+    if in_graph((ab, b), method):
+        options = {"l_and_u": l_and_u, "periodic": periodic}
+        return in_program("solve_banded", {"ab": ab, "b": b}, options, method)[0]
+    key = call_key("solve_banded", (ab, b), l_and_u, periodic, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(ab, b)
+    given = ab, b
+    below, above = _widths(l_and_u)
+    xp, arrays = admit({"ab": ab, "b": b})
+    ab, b = arrays
+    periodic = check_flag("periodic", periodic)
+    _METHODS["solve_banded"].check(method)
+    dtype = _promoted(xp, {"ab": ab, "b": b})
+    if ab.ndim < 2 or ab.shape[-2] != below + above + 1:
+        raise ValueError(f"ab must have shape (..., {below + above + 1}, n), got {tuple(ab.shape)}")
+    n = ab.shape[-1]
+    if periodic and n <= below + above:
+        raise ValueError(f"ab must have more than {below + above} columns in a periodic system, got {n}")
+    shape, columns = _right_sides("b", b, (*ab.shape[:-2], n))
+    call = _System(
+        arrays=(ab, b),
+        key=key if ab is given[0] and b is given[1] else None,
+        results=((shape, dtype),),
+        single=True,
+        widths=(below, above),
+        n=n,
+        columns=columns,
+        periodic=periodic,
+        working=compute_dtype(xp, dtype),
+    )
+    return _METHODS["solve_banded"](method, xp, call)
+
+
+@primitive
+def solve_block_tridiagonal(
+    lower: Array, diag: Array, upper: Array, rhs: Array, /, *, periodic: bool = False, method: str = "auto"
+) -> Array:
+    """Solve block tridiagonal systems: lower[i] x[i-1] + diag[i] x[i] + upper[i] x[i+1] = rhs[i], with k x k blocks.
+
+    Parameters
+    ----------
+    lower : array
+        The blocks below the diagonal, of shape (..., n, k, k) and a floating dtype, real or complex; k is at most 16.
+        lower[0] is not read, unless periodic. The axes before count independent systems and broadcast.
+    diag : array
+        The blocks on the diagonal.
+    upper : array
+        The blocks above it. upper[n-1] is not read, unless periodic.
+    rhs : array
+        The right-hand sides, of shape (..., n, k), or (..., n, k, columns) with as many dimensions as the blocks.
+    periodic : bool
+        Whether x[-1] is x[n-1] and x[n] is x[0]; n must be more than 2.
+    method : {"auto", "kernel", "native", "array"}
+        Who computes, as in `solve_banded`, whose errors and notes apply. There is no native method.
+
+    Returns
+    -------
+    array
+        The solutions, of the shape of rhs broadcast, and of the promoted dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import parprims
+    >>> eye = np.broadcast_to(np.eye(2), (3, 2, 2))
+    >>> rhs = np.array([[5.0, 5.0], [6.0, 6.0], [5.0, 5.0]])
+    >>> parprims.solve_block_tridiagonal(eye, 4 * eye, eye, rhs).round(6)
+    array([[1., 1.],
+           [1., 1.],
+           [1., 1.]])
+    """
+    named = {"lower": lower, "diag": diag, "upper": upper, "rhs": rhs}
+    given = tuple(named.values())
+    if in_graph(given, method):
+        return in_program("solve_block_tridiagonal", named, {"periodic": periodic}, method)[0]
+    key = call_key("solve_block_tridiagonal", given, periodic, method, gradient=True)
+    run = recalled(key)
+    if run is not None:
+        return run(*given)
+    xp, arrays = admit(named)
+    periodic = check_flag("periodic", periodic)
+    _METHODS["solve_block_tridiagonal"].check(method)
+    dtype = _promoted(xp, dict(zip(named, arrays, strict=True)))
+    for name, one in zip(named, arrays[:3], strict=False):
+        if one.ndim < 3 or one.shape[-1] != one.shape[-2] or one.shape[-1] == 0:
+            raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(one.shape)}")
+        if one.shape[-3:] != arrays[1].shape[-3:]:
+            raise ValueError(f"{name} must have as many blocks of the same shape as diag, got {tuple(one.shape)}")
+    n, k = arrays[1].shape[-3], arrays[1].shape[-1]
+    if 2 * k > _WIDEST:
+        raise ValueError(f"diag must have blocks of at most {_WIDEST // 2} rows, got {k}")
+    if periodic and n <= 2:
+        raise ValueError(f"diag must have more than 2 blocks in a periodic system, got {n}")
+    try:
+        batch = broadcast_shapes(*(tuple(one.shape[:-3]) for one in arrays[:3]))
+    except ValueError:
+        shapes = ", ".join(str(tuple(one.shape)) for one in arrays[:3])
+        raise ValueError(f"lower, diag and upper must broadcast against each other, got shapes {shapes}") from None
+    shape, columns = _right_sides("rhs", arrays[3], (*batch, n, k))
+    call = _System(
+        arrays=tuple(arrays),
+        key=key if all(one is other for one, other in zip(arrays, given, strict=True)) else None,
+        results=((shape, dtype),),
+        single=True,
+        widths=None,
+        n=n,
+        columns=columns,
+        periodic=periodic,
+        working=compute_dtype(xp, dtype),
+    )
+    return _METHODS["solve_block_tridiagonal"](method, xp, call)
+
+
+# ---- Checks -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _System(Composed):
+    """A checked call. ``widths`` are the numbers of diagonals below and above, or None for blocks.
+
+    ``columns`` says whether the last axis of right-hand sides counts several, ``working`` what is computed in.
+    """
+
+    widths: tuple[int, int] | None
+    n: int
+    columns: bool
+    periodic: bool
+    working: Any
+
+
+def _widths(given: Any) -> tuple[int, int]:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
+    found = []
+    for one in given:
+        try:
+            number = operator.index(one) if type(one) is not bool and isinstance(one, (int, np.integer)) else None
+        except TypeError:
+            number = None
+        if number is None:
+            raise TypeError(f"l_and_u must be a pair of integers, got {shown(given)}")
+        found.append(number)
+    below, above = found
+    if below < 0 or above < 0 or below + above > _WIDEST:
+        raise ValueError(f"l_and_u must not be negative, and together at most {_WIDEST}, got {shown(given)}")
+    return below, above
+
+
+def _promoted(xp: Namespace, named: dict[str, Array]) -> Any:
+    dtype: Any = None
+    for name, one in named.items():
+        check_kind(name, one, ("float", "complex"))
+        if dtype is not None and one.dtype != dtype:
+            try:
+                dtype = xp.result_type(dtype, one.dtype)
+            except (TypeError, ValueError, RuntimeError):
+                found = ", ".join(dtype_name(x.dtype) for x in named.values())
+                raise TypeError(f"{', '.join(named)} must have dtypes that promote together, got {found}") from None
+        dtype = one.dtype if dtype is None else dtype
+    return dtype
+
+
+def _right_sides(name: str, b: Array, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of solutions, and whether the last axis counts several, for one right-hand side of a shape."""
+    columns = b.ndim == len(wanted) + 1
+    own = tuple(b.shape[:-1]) if columns else tuple(b.shape)
+    last = 1 if name == "b" else 2
+    fits = len(own) >= last and own[-last:] == wanted[-last:] and len(own) <= len(wanted)
+    try:
+        shape = broadcast_shapes(own, wanted)
+    except ValueError:
+        fits, shape = False, ()
+    if not fits:
+        raise ValueError(f"{name} must have shape {wanted}, or one axis more, got {tuple(b.shape)}")
+    return ((*shape, b.shape[-1]) if columns else shape), columns
+
+
+# ---- Methods ----------------------------------------------------------------------------------------------------
+
+
+def _array(xp: Namespace, s: _System) -> Array:
+    """Return the solutions by reflections, refined by their residuals.
+
+    What is refined is a constant where a derivative is asked for. It comes by the residual, which is a function of all
+    coefficients: one refinement more gives it to the second.
+    """
+    shape, dtype = s.results[0]
+    arrays = [cast(xp, x, s.working) for x in s.arrays]
+    if 0 in shape:
+        return xp.zeros(shape, dtype=dtype, device=device(arrays[0]))
+    *coefficients, b = arrays
+    b = xp.broadcast_to(b if s.columns else xp.expand_dims(b, axis=-1), shape if s.columns else (*shape, 1))
+    differentiable = any(map(asked_for, s.arrays))
+    fixed = [constant(x) for x in coefficients] if differentiable else coefficients
+    bands, own = (_bands(xp, s, *fixed), _bands(xp, s, *coefficients)) if s.widths else (fixed, coefficients)
+    solve = _solution(xp, s, bands)
+    x = solve(constant(b) if differentiable else b)
+    for _ in range(2 if differentiable else 1):
+        x = x + solve(b - _multiplied(xp, s, own, x))
+    return xp.astype(x if s.columns else x[..., 0], dtype, copy=True)
+
+
+def _bands(xp: Namespace, s: _System, ab: Array) -> list[Array]:
+    """Return for each of l + u + 1 diagonals its entries by row, zero where there is no column."""
+    assert s.widths is not None
+    below, above = s.widths
+    found = []
+    for c in range(below + above + 1):
+        shift = c - below  # of the column against the row
+        band = xp.roll(ab[..., below + above - c, :], -shift, axis=-1)
+        if shift and not s.periodic:
+            at = xp.arange(s.n, device=device(ab)) + shift
+            band = xp.where((at >= 0) & (at < s.n), band, xp.zeros_like(band))
+        found.append(band)
+    return found
+
+
+def _ends_cleared(xp: Namespace, s: _System, lower: Array, upper: Array) -> tuple[Array, Array]:
+    if s.periodic:
+        return lower, upper
+    at = xp.reshape(xp.arange(s.n, device=device(lower)), (s.n, 1, 1))
+    return xp.where(at > 0, lower, xp.zeros_like(lower)), xp.where(at < s.n - 1, upper, xp.zeros_like(upper))
+
+
+def _solution(xp: Namespace, s: _System, coefficients: list[Array]) -> Any:
+    """Return a function of right-hand sides (..., n, columns), or (..., n, k, columns)."""
+    if s.widths is None:
+        lower, diag, upper = coefficients
+        lower, upper = _ends_cleared(xp, s, lower, upper)
+        shape = broadcast_shapes(*(tuple(x.shape) for x in (lower, diag, upper)))
+        blocks = [xp.broadcast_to(x, shape) for x in (lower, diag, upper)]
+        k = shape[-1]
+        solve = _banded_array.eliminated(xp, *_banded_array.of_blocks(xp, *blocks))
+
+        def solved(r: Array) -> Array:
+            rows = xp.reshape(r, (*r.shape[:-3], s.n * k, r.shape[-1]))
+            return xp.reshape(_by_groups(xp, solve, rows, k, 2 * k), r.shape)
+
+        return solved
+    if len(coefficients) == 1:
+        return lambda r: r / xp.expand_dims(coefficients[0], axis=-1)
+    below, solve = s.widths[0], _banded_array.eliminated(xp, *_banded_array.of_bands(xp, coefficients))
+    return lambda r: _by_groups(xp, solve, r, below, len(coefficients) - 1)
+
+
+def _by_groups(xp: Namespace, solve: Any, r: Array, below: int, d: int) -> Array:
+    """Return the solution for right-hand sides (..., n, columns), in groups of d rows; y[0] begins at x[-below]."""
+    n = r.shape[-2]
+    groups = -(-n // d)
+    missing = groups * d - n
+    if missing:
+        zeros = xp.zeros((*r.shape[:-2], missing, r.shape[-1]), dtype=r.dtype, device=device(r))
+        r = xp.concat([r, zeros], axis=-2)
+    y = solve(xp.reshape(r, (*r.shape[:-2], groups, d, r.shape[-1])))
+    y = xp.reshape(y, (*y.shape[:-3], groups * d, y.shape[-1]))[..., :n, :]
+    return xp.roll(y, -below, axis=-2)
+
+
+def _multiplied(xp: Namespace, s: _System, coefficients: list[Array], x: Array) -> Array:
+    """Return the matrix times x."""
+    if s.widths is None:
+        lower, diag, upper = coefficients
+        lower, upper = _ends_cleared(xp, s, lower, upper)
+        before, after = (xp.roll(x, shift, axis=-3) for shift in (1, -1))
+        return product(xp, lower, before) + product(xp, diag, x) + product(xp, upper, after)
+    parts = [
+        xp.expand_dims(band, axis=-1) * xp.roll(x, s.widths[0] - c, axis=-2) for c, band in enumerate(coefficients)
+    ]
+    return functools.reduce(operator.add, parts)
+
+
+def _native(xp: Namespace, s: _System) -> Array:
+    """Return the solution by LAPACK, computed in NumPy's arrays."""
+    from scipy.linalg import LinAlgError, solve_banded
+
+    shape, dtype = s.results[0]
+    ab, b = (np.asarray(as_numpy(cast(xp, x, s.working))) for x in s.arrays)
+    b = np.broadcast_to(b, shape)
+    ab, b = ab.reshape(ab.shape[-2:]), b.reshape(b.shape[b.ndim - 1 - s.columns :])
+    try:
+        x = solve_banded(s.widths, ab, b, check_finite=False)
+    except LinAlgError:
+        x = np.full(b.shape, np.nan, b.dtype)
+    return cast(xp, returned(xp, np.ascontiguousarray(x.reshape(shape))), dtype)
+
+
+def _native_refusal(xp: Namespace, s: _System) -> str | None:
+    if s.widths is None:
+        return "LAPACK has no block tridiagonal systems"
+    if not in_numpy(xp, s.arrays):
+        return f"{xp.__name__} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
+    if carries_derivative(xp, s.arrays):
+        return "a gradient is asked for, which SciPy does not carry"
+    if s.periodic:
+        return "LAPACK solves no periodic systems"
+    if dtype_name(s.working) not in ("float32", "float64", "complex64", "complex128"):
+        return f"LAPACK does not compute in {dtype_name(s.working)}"
+    if 0 in s.results[0][0] or s.results[0][0][: len(s.results[0][0]) - 1 - s.columns] not in ((), (1,)):
+        return "LAPACK solves one system at a time"
+    return None if importlib.util.find_spec("scipy") is not None else "SciPy, which brings LAPACK, is not installed"
+
+
+_METHODS = {
+    name: Methods(
+        name,
+        kernel=Method(directly(_array), no_kernel),
+        native=Method(directly(_native), _native_refusal),
+        array=Method(directly(_array)),
+    )
+    for name in ("solve_banded", "solve_block_tridiagonal")
+}

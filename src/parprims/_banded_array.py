@@ -1,0 +1,199 @@
+"""Narrow bands and block tridiagonal systems by a tree of orthogonal eliminations.
+
+With l diagonals below and u above the main one, d = l + u rows from row i on are d equations between two vectors of d
+unknowns, y[i] = x[i-l] ... x[i+u-1] and y[i+d]: A y[i] + B y[i+d] = r. Two neighbours of them are 2d equations between
+three vectors. Reflections that make the columns of the one in the middle triangular leave d equations without it,
+which are again of this kind, and d others that give it when its neighbours are known. So after log2(n / d) steps there
+is one A y + B y = r, for what follows the last row is identified with what precedes the first: a system that is not
+periodic has no coefficients there.
+
+Reflections are chosen by columns of 2d rows, which hold all that is known of the unknowns in the middle, so that every
+regular matrix can be solved; they change no lengths, so that nothing grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parprims._arrays import Array, Namespace, device, dtype_kind
+from parprims._derivatives import conj
+
+Solve = Callable[[Array], Array]
+"""Takes right-hand sides (..., blocks, d, columns) and returns the unknowns y of the same shape."""
+
+
+def product(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return products of small matrices in their own precision, on every device."""
+    return xp.sum(xp.expand_dims(x, axis=-1) * xp.expand_dims(y, axis=-3), axis=-2)
+
+
+def eliminated(xp: Namespace, a: Array, b: Array) -> Solve:
+    """Return what solves a[g] y[g] + b[g] y[g + 1] = r[g] for all g, of shape (..., blocks, d, d); y goes round."""
+    d = a.shape[-1]
+    size = xp.maximum(xp.max(abs(a), axis=-1, keepdims=True), xp.max(abs(b), axis=-1, keepdims=True))
+    size = xp.where(size > 0, size, xp.ones_like(size))
+    size = xp.astype(size, a.dtype)
+    a, b = a / size, b / size
+    eye = xp.zeros_like(a[..., :1, :, :]) + xp.eye(d, dtype=a.dtype, device=device(a))
+    levels: list[tuple[int, list[tuple[Array, Array]], Array, Array]] = []
+    while (count := a.shape[-3]) > 1:
+        if count % 2:  # y[g] = y[g + 1] changes nothing
+            a, b = xp.concat([a, eye], axis=-3), xp.concat([b, -eye], axis=-3)
+        nothing = xp.zeros_like(a[..., ::2, :, :])
+        upper = xp.concat([b[..., ::2, :, :], a[..., ::2, :, :], nothing], axis=-1)
+        lower = xp.concat([a[..., 1::2, :, :], nothing, b[..., 1::2, :, :]], axis=-1)
+        rows, mirrors = _triangular(xp, xp.concat([upper, lower], axis=-2), d)
+        levels.append((count, mirrors, rows[..., :d, :d], rows[..., :d, d:]))
+        a, b = rows[..., d:, d : 2 * d], rows[..., d:, 2 * d :]
+    last, closing = _triangular(xp, a + b, d)
+
+    def solve(r: Array) -> Array:
+        r = r / size
+        known = []
+        for count, mirrors, *_ in levels:
+            if count % 2:
+                r = xp.concat([r, xp.zeros_like(r[..., :1, :, :])], axis=-3)
+            r = _reflected(xp, xp.concat([r[..., ::2, :, :], r[..., 1::2, :, :]], axis=-2), mirrors)
+            known.append(r[..., :d, :])
+            r = r[..., d:, :]
+        y = _back_substituted(xp, last, _reflected(xp, r, closing))
+        for (count, _, middle, others), top in zip(reversed(levels), reversed(known), strict=True):
+            after = xp.concat([y[..., 1:, :, :], y[..., :1, :, :]], axis=-3)
+            rest = top - product(xp, others, xp.concat([y, after], axis=-2))
+            between = _back_substituted(xp, middle, rest)
+            pairs = xp.stack([y, between], axis=-3)
+            y = xp.reshape(pairs, (*y.shape[:-3], 2 * y.shape[-3], *y.shape[-2:]))[..., :count, :, :]
+        return y
+
+    return solve
+
+
+def _triangular(xp: Namespace, rows: Array, d: int) -> tuple[Array, list[tuple[Array, Array]]]:
+    """Return rows whose first d columns are triangular, and the reflections that made them so."""
+    mirrors = []
+    for column in range(d):
+        if column == rows.shape[-2] - 1:
+            break
+        x = rows[..., column:, column : column + 1]
+        norm = xp.astype(xp.sqrt(xp.sum(_square(xp, x), axis=-2, keepdims=True)), x.dtype)
+        head = x[..., :1, :]
+        if dtype_kind(x.dtype) == "complex":
+            length = xp.astype(abs(head), x.dtype)
+            nought = length == 0
+            sign = xp.where(nought, xp.ones_like(head), head / xp.where(nought, xp.ones_like(length), length))
+        else:
+            sign = xp.where(head < 0, -xp.ones_like(head), xp.ones_like(head))
+        mirror = xp.concat([head + sign * norm, x[..., 1:, :]], axis=-2)
+        length = xp.astype(xp.sum(_square(xp, mirror), axis=-2, keepdims=True), x.dtype)
+        nought = length == 0
+        factor = xp.where(nought, length, 2 / xp.where(nought, xp.ones_like(length), length))
+        mirrors.append((mirror, factor))
+        rows = _mirrored(xp, rows, mirror, factor)
+    return rows, mirrors
+
+
+def _square(xp: Namespace, x: Array) -> Array:
+    if dtype_kind(x.dtype) == "complex":
+        return xp.real(x) * xp.real(x) + xp.imag(x) * xp.imag(x)
+    return x * x
+
+
+def _mirrored(xp: Namespace, rows: Array, mirror: Array, factor: Array) -> Array:
+    """Return rows, the last of them reflected: as many as the mirror has."""
+    first = rows.shape[-2] - mirror.shape[-2]
+    part = rows[..., first:, :]
+    shares = xp.sum(conj(xp, mirror) * part, axis=-2, keepdims=True)
+    part = part - mirror * (factor * shares)
+    return xp.concat([rows[..., :first, :], part], axis=-2) if first else part
+
+
+def _reflected(xp: Namespace, r: Array, mirrors: list[tuple[Array, Array]]) -> Array:
+    for mirror, factor in mirrors:
+        r = _mirrored(xp, r, mirror, factor)
+    return r
+
+
+def _back_substituted(xp: Namespace, upper: Array, r: Array) -> Array:
+    """Return the solution of triangular systems."""
+    d = upper.shape[-1]
+    y: Array = r[..., :0, :]
+    for row in range(d - 1, -1, -1):
+        rest = r[..., row : row + 1, :]
+        if row < d - 1:
+            rest = rest - product(xp, upper[..., row : row + 1, row + 1 :], y)
+        one = rest / upper[..., row : row + 1, row : row + 1]
+        y = xp.concat([one, y], axis=-2) if row < d - 1 else one
+    return y
+
+
+# ---- Equations of d rows ----------------------------------------------------------------------------------------
+
+
+def of_bands(xp: Namespace, bands: list[Array]) -> tuple[Array, Array]:
+    """Return A and B of all groups of d rows, given d + 1 diagonals (..., n), the i-th entry of each in row i.
+
+    Where rows are left over, the last group has equations that say which unknowns are in both vectors.
+    """
+    d, n = len(bands) - 1, bands[0].shape[-1]
+    groups, rest = n // d, n % d
+    zero = xp.zeros_like(bands[0][..., :1])
+    parts: tuple[list[Array], list[Array]] = ([], [])
+    if groups:
+        zeros = xp.zeros_like(bands[0][..., : groups * d : d])
+        rows = [[band[..., t : groups * d : d] for band in bands] for t in range(d)]
+        for part, one in zip(parts, _placed(xp, rows, zeros, d), strict=True):
+            part.append(one)
+    if rest:
+        one = zero + 1
+        rows = [[band[..., groups * d + t : groups * d + t + 1] for band in bands] for t in range(rest)]
+        for p in range(d - rest):  # y[rest + p] of this vector is y[p] of the next
+            row = [zero] * (2 * d)
+            row[rest + p], row[d + p] = one, -one
+            rows.append(row)
+        for part, made in zip(parts, _placed(xp, rows, zero, rest), strict=True):
+            part.append(made)
+    a, b = (xp.concat(part, axis=-3) if len(part) > 1 else part[0] for part in parts)
+    return a, b
+
+
+def _placed(xp: Namespace, rows: list[list[Array]], zero: Array, step: int) -> tuple[Array, Array]:
+    """Return A and B (..., groups, d, d) of rows with their entries.
+
+    The vectors lie ``step`` unknowns apart. So many rows are bands, which begin at their own numbers; others are whole.
+    """
+    d = len(rows)
+    whole = []
+    for t, row in enumerate(rows):
+        line = [zero] * (2 * d)
+        for c, entry in enumerate(row):
+            if t < step:
+                place = t + c
+                line[place if place < d else place - step + d] = entry
+            else:
+                line[c] = entry
+        whole.append(xp.stack(line, axis=-1))
+    both = xp.stack(whole, axis=-2)
+    return both[..., :d], both[..., d:]
+
+
+def of_blocks(xp: Namespace, lower: Array, diag: Array, upper: Array) -> tuple[Array, Array]:
+    """Return A and B for pairs of block rows, the vectors being X[i-1] and X[i]."""
+    n, k = diag.shape[-3], diag.shape[-1]
+    parts: tuple[list[Array], list[Array]] = ([], [])
+    for first, step in ((0, 2), (n - 1, 1)):
+        if (step == 2 and n < 2) or (step == 1 and n % 2 == 0):
+            continue
+        last = n - n % 2 if step == 2 else n
+        l0, d0, u0 = (x[..., first:last:step, :, :] for x in (lower, diag, upper))
+        nothing = xp.zeros_like(d0)
+        if step == 2:
+            l1, d1, u1 = (x[..., 1:last:2, :, :] for x in (lower, diag, upper))
+            lines = ((l0, d0, u0, nothing), (nothing, l1, d1, u1))
+        else:
+            eye = nothing + xp.eye(k, dtype=diag.dtype, device=device(diag))
+            lines = ((l0, d0, nothing, u0), (nothing, eye, -eye, nothing))
+        for at, part in enumerate(parts):
+            rows = [xp.concat(line[2 * at : 2 * at + 2], axis=-1) for line in lines]
+            part.append(xp.concat(rows, axis=-2))
+    a, b = (xp.concat(part, axis=-3) if len(part) > 1 else part[0] for part in parts)
+    return a, b
