@@ -67,6 +67,8 @@ __all__ = [
     "segment_reduce",
     "segmented",
     "select",
+    "solve_banded",
+    "solve_block_tridiagonal",
     "solve_tridiagonal",
     "sort",
     "sort_by_key",
@@ -238,6 +240,7 @@ def linear_recurrence(
     reverse: bool = False,
     offsets: _A | None = None,
     check: bool = False,
+    matrices: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -377,6 +380,12 @@ def segment_reduce(
 def select(
     x: _A, mask: _SupportsArray, /, *, size: int | None = None, fill_value: Any = 0, method: _Method = "auto"
 ) -> tuple[_A, _A]: ...
+def solve_banded(
+    l_and_u: tuple[int, int], ab: _A, b: _A, /, *, periodic: bool = False, method: _Method = "auto"
+) -> _A: ...
+def solve_block_tridiagonal(
+    lower: _A, diag: _A, upper: _A, rhs: _A, /, *, periodic: bool = False, method: _Method = "auto"
+) -> _A: ...
 @overload
 def solve_tridiagonal(
     lower: _A | complex,
