@@ -182,7 +182,7 @@ FAULTS: dict[int, Fault] = {
     25: Fault(
         "jax#21403, marin#8077: a sharded cumulative sum is wrong, a derivative of ragged parts NaN",
         (
-            "tests/test_jax_meshes.py::TestMeshes::test_what_is_split_is_refused",
+            "tests/test_jax_meshes.py::TestMeshes::test_kernels_of_what_is_split",
             "tests/test_jax_meshes.py::TestMeshes::test_inside_shard_map",
             "tests/test_jax.py::test_a_nan_stays_where_it_is",
             "tests/test_door.py::TestOtherLibraries::test_arrays_sharded_over_devices_of_jax",

@@ -312,6 +312,9 @@ def check_what_is_refused():
         (lambda: parprims.scan((put(STARTS, mesh, "i"), x), parprims.segmented("add"), exclusive=True), "exclusive"),
         (lambda: parprims.scan(REAL, axis_name="i"), "axis_name"),
         (lambda: parprims.linear_recurrence(x, REAL), "must all be JAX's"),
+        (lambda: parprims.scan(x, axis_name="nowhere"), "axis_name must name axes"),
+        (lambda: parprims.scan(x, reverse=1), "reverse must be True or False"),
+        (lambda: parprims.sort(x, descending="no"), "descending must be True or False"),
     ):
         with pytest.raises((ValueError, IndexError, TypeError), match=words):
             call()

@@ -1,4 +1,4 @@
-"""JAX's meshes: arrays that are split over devices are refused, or mapped part by part."""
+"""JAX's meshes: the kernels of arrays that are split over devices, and arrays mapped part by part."""
 
 import os
 import pathlib
@@ -19,6 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import parprims
 from parprims import _cuda
 from parprims._cuda import compiler, xla
+from parprims._devices import calls
 from tests.test_jax import CALLS, total, same, floats
 
 jax.config.update("jax_enable_x64", True)
@@ -63,7 +64,7 @@ class TestMeshes:
         if backend.cuda:
             pytest.skip("is of a CPU")
 
-    def test_what_is_split_is_refused(self):
+    def test_kernels_of_what_is_split(self):
         on_four_devices(
             """
             wide = put(np.arange(16.0), explicit, "i")
@@ -76,6 +77,17 @@ class TestMeshes:
             xla.devices = lambda: [types.SimpleNamespace(compute_capability="9.0")]
             compiler.compiled = lambda text, _: str(len(text)).encode()
             _cuda.refusal = lambda *_: None
+            calls.QUICK = 1
+            x = put(np.ones(64, np.float32), explicit, "i")
+            for call, kernels in (
+                (lambda x: parprims.scan(x), 2),  # the totals, and the scan
+                (lambda x: parprims.linear_recurrence(x, x), 4),  # as part of the first device and of others, both ways
+                (lambda x: parprims.sort(x), 1),  # twice the same
+                (lambda x: parprims.solve_tridiagonal(x, x, x, x), 1),
+                (jax.grad(lambda x: parprims.scan(parprims.linear_recurrence(x, x)).sum()), 4),
+            ):
+                text = jax.jit(call).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+                assert text.count("xla.gpu.ptx") >= kernels, text.count("xla.gpu.ptx")
             for name, (function, arrays) in CALLS.items():
                 wide = [np.stack([x] * 4) for x in arrays]
                 for check in (True, False):

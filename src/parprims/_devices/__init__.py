@@ -75,5 +75,5 @@ def _engine(arrays: tuple[Array, ...], axis_name: Any) -> Engine:
     if "jax" in sys.modules and arrays and array_api_compat.is_jax_array(arrays[0]):
         from parprims._devices.jax_mesh import Inside
 
-        return Inside(axis_name if isinstance(axis_name, tuple) else (axis_name,))
+        return Inside.of(axis_name)
     raise TypeError("axis_name names axes of a mesh, which arrays of JAX have inside jax.shard_map")

@@ -15,6 +15,7 @@ from parprims._arrays import (
     broadcast_shapes,
     cast,
     check_choice,
+    check_flag,
     dtype_kind,
     dtype_name,
     move_axis,
@@ -49,6 +50,7 @@ def reduced(
     method: str,
 ) -> Any:
     """Compute any of the reductions."""
+    keepdims = _checked(method, keepdims=keepdims)[0]
     single = not isinstance(x, tuple)
     arrays = (x,) if single else x
     key = option_key(primitive, fn=fn, op=op, axis=axis, keepdims=keepdims, dtype=dtype, initial=initial, method=method)
@@ -140,6 +142,8 @@ def scanned(
     method: str,
 ) -> Any:
     """Compute any of the scans."""
+    exclusive, reverse = _checked(method, exclusive=exclusive, reverse=reverse)
+    include_initial = check_flag("include_initial", include_initial)
     if include_initial:
         raise ValueError(
             "include_initial must be False for an array that is split over devices: parts are of one length"
@@ -193,6 +197,7 @@ def scanned(
 
 def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: bool, method: str) -> Any:
     """Compute a linear recurrence."""
+    (reverse,) = _checked(method, reverse=reverse)
     key = option_key("linear_recurrence", axis=axis, initial=initial, reverse=reverse, method=method)
     numbers = [is_scalar(a), is_scalar(b)]
     xp = namespace_of(b if numbers[0] else a)
@@ -205,10 +210,10 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     starts, entries = arrays_of(initial)
     dtype = a.dtype if a.dtype == b.dtype else xp.result_type(a, b)
     over, options = engine.working(split[at]), {"axis": at, "initial": entries, "dtype": dtype, "method": method}
-    steps = recurrence(reverse=bool(reverse), **options)
+    steps = recurrence(reverse=reverse, **options)
     quick, n = None, engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
     if over and n >= QUICK and dtype_kind(dtype) in ("float", "complex"):
-        quick = decaying(reverse=bool(reverse), head=min(n // 32, 2**16), **options)
+        quick = decaying(reverse=reverse, head=min(n // 32, 2**16), **options)
     work = Work(
         primitive="linear_recurrence",
         arrays=(a, b, *starts),
@@ -237,6 +242,7 @@ def sorted_(
     indices: bool | None = None,
 ) -> tuple[Array, ...]:
     """Compute any of the sorts, all of which are stable; ``keyed`` and ``indices`` are as in `Sorting`."""
+    descending, stable = _checked(method, descending=descending, stable=stable)
     keyed = values is not None if keyed is None else keyed
     indices = values is None if indices is None else indices
     key = option_key(primitive, axis=axis, descending=descending, method=method, keyed=keyed, indices=indices)
@@ -256,7 +262,7 @@ def sorted_(
     shape = engine.part_shape(keys, split)
     driver = sorts(
         axis=at,
-        descending=bool(descending),
+        descending=descending,
         keyed=keyed,
         indices=indices,
         method=method,
@@ -292,6 +298,7 @@ def tridiagonal(
     method: str,
 ) -> Any:
     """Compute a solution of tridiagonal systems."""
+    _checked(method)
     xp, s, dtype, columns = _tridiagonal.checked(
         coefficients[0], coefficients[1], coefficients[2], rhs, axis, periodic, False, pivot, sharded=True
     )
@@ -320,7 +327,6 @@ def tridiagonal(
         stages = [Stage((), s.n, [lambda _, parts, __: (None, plain(*parts))])]
     else:
         if method not in ("auto", "array"):
-            check_choice("method", method, ("auto", "kernel", "native", "array"))
             raise MethodRefused(
                 f"solve_tridiagonal: method {method!r} refused: systems that are split along their unknowns are solved "
                 "by array"
@@ -360,6 +366,7 @@ def tridiagonal(
 
 def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> Array:
     """Compute a matrix product; ``options`` are those of `matmul`."""
+    _checked(method)
     key = option_key("matmul", method=method, **options)
     xp, (a, b) = admit({"a": a, "b": b}, sharded=True)
     add, _ = _matmul.as_operators(options["add"], options["multiply"])
@@ -442,6 +449,7 @@ def histogrammed(
     engine: Engine, x: Array, bins: Any, range: Any, weights: Array | None, density: bool, method: str
 ) -> Any:
     """Compute a histogram."""
+    (density,) = _checked(method, density=density)
     even = not hasattr(bins, "shape")
     given = {"bins": bins} if even else {}
     key = option_key("histogram", range=range, weighted=weights is not None, density=density, method=method, **given)
@@ -471,6 +479,12 @@ def histogrammed(
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------
+
+
+def _checked(method: str, **flags: Any) -> tuple[bool, ...]:
+    """Return flags as bools; raise, naming the argument, for any that is none, and for an unknown method."""
+    check_choice("method", method, ("auto", "kernel", "native", "array"))
+    return tuple(check_flag(name, value) for name, value in flags.items())
 
 
 def named(name: str, arrays: tuple[Array, ...], single: bool) -> dict[str, Array]:

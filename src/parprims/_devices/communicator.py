@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from parprims._arrays import Array, dtype_bits, is_tensor
+from parprims._arrays import Array, dtype_bits, is_tensor, is_traced, namespace_of
 
 Step = Callable[["Place", Any, Any], tuple["Message | None", Any]]
 
@@ -53,6 +53,26 @@ def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> 
     import jax
 
     return jax.lax.cond(condition, one, other)
+
+
+def blotted(x: Array, lost: Array) -> Array:
+    """Return an array with NaN where it is lost, which is seldom: one of JAX is not copied where nothing is."""
+    xp = namespace_of(x)
+    if not is_traced(x):
+        return xp.where(lost, xp.full_like(x, math.nan), x) if bool(xp.any(lost)) else x
+    import jax
+
+    def blot(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        return state[0] & False, xp.where(state[2], xp.full_like(state[1], math.nan), state[1]), state[2]
+
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
+    def without_copy(x: Array, lost: Array) -> Array:
+        found: Array = jax.lax.while_loop(lambda state: state[0], blot, (xp.any(lost), x, lost))[1]
+        return found
+
+    without_copy.defjvp(lambda primals, tangents: (without_copy(*primals), tangents[0]))
+    found: Array = without_copy(x, lost)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from parprims._arrays import Array, explicit_sharding, is_traced
+from parprims._arrays import Array, explicit_sharding, is_traced, shown
 from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing, unwatched
@@ -187,6 +187,18 @@ class Inside:
 
     names: Names
     trades: ClassVar[bool] = True
+
+    @staticmethod
+    def of(axis_name: Any) -> Inside:
+        """Return the engine for axes of a mesh; ValueError if the program is over none of these names."""
+        names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+        try:
+            jax.lax.axis_size(names)
+        except (NameError, KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"axis_name must name axes of a mesh inside jax.shard_map, got {shown(axis_name)}"
+            ) from None
+        return Inside(names)
 
     def split(self, name: str, x: Array) -> Split:
         """Return that no axis tells."""

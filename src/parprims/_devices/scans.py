@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from parprims._arrays import (
     dtype_name,
     namespace_of,
 )
-from parprims._devices.communicator import Gather, Place, Quick, Step, either
+from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either
 from parprims._elements import flattened, rebuilt
 from parprims._operators import BUILT_IN, Operator
 from parprims._recurrence import linear_recurrence
@@ -338,17 +337,12 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
             start = as_array("initial", given[0], xp, y.dtype, device(y), tuple(carry.shape))
             carry = start if is_first is True else carry if is_first is False else xp.where(is_first, start, carry)
 
-        def continued_head() -> Array:
-            whole = a.ndim == b.ndim and a.shape[axis] > 1
-            coefficients, rhs = a[window(a)] if whole else a, b[window(b)] if b.shape[axis] > 1 else b
-            z = linear_recurrence(coefficients, rhs, axis=axis, initial=carry, reverse=reverse, method=method)
-            return at(y)[window(y)].set(z)
-
-        found = continued_head() if given is not None else either(is_first, lambda: y, continued_head)
-        lost = xp.expand_dims(lost, axis=axis)
-        some = xp.any(lost)
-        some = bool(some) if isinstance(place.rank, int) else some
-        found = either(some, lambda: xp.where(lost, xp.full_like(found, math.nan), found), lambda: found)
+        whole = a.ndim == b.ndim and a.shape[axis] > 1
+        coefficients, rhs = a[window(a)] if whole else a, b[window(b)] if b.shape[axis] > 1 else b
+        z = linear_recurrence(coefficients, rhs, axis=axis, initial=carry, reverse=reverse, method=method)
+        if given is None and is_first is not False:
+            z = y[window(y)] if is_first is True else xp.where(is_first, y[window(y)], z)
+        found = blotted(at(y)[window(y)].set(z), xp.expand_dims(lost, axis=axis))
         return None, cast(xp, found, dtype)
 
     return [begin, judged], [solved, end]
