@@ -23,7 +23,7 @@ RESULTS = FOLDER.parent / "benches" / "results"
 EXAMPLES = (
     "dot_product reduction mean_of_quadratic prefix_sum recurrence radix_sort backward_euler gemm_ladder gemm_workers "
     "vendor_libraries templates monte_carlo laplace3d pattern_matching device_facts discounted_returns kalman_filter "
-    "state_space_model"
+    "state_space_model audio_filters ragged_events two_species"
 ).split()
 COLUMNS = ("row", "backend", "result", "check", "time", "source's time", "speed to vendor's")
 BEGIN, END = "<!-- examples table: begin -->", "<!-- examples table: end -->"
