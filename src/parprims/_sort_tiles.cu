@@ -10,8 +10,7 @@
 // Phases of sort_tiles:
 //   1. A block draws a ticket, which determines its launch and its tile. (Tickets are counted through all launches.) So
 //      a tile only waits for tiles that have started. The launch determines the digit. Only digits in which keys of one
-//      row differ are sorted by, and if all rows are in order already, only the highest of them, which leaves them so.
-//      A launch without such a digit ends at once. The host is not asked.
+//      row differ are sorted by; a launch without such a digit ends at once. The host is not asked.
 //   2. Each warp counts its digits. The block sums the counts of its warps for every digit and publishes them, before
 //      later tiles look for them. A scan over the digits gives their places in the tile.
 //   3. Each warp ranks its keys among those with equal digits: a ballot for every bit leaves the mask of lanes with the
@@ -36,15 +35,14 @@
 
 namespace sorting {
 
-// The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. The bit UNORDERED
-// says that a key of some row comes before a smaller one. The bits from NEEDED on are a set of digits: those in which
-// keys of one row differ.
+// The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. The bits from
+// NEEDED on are a set of digits: those in which keys of one row differ.
 struct alignas(16) Control {
     unsigned long long word;
 };
 static_assert(sizeof(Control) == 16, "_sort_kernel.py computes the offsets of what follows");
 constexpr int NEEDED = 56;
-constexpr unsigned long long UNORDERED = 1ull << (NEEDED - 1), TICKETS = UNORDERED - 1;
+constexpr unsigned long long TICKETS = (1ull << NEEDED) - 1;
 
 // Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time.
 struct Extent {
@@ -140,8 +138,6 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
             add(key, 1, 1);
     };
     constexpr int AHEAD = 4;  // loads of a thread in flight
-    // Whether the keys that this warp has seen are in order, each with the one before it. Few warps look for long.
-    bool in_order = true;
     Position at = begin + (Position)threadIdx.x * VECTOR;
     for (; at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; at += AHEAD * THREADS * VECTOR) {  // uniform
         using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
@@ -155,33 +151,19 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
             memcpy(loaded, &vectors[ahead], sizeof(Vector));
 #pragma unroll
             for (int k = 0; k < VECTOR; ++k) count(loaded[k], true);
-            if (in_order) {
-                const Position begins = at + ahead * THREADS * VECTOR;
-                Key before = __shfl_up_sync(ALL_LANES, loaded[VECTOR - 1], 1);
-                if (lane == 0) before = keys[max(begins, (Position)1) - 1];
-                bool rises = ordered<Order>(before) <= ordered<Order>(loaded[0]);
-#pragma unroll
-                for (int k = 1; k < VECTOR; ++k)
-                    rises &= ordered<Order>(loaded[k - 1]) <= ordered<Order>(loaded[k]);
-                in_order = __all_sync(ALL_LANES, rises);
-            }
         }
     }
     for (; at < end; at += THREADS * VECTOR)
-        for (Position k = at; k < min(at + VECTOR, end); ++k) {
-            count(keys[k], false);
-            in_order &= ordered<Order>(keys[max(k, (Position)1) - 1]) <= ordered<Order>(keys[k]);
-        }
+        for (Position k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
     if (like_first) add(first, 1, like_first);
-    const bool unordered = __syncthreads_or(!in_order);  // separates the additions from the reads
+    __syncthreads();  // separates the additions from the reads
 
     if (threadIdx.x < WARP) {  // a lane for each digit, which is needed unless all keys are alike in it
         const unsigned first_digit = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
         const bool differs =
             lane < PASSES && Counts::sum(counts, lane / DIGITS, first_digit, lane % DIGITS) != (unsigned)(end - begin);
         const unsigned long long needed = __ballot_sync(ALL_LANES, differs);
-        const unsigned long long told = needed << NEEDED | (unordered ? UNORDERED : 0);
-        if (lane == 0 && told) atomicOr(&scratch.control->word, told);
+        if (lane == 0 && needed) atomicOr(&scratch.control->word, needed << NEEDED);
     }
     for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // in the order of shared memory
         const int word = at / (RADIX * DIGITS), value = at / DIGITS % RADIX, digit = at % DIGITS;
@@ -377,8 +359,7 @@ struct SortedTile {
         int launch = 0;
         for (; ticket >= blocks; ticket -= blocks) ++launch;
         const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
-        unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves keys that need no sorting
-        if (!(word & UNORDERED)) needed = 1u << (31 - __clz(needed));
+        const unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves keys that need no sorting
         const int wanted = __popc(needed);
         Drawn drawn;
         drawn.row = row, drawn.tile = block - row * tiles;
