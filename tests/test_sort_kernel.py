@@ -545,7 +545,6 @@ class TestSanitized:
         check(gpu, keys, run)
         check(gpu, keys & 0xFF00FF00, run)  # digits that are not sorted by are counted too
 
-<<<<<<< HEAD
     @pytest.mark.sanitize
     @pytest.mark.parametrize("dtype", ["int32", "float64", "uint8"])
     def test_order_is_found_wherever_it_ends(self, gpu, run, rng, sizes, subtests, dtype):
@@ -567,8 +566,6 @@ class TestSanitized:
         check(gpu, np.stack([ordered, rng.permutation(ordered)]), run, what="sa")
         check(gpu, ordered[::-1].copy(), run, True, what="sa")
 
-=======
->>>>>>> parent of 724b13b (Sorts of long rows on GPUs find keys that are in order already, and move them once)
 
 class TestPlan:
     """How the kernels cut their work, checked without a GPU."""
