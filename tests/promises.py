@@ -116,6 +116,8 @@ PROMISES: tuple[Promise, ...] = (
             "tests/test_matmul_cpu.py::test_the_number_of_threads_changes_no_bits",
             "tests/test_sort_cpu.py::test_the_number_of_threads_changes_no_bits",
             "tests/test_histogram_cpu.py::test_the_number_of_threads_changes_no_bits",
+            "tests/test_filters.py::test_the_number_of_threads_changes_no_bits",
+            "tests/test_banded.py::test_the_number_of_threads_changes_no_bits",
         ),
         "docs/histogram.md",
         "the bits of sums do not depend on the number of threads",

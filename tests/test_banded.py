@@ -1,5 +1,7 @@
 """Systems with narrow bands against dense matrices: residuals against the rounding of the coefficients."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -206,6 +208,16 @@ class TestBlocks:
             return run(parprims.solve_block_tridiagonal, *arrays, method=method)
 
         check_derivatives(backend, solved, inputs)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_the_number_of_threads_changes_no_bits(rng, threads, monkeypatch):
+    pytest.importorskip("numba")
+    ab, b = random(rng, (9, 5, 3000), "float64"), random(rng, (9, 3000), "float64")
+    expected = np.stack([parprims.solve_banded((2, 2), *pair, method="kernel") for pair in zip(ab, b, strict=True)])
+    monkeypatch.setitem(os.environ, "PARPRIMS_NUM_THREADS", str(threads))
+    assert parprims.solve_banded((2, 2), ab, b, method="kernel").tobytes() == expected.tobytes()
 
 
 def test_singular(backend):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import math
 import operator
 from typing import Any
 
 import numpy as np
 
-from parprims import _banded_array
+from parprims import _banded_array, _banded_cpu, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -26,7 +27,7 @@ from parprims._arrays import (
     shown,
 )
 from parprims._banded_array import product
-from parprims._composed import Composed, in_program, no_kernel
+from parprims._composed import Composed, in_program
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
@@ -74,12 +75,14 @@ def solve_banded(
 
     Notes
     -----
-    Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array).
-    Error: the backward error is within 64 (l + u) log2 n units in the last place, and mostly one: a solution is refined
-    once by its residual. 16-bit floats are computed in float32 and rounded once.
+    Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array),
+    2 l (l + u) n in n steps by row exchanges (kernel, native).
+    Error: the backward error is within 64 (l + u) log2 n units in the last place, and mostly one. 16-bit floats are
+    computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
-    Methods: native (LAPACK by SciPy: one system in the memory of a CPU, not periodic), array. There is no kernel yet.
-    Derivatives: by ab and b on PyTorch and JAX, first and second ones, by array.
+    Methods: kernel (CPU arrays by Numba, not periodic), native (LAPACK by SciPy: one system in the memory of a CPU, not
+    periodic), array.
+    Derivatives: by ab and b on PyTorch and JAX, first and second ones, by array, and on PyTorch by kernel.
     Memory and more: docs/solve_banded.md.
 
     Examples
@@ -393,10 +396,56 @@ def _native_refusal(xp: Namespace, s: _System) -> str | None:
     return None if importlib.util.find_spec("scipy") is not None else "SciPy, which brings LAPACK, is not installed"
 
 
+def _rows(xp: Namespace, s: _System, coefficients: list[Array]) -> tuple[Array, int]:
+    """Return the coefficients of every row from its first diagonal on, (..., rows, diagonals), and those below."""
+    if s.widths is not None:
+        return xp.stack(_bands(xp, s, *coefficients), axis=-1), s.widths[0]
+    lower, diag, upper = coefficients
+    lower, upper = _ends_cleared(xp, s, lower, upper)
+    shape = broadcast_shapes(*(tuple(x.shape) for x in (lower, diag, upper)))
+    beside = xp.concat([xp.broadcast_to(x, shape) for x in (lower, diag, upper)], axis=-1)
+    k = shape[-1]
+    zeros = xp.zeros_like(beside[..., 0, :k])
+    lines = [xp.concat([zeros[..., : k - 1 - row], beside[..., row, :], zeros[..., :row]], axis=-1) for row in range(k)]
+    rows = xp.stack(lines, axis=-2)
+    return xp.reshape(rows, (*shape[:-3], shape[-3] * k, 4 * k - 1)), 2 * k - 1
+
+
+def _prepare_cpu(xp: Namespace, s: _System) -> Any:
+    """Return what solves by the kernel for CPUs, with the derivative of the array form."""
+    if 0 in s.results[0][0]:
+        return directly(_array)(xp, s)
+    (shape, dtype), bare = s.results[0], s.on(*(None,) * len(s.arrays))
+    batch = shape[: len(shape) - 1 - s.columns - (s.widths is None)]
+    systems, columns = math.prod(batch), shape[-1] if s.columns else 1
+
+    def parts(arrays: tuple[Array, ...]) -> tuple[Array, Array, int]:
+        *coefficients, b = (cast(xp, x, bare.working) for x in arrays)
+        rows, below = _rows(xp, bare, coefficients)
+        n, width = rows.shape[-2:]
+        rows = xp.reshape(xp.broadcast_to(rows, (*batch, n, width)), (systems, n, width))
+        return rows, xp.reshape(xp.broadcast_to(b, shape), (systems, n, columns)), below
+
+    rows, b, below = parts(tuple(map(_derivatives.detached, s.arrays)))
+    run = _banded_cpu.prepare(rows, b, below)
+
+    def solved(*arrays: Array) -> tuple[Array]:
+        rows, b, _ = parts(arrays)
+        (x,) = run(rows, b)
+        return (cast(xp, xp.reshape(x, shape), dtype),)
+
+    found = _derivatives.by_operations(xp, s.arrays, solved, lambda: directly(_array)(xp, s))
+    return lambda *arrays: found(*arrays)[0]
+
+
+def _kernel_slower(xp: Namespace, s: _System) -> str | None:
+    return _banded_cpu.slower(xp, math.prod(s.results[0][0]))
+
+
 _METHODS = {
     name: Methods(
         name,
-        kernel=Method(directly(_array), no_kernel),
+        kernel=Method(_prepare_cpu, _banded_cpu.refusal, _kernel_slower, quiet=True),
         native=Method(directly(_native), _native_refusal),
         array=Method(directly(_array)),
     )

@@ -1,0 +1,62 @@
+"""Systems with narrow bands by kernels for CPUs: elimination with row exchanges, a system after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _cpu
+from parprims._arrays import Array, Namespace, dtype_name, library
+from parprims._trace import C_TYPES
+
+_LEAST = 1 << 12
+"""Rows that are worth a thread."""
+
+
+def refusal(xp: Namespace, s: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    if not _cpu.on_cpu(xp, s.arrays):
+        return "there is no kernel of banded systems for GPUs yet"
+    if s.periodic:
+        return "the kernel solves no periodic systems"
+    for x in s.arrays:
+        if dtype_name(x.dtype) not in C_TYPES:
+            return f"the kernel has no dtype {dtype_name(x.dtype)}"
+    return _cpu.refusal(xp, s.arrays, differentiable=True)
+
+
+CROSSOVERS = _cpu.Crossovers(record="", least={"numpy": {"any": 0}, "torch": {"any": 0}, "jax": {"any": 1 << 12}})
+"""Rows from which the kernel is faster than reflections by array operations."""
+
+
+def slower(xp: Namespace, rows: int) -> str | None:
+    """Return the sentence why another method is to be preferred for so many rows, or None."""
+    return CROSSOVERS.slower(library(xp), "any", rows)
+
+
+def prepare(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays like these, (systems, n, l + u + 1) and (systems, n, columns): the solutions."""
+    systems, n, width = rows.shape
+    name, columns, text = dtype_name(rows.dtype), b.shape[-1], _cpu.text
+    number = _cpu.register_type(name)
+
+    def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
+        if _cpu.host(x).flags.c_contiguous:
+            return _cpu.reader(x)
+        return lambda x: np.ascontiguousarray(_cpu.host(x)).reshape(-1)
+
+    plan = _cpu.Plan(
+        (_cpu.Launch("solve_systems", systems, max(1, _LEAST // n)),),
+        (
+            text.function("numbers_of(count)", (f"return np.empty(count, np.{number})",)),
+            text.function("nothing()", (f"return {number}(0)",)),
+            text.file("_banded.numba"),
+        ),
+        (name, name),
+        (((systems, n, columns), name),),
+        (),
+        (n, below, width - 1 - below, columns),
+    )
+    return _cpu.runner(plan, [rows, b], [reader(rows), reader(b)])
