@@ -229,7 +229,19 @@ def test_a_larger_limit_gets_more_threads(monkeypatch):
     for count in (2, 5):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         met = threading.Barrier(count)
-        threads.run(lambda *_, met=met: met.wait(10), count, 1)  # which needs so many threads at once
+        # Ranges of which so many at once need as many threads.
+        threads.run(lambda *_, met=met: met.wait(10), count * (count - 1), 1)
+
+
+def test_threads_have_enough_to_do(monkeypatch):
+    """Small calls wake few threads of many: each costs as much as the least work for one."""
+    monkeypatch.setattr(threads, "limit", lambda: 16)
+    woken = []
+    monkeypatch.setattr(threads, "_submitted", lambda _, count, __: woken.append(count) or [])
+    for work, expected in ((1, None), (2, 2), (5, 2), (6, 3), (32, 6), (239, 15), (240, 16), (10**6, 16)):
+        woken.clear()
+        threads.run(lambda *_: None, 100 * work, 100)
+        assert woken == ([] if expected is None else [expected - 1])
 
 
 def test_calls_while_python_ends():

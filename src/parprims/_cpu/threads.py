@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -48,7 +49,8 @@ def _submitted(task: Callable[[], None], count: int, size: int) -> list[concurre
 def run(task: Callable[[int, int], None], count: int, least: int) -> None:
     """Call ``task(begin, end)`` for ranges that make up 0 ... count, on several threads where there is enough to do.
 
-    A range has at least ``least`` tasks. The thread that calls does its share; a call from within a task has no other.
+    A range has at least ``least`` tasks, and t threads at least t - 1 times as many each. The thread that calls does
+    its share; a call from within a task has no other.
     Where many threads call at once there are no more than `limit` in all, but for those that call.
     """
     global _active
@@ -57,7 +59,9 @@ def run(task: Callable[[int, int], None], count: int, least: int) -> None:
         task(0, count)
         return
     allowed = limit()
-    threads = min(allowed, most)
+    # Waking t threads takes time in proportion to t, as long as the least work for each. What they save is worth that
+    # while t (t - 1) times the least work is there.
+    threads = min(allowed, (1 + math.isqrt(1 + 4 * most)) // 2)
     if threads <= 1:
         task(0, count)
         return
