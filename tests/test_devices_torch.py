@@ -144,14 +144,14 @@ def check_quick_ways():
     mesh, n = init_device_mesh("cpu", (4,)), 2**13
     rng = np.random.default_rng(30)
     a, b = (torch.asarray(rng.uniform(-0.3, 0.3, 4 * n), dtype=torch.float32) for _ in range(2))
-    calls.QUICK = n
+    calls.QUICK = calls.QUICK_SYSTEMS = n
     split = [distribute_tensor(x, mesh, [Shard(0)]) for x in (a, b)]
     with parprims.explain() as told:
         near(parprims.linear_recurrence(*split), parprims.linear_recurrence(a, b), 16)
         near(parprims.linear_recurrence(*split, reverse=True), parprims.linear_recurrence(a, b, reverse=True), 16)
     assert len(told[0].steps) == 2  # whether it forgets, and the ends of the parts
     near(parprims.solve_tridiagonal(split[0], 1.0, split[1], split[1]), parprims.solve_tridiagonal(a, 1.0, b, b))
-    calls.QUICK = 2**20
+    calls.QUICK, calls.QUICK_SYSTEMS = 2**20, 2**16
 
 
 def check_derivatives():

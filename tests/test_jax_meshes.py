@@ -77,7 +77,7 @@ class TestMeshes:
             xla.devices = lambda: [types.SimpleNamespace(compute_capability="9.0")]
             compiler.compiled = lambda text, _: str(len(text)).encode()
             _cuda.refusal = lambda *_: None
-            calls.QUICK = 1
+            calls.QUICK = calls.QUICK_SYSTEMS = 1
             x = put(np.ones(64, np.float32), explicit, "i")
             for call, kernels in (
                 (lambda x: parprims.scan(x), 2),  # the totals, and the scan

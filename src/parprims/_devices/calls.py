@@ -33,8 +33,9 @@ from parprims._dispatch import MethodRefused
 from parprims._operators import Operator, as_operator, flags_broadcast
 from parprims._scalars import as_array, is_scalar
 
-QUICK = 2**20
-"""How many elements a part must have along its axis, or of all systems, for a quick way to be worth its trial."""
+QUICK, QUICK_SYSTEMS = 2**20, 2**16
+"""How many elements a part must have along the axis of a recurrence, and how many unknowns a part of all systems, for a
+quick way to be worth its trial, and the time to compile it."""
 
 
 def reduced(
@@ -342,7 +343,7 @@ def tridiagonal(
         if (
             tuple(s.rows) == tuple(s.shape)
             and method == "auto"
-            and math.prod(engine.part_shape(arrays[3], split)) >= QUICK
+            and math.prod(engine.part_shape(arrays[3], split)) >= QUICK_SYSTEMS
         ):
             quick = tridiagonals.by_blocks(axis=s.axis, **options)
         stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, more)]
