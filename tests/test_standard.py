@@ -63,6 +63,31 @@ def calls(asarray: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]
             options = {"pivot": pivot, "periodic": periodic, "return_residual": True, "return_status": True}
             yield "solve_tridiagonal", (x, asarray(numbers + 4), x, x), options
     yield "solve_tridiagonal", (-1.0, 3.0, -1.0, x), {"transpose": True}
+    row, whole, offsets = x[0, :], i[0, :], asarray(np.array([0, 2, 2, 5]))
+    for function in ("cumulative_max", "cumulative_min"):
+        yield function, (x,), {"axis": 0, "return_indices": True}
+    yield "cumulative_logsumexp", (x,), {"axis": 1}
+    yield "argmax", (x,), {"axis": 0}
+    yield "argmin", (i,), {}
+    for mode in ("largest", "smallest"):
+        yield "top_k", (x, 2), {"mode": mode, "axis": 0}
+    yield "median", (x,), {}
+    yield "quantile", (x, (0.2, 0.9)), {"axis": 1}
+    yield "searchsorted", (asarray(np.sort(numbers[0])), x), {}
+    yield "merge", (asarray(np.sort(numbers)), asarray(np.sort(numbers))), {}
+    yield "select", (x, b), {}
+    yield "select", (x, b), {"size": 4}
+    yield "partition_by", (x, b), {}
+    yield "run_lengths", (whole,), {}
+    yield "unique", (i,), {"size": 9}
+    yield "lfilter", (row[:2], row + 3.0, x), {"axis": 0}
+    yield "sosfilt", (asarray(np.array([[1.0, 0.5, 0.0, 2.0, -1.0, 0.25]])), x), {}
+    yield "reduce", (row,), {"offsets": offsets, "check": True}
+    yield "scan", (row, "maximum"), {"offsets": offsets}
+    yield "linear_recurrence", (row, row), {"offsets": offsets}
+    yield "sort", (row,), {"offsets": offsets}
+    yield "segment_reduce", (row, whole, 6), {}
+    yield "solve_banded", ((1, 1), asarray(numbers + np.array([[0.0], [5.0], [0.0]])), row), {}
     yield "matmul", (x, asarray(numbers.T)), {}
     yield "matmul", (x, asarray(numbers.T)), {"tile": 2, "add": "minimum", "multiply": "add"}
 
@@ -73,7 +98,7 @@ def test_results_are_those_of_numpy(flags, given, way):
     flags(**given)
     served = set()
     pairs = zip(calls(strict.asarray), calls(np.asarray), strict=True)
-    for (function, arguments, options), (_, others, _) in pairs:
+    for (function, arguments, options), (_, others, theirs) in pairs:
         primitive = getattr(parprims, function)
         try:
             result = primitive(*arguments, method=way, **options)
@@ -82,7 +107,7 @@ def test_results_are_those_of_numpy(flags, given, way):
             continue
         assert parprims.methods(primitive, *arguments, **options)["array"] is None
         served.add(function)
-        expected = primitive(*others, method=way if way == "array" else "auto", **options)
+        expected = primitive(*others, method=way if way == "array" else "auto", **theirs)
         for one, other in zip(*(y if isinstance(y, tuple) else (y,) for y in (result, expected)), strict=True):
             np.testing.assert_allclose(np.asarray(one), other, rtol=1e-12, atol=1e-12)
     everything = {function for function, *_ in calls(np.asarray)}

@@ -26,7 +26,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._composed import Composed, in_program
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
 
@@ -277,7 +277,8 @@ def _array(xp: Namespace, f: _Filter) -> Any:
     states = []
     for section in range(f.sections or 1):
         first = a[section, 0]
-        x, end = _filters_array.filtered(xp, b[section, :] / first, a[section, :] / first, x, z[:, section, :])
+        with unwatched():
+            x, end = _filters_array.filtered(xp, b[section, :] / first, a[section, :] / first, x, z[:, section, :])
         states.append(end)
     return f.finished(xp, x, xp.stack(states, axis=1) if f.states else z)
 
