@@ -174,7 +174,7 @@ class Contract:
     """The dtypes it is defined for."""
     lengths: ClassVar[tuple[int, ...]] = (0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1000)
     """Lengths along the working axis; around every power of two and tile edge that the code knows."""
-    compiled_lengths: ClassVar[tuple[int, ...]] = (0, 1, 2, 3, 5, 8, 33, 128, 1000)
+    compiled_lengths: ClassVar[tuple[int, ...]] = (0, 1, 2, 5, 33, 128, 1000)
     """Those for JAX on a CPU, which compiles for every length: the ends, odd, even, and what the array form knows."""
     many: int = 1037
     """A length at which the order of combining shows in the bits."""
