@@ -42,7 +42,7 @@ def outcomes(module, count=8, **environment):
     given = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", module],
-        capture_output=True, text=True, env=os.environ | given | environment, timeout=600, cwd=ROOT,
+        capture_output=True, text=True, env=os.environ | given | environment, timeout=240, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
