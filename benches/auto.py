@@ -26,8 +26,8 @@ from benches.clock import Contender, interleave
 from benches.progress import progress, say
 from benches.rows import calls
 from benches.runs import checked, present_backends
-from benches.tables import si
 from examples.backends import ON_CUDA, Backend, available, installed
+from parprims._compare import si
 
 LIBRARIES = ("numpy", "torch", "jax")
 FACTOR, SECONDS = 1.1, 3e-6

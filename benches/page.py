@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benches.tables import si
 from examples.backends import available, installed
+from parprims._compare import si
 
 LOSS = 1.1
 """How many times as long as the best auto may take before the page calls it a loss."""

@@ -11,16 +11,7 @@ from typing import Any
 from benches.cases import OURS
 from benches.records import RESULTS
 from benches.runs import Outcome
-
-
-def si(value: float, unit: str) -> str:
-    """Return a number with three digits and the SI prefix that suits it."""
-    if value <= 0:
-        return f"0 {unit}"
-    power = min(4, max(-3, math.floor(math.log10(value * 1.0005) / 3)))
-    scaled = value / 1000.0**power
-    digits = max(0, 2 - math.floor(math.log10(scaled * 1.0005)))
-    return f"{scaled:.{digits}f} {['n', 'u', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"
+from parprims._compare import si
 
 
 def commits(records: Iterable[dict[str, Any]]) -> str:

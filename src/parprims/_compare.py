@@ -61,7 +61,7 @@ class Comparison:
         rows = [("method", "time", "over the best", "")]
         for name in sorted(self.seconds, key=self.seconds.__getitem__):
             one = self.seconds[name]
-            rows.append((name, _in_words(one), f"{one / best:.2f}", "taken by auto" if name == self.auto else ""))
+            rows.append((name, si(one, "s"), f"{one / best:.2f}", "taken by auto" if name == self.auto else ""))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         lines += [f"{name} refuses: {reason}" for name, reason in self.refusals.items()]
@@ -214,11 +214,11 @@ def _described(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     return f"{name}({', '.join(words)})" + (f" of {home.replace('jaxlib', 'jax')}" if home else "")
 
 
-def _in_words(seconds: float) -> str:
-    """Return a time with three digits in the unit that suits it."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= factor or unit == "us":
-            scaled = seconds / factor
-            digits = max(0, 2 - math.floor(math.log10(max(scaled, 1e-3) * 1.0005)))
-            return f"{scaled:.{digits}f} {unit}"
-    raise AssertionError("unreachable")
+def si(value: float, unit: str) -> str:
+    """Return a number with three digits and the SI prefix that suits it."""
+    if value <= 0:
+        return f"0 {unit}"
+    power = min(4, max(-3, math.floor(math.log10(value * 1.0005) / 3)))
+    scaled = value / 1000.0**power
+    digits = max(0, 2 - math.floor(math.log10(scaled * 1.0005)))
+    return f"{scaled:.{digits}f} {['n', 'u', 'm', '', 'k', 'M', 'G', 'T'][power + 3]}{unit}"

@@ -22,6 +22,7 @@ from parprims._arrays import (
 from parprims._composed import Composed, Part, by_parts, composed, in_program, positions
 from parprims._derivatives import asked_for
 from parprims._dispatch import call_key, in_graph, primitive, recalled, unwatched
+from parprims._elements import only_array
 from parprims._scan import scan
 from parprims._sorting import index_dtype
 
@@ -121,7 +122,7 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     array([    -inf, 1000.   , 1000.693])
     """
     if not in_graph(x, method) and not asked_for(x):
-        return _log_of_sums(_only_array(x), axis, method)
+        return _log_of_sums(only_array(x), axis, method)
     xp = namespace_of(x)
     if dtype_kind(x.dtype) != "float":
         return _log_of_sums(x, axis, method)
@@ -146,12 +147,6 @@ def _log_of_sums(x: Array, axis: Any, method: str) -> Array:
 _OPERATORS = {"cumulative_max": ("maximum", "argmax"), "cumulative_min": ("minimum", "argmin")}
 
 
-def _only_array(x: Array) -> Array:
-    if isinstance(x, tuple):
-        raise TypeError("x must be an array, got tuple")
-    return x
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Extrema(Composed):
     """A checked call with indices along ``axis``, counted from the front. ``op`` names the operator."""
@@ -163,7 +158,7 @@ class _Extrema(Composed):
 def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str) -> Any:
     """Return the extrema of all elements up to each, and where asked for their indices."""
     if return_indices is False:
-        return _scan.call(name, _only_array(x), _OPERATORS[name][0], axis, False, False, None, None, False, method)
+        return _scan.call(name, only_array(x), _OPERATORS[name][0], axis, False, False, None, None, False, method)
     if in_graph(x, method):
         found = in_program(name, {"x": x}, {"axis": axis, "return_indices": return_indices}, method)
         return found if len(found) > 1 else found[0]
@@ -172,7 +167,7 @@ def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str)
     if run is not None:
         return run(x)
     given = x
-    xp, (x,) = admit({"x": _only_array(x)})
+    xp, (x,) = admit({"x": only_array(x)})
     if not check_flag("return_indices", return_indices):
         return _extremum(name, given, axis, False, method)
     _METHODS[name].check(method)

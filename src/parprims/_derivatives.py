@@ -26,6 +26,7 @@ from parprims._arrays import (
     is_traced,
     namespace_of,
 )
+from parprims._cuda import transformed
 from parprims._dispatch import Abstract, Checked, Methods
 from parprims._operators import BUILT_IN
 from parprims._sorting import Sorting, index_dtype
@@ -162,8 +163,7 @@ def asked_for(x: Any) -> bool:
     if array_api_compat.is_torch_array(x):
         import torch
 
-        transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
-        return bool(transformed or (torch.is_grad_enabled() and x.requires_grad))
+        return bool(transformed() or (torch.is_grad_enabled() and x.requires_grad))
     return is_traced(x)
 
 

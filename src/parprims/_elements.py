@@ -75,3 +75,10 @@ def flat(name: str, value: Any, structure: Structure = None) -> Any:
     if structure is not None and found != structure:
         raise TypeError(f"{name} must be {shown(structure)} or a tuple, got {shown(found)}")
     return leaves
+
+
+def only_array(x: Any) -> Any:
+    """Return the argument x of a function whose elements are no tuples; raise TypeError where it is one."""
+    if isinstance(x, tuple):
+        raise TypeError("x must be an array, got tuple")
+    return x

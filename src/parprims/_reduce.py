@@ -40,7 +40,7 @@ from parprims._dispatch import (
     primitive,
     recalled,
 )
-from parprims._elements import flat, is_structured
+from parprims._elements import flat, is_structured, only_array
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast
@@ -289,7 +289,7 @@ def sum(
     >>> parprims.sum(np.array([[1, 2], [3, 4]]), axis=0)
     array([4, 6])
     """
-    return call("sum", None, _only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
+    return call("sum", None, only_array(x), "add", axis, keepdims, dtype, None, method, axis_name)
 
 
 def prod(
@@ -331,7 +331,7 @@ def prod(
     >>> int(parprims.prod(np.array([2, 3, 4])))
     24
     """
-    return call("prod", None, _only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
+    return call("prod", None, only_array(x), "multiply", axis, keepdims, dtype, None, method, axis_name)
 
 
 def max(
@@ -370,7 +370,7 @@ def max(
     >>> int(parprims.max(np.array([3, 9, 4])))
     9
     """
-    return call("max", None, _only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
+    return call("max", None, only_array(x), "maximum", axis, keepdims, None, None, method, axis_name)
 
 
 def min(
@@ -409,7 +409,7 @@ def min(
     >>> int(parprims.min(np.array([3, 9, 4])))
     3
     """
-    return call("min", None, _only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
+    return call("min", None, only_array(x), "minimum", axis, keepdims, None, None, method, axis_name)
 
 
 def any(
@@ -448,7 +448,7 @@ def any(
     >>> parprims.any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
     """
-    return call("any", is_nonzero, _only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
+    return call("any", is_nonzero, only_array(x), "logical_or", axis, keepdims, None, None, method, axis_name)
 
 
 def all(
@@ -487,7 +487,7 @@ def all(
     >>> parprims.all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
     """
-    return call("all", is_nonzero, _only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
+    return call("all", is_nonzero, only_array(x), "logical_and", axis, keepdims, None, None, method, axis_name)
 
 
 def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axis_name: Any = None) -> Array:
@@ -562,12 +562,6 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
     if x1 is not given[0] or x2 is not given[1]:
         key = None
     return _checked("vecdot", key, conjugate_product, (x1, x2), "add", index - ndim, False, dtype, None, method)
-
-
-def _only_array(x: Array) -> Array:
-    if isinstance(x, tuple):
-        raise TypeError("x must be an array, got tuple")
-    return x
 
 
 def call(

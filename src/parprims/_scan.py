@@ -36,7 +36,7 @@ from parprims._dispatch import (
     primitive,
     recalled,
 )
-from parprims._elements import is_structured
+from parprims._elements import is_structured, only_array
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
@@ -194,7 +194,7 @@ def cumulative_sum(
     array([0, 1, 3, 6])
     """
     return call(
-        "cumulative_sum", _only_array(x), "add", axis, False, False, None, dtype, include_initial, method, axis_name
+        "cumulative_sum", only_array(x), "add", axis, False, False, None, dtype, include_initial, method, axis_name
     )
 
 
@@ -240,7 +240,7 @@ def cumulative_prod(
     """
     return call(
         "cumulative_prod",
-        _only_array(x),
+        only_array(x),
         "multiply",
         axis,
         False,
@@ -251,12 +251,6 @@ def cumulative_prod(
         method,
         axis_name,
     )
-
-
-def _only_array(x: Array) -> Array:
-    if isinstance(x, tuple):
-        raise TypeError("x must be an array, got tuple")
-    return x
 
 
 def call(
