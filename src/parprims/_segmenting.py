@@ -22,7 +22,7 @@ from parprims._arrays import (
     library,
     namespace_of,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered
+from parprims._composed import Composed, Part, by_parts, composed, gathered, through_numpy
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Inside, Method, directly
 from parprims._kernels import by_device
@@ -240,6 +240,13 @@ def _at_numbers(xp: Namespace, c: Segmented) -> bool:
 
 def _by_numbers(xp: Namespace, c: Segmented) -> Any:
     """Return the reductions by what the library adds, or combines, at indices."""
+    if library(xp) == "torch" and c.arrays[0].ndim == 1:
+        return _of_one_axis(xp, c, "native")
+    return _combined(xp, c)
+
+
+def _combined(xp: Namespace, c: Segmented, method: str = "native") -> Any:
+    del method
     x, ids, *starts = c.arrays
     dtype, name = compute_dtype(xp, c.dtypes[0]), c.op.name
     x = cast(xp, c.elements(xp)[0], dtype)
@@ -264,6 +271,9 @@ def _by_numbers(xp: Namespace, c: Segmented) -> Any:
         shape = [-1 if at == c.axis else 1 for at in range(x.ndim)]
         total = total.scatter_reduce(c.axis, index.view(shape).expand(x.shape), x, _AT[name])
     return xp.astype(total.narrow(c.axis, 0, c.segments), c.dtypes[0], copy=True)
+
+
+_of_one_axis = through_numpy(_combined)
 
 
 def _begun(xp: Namespace, c: Segmented, dtype: Any) -> Array:

@@ -409,29 +409,29 @@ def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...
     return moved(xp, x, lambda one: xp.take(one, order, axis=0)), count
 
 
-def _differ(xp: Namespace, x: Array) -> Array:
-    """Return where a run begins."""
+def _differ(xp: Namespace, x: Array, in_order: bool) -> Array:
+    """Return where a run begins; elements that are in order have NaN at their end."""
     x = constant(x) if asked_for(x) else x
     if dtype_kind(x.dtype) == "uint" and dtype_bits(x.dtype) > 8 and library(xp) == "torch":
         x = x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))  # which PyTorch can compare
     n = x.shape[0]
     before, here = x[: max(n - 1, 0)], x[min(1, n) :]
-    if library(xp) == "numpy" and dtype_kind(x.dtype) not in ("float", "complex"):
+    rest = x[max(n - 1, 0) :] if in_order else x
+    has_odd = dtype_kind(x.dtype) in ("float", "complex")
+    if library(xp) == "numpy" and not (has_odd and (rest != rest).any()):
         begins = np.ones(n, bool)
         np.not_equal(before, here, out=begins[min(1, n) :])
         return begins
     changed = before != here
-    if dtype_kind(x.dtype) in ("float", "complex"):
-        odd = x != x
-        if library(xp) != "numpy" or odd.any():
-            changed = changed & ~(odd[: max(n - 1, 0)] & odd[min(1, n) :])
+    if has_odd:
+        changed = changed & ~((before != before) & (here != here))
     return xp.concat([xp.ones((min(1, n),), dtype=xp.bool, device=device(x)), changed])
 
 
-def _runs(xp: Namespace, c: _Selection, x: Array, method: str) -> tuple[Array, ...]:
+def _runs(xp: Namespace, c: _Selection, x: Array, method: str, in_order: bool = False) -> tuple[Array, ...]:
     """Return the runs of x, whose lengths are the distances of their beginnings."""
     n = x.shape[0]
-    places, count = _places(xp, _differ(xp, x), None if c.size is None else c.size + 1, method)
+    places, count = _places(xp, _differ(xp, x, in_order), None if c.size is None else c.size + 1, method)
     if c.size is None:
         places = xp.concat([places, xp.full((1,), n, dtype=places.dtype, device=device(x))])
     return _taken(xp, c, x, places[:-1]), places[1:] - places[:-1], count
@@ -447,7 +447,7 @@ def _run_parts(xp: Namespace, c: _Selection) -> list[Part]:
 
 
 def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
-    return _runs(xp, c, sort(_flat(xp, c.arrays[0]), method=method), method)
+    return _runs(xp, c, sort(_flat(xp, c.arrays[0]), method=method), method, in_order=True)
 
 
 def _unique_parts(xp: Namespace, c: _Selection) -> list[Part]:
