@@ -279,7 +279,7 @@ def quantile(
 
     Notes
     -----
-    Work and depth: those of `sort`; NumPy's own partition instead by native.
+    Work and depth: those of `sort`; NumPy's own partition instead by native, for PyTorch's CPU arrays too.
     Error: 2 units in the last place of the larger of the two elements; none where one is taken as it is.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (where `sort` has one), native, array.

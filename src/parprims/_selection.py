@@ -87,7 +87,7 @@ def select(
     Notes
     -----
     Work and depth: a cumulative sum of the mask, and for every element of the result a search of it (array); a sort by
-    the mask (kernel).
+    the mask (kernel on GPUs).
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
