@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,7 +98,8 @@ def through_numpy(compose: Compose) -> Compose:
             if (one := getattr(call, name, None)) is not None
         }
         results = tuple([(shape, _numpy_dtype(dtype)) for shape, dtype in call.results])
-        own = dataclasses.replace(call.on(*map(as_numpy, call.arrays)), results=results, **changes)
+        own = call.on(*map(as_numpy, call.arrays))
+        own.__dict__.update(results=results, **changes)  # of a copy that nobody else has
         with np.errstate(all="ignore"):
             found = compose(numpy_namespace(), own, method)
         if not isinstance(found, tuple):
@@ -107,6 +109,7 @@ def through_numpy(compose: Compose) -> Compose:
     return computed
 
 
+@functools.cache
 def _numpy_dtype(dtype: Any) -> Any:
     return np.dtype(dtype_name(dtype))
 
