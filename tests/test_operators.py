@@ -187,6 +187,23 @@ def test_segmented_of_tuples_counts_components():
     assert parprims.segmented(parprims.segmented("add")).components == 3
 
 
+@pytest.mark.parametrize("given", [{"identity": (0, 0, 0)}, {"components": 3}, {}, {"identity": lambda *_: (0, 0, 0)}])
+def test_segmented_of_three_components(backend, given):
+    """Of a sum of three numbers, whose count the identity tells, or the caller, or the elements."""
+    op = parprims.segmented(
+        parprims.Operator(lambda x, y: tuple(one + other for one, other in zip(x, y, strict=True)), **given)
+    )
+    flags, x = np.array([True, False, True, False]), np.arange(4)
+    element = tuple(backend.asarray(one) for one in (flags, x, 2 * x, 3 * x))
+    for found, factor in zip(parprims.scan(element, op)[1:], (1, 2, 3), strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(found), factor * np.array([0, 1, 2, 5]))
+    if "components" in given or isinstance(given.get("identity"), tuple):
+        with pytest.raises(ValueError, match=r"works on tuples of 4 arrays, x has 2"):
+            parprims.scan(element[:2], op)
+    with pytest.raises(ValueError, match=r"works on (flags and what they divide|tuples of 4 arrays), x has"):
+        parprims.scan(element[:1], op)
+
+
 @pytest.mark.parametrize("name", [*SINGLE, "affine", "argmax", "argmin", "welford"])
 def test_built_in_is_associative(backend, rng, name):
     dtypes = {

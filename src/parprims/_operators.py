@@ -408,6 +408,8 @@ def check_components(op: Operator, dtypes: tuple[Any, ...], name: str = "x") -> 
 def _check_kinds(whole: Operator, op: Operator, dtypes: tuple[Any, ...], name: str, first: int) -> None:
     """Check the dtypes, from component ``first`` on, of the operator that the caller gave or of one inside of it."""
     if op._segments is not None:
+        if len(dtypes) == 1:
+            raise ValueError(f"op {whole.name} works on flags and what they divide, {name} has flags only")
         if dtype_kind(dtypes[0]) != "bool":
             raise TypeError(
                 f"{name}[{first}], the flags of op {whole.name}, must have dtype bool, got {dtype_name(dtypes[0])}"
@@ -528,10 +530,20 @@ def segmented(op: Any) -> Operator:
         combine,
         identity=identity,
         name=f"segmented({inner.name})",
-        components=2 if inner.components is None else 1 + inner.components,
+        components=_components_with_flag(inner),
     )
     new._segments = inner
     return new
+
+
+def _components_with_flag(inner: Operator) -> int | None:
+    """Return how many arrays an element of a segmented operator has, or None where the operator inside takes any."""
+    if inner.components is not None:
+        return 1 + inner.components
+    if inner._built_in:
+        return 2
+    identity = inner._identity
+    return 1 + len(flattened(identity, "identity")[0]) if isinstance(identity, (tuple, dict)) else None
 
 
 def flags_broadcast(xp: Namespace, op: Operator, xs: tuple[Array, ...]) -> tuple[Array, ...]:
