@@ -19,7 +19,6 @@ from parprims._arrays import (
     broadcast_shapes,
     cast,
     check_flag,
-    check_kind,
     compute_dtype,
     device,
     dtype_name,
@@ -30,6 +29,7 @@ from parprims._banded_system import Matrix, by_reflections
 from parprims._composed import Composed, in_program
 from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
 _WIDEST = 32
@@ -106,7 +106,7 @@ def solve_banded(
     ab, b = arrays
     periodic = check_flag("periodic", periodic)
     _METHODS["solve_banded"].check(method)
-    dtype = _promoted(xp, {"ab": ab, "b": b})
+    dtype = promoted(xp, {"ab": ab, "b": b}, ("float", "complex"))
     if ab.ndim < 2 or ab.shape[-2] != below + above + 1:
         raise ValueError(f"ab must have shape (..., {below + above + 1}, n), got {tuple(ab.shape)}")
     n = ab.shape[-1]
@@ -176,7 +176,7 @@ def solve_block_tridiagonal(
     xp, arrays = admit(named)
     periodic = check_flag("periodic", periodic)
     _METHODS["solve_block_tridiagonal"].check(method)
-    dtype = _promoted(xp, dict(zip(named, arrays, strict=True)))
+    dtype = promoted(xp, dict(zip(named, arrays, strict=True)), ("float", "complex"))
     for name, one in zip(named, arrays[:3], strict=False):
         if one.ndim < 3 or one.shape[-1] != one.shape[-2] or one.shape[-1] == 0:
             raise ValueError(f"{name} must have shape (..., n, k, k), got {tuple(one.shape)}")
@@ -256,20 +256,6 @@ def _widths(given: Any) -> tuple[int, int]:
     if below < 0 or above < 0 or below + above > _WIDEST:
         raise ValueError(f"l_and_u must not be negative, and together at most {_WIDEST}, got {shown(given)}")
     return below, above
-
-
-def _promoted(xp: Namespace, named: dict[str, Array]) -> Any:
-    dtype: Any = None
-    for name, one in named.items():
-        check_kind(name, one, ("float", "complex"))
-        if dtype is not None and one.dtype != dtype:
-            try:
-                dtype = xp.result_type(dtype, one.dtype)
-            except (TypeError, ValueError, RuntimeError):
-                found = ", ".join(dtype_name(x.dtype) for x in named.values())
-                raise TypeError(f"{', '.join(named)} must have dtypes that promote together, got {found}") from None
-        dtype = one.dtype if dtype is None else dtype
-    return dtype
 
 
 def _right_sides(name: str, b: Array, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:

@@ -17,7 +17,6 @@ from parprims._arrays import (
     admit,
     broadcast_shapes,
     cast,
-    check_kind,
     device,
     dtype_name,
     lacks_arithmetic,
@@ -27,6 +26,7 @@ from parprims._arrays import (
 )
 from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
 
@@ -212,10 +212,8 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
         return run(*given)
     xp, arrays = admit(named)
     _METHODS[name].check(method)
-    for what, one in zip(named, arrays, strict=True):
-        check_kind(what, one, ("float", "complex"))
-    dtype = _promoted(xp, tuple(named), arrays)
     of = dict(zip(named, arrays, strict=True))
+    dtype = promoted(xp, of, ("float", "complex"))
     x, sections, order = of["x"], None, 2
     if name == "sosfilt":
         if of["sos"].ndim != 2 or of["sos"].shape[1] != 6:
@@ -255,18 +253,6 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
         if not fits:
             raise ValueError(f"zi must broadcast to shape {call.state_shape}, got {shape}")
     return _METHODS[name](method, xp, call)
-
-
-def _promoted(xp: Namespace, names: tuple[str, ...], arrays: list[Array]) -> Any:
-    dtype = arrays[0].dtype
-    for one in arrays[1:]:
-        if one.dtype != dtype:
-            try:
-                dtype = xp.result_type(dtype, one.dtype)
-            except (TypeError, ValueError, RuntimeError):
-                found = ", ".join(dtype_name(x.dtype) for x in arrays)
-                raise TypeError(f"{', '.join(names)} must have dtypes that promote together, got {found}") from None
-    return dtype
 
 
 # ---- Methods ----------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from parprims._dispatch import (
 )
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
+from parprims._promotion import promoted
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._sort import sort, sort_by_key
@@ -168,7 +169,7 @@ def histogram(
         if arrays[-1].ndim != 1 or arrays[-1].shape[0] < 2:
             raise ValueError(f"bins must have one dimension and two edges at least, got shape {arrays[-1].shape}")
         counted = arrays[-1].shape[0] - 1
-        edges = _promoted(xp, arrays[0], arrays[-1])
+        edges = _compared(xp, arrays[0], arrays[-1])
     else:
         edges = _edge_dtype(xp, arrays[0].dtype)
         ends = None if range is None else _range(range, edges)
@@ -222,20 +223,12 @@ def _edge_dtype(xp: Namespace, dtype: Any) -> Any:
     return xp.float32 if is_jax(xp) and not mode(xp) else xp.float64
 
 
-def _promoted(xp: Namespace, x: Array, edges: Array) -> Any:
+def _compared(xp: Namespace, x: Array, edges: Array) -> Any:
     """Return the dtype that elements and given edges are compared in."""
-    if dtype_kind(x.dtype) != "float" and dtype_kind(edges.dtype) == "float":
-        return compute_dtype(xp, edges.dtype)
-    if dtype_kind(x.dtype) == "float" and dtype_kind(edges.dtype) != "float":
-        return compute_dtype(xp, x.dtype)
-    try:
-        dtype = xp.result_type(x, edges)
-    except (TypeError, ValueError, RuntimeError):
-        dtype = None
-    if dtype is None or dtype_kind(dtype) not in (dtype_kind(x.dtype), dtype_kind(edges.dtype)):
-        names = f"{dtype_name(x.dtype)} and {dtype_name(edges.dtype)}"
-        raise TypeError(f"x and bins must have dtypes that promote together, got {names}")
-    return compute_dtype(xp, dtype)
+    floats = [one for one in (edges, x) if dtype_kind(one.dtype) == "float"]
+    if len(floats) == 1:
+        return compute_dtype(xp, floats[0].dtype)
+    return compute_dtype(xp, promoted(xp, {"x": x, "bins": edges}, ("int", "uint", "float")))
 
 
 def _result_dtype(xp: Namespace, weights: Any) -> Any:

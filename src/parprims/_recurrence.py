@@ -21,8 +21,6 @@ from parprims._arrays import (
     check_flag,
     check_kind,
     device,
-    dtype_kind,
-    dtype_name,
     is_split,
     normalize_axis,
 )
@@ -39,6 +37,7 @@ from parprims._dispatch import (
     recalled,
 )
 from parprims._kernels import by_device
+from parprims._promotion import promoted
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import NUMBERS, as_array, is_scalar
 from parprims._scan_array import start_element
@@ -158,7 +157,7 @@ def linear_recurrence(
     xp, (a, b) = coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
-    dtype = promoted(xp, a, b)
+    dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     try:
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -209,25 +208,6 @@ def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
             made = _as_coefficient(xp, name, number, array)
             return xp, [made, array] if name == "a" else [array, made]
     return admit({"a": a, "b": b})
-
-
-def promoted(xp: Namespace, a: Array, b: Array) -> Any:
-    """Return the dtype of a and b together; TypeError if there is none that holds both."""
-    for name, one in (("a", a), ("b", b)):
-        check_kind(name, one, ("int", "uint", "float", "complex"))
-    if a.dtype == b.dtype:
-        return b.dtype
-    kinds = (dtype_kind(a.dtype), dtype_kind(b.dtype))
-    whole = tuple(kind in ("int", "uint") for kind in kinds)
-    try:
-        dtype = xp.result_type(a, b)
-    except (TypeError, ValueError, RuntimeError):
-        dtype = None
-    if dtype is None or whole[0] != whole[1] or dtype_kind(dtype) not in kinds:
-        raise TypeError(
-            f"a and b must have dtypes that promote together, got {dtype_name(a.dtype)} and {dtype_name(b.dtype)}"
-        )
-    return dtype
 
 
 def adjoint(

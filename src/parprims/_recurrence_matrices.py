@@ -23,7 +23,7 @@ from parprims._arrays import (
 from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, recalled
 from parprims._operators import Operator
-from parprims._recurrence import promoted
+from parprims._promotion import promoted
 from parprims._scalars import as_array
 from parprims._scan import scan
 from parprims._scan_array import inclusive
@@ -86,7 +86,7 @@ def recurrence_of_matrices(a: Array, b: Array, *, axis: Any, initial: Any, rever
     xp, (a, b) = admit({"a": a, "b": b})
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
-    dtype = promoted(xp, a, b)
+    dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ValueError(f"a must have shape (..., n, k, k), or (k, k), got {tuple(a.shape)}")
     if b.ndim < 2 or b.shape[-1] != a.shape[-1] or b.shape[-1] == 0:

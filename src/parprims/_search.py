@@ -37,6 +37,7 @@ from parprims._composed import (
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
 
@@ -106,7 +107,7 @@ def searchsorted(
     xp, admitted = admit(named)
     check_choice("side", side, ("left", "right"))
     _METHODS["searchsorted"].check(method)
-    dtype = _promoted(xp, "x1", admitted[0], "x2", admitted[1])
+    dtype = promoted(xp, {"x1": admitted[0], "x2": admitted[1]}, _REAL)
     if admitted[0].ndim != 1:
         raise ValueError(f"x1 must have one dimension, got shape {tuple(admitted[0].shape)}")
     if sorter is not None:
@@ -255,23 +256,6 @@ class _Merge(Composed):
     dtypes: tuple[Any, ...]
 
 
-def _promoted(xp: Namespace, name: str, one: Array, other_name: str, other: Array) -> Any:
-    """Return the dtype that two arrays are compared in."""
-    check_kind(name, one, _REAL)
-    check_kind(other_name, other, _REAL)
-    if one.dtype == other.dtype:
-        return one.dtype
-    kinds = {dtype_kind(one.dtype), dtype_kind(other.dtype)}
-    try:
-        dtype = xp.result_type(one, other)
-    except (TypeError, ValueError, RuntimeError):
-        dtype = None
-    if dtype is None or ("float" in kinds) != (kinds == {"float"}) or dtype_kind(dtype) not in kinds:
-        names = f"{dtype_name(one.dtype)} and {dtype_name(other.dtype)}"
-        raise TypeError(f"{name} and {other_name} must have dtypes that promote together, got {names}")
-    return dtype
-
-
 def _merged(name: str, named: dict[str, Array], axis: Any, descending: Any, method: str) -> tuple[Array, ...]:
     given = tuple(named.values())
     key = call_key(name, given, axis, descending, method, gradient=True)
@@ -284,7 +268,7 @@ def _merged(name: str, named: dict[str, Array], axis: Any, descending: Any, meth
     _METHODS[name].check(method)
     names, each = list(named), len(arrays) // 2
     first, second = arrays[0], arrays[each]
-    dtypes = [_promoted(xp, names[0], first, names[each], second)]
+    dtypes = [promoted(xp, {names[0]: first, names[each]: second}, _REAL)]
     at = normalize_axis(axis, first.ndim)
     if _but(first, at) != _but(second, at):
         shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"

@@ -38,7 +38,8 @@ from parprims._composed import in_program
 from parprims._dispatch import call_key, extensions, in_graph, primitive, recalled
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator
-from parprims._recurrence import coefficients, promoted
+from parprims._promotion import promoted
+from parprims._recurrence import coefficients
 from parprims._scalars import as_array
 from parprims._scan_array import check_entries, result_dtypes
 from parprims._segmenting import MAPS, METHODS, Segmented
@@ -344,7 +345,7 @@ def recurrence_by_offsets(
     _, (_, offsets) = admit({"b": b, "offsets": offsets})
     reverse = check_flag("reverse", reverse)
     METHODS["linear_recurrence"].check(method)
-    dtype = promoted(xp, a, b)
+    dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
     try:
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
