@@ -135,10 +135,14 @@ def _tridiagonal_kinds() -> Iterator[Kind]:
     yield Kind("systems", _systems)
 
 
+_ELEMENTS = {"": "float64", " of integers": "int64"}
+
+
 def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Make], lying: list[str]) -> Iterator[Kind]:
     for name in names:
-        for whole, dtype in (("", "float64"), (" of integers", "int64")):
-            if whole and name in ("logical_and", "logaddexp"):
+        elements = {"": "float64", " of bools": "bool"} if name == "logical_and" else _ELEMENTS
+        for whole, dtype in elements.items():
+            if whole and name == "logaddexp":
                 continue
             # PyTorch's mapped reductions have the kind of their operator; what JAX has a routine for is in a program.
             libraries = ("numpy",) if name == "map" else ("numpy", "torch")
