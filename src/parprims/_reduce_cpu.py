@@ -126,7 +126,7 @@ def _plan(
     each = math.prod(r.shape) // tasks
     launches = [_cpu.Launch(name, tasks, -(-_LEAST // each))]
     if blocks > 1:
-        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=False))
+        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
         tuple(launches),
         _texts(code, outputs, views, steps),

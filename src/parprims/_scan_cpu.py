@@ -28,6 +28,8 @@ _LEAST = 1 << 16
 _FEW, _PIECE, _GROUP = 4, 1 << 12, 1 << 11
 """Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
 a group of pieces of a scan."""
+_SHARED = 3
+"""Threads from which they share a line of a scan: each element is combined twice then."""
 
 Call = Scan | Recurrence
 
@@ -207,8 +209,8 @@ def _plan(
         if isinstance(r, Scan) and shared:
             width = -(-(n - int(exclusive)) // _GROUP)
             launches = [
-                _cpu.Launch("total_groups", lines * width, _LEAST // _GROUP),
-                _cpu.Launch("scan_totals", lines),
+                _cpu.Launch("total_groups", lines * width, _LEAST // _GROUP, writes=False),
+                _cpu.Launch("scan_totals", lines, reads=0, writes=False),
                 _cpu.Launch("scan_groups", lines * width, _LEAST // _GROUP),
             ]
             scratch = [(lines * width, dtype_name(one)) for one in r.working]
@@ -354,7 +356,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
         copies = [copied] * count + [copied_start] * len(r.starts)
         hosts = [copy(x) for copy, x in zip(copies, r.arrays, strict=True)]
         plan = _plan(xp, r, hosts, names)
-        readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]  # type: ignore[misc]
+        readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]
     assert plan is not None
     if not isinstance(r, Scan) or not (_rounds(r) or r.op._built_in):
         return _cpu.runner(plan, r.arrays, readers)
@@ -365,7 +367,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     runs: dict[bool, Callable[..., tuple[Array, ...]]] = {}
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        several = _cpu.threads.limit() > 1
+        several = _cpu.threads.limit() >= _SHARED
         if several not in runs:
             runs[several] = _cpu.runner(shared if several else plan, arrays, readers)
         return runs[several](*arrays)
