@@ -25,6 +25,7 @@ from parprims._arrays import (
     dtype_name,
     library,
     shown,
+    spoken,
 )
 from parprims._banded_array import product
 from parprims._composed import Composed, in_program
@@ -384,7 +385,7 @@ def _native_refusal(xp: Namespace, s: _System) -> str | None:
     if s.widths is None:
         return "LAPACK has no block tridiagonal systems"
     if not in_numpy(xp, s.arrays):
-        return f"{xp.__name__} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{spoken(xp)} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, s.arrays):
         return "a gradient is asked for, which SciPy does not carry"
     if s.periodic:

@@ -71,7 +71,7 @@ def platform_refusal() -> str | None:
     import jax
 
     if not devices():
-        return "JAX has no CUDA device"
+        return "JAX has no CUDA device, and inside jit, vmap and grad kernels run on nothing else"
     reason = release_refusal(jax.__version_info__) or compiler.refusal()
     if reason:
         return reason
