@@ -1,4 +1,4 @@
-"""Systems with narrow bands, and block tridiagonal ones."""
+"""Banded and block tridiagonal systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call would launch: every kernel with its text, its sizes and its arguments, for those who study kernels."""
+"""The kernels of a call: every kernel with its text, its sizes and its arguments, for those who study kernels."""
 
 from __future__ import annotations
 

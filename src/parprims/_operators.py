@@ -1,4 +1,4 @@
-"""Associative operators, written once over arrays, and their translation into CUDA."""
+"""Operators: associative functions, written once over arrays, and their translation into kernels."""
 
 from __future__ import annotations
 
