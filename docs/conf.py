@@ -200,7 +200,7 @@ def labelled(lines: list[str]) -> list[str]:
             inside = line.endswith(" Notes")
         if inside and LABEL.match(line):
             found.append("")
-            line = LABEL.sub(r"**\1.** ", line, count=1)
+            line = LABEL.sub(r"**\1:** ", line, count=1)
         found.append(line)
     return found
 

@@ -17,16 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from benches.auto import best_of
+from benches.plots import COLOURS, MARKERS, NAMES, STYLES, kind, marker
 from benches.records import RESULTS
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 DEVICE = "nvidia-h200"
 """The results file of the plots."""
 
-COLOURS = {"kernel": "#0072b2", "array": "#e69f00", "native": "#009e73", "peer": "#555555"}
-STYLES = {"cupy": "-", "torch-cuda": "--", "jax-cuda": ":", "numpy": "-", "torch": "--", "jax": ":"}
-NAMES = {"cupy": "CuPy", "torch-cuda": "PyTorch", "jax-cuda": "JAX", "numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
-MARKERS = {"cuda.compute": "s", "cublas": "s", "cusparse": "s", "accelerated-scan": "D"}
 UNITS = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "key/s": (1e9, "Gkey/s"), "keys/s": (1e9, "Gkey/s")}
 
 RUNGS = re.compile(r"(A|C\d|D\d) ")
@@ -145,13 +142,12 @@ def _draw(axes: Any, shown: Lines, scale: float, words: Mapping[str, str] | None
     for label, points in shown.items():
         backend, _, method = label.partition(" ")
         sizes, rates = zip(*points, strict=True)
-        kind = method.partition(":")[0]
         axes.loglog(
             sizes,
             [rate / scale for rate in rates],
-            color=COLOURS[kind],
+            color=COLOURS[kind(method)],
             linestyle=STYLES[backend],
-            marker=MARKERS.get(method.removeprefix("peer:"), "^" if kind == "peer" else "o"),
+            marker=marker(method),
             markersize=4,
             linewidth=1.6,
             label=(words or {}).get(label, _label(backend, method)),
@@ -165,7 +161,7 @@ def _draw(axes: Any, shown: Lines, scale: float, words: Mapping[str, str] | None
 
 def _ceiling(axes: Any, value: float, name: str) -> None:
     axes.axhline(value, color="#bbbbbb", linewidth=1, zorder=0)
-    axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=7, color="#777777")
+    axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=8, color="#777777")
 
 
 def _figure(width: float, height: float) -> Any:
@@ -176,7 +172,7 @@ def _figure(width: float, height: float) -> Any:
 
 def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
     """Return the README's plot: a recurrence forward, and forward and backward, by all who can."""
-    figure = _figure(9.5, 3.7)
+    figure = _figure(8.4, 3.9)
     left, right = figure.subplots(1, 2, sharey=True)
     forward = {label: one for label, one in numbers["linear_recurrence"].items() if label != "cupy array"}
     words = {"jax-cuda peer:jax": "jax.lax.associative_scan", "jax-cuda native": "native, JAX"}
@@ -185,7 +181,7 @@ def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
     for axes, title in ((left, "one sequence, forward"), (right, "8 x 1536 sequences, forward and backward")):
         axes.set_title(title, fontsize=10)
         _ceiling(axes, numbers["copy"] / 1e12, "a copy of the memory")
-        axes.legend(fontsize=7, frameon=False, loc="lower right", handlelength=3.2)
+        axes.legend(fontsize=8, frameon=False, loc="lower right", handlelength=3.2)
     right.set_xlim(1.5e7, 1e9)
     left.set_ylabel("TB/s")
     figure.suptitle(f"linear_recurrence, float32, {numbers['device']}", fontsize=10)
@@ -196,7 +192,7 @@ def ratio_plot(numbers: Mapping[str, Any]) -> Any:
     """Return the README's bars: for each primitive the median over its cases of the best peer's time over ours."""
     devices = numbers["ratios"]
     rows = max(map(len, devices.values()))
-    figure = _figure(9.5, 0.9 + 0.25 * rows)
+    figure = _figure(8.4, 0.9 + 0.27 * rows)
     panels = figure.subplots(1, len(devices), squeeze=False)[0]
     for axes, (device, found) in zip(panels, devices.items(), strict=True):
         ordered = sorted(found.items(), key=lambda item: middle(item[1]))
@@ -206,19 +202,22 @@ def ratio_plot(numbers: Mapping[str, Any]) -> Any:
             axes.plot([values[0], values[-1]], [place, place], color="#222222", linewidth=1)
             axes.plot(values, [place] * len(values), "|", color="#222222", markersize=6)
             words = f"{half:.2f}x" + (f", up to {values[-1]:.0f}x" if values[-1] > WIDEST else "")
-            axes.annotate(words, (1.005, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+            axes.annotate(words, (1.03, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
         axes.set_xscale("log")
-        ticks = {1 / 16: "1/16", 0.25: "1/4", 0.5: "1/2", 1: "equal", 2: "2x", 4: "4x", 16: "16x"}
-        axes.set_xticks(list(ticks), list(ticks.values()))
         lowest = min(min(values) for values in found.values())
-        axes.set_xlim(next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16), WIDEST)
+        first = next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16)
+        ticks = {1 / 16: "1/16", 0.25: "1/4", 1: "equal", 4: "4x", 16: "16x"}
+        if first > 1 / 16:
+            ticks |= {0.5: "1/2", 2: "2x"}
+        axes.set_xticks(list(ticks), list(ticks.values()), fontsize=9)
+        axes.set_xlim(first, WIDEST)
         axes.minorticks_off()
-        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
+        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=9)
         axes.axvline(1, color="#222222", linewidth=0.8)
         axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.set_title(device, fontsize=9)
+        axes.set_title(device, fontsize=10)
     figure.suptitle(
         "speed over the best peer: the median of a primitive's cases (bars), and each case (marks)", fontsize=10
     )
@@ -232,14 +231,14 @@ def primitive_plot(name: str, numbers: Mapping[str, Any], records: list[dict[str
     backends = [
         one for one in ("cupy", "torch-cuda", "jax-cuda") if any(label.startswith(one) for label in numbers[name])
     ]
-    figure = _figure(9.5, 3.3)
+    figure = _figure(8.4, 3.3)
     every = figure.subplots(1, len(backends), sharey=True, sharex=True, squeeze=False)[0]
     for axes, backend in zip(every, backends, strict=True):
         _draw(axes, {label: one for label, one in numbers[name].items() if label.startswith(backend + " ")}, scale)
         axes.set_title(NAMES[backend], fontsize=10)
         if unit == "TB/s":
             _ceiling(axes, numbers["copy"] / scale, "a copy of the memory")
-        axes.legend(fontsize=7, frameon=False, loc="lower right", handlelength=3.2)
+        axes.legend(fontsize=7.5, frameon=False, loc="lower right", handlelength=3)
     every[0].set_ylabel(unit)
     figure.suptitle(f"{primitive}: {case}, {dtype}, {numbers['device']}", fontsize=10)
     return figure
@@ -257,7 +256,9 @@ def save(figure: Any, path: Path) -> None:
 
 def drawn_by() -> str:
     """Return a digest of the code that draws, so that a test can tell pictures that are older than it."""
-    texts = [(FOLDER.parent / f"{name}.py").read_text() for name in ("diagrams", "plots")]
+    texts = [
+        (FOLDER.parents[1] / f"{name}.py").read_text() for name in ("docs/diagrams", "docs/plots", "benches/plots")
+    ]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
