@@ -120,7 +120,7 @@ def results_table(folder: Path = RESULTS) -> str:
             if family not in largest or math.prod(one["shape"]) > math.prod(largest[family][0]["shape"]):
                 largest[family] = group
         parts += [
-            f"## {head['device']}",
+            f"## {head['device']}{f', {threads} threads' if (threads := head.get('cpus')) else ''}",
             "",
             f"{head['date'][:10]}, commit {commits(file['records'])}; {names}.",
             f"Measured ceilings: {tops}. {LEGEND}",

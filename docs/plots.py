@@ -24,6 +24,9 @@ FOLDER = Path(__file__).resolve().parent / "pictures"
 DEVICE = "nvidia-h200"
 """The results file of the plots."""
 
+NEWER = "newer-primitives-cpu"
+"""The results file of primitives that were measured on a CPU only."""
+
 UNITS = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "key/s": (1e9, "Gkey/s"), "keys/s": (1e9, "Gkey/s")}
 
 RUNGS = re.compile(r"(A|C\d|D\d) ")
@@ -46,10 +49,11 @@ WIDEST = 16
 Lines = dict[str, list[list[float]]]
 
 
-def read(folder: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the results file of the plots, and those of calls on CPUs."""
+def read(folder: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Return the results file of the plots, those of calls on CPUs, and that of newer primitives on a CPU."""
     on_cpus = [json.loads(path.read_text()) for path in sorted((folder / "auto").glob("*.json"))]
-    return json.loads((folder / f"{DEVICE}.json").read_text()), on_cpus
+    file, newer = (json.loads((folder / f"{name}.json").read_text()) for name in (DEVICE, NEWER))
+    return file, on_cpus, newer
 
 
 def family(record: Mapping[str, Any]) -> str:
@@ -107,13 +111,30 @@ def middle(values: list[float]) -> float:
     return math.exp(statistics.median(map(math.log, values)))
 
 
-def figures(file: Mapping[str, Any], on_cpus: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def over_best(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return for each backend and case the time of every method over that of the fastest there."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for one in records:
+        case = f"{one['primitive']}: {one['case']}"
+        found.setdefault(one["backend"], {}).setdefault(case, {})[one["method"]] = one["seconds"]
+    return {
+        backend: {
+            case: {method: round(seconds / min(times.values()), 3) for method, seconds in times.items()}
+            for case, times in cases.items()
+        }
+        for backend, cases in found.items()
+    }
+
+
+def figures(file: Mapping[str, Any], on_cpus: Iterable[Mapping[str, Any]], newer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of all plots, of the results file of a GPU and those of calls on CPUs."""
     records = file["records"]
     device = file["header"]["device"]
     return {
         "device": device,
         "copy": file["header"]["ceilings"]["copy"],
+        "newer on": f"{newer['header']['device']}, {newer['header']['cpus']} threads",
+        "newer": over_best(newer["records"]),
         "forward and backward": lines(records, "linear_recurrence", "forward and backward", "float32"),
         **{name: lines(records, *one) for name, one in PANELS.items()},
         "ratios": {
@@ -244,6 +265,33 @@ def primitive_plot(name: str, numbers: Mapping[str, Any], records: list[dict[str
     return figure
 
 
+def newer_plot(numbers: Mapping[str, Any]) -> Any:
+    """Return the times of newer primitives on a CPU, over that of the fastest: a panel for each library."""
+    found = numbers["newer"]
+    backends = [one for one in NAMES if one in found]
+    cases = list(dict.fromkeys(case for backend in backends for case in found[backend]))[::-1]
+    figure = _figure(8.4, 0.9 + 0.24 * len(cases))
+    panels = figure.subplots(1, len(backends), sharey=True, sharex=True, squeeze=False)[0]
+    shown: dict[str, Any] = {}
+    for axes, backend in zip(panels, backends, strict=True):
+        for case, times in found[backend].items():
+            for method, ratio in times.items():
+                style = {"color": COLOURS[kind(method)], "marker": marker(method), "linestyle": "none"}
+                (shown[kind(method)],) = axes.plot([ratio], [cases.index(case)], markersize=5, alpha=0.85, **style)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.set_title(NAMES[backend], fontsize=10)
+    panels[0].set_yticks(range(len(cases)), cases, fontsize=8)
+    names = [name for name in COLOURS if name in shown]
+    panels[-1].legend([shown[one] for one in names], names, fontsize=8, loc="lower right")
+    figure.supxlabel("time over that of the fastest", fontsize=9)
+    figure.suptitle(numbers["newer on"], fontsize=10)
+    return figure
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a picture whose bytes depend on what it shows alone."""
     import matplotlib
@@ -264,11 +312,12 @@ def drawn_by() -> str:
 
 def main(results: Path = RESULTS) -> int:
     """Draw all plots of a folder of results and write their numbers; return the exit status."""
-    file, on_cpus = read(results)
-    numbers = figures(file, on_cpus)
+    file, on_cpus, newer = read(results)
+    numbers = figures(file, on_cpus, newer)
     FOLDER.mkdir(exist_ok=True)
     save(recurrence_plot(numbers), FOLDER / "recurrence.svg")
     save(ratio_plot(numbers), FOLDER / "ratios.svg")
+    save(newer_plot(numbers), FOLDER / "newer.svg")
     for name in PANELS:
         save(primitive_plot(name, numbers, file["records"]), FOLDER / f"measured_{name}.svg")
     (FOLDER / "figures.json").write_text(json.dumps({"drawn by": drawn_by(), **numbers}) + "\n")

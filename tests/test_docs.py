@@ -114,6 +114,17 @@ def test_readme_and_start_lead_everywhere():
     assert "[Twenty-one worked examples]" in readme
 
 
+def test_what_is_not_measured_is_said():
+    """The page of plots names every function that no record of a GPU has."""
+    measured = {one["primitive"] for one in plots.read()[0]["records"]}
+    _, _, newer = (ROOT / "docs" / "performance.md").read_text().partition("\n## Newer primitives\n")
+    newer, _, _ = newer.partition("\n## ")
+    listed = [line for line in newer.splitlines() if line.startswith("- ")]
+    assert set(re.findall(r"`(\w+)`", " ".join(listed))) - {"sum", "max", "cumulative_sum"} == (
+        computing_functions() - measured
+    )
+
+
 def test_every_primitive_is_tried():
     tried = {name.partition(" ")[0] for name in support.EXAMPLES}.union(*support.ALIKE.values())
     assert computing_functions() == tried, "docs/support.py needs an entry"
