@@ -176,6 +176,7 @@ def transformed(on: Backend, one: Example) -> Iterator[str]:
     elif on.family == "torch":
         import torch
 
+        torch.compiler.reset()  # which counts one function that is compiled anew for each primitive, up to a limit
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         ways = {"compile": compiled, "vmap": torch.vmap(call), "grad": torch.func.grad(lambda *xs: call(*xs).sum())}
     else:
