@@ -93,7 +93,7 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert status == 0, printed
     file = json.loads(path.read_text())
     assert set(file) == {"header", "records"}
-    assert set(file["header"]) == {"device", "versions", "commit", "date", "ceilings"}
+    assert set(file["header"]) == {"device", "cpus", "versions", "commit", "date", "ceilings"}
     assert {"copy", "read", "matmul float32", "matmul float64"} <= set(file["header"]["ceilings"])
     assert all(rate > 0 for rate in file["header"]["ceilings"].values())
     assert file["header"]["ceilings"]["copy"] < 20 * file["header"]["ceilings"]["read"]  # something was copied
