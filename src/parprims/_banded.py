@@ -78,8 +78,8 @@ def solve_banded(
     -----
     Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array),
     2 l (l + u) n in n steps by row exchanges (kernel, native).
-    Error: the backward error is within 64 (l + u) log2 n units in the last place, and mostly one. 16-bit floats are
-    computed in float32 and rounded once.
+    Error: the backward error is within 64 (l + u) (log2 n + 1) units in the last place, and mostly one. 16-bit floats
+    are computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
     Methods: kernel (CPU arrays by Numba, not periodic), native (LAPACK by SciPy: one system in the memory of a CPU, not
     periodic), array.
