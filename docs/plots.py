@@ -279,7 +279,7 @@ def newer_plot(numbers: Mapping[str, Any]) -> Any:
                 style = {"color": COLOURS[kind(method)], "marker": marker(method), "linestyle": "none"}
                 (shown[kind(method)],) = axes.plot([ratio], [cases.index(case)], markersize=5, alpha=0.85, **style)
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"], fontsize=8)
         axes.minorticks_off()
         axes.grid(visible=True, color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right", "left"]].set_visible(False)
