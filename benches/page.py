@@ -125,7 +125,7 @@ th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px soli
 img { width: 100%; min-width: 56rem; background: white; }
 pre { overflow-x: auto; font-size: 12px; }
 :root { color-scheme: light dark; }
-@media (prefers-color-scheme: dark) { img { filter: invert(.92) hue-rotate(180deg) brightness(1.25) saturate(1.3); } }
+@media (prefers-color-scheme: dark) { img { filter: invert(.92) hue-rotate(180deg) brightness(1.15) saturate(1.1); } }
 """
 
 

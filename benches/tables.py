@@ -104,8 +104,8 @@ def _figure(one: dict[str, Any]) -> str:
 def results_table(folder: Path = RESULTS) -> str:
     """Return the tables of all results, in Markdown, from the result files: the largest case of every family."""
     parts = []
-    for path in sorted(folder.glob("*.json")):
-        file = json.loads(path.read_text())
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    for file in sorted(files, key=lambda file: -len(file["records"])):  # the widest comparison first
         head = file["header"]
         tops = ", ".join(
             f"{name} {si(rate, 'FLOP/s' if name.startswith('matmul') else 'B/s')}"
