@@ -7,9 +7,10 @@ Where other programs run on the machine, OMP_NUM_THREADS=1 in the environment gi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,37 @@ SHAPES: Mapping[str, Callable[[int], tuple[tuple[int, ...], int]]] = {
 """The shape of so many elements, and the axis, by how the lines lie."""
 
 Make = Callable[[int], tuple[tuple[Any, ...], Callable[..., Any]]]
-"""Returns the arrays of a call of so many elements, and the call, a function of them and of ``method``."""
+"""Returns the arrays of a call of a size, and the call, a function of them and of ``method``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of call that is measured.
+
+    Parameters
+    ----------
+    name : str
+        The name in the table ``CROSSOVERS`` of a primitive.
+    make : callable
+        Makes a call of a size.
+    has_routine : bool
+        Whether libraries have a routine for it; then the kernel must save ``SAVED`` seconds.
+    sizes : sequence of int
+        What the table counts: elements where its module says nothing else.
+    libraries : tuple of str
+        Those on whose arrays it is measured.
+    """
+
+    name: str
+    make: Make
+    has_routine: bool = False
+    sizes: Sequence[int] = tuple(2**power for power in range(6, 22, 2))
+    libraries: tuple[str, ...] = ("numpy", "torch", "jax")
+
+    @property
+    def saved(self) -> float:
+        """The seconds that the kernel must save in a call."""
+        return SAVED if self.has_routine else 0
 
 
 def _numbers(shape: tuple[int, ...], dtype: str) -> Any:
@@ -99,38 +130,138 @@ def _system(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
     return (one, one + 9, one, one), parprims.solve_tridiagonal
 
 
-def kinds(primitive: str) -> Iterator[tuple[str, Make]]:
-    """Yield the kinds of calls that are measured, and what makes a call of them."""
-    if primitive == "tridiagonal":
-        yield "system", _system
-        yield "systems", _systems
-        return
-    if primitive == "reduce":
-        yield "operator", _by_operator(parprims.reduce)
-        names, make, lying = (
-            ("add", "multiply", "maximum", "logical_and", "argmax", "dot", "map"),
-            _reduction,
-            [*SHAPES],
-        )
-    else:
-        yield "operator", _by_operator(parprims.scan)
-        yield "recurrence", _recurrence
-        names, make = ("add", "multiply", "maximum", "argmax", "logaddexp"), _scan
-        lying = [one for one in SHAPES if one != "single line"]
+def _tridiagonal_kinds() -> Iterator[Kind]:
+    yield Kind("system", _system)
+    yield Kind("systems", _systems)
+
+
+_ELEMENTS = {"": "float64", " of integers": "int64"}
+
+
+def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Make], lying: list[str]) -> Iterator[Kind]:
     for name in names:
-        for whole, dtype in (("", "float64"), (" of integers", "int64")):
-            if whole and name in ("logical_and", "logaddexp"):
+        elements = {"": "float64", " of bools": "bool"} if name == "logical_and" else _ELEMENTS
+        for whole, dtype in elements.items():
+            if whole and name == "logaddexp":
                 continue
+            # PyTorch's mapped reductions have the kind of their operator; what JAX has a routine for is in a program.
+            libraries = ("numpy",) if name == "map" else ("numpy", "torch")
             for lines in lying:
-                yield f"{name}{whole}, {lines}", make(name, dtype, lines)
+                yield Kind(f"{name}{whole}, {lines}", make(name, dtype, lines), True, libraries=libraries)
 
 
-PRIMITIVES = ("reduce", "scan", "tridiagonal")
+def _reduce_kinds() -> Iterator[Kind]:
+    yield Kind("operator", _by_operator(parprims.reduce))
+    names = ("add", "multiply", "maximum", "logical_and", "argmax", "dot", "map")
+    yield from _kinds_by_operator(names, _reduction, [*SHAPES])
 
 
-def saved(kind: str) -> float:
-    """Return the seconds that a kernel must save in a call of a kind: those with a comma have a routine."""
-    return SAVED if "," in kind else 0
+def _scan_kinds() -> Iterator[Kind]:
+    yield Kind("operator", _by_operator(parprims.scan))
+    yield Kind("recurrence", _recurrence)
+    names = ("add", "multiply", "maximum", "argmax", "logaddexp")
+    yield from _kinds_by_operator(names, _scan, [one for one in SHAPES if one != "single line"])
+
+
+_SORTED = 2**16
+"""Elements that are sorted in lines of growing length."""
+
+
+def _sort_kinds() -> Iterator[Kind]:
+    def sort_of(dtype: str, in_lines: bool) -> Make:
+        def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+            keys = np.random.default_rng(0).integers(0, 2**30, (max(1, _SORTED // n), n) if in_lines else (n,))
+            return (keys.astype(dtype),), parprims.sort
+
+        return make
+
+    def argsort(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        return (_numbers((n,), "float64"),), parprims.argsort
+
+    def by_key(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        return (_numbers((n,), "float64"), np.arange(n)), parprims.sort_by_key
+
+    whole = tuple(2**power for power in range(12, 22, 2))
+    for name, dtype in (("floats", "float64"), ("integers", "int64"), ("8 bits", "uint8"), ("16 bits", "int16")):
+        lengths = tuple(2**power for power in range(6, 18))
+        yield Kind(name, sort_of(dtype, True), sizes=lengths, libraries=("numpy", "torch"))
+        yield Kind(name, sort_of(dtype, False), sizes=whole, libraries=("jax",))
+    yield Kind("indices", argsort, sizes=whole)
+    yield Kind("values", by_key, sizes=whole)
+
+
+def _histogram_kinds() -> Iterator[Kind]:
+    def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        return (_numbers((n,), "float64"),), functools.partial(parprims.histogram, bins=256)
+
+    yield Kind("any", make, True)
+
+
+def _matmul_kinds() -> Iterator[Kind]:
+    def product(dtype: str, *operators: str) -> Callable[..., tuple[tuple[Any, ...], Callable[..., Any]]]:
+        def make(m: int, k: int, n: int, *batch: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+            call = functools.partial(parprims.matmul, **dict(zip(("add", "multiply"), operators, strict=False)))
+            return (_numbers((*batch, m, k), dtype), _numbers((*batch, k, n), dtype)), call
+
+        return make
+
+    def square(dtype: str, *operators: str, batch: tuple[int, ...] = ()) -> Make:
+        return lambda products: product(dtype, *operators)(*(round(products ** (1 / 3)),) * 3, *batch)
+
+    def long(dtype: str, products: int, *operators: str) -> Make:
+        side = lambda k: max(1, round((products / k) ** 0.5))  # noqa: E731
+        return lambda k: product(dtype, *operators)(side(k), k, side(k))
+
+    def sided(dtype: str, products: int) -> Make:
+        return lambda side: product(dtype)(side, products // side**2, side)
+
+    def thin(rows: int, columns: int) -> Make:
+        return lambda products: product("int64")(rows, products // (rows * columns), columns)
+
+    cubes = tuple(side**3 for side in (4, 8, 16, 32, 64, 128))
+    yield Kind("operators", square("float64", "minimum", "add"), sizes=cubes)
+    yield Kind(
+        "length of operators", long("float64", 2**21, "minimum", "add"), sizes=(4, 8, 16, 32, 64), libraries=("jax",)
+    )
+    few = tuple(side**3 for side in (4, 8, 12, 16, 20, 24, 32))  # more of them are products of floats
+    yield Kind("integers", square("int64"), sizes=few, libraries=("numpy",))
+    yield Kind("integers, each", square("int64", batch=(1000,)), sizes=few, libraries=("numpy", "torch"))
+    several = lambda products: square("int64", batch=(8,))(products // 8)  # noqa: E731
+    yield Kind("integers", several, sizes=tuple(8 * one for one in few), libraries=("torch",))
+    yield Kind("integers, thin", thin(3, 64), sizes=tuple(2**power for power in range(12, 22)), libraries=("torch",))
+    yield Kind("integers", square("int64"), sizes=cubes, libraries=("jax",))
+    yield Kind("integers of 32 bits", square("int32"), sizes=cubes, libraries=("jax",))
+    yield Kind("side of integers", sided("int64", 2**21), sizes=(4, 8, 16, 32, 64, 128), libraries=("jax",))
+
+
+def _filters_kinds() -> Iterator[Kind]:
+    def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        b, a = np.asarray([0.1, 0.2, 0.1]), np.asarray([1.0, -1.6, 0.8])
+        return (b, a, _numbers((n,), "float64")), parprims.lfilter
+
+    yield Kind("any", make)
+
+
+def _banded_kinds() -> Iterator[Kind]:
+    def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        bands = _numbers((5, n), "float64")
+        bands[2] += 9
+        return (bands, _numbers((n,), "float64")), lambda *x, method: parprims.solve_banded((2, 2), *x, method=method)
+
+    yield Kind("any", make)
+
+
+KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
+    "reduce": _reduce_kinds,
+    "scan": _scan_kinds,
+    "tridiagonal": _tridiagonal_kinds,
+    "sort": _sort_kinds,
+    "histogram": _histogram_kinds,
+    "matmul": _matmul_kinds,
+    "filters": _filters_kinds,
+    "banded": _banded_kinds,
+}
+"""By primitive, the kinds of calls that its table of crossovers tells apart."""
 
 
 def crossover(sizes: Mapping[int, tuple[float, float]], saved: float) -> int | None:
@@ -144,15 +275,15 @@ def crossover(sizes: Mapping[int, tuple[float, float]], saved: float) -> int | N
     return found
 
 
-def measured(backend: Backend, kind: str, make: Make, sizes: list[int], budget: float) -> dict[str, dict[int, float]]:
+def measured(backend: Backend, kind: Kind, sizes: Sequence[int], budget: float) -> dict[str, dict[int, float]]:
     """Return the seconds by method and size; of one method only where the other does not serve."""
     found: dict[str, dict[int, float]] = {}
     for size in sizes:
-        arrays, call = make(size)
+        arrays, call = kind.make(size)
         given = tuple(map(backend.asarray, arrays))
         offered = parprims.methods(functools.partial(call, method="auto"), *given)
         other = "native" if offered.get("native", "") is None else "array"
-        if other == "array" and "," in kind:
+        if other == "array" and kind.has_routine:
             return {}  # it is an operator like any other here
         entrants = []
         for method in ("kernel", other):
@@ -172,28 +303,26 @@ def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str |
     head = {**records.header(present, {}, sha), "threads": limit()}
     path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
     record = path.relative_to(records.ROOT).as_posix() if path.is_relative_to(records.ROOT) else path.name
-    sizes = [2**power for power in ((8, 12) if scale.quick else range(6, 22, 2))]
     for primitive in wanted:
         lines: list[dict[str, Any]] = []
         least: dict[str, dict[str, int]] = {}
-        for backend in (one for one in present if one.name in ("numpy", "torch", "jax")):
-            for kind, make in kinds(primitive):
-                if backend.name == "jax" and "," in kind:
-                    continue  # what JAX has a routine for is part of a program
-                if backend.name == "torch" and kind.startswith("map"):
-                    continue  # which has the kind of its operator there
-                seconds = measured(backend, kind, make, sizes, scale.pick(0.01, 0.03, 0.03))
+        for backend in present:
+            for kind in KINDS[primitive]():
+                if backend.name not in kind.libraries:
+                    continue
+                sizes = kind.sizes[1:4:2] if scale.quick else kind.sizes
+                seconds = measured(backend, kind, sizes, scale.pick(0.01, 0.03, 0.03))
                 if len(seconds) < 2:
                     continue
                 kernel, (name, other) = seconds["kernel"], next(one for one in seconds.items() if one[0] != "kernel")
                 both = {size: (kernel[size], other[size]) for size in kernel if size in other}
-                found = crossover(both, saved(kind))
+                found = crossover(both, kind.saved)
                 if found is not None:
-                    least.setdefault(backend.name, {})[kind] = 0 if found == sizes[0] else found
-                same = {"primitive": f"{primitive} crossovers", "case": kind, "backend": backend.name}
+                    least.setdefault(backend.name, {})[kind.name] = 0 if found == sizes[0] else found
+                same = {"primitive": f"{primitive} crossovers", "case": kind.name, "backend": backend.name}
                 lines += [{**same, "method": "kernel", "size": size, "seconds": one} for size, one in kernel.items()]
                 lines += [{**same, "method": name, "size": size, "seconds": one} for size, one in other.items()]
-                print(f"{primitive}: {kind} on {backend.name}: from {found} on", flush=True)
+                print(f"{primitive}: {kind.name} on {backend.name}: from {found} on", flush=True)
         records.write_results(path, head, lines, [f"{primitive} crossovers"])
         module = importlib.import_module(f"parprims._{primitive}_cpu").__name__
         print(f"CROSSOVERS of {module}, of the times in {path}:\n{entry_text(record, least)}", flush=True)

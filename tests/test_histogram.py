@@ -87,6 +87,26 @@ class TestBins:
         uneven = np.array([-1.0, 0.25, 0.25, 0.5, 3.0])
         check(backend, run, method, np.append(x, uneven), bins=uneven)
 
+    @pytest.mark.parametrize(
+        ("low", "high", "bins", "dtype"),
+        [
+            (1.0, 1.0 + 2.0**-48, 7, "float64"),
+            (1e6, 1e6 + 300, 3000, "float32"),
+            (0.0, 2e-320, 5, "float64"),
+            (-1.5e308, 1.5e308, 3, "float64"),
+            (-1e-3, 1e9, 999, "float32"),
+            (0.1, 0.7, 900, "float32"),
+        ],
+    )
+    def test_edges_of_any_range(self, backend, run, method, rng, low, high, bins, dtype):
+        """Elements near edges that are rounded as much as bins are wide, that overflow, or that lie as numbers do."""
+        if backend.name == "jax":
+            pytest.skip("every range is a program of its own")
+        edges = np.linspace(low / 2, high / 2, bins + 1).astype(dtype) * np.array(2, dtype)
+        x = rng.choice(edges, 200)
+        x = np.concatenate([x, np.nextafter(x, -np.inf, dtype=dtype), np.nextafter(x, np.inf, dtype=dtype)])
+        check(backend, run, method, x, bins=bins, range=(low, high))
+
     def test_range(self, backend, run, method, rng):
         x = random(rng, (500,), "float64")
         edges = check(backend, run, method, x, bins=9, range=(-1, 0.5))

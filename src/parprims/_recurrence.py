@@ -40,7 +40,7 @@ from parprims._dispatch import (
 )
 from parprims._kernels import by_device
 from parprims._recurrence_array import Recurrence
-from parprims._scalars import NUMBERS, as_scalar, is_scalar
+from parprims._scalars import NUMBERS, as_array, is_scalar
 from parprims._scan_array import start_element
 from parprims._scan_special import Adjoint
 
@@ -195,7 +195,7 @@ def _completed(
 
 def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array:
     """Return a number as an array of no dimension, of the dtype of the other coefficient."""
-    return xp.asarray(as_scalar(name, number, like.dtype), dtype=like.dtype, device=device(like))
+    return as_array(name, number, xp, like.dtype, device(like), ())
 
 
 def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:

@@ -31,16 +31,18 @@ from parprims._arrays import (
 )
 from parprims._dispatch import directly
 from parprims._harmless import harmless
-from parprims._operators import BUILT_IN, Operator, restructured
+from parprims._operators import BUILT_IN, Operator, explain_failure, restructured
 from parprims._reduction import (
     OWN_MAPS,
     SUMS,
     Reduction,
     Values,
+    check_elements,
     conjugate_product,
     dtype_names,
     evaluate,
     finish,
+    mapped,
     of_nothing,
     result_dtypes,
     traced,
@@ -252,7 +254,10 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     if _is_extremum(r.op):
         return _prepare_extremum(xp, r)
     if r.initial is None and r.n > 1 and library(xp) in ("numpy", "cupy", "torch", "jax"):
-        run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_routine(xp, r)
+        if r.fn is None:
+            run = _prepare_routine(xp, r)
+        else:
+            run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_mapped(xp, r)
     return run or directly(_native)(xp, r)
 
 
@@ -277,6 +282,39 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     function = getattr(xp, _ROUTINES[r.op.name])
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
+
+
+def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return a function that calls the map and then the routine, for elements that are one block.
+
+    What is found out of the values of the first call serves all values of the same dtype and shape.
+    """
+    if is_jax(xp) or _block_lengths(xp, r) is not None:
+        return None
+    assert r.fn is not None
+    fn, shape, bare = r.fn, r.shape, r.on(*(None,) * len(r.arrays))
+    routines: dict[Any, Callable[..., Any] | None] = {}
+
+    def run(*arrays: Array) -> Any:
+        if routines:
+            try:
+                value = fn(*arrays)
+            except Exception as error:
+                explain_failure("fn", error)
+                raise
+            if type(value) is type(arrays[0]) and value.shape == shape:
+                routine = routines.get(value.dtype)
+                if routine is not None:
+                    return routine(value)
+        call = bare.on(*arrays)
+        values, single, structure = mapped(xp, call)
+        if single and structure is None:
+            call = dataclasses.replace(call, fn=None, single=True, arrays=values)
+            check_elements(call, (values[0].dtype,))
+            routines[values[0].dtype] = _prepare_routine(xp, call)
+        return _native(xp, call)
+
+    return run
 
 
 def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
@@ -335,7 +373,14 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
         # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
         precise = {"precision": "highest"} if is_jax(xp) else {}
         return xp.vecdot(x1, x2, axis=axis, **precise)
-    if narrowed(x1):
+    if x1.device.type == "cpu":
+        import torch
+
+        if x1.ndim == x2.ndim == 1:
+            return torch.vdot(x1, x2)
+        if dtype_kind(x1.dtype) in ("float", "complex"):
+            return torch.linalg.vecdot(x1, x2, dim=axis)
+    if narrowed(x1) or not x1.is_cuda:  # products of integer matrices are 300 times as slow
         return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
     # What array_api_compat does, in operations for which torch.func.vmap has rules.
     x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))

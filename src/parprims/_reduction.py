@@ -179,7 +179,7 @@ def evaluate(xp: Namespace, r: Reduction) -> Values:
     """Return what is combined: the values of the map, in the dtypes they are combined in."""
     arrays, single, op, structure = r.arrays, r.single, r.op, None
     if r.fn is not None:
-        arrays, single, structure = _mapped(xp, r)
+        arrays, single, structure = mapped(xp, r)
         op = restructured(op, structure)
         r = dataclasses.replace(r, op=op)
         check_elements(r, tuple([one.dtype for one in arrays]))
@@ -189,7 +189,7 @@ def evaluate(xp: Namespace, r: Reduction) -> Values:
     return Values(arrays, dtypes, single, op, structure)
 
 
-def _mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Structure]:
+def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Structure]:
     """Return the values of the map, of the shape of the arrays, whether it returned no tuple, and their structure."""
     assert r.fn is not None
     fn = r.fn if r.fn in OWN_MAPS else harmless_map(xp, r.fn, lasting_key(r.fn), r.arrays)

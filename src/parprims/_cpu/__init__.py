@@ -3,7 +3,7 @@
 A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes a function of the arrays of it.
 """
 
-from parprims._cpu import text
+from parprims._cpu import text, threads
 from parprims._cpu.crossovers import Crossovers, of_columns
 from parprims._cpu.language import NUMBA, register_type
 from parprims._cpu.memory import first, host, on_cpu, reader, refusal, strides
@@ -26,4 +26,5 @@ __all__ = [
     "runner",
     "strides",
     "text",
+    "threads",
 ]
