@@ -27,6 +27,7 @@ from parprims._arrays import (
     library,
     move_axis,
     ring_dtype,
+    spoken,
 )
 from parprims._dispatch import directly
 from parprims._harmless import harmless
@@ -235,10 +236,10 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if _is_extremum(r.op):
         if not in_numpy(xp, r.arrays) or carries_derivative(xp, r.arrays):
-            return f"{xp.__name__} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
+            return f"{spoken(xp)} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
         return array_refusal(xp, r)
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
-        return f"{xp.__name__} has no reduction with the operator {r.op.name}"
+        return f"{spoken(xp)} has no reduction with the operator {r.op.name}"
     return array_refusal(xp, r)
 
 

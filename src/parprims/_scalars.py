@@ -20,6 +20,7 @@ from parprims._arrays import (
     is_traced,
     quiet,
     shown,
+    spoken,
 )
 
 _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
@@ -56,7 +57,7 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
     else:
         other, (array,) = admit({name: value})
         if other is not xp:
-            raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
+            raise TypeError(f"{name} must be a scalar or an array of {spoken(xp)}, got {type(value).__name__}")
         if array.dtype != dtype:
             raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
         _check_on(name, array, device)

@@ -22,6 +22,7 @@ from parprims._arrays import (
     library,
     move_axis,
     normalize_axis,
+    spoken,
 )
 from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program, no_kernel
 from parprims._derivatives import asked_for, constant
@@ -355,7 +356,7 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
 
 def _no_search(xp: Namespace, c: _Search) -> str | None:
     del c
-    return f"{xp.__name__} has no search of its own" if library(xp) == "other" else None
+    return f"{spoken(xp)} has no search of its own" if library(xp) == "other" else None
 
 
 # ---- Merges -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from parprims._arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import memory_type, register_type
+from parprims._observing import observed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,12 @@ class Plan:
         groups = [tuple([memory_type(dtype) for dtype in group[: launch.reads]]) for group in read]
         return text.kernel(launch.name, self.texts, tuple(groups), tuple(written))
 
+    def parameters(self, at: int = 0) -> tuple[str, ...]:
+        """Return the names of the parameters of one kernel, as in its text."""
+        read = len(self.inputs) + len(self.starts or ()) if self.launches[at].reads else 0
+        arrays = range(read + len(self.outputs) + len(self.scratch))
+        return *(f"a{index}" for index in arrays), "numbers", "begin", "end"
+
 
 def runner(
     plan: Plan, like: Sequence[Array], readers: Sequence[Callable[[Array], np.ndarray[Any, Any]]] | None = None
@@ -92,6 +99,7 @@ def runner(
 
     ``readers`` make of each array one of one axis; they are those of `memory.reader` where none are given.
     """
+    observed(plan, tuple(like))
     given = readers is None and all(memory.is_flat(x) for x in like)
     readers = [memory.reader(x) for x in like] if readers is None else readers
     kernels = [
