@@ -18,6 +18,7 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_traced,
+    library,
     quiet,
     shown,
     spoken,
@@ -50,9 +51,9 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
     """
     if is_scalar(value):
         number = as_scalar(name, value, dtype)
+        if library(xp) == "numpy" and math.prod(shape) == 1:
+            return np.array(number, dtype, ndmin=len(shape))
         with quiet(xp):
-            if array_api_compat.is_numpy_namespace(xp) and math.prod(shape) == 1:
-                return np.array(number, dtype, ndmin=len(shape))
             array = xp.asarray(number, dtype=dtype, device=device)
     else:
         other, (array,) = admit({name: value})
