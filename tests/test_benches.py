@@ -134,8 +134,8 @@ def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypat
     assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
     assert {one["method"] for one in json.loads(path.read_text())["records"]} == METHODS
     printed = capsys.readouterr().out
-    assert "ERROR sum, 1000: numpy peer:scipy FAILED: ZeroDivisionError" in printed
-    assert "ERROR sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
+    assert "ERROR sum: sum, 1000: numpy peer:scipy FAILED: ZeroDivisionError" in printed
+    assert "ERROR sum: sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
 
 
 def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
