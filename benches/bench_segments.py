@@ -28,9 +28,31 @@ def problem(rng, n, segments, scanned):
     return Problem((x, offsets), (sums[1:] - before).astype(np.float32))
 
 
-def by_numbers(rng, n, segments):
+def by_numbers(rng, n, segments, op="add"):
     x, ids = integers(rng, n).astype(np.float32), rng.integers(0, segments, n, np.int32)
-    return Problem((x, ids), np.bincount(ids, x, segments).astype(np.float32))
+    if op == "add":
+        return Problem((x, ids), np.bincount(ids, x, segments).astype(np.float32))
+    return Problem((x, ids), largest(np, x, ids, segments))
+
+
+def largest(np, x, ids, segments):
+    """Return the largest element of every segment by NumPy."""
+    found = np.full(segments, -np.inf, x.dtype)
+    np.maximum.at(found, ids, x)
+    return found
+
+
+def by_numpy(np, x, ids, segments, op):
+    """Return the same, or the sums, by NumPy's own functions."""
+    return np.bincount(ids, x, segments).astype(x.dtype) if op == "add" else largest(np, x, ids, segments)
+
+
+def by_torch(torch, x, ids, segments, op):
+    """Return the same, or the sums, by PyTorch's own functions."""
+    ids = ids.to(torch.int64)
+    if op == "add":
+        return torch.zeros(segments, dtype=x.dtype, device=x.device).index_add_(0, ids, x)
+    return torch.full((segments,), -torch.inf, dtype=x.dtype, device=x.device).scatter_reduce_(0, ids, x, "amax")
 
 
 def reduced(x, offsets, *, method):
@@ -52,8 +74,13 @@ def cases(scale: Scale) -> list[Case]:
         found.append(Case("reduce", f"{segments} segments, 2^{k}", make, reduced, ceiling="read", skip=skip))
         make = functools.partial(problem, n=2**k, segments=segments, scanned=True)
         found.append(Case("scan", f"{segments} segments, 2^{k}", make, scanned, skip=skip))
-    make = functools.partial(by_numbers, n=2**k, segments=1000)
-    run = functools.partial(parprims.segment_reduce, num_segments=1000)
-    peers = {"numpy": lambda np, x, ids: np.bincount(ids, x, 1000).astype(x.dtype)}
-    found.append(Case("segment_reduce", f"1000 segments, 2^{k}", make, run, peers, skip=skip))
+    for op, segments in (("add", 1000), ("maximum", 1000), ("add", 2 ** (k - 2))):
+        make = functools.partial(by_numbers, n=2**k, segments=segments, op=op)
+        run = functools.partial(parprims.segment_reduce, num_segments=segments, op=op)
+        peers = {
+            "numpy": functools.partial(by_numpy, segments=segments, op=op),
+            "torch": functools.partial(by_torch, segments=segments, op=op),
+        }
+        words = "" if op == "add" else f"{op} "
+        found.append(Case("segment_reduce", f"{words}{segments} segments, 2^{k}", make, run, peers, skip=skip))
     return found

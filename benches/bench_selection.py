@@ -37,6 +37,21 @@ def once(x, *, method):
     return parprims.unique(x, method=method)[0]
 
 
+def runs_problem(rng, n, longest):
+    lengths = rng.integers(1, longest + 1, n // longest)
+    x = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return Problem((x,), lengths)
+
+
+def lengths(x, *, method):
+    return parprims.run_lengths(x, method=method)[1]
+
+
+def lengths_by_numpy(np, x):
+    begins = np.flatnonzero(np.concatenate([[True], x[1:] != x[:-1]]))
+    return np.diff(np.append(begins, x.shape[0]))
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     k = scale.pick(12, 20, 26)
@@ -49,4 +64,10 @@ def cases(scale: Scale) -> list[Case]:
     make = functools.partial(unique_problem, n=2**k, distinct=1000)
     peers = library(lambda xp, x: xp.unique(x))
     found.append(Case("unique", f"1000 of int32, 2^{k}", make, once, peers, ceiling="read", skip=skip, libraries=EAGER))
+    make = functools.partial(runs_problem, n=2**k, longest=100)
+    peers = {
+        "numpy": lengths_by_numpy,
+        "torch": lambda torch, x: torch.unique_consecutive(x, return_counts=True)[1],
+    }
+    found.append(Case("run_lengths", f"runs up to 100, 2^{k}", make, lengths, peers, skip=skip, libraries=EAGER))
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _banded_array, _banded_cpu, _derivatives
+from parprims import _banded_cpu, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -27,9 +27,9 @@ from parprims._arrays import (
     shown,
     spoken,
 )
-from parprims._banded_array import product
+from parprims._banded_system import Matrix, by_reflections
 from parprims._composed import Composed, in_program
-from parprims._derivatives import asked_for, constant
+from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
@@ -83,7 +83,7 @@ def solve_banded(
     Reproducibility: the same input gives the same bits, run after run.
     Methods: kernel (CPU arrays by Numba, not periodic), native (LAPACK by SciPy: one system in the memory of a CPU, not
     periodic), array.
-    Derivatives: by ab and b on PyTorch and JAX, first and second ones, by array, and on PyTorch by kernel.
+    Derivatives: by ab and b on PyTorch and JAX, of every order, by array, and on PyTorch by kernel.
     Memory and more: docs/solve_banded.md.
 
     Examples
@@ -224,6 +224,22 @@ class _System(Composed):
     periodic: bool
     working: Any
 
+    @functools.cached_property
+    def matrix(self) -> Matrix:
+        """What is solved, but for the coefficients."""
+        return Matrix(self.widths, self.n, self.periodic)
+
+    def parts(self, xp: Namespace, *arrays: Array) -> tuple[tuple[Array, ...], Array]:
+        """Return the coefficients as `Matrix` has them, and the right-hand sides of the full shape, several of each.
+
+        All are of the dtype computed in.
+        """
+        *coefficients, b = [cast(xp, x, self.working) for x in arrays]
+        shape = self.results[0][0]
+        b = b if self.columns else xp.expand_dims(b, axis=-1)
+        shape = shape if self.columns else (*shape, 1)
+        return self.matrix.coefficients(xp, *coefficients), b if b.shape == shape else xp.broadcast_to(b, shape)
+
 
 def _widths(given: Any) -> tuple[int, int]:
     if not isinstance(given, (tuple, list)) or len(given) != 2:
@@ -276,94 +292,12 @@ def _right_sides(name: str, b: Array, wanted: tuple[int, ...]) -> tuple[tuple[in
 
 
 def _array(xp: Namespace, s: _System) -> Array:
-    """Return the solutions by reflections, refined by their residuals.
-
-    What is refined is a constant where a derivative is asked for. It comes by the residual, which is a function of all
-    coefficients: one refinement more gives it to the second.
-    """
+    """Return the solutions by reflections, refined by their residuals."""
     shape, dtype = s.results[0]
-    arrays = [cast(xp, x, s.working) for x in s.arrays]
     if 0 in shape:
-        return xp.zeros(shape, dtype=dtype, device=device(arrays[0]))
-    *coefficients, b = arrays
-    b = xp.broadcast_to(b if s.columns else xp.expand_dims(b, axis=-1), shape if s.columns else (*shape, 1))
-    differentiable = any(map(asked_for, s.arrays))
-    fixed = [constant(x) for x in coefficients] if differentiable else coefficients
-    bands, own = (_bands(xp, s, *fixed), _bands(xp, s, *coefficients)) if s.widths else (fixed, coefficients)
-    solve = _solution(xp, s, bands)
-    x = solve(constant(b) if differentiable else b)
-    for _ in range(2 if differentiable else 1):
-        x = x + solve(b - _multiplied(xp, s, own, x))
+        return xp.zeros(shape, dtype=dtype, device=device(s.arrays[0]))
+    x = linear_system(xp, s.matrix, by_reflections, *s.parts(xp, *s.arrays))
     return xp.astype(x if s.columns else x[..., 0], dtype, copy=True)
-
-
-def _bands(xp: Namespace, s: _System, ab: Array) -> list[Array]:
-    """Return for each of l + u + 1 diagonals its entries by row, zero where there is no column."""
-    assert s.widths is not None
-    below, above = s.widths
-    found = []
-    for c in range(below + above + 1):
-        shift = c - below  # of the column against the row
-        band = xp.roll(ab[..., below + above - c, :], -shift, axis=-1)
-        if shift and not s.periodic:
-            at = xp.arange(s.n, device=device(ab)) + shift
-            band = xp.where((at >= 0) & (at < s.n), band, xp.zeros_like(band))
-        found.append(band)
-    return found
-
-
-def _ends_cleared(xp: Namespace, s: _System, lower: Array, upper: Array) -> tuple[Array, Array]:
-    if s.periodic:
-        return lower, upper
-    at = xp.reshape(xp.arange(s.n, device=device(lower)), (s.n, 1, 1))
-    return xp.where(at > 0, lower, xp.zeros_like(lower)), xp.where(at < s.n - 1, upper, xp.zeros_like(upper))
-
-
-def _solution(xp: Namespace, s: _System, coefficients: list[Array]) -> Any:
-    """Return a function of right-hand sides (..., n, columns), or (..., n, k, columns)."""
-    if s.widths is None:
-        lower, diag, upper = coefficients
-        lower, upper = _ends_cleared(xp, s, lower, upper)
-        shape = broadcast_shapes(*(tuple(x.shape) for x in (lower, diag, upper)))
-        blocks = [xp.broadcast_to(x, shape) for x in (lower, diag, upper)]
-        k = shape[-1]
-        solve = _banded_array.eliminated(xp, *_banded_array.of_blocks(xp, *blocks))
-
-        def solved(r: Array) -> Array:
-            rows = xp.reshape(r, (*r.shape[:-3], s.n * k, r.shape[-1]))
-            return xp.reshape(_by_groups(xp, solve, rows, k, 2 * k), r.shape)
-
-        return solved
-    if len(coefficients) == 1:
-        return lambda r: r / xp.expand_dims(coefficients[0], axis=-1)
-    below, solve = s.widths[0], _banded_array.eliminated(xp, *_banded_array.of_bands(xp, coefficients))
-    return lambda r: _by_groups(xp, solve, r, below, len(coefficients) - 1)
-
-
-def _by_groups(xp: Namespace, solve: Any, r: Array, below: int, d: int) -> Array:
-    """Return the solution for right-hand sides (..., n, columns), in groups of d rows; y[0] begins at x[-below]."""
-    n = r.shape[-2]
-    groups = -(-n // d)
-    missing = groups * d - n
-    if missing:
-        zeros = xp.zeros((*r.shape[:-2], missing, r.shape[-1]), dtype=r.dtype, device=device(r))
-        r = xp.concat([r, zeros], axis=-2)
-    y = solve(xp.reshape(r, (*r.shape[:-2], groups, d, r.shape[-1])))
-    y = xp.reshape(y, (*y.shape[:-3], groups * d, y.shape[-1]))[..., :n, :]
-    return xp.roll(y, -below, axis=-2)
-
-
-def _multiplied(xp: Namespace, s: _System, coefficients: list[Array], x: Array) -> Array:
-    """Return the matrix times x."""
-    if s.widths is None:
-        lower, diag, upper = coefficients
-        lower, upper = _ends_cleared(xp, s, lower, upper)
-        before, after = (xp.roll(x, shift, axis=-3) for shift in (1, -1))
-        return product(xp, lower, before) + product(xp, diag, x) + product(xp, upper, after)
-    parts = [
-        xp.expand_dims(band, axis=-1) * xp.roll(x, s.widths[0] - c, axis=-2) for c, band in enumerate(coefficients)
-    ]
-    return functools.reduce(operator.add, parts)
 
 
 def _native(xp: Namespace, s: _System) -> Array:
@@ -397,46 +331,32 @@ def _native_refusal(xp: Namespace, s: _System) -> str | None:
     return None if importlib.util.find_spec("scipy") is not None else "SciPy, which brings LAPACK, is not installed"
 
 
-def _rows(xp: Namespace, s: _System, coefficients: list[Array]) -> tuple[Array, int]:
-    """Return the coefficients of every row from its first diagonal on, (..., rows, diagonals), and those below."""
-    if s.widths is not None:
-        return xp.stack(_bands(xp, s, *coefficients), axis=-1), s.widths[0]
-    lower, diag, upper = coefficients
-    lower, upper = _ends_cleared(xp, s, lower, upper)
-    shape = broadcast_shapes(*(tuple(x.shape) for x in (lower, diag, upper)))
-    beside = xp.concat([xp.broadcast_to(x, shape) for x in (lower, diag, upper)], axis=-1)
-    k = shape[-1]
-    zeros = xp.zeros_like(beside[..., 0, :k])
-    lines = [xp.concat([zeros[..., : k - 1 - row], beside[..., row, :], zeros[..., :row]], axis=-1) for row in range(k)]
-    rows = xp.stack(lines, axis=-2)
-    return xp.reshape(rows, (*shape[:-3], shape[-3] * k, 4 * k - 1)), 2 * k - 1
-
-
 def _prepare_cpu(xp: Namespace, s: _System) -> Any:
-    """Return what solves by the kernel for CPUs, with the derivative of the array form."""
+    """Return what solves by the kernel for CPUs, with its derivative by the same."""
     if 0 in s.results[0][0]:
         return directly(_array)(xp, s)
     (shape, dtype), bare = s.results[0], s.on(*(None,) * len(s.arrays))
     batch = shape[: len(shape) - 1 - s.columns - (s.widths is None)]
     systems, columns = math.prod(batch), shape[-1] if s.columns else 1
 
-    def parts(arrays: tuple[Array, ...]) -> tuple[Array, Array, int]:
-        *coefficients, b = (cast(xp, x, bare.working) for x in arrays)
-        rows, below = _rows(xp, bare, coefficients)
+    def flat(matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> tuple[Array, Array, int]:
+        rows, below = matrix.rows(xp, coefficients)
         n, width = rows.shape[-2:]
         rows = xp.reshape(xp.broadcast_to(rows, (*batch, n, width)), (systems, n, width))
-        return rows, xp.reshape(xp.broadcast_to(b, shape), (systems, n, columns)), below
+        return rows, xp.reshape(b, (systems, n, columns)), below
 
-    rows, b, below = parts(tuple(map(_derivatives.detached, s.arrays)))
-    run = _banded_cpu.prepare(rows, b, below)
+    prepared = _banded_cpu.prepare(*flat(s.matrix, *s.parts(xp, *map(_derivatives.detached, s.arrays))))
 
-    def solved(*arrays: Array) -> tuple[Array]:
-        rows, b, _ = parts(arrays)
-        (x,) = run(rows, b)
-        return (cast(xp, xp.reshape(x, shape), dtype),)
+    def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
+        rows, right, below = flat(matrix, coefficients, b)
+        run = prepared if matrix == bare.matrix else _banded_cpu.prepare(rows, right, below)
+        return xp.reshape(run(rows, right)[0], b.shape)
 
-    found = _derivatives.by_operations(xp, s.arrays, solved, lambda: directly(_array)(xp, s))
-    return lambda *arrays: found(*arrays)[0]
+    def solved(*arrays: Array) -> Array:
+        x = linear_system(xp, bare.matrix, solve, *bare.parts(xp, *arrays))
+        return cast(xp, xp.reshape(x, shape), dtype)
+
+    return solved
 
 
 def _kernel_slower(xp: Namespace, s: _System) -> str | None:

@@ -37,15 +37,16 @@ def slower(xp: Namespace, rows: int) -> str | None:
 
 
 def prepare(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]]:
-    """Return a function of arrays like these, (systems, n, l + u + 1) and (systems, n, columns): the solutions."""
+    """Return a function of arrays like these, (systems, n, l + u + 1) and (systems, n, columns): the solutions.
+
+    The arrays may be in any order of memory.
+    """
     systems, n, width = rows.shape
     name, columns, text = dtype_name(rows.dtype), b.shape[-1], _cpu.text
     number = _cpu.register_type(name)
 
-    def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
-        if _cpu.host(x).flags.c_contiguous:
-            return _cpu.reader(x)
-        return lambda x: np.ascontiguousarray(_cpu.host(x)).reshape(-1)
+    def in_order(x: Array) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(_cpu.host(x)).reshape(-1)
 
     plan = _cpu.Plan(
         (_cpu.Launch("solve_systems", systems, max(1, _LEAST // n)),),
@@ -59,4 +60,4 @@ def prepare(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...
         (),
         (n, below, width - 1 - below, columns),
     )
-    return _cpu.runner(plan, [rows, b], [reader(rows), reader(b)])
+    return _cpu.runner(plan, [rows, b], [in_order, in_order])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parprims._arrays import Array, Namespace, device, offers, quiet
+import numpy as np
+
+from parprims._arrays import Array, Namespace, device, dtype_name, library, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
+from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, numpy_namespace, returned
 
 Compose = Callable[[Namespace, Any, str], Any]
 """Computes a checked call by a method, all parts by the same."""
@@ -68,6 +72,46 @@ def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> M
     """Return the methods of a primitive that is made of others, those given and else one that computes all parts."""
     names = ("kernel", "native", "array")
     return Methods(primitive, **{name: own.get(name) or by_parts(name, compose, parts) for name in names})
+
+
+def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether NumPy reads arrays of PyTorch in their memory, and no derivative is asked for."""
+    given = tuple(arrays)
+    shared = library(xp) == "torch" and in_numpy(xp, given) and not carries_derivative(xp, given)
+    return shared and all(is_shared(x.dtype) for x in given)
+
+
+def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether NumPy may compute: on its own arrays, and on PyTorch's where it reads their memory."""
+    return library(xp) == "numpy" or shares_memory(xp, arrays)
+
+
+def through_numpy(compose: Compose) -> Compose:
+    """Return what computes the same, on PyTorch's arrays that share their memory with NumPy by NumPy."""
+
+    def computed(xp: Namespace, call: Any, method: str) -> Any:
+        if not shares_memory(xp, call.arrays):
+            return compose(xp, call, method)
+        changes = {
+            name: tuple(map(_numpy_dtype, one)) if isinstance(one, tuple) else _numpy_dtype(one)
+            for name in ("dtype", "dtypes", "working")
+            if (one := getattr(call, name, None)) is not None
+        }
+        results = tuple([(shape, _numpy_dtype(dtype)) for shape, dtype in call.results])
+        own = call.on(*map(as_numpy, call.arrays))
+        own.__dict__.update(results=results, **changes)  # of a copy that nobody else has
+        with np.errstate(all="ignore"):
+            found = compose(numpy_namespace(), own, method)
+        if not isinstance(found, tuple):
+            return returned(xp, np.asarray(found))
+        return tuple([returned(xp, np.asarray(one)) for one in found])
+
+    return computed
+
+
+@functools.cache
+def _numpy_dtype(dtype: Any) -> Any:
+    return np.dtype(dtype_name(dtype))
 
 
 def no_kernel(_: Namespace, call: Checked) -> str | None:

@@ -120,6 +120,21 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     return rules.tridiagonal(methods, method, xp, s.for_rhs(xp.broadcast_to(s.rhs, s.shape)))
 
 
+def linear_system(
+    xp: Namespace, matrix: Any, solve: Callable[..., Array], coefficients: tuple[Array, ...], b: Array
+) -> Array:
+    """Return the solutions of linear systems, with their derivatives of every order where one may be asked for.
+
+    ``solve`` takes the namespace, a matrix, its coefficients and b. A matrix knows its products, its transpose and the
+    derivatives by its coefficients; `_banded_system.Matrix` is one.
+    """
+    rules = _rules(xp)
+    if rules is None or not any(map(asked_for, (*coefficients, b))):
+        return solve(xp, matrix, coefficients, b)
+    found: Array = rules.linear_system(xp, matrix, solve, coefficients, b)
+    return found
+
+
 def sorting(methods: Methods, method: str, xp: Namespace, s: Sorting) -> tuple[Array, ...]:
     """Return what a sort asks for by a method, with its derivative where one may be asked for."""
     if isinstance(method, Abstract):

@@ -164,6 +164,22 @@ def tridiagonal(methods: Methods, method: str, xp: Namespace, s: Any) -> Array:
     return x
 
 
+def linear_system(
+    xp: Namespace, matrix: Any, solve: Callable[..., Array], coefficients: tuple[Array, ...], b: Array
+) -> Array:
+    """Return the solutions of linear systems, with their derivatives."""
+    *alike, b = varying_alike((*coefficients, b))
+    other, transposed = matrix.transposed(xp, tuple(alike))
+    with quiet(xp):
+        x: Array = jax.lax.custom_linear_solve(
+            lambda x: matrix.product(xp, tuple(alike), x),
+            b,
+            lambda _, b: solve(xp, matrix, tuple(alike), b),
+            lambda _, g: solve(xp, other, transposed, g),
+        )
+    return x
+
+
 def constant(x: Array) -> Array:
     """Return an array by which no derivative can be asked for."""
     return _on_device(jax.lax.stop_gradient(x)) if is_traced(x) else x

@@ -223,6 +223,49 @@ class _Tridiagonal(torch.autograd.Function):  # type: ignore[misc]
         return None, None, None, None, *(by.sum_to_size(diag.shape) for by in (by_lower, by_diag, by_upper)), by_rhs
 
 
+def linear_system(
+    xp: Namespace, matrix: Any, solve: Callable[..., Array], coefficients: tuple[Array, ...], b: Array
+) -> Array:
+    """Return the solutions of linear systems, with their derivatives, those of torch.func and forward ones too."""
+    x: Array = _LinearSystem.apply(xp, matrix, solve, b, *coefficients)
+    return x
+
+
+class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(xp: Namespace, matrix: Any, solve: Callable[..., Array], b: Array, *coefficients: Array) -> Array:
+        return solve(xp, matrix, coefficients, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
+        *ctx.call, _ = inputs[:4]
+        ctx.save_for_backward(output, *inputs[4:])
+        ctx.save_for_forward(output, *inputs[4:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
+        x, *coefficients = ctx.saved_tensors
+        xp, matrix, solve = ctx.call
+        transposed, others = matrix.transposed(xp, tuple(one.conj() for one in coefficients))
+        y = _derivatives.linear_system(xp, transposed, solve, others, g)
+        if not any(ctx.needs_input_grad[4:]):
+            return None, None, None, y, *(None for _ in coefficients)
+        parts = zip(matrix.by_coefficients(xp, -y, x.conj()), coefficients, strict=True)
+        return None, None, None, y, *(by.sum_to_size(one.shape) for by, one in parts)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Array:
+        x, *coefficients = ctx.saved_tensors
+        xp, matrix, solve = ctx.call
+        _, _, _, db, *given = tangents
+        changed = tuple(torch.zeros_like(a) if da is None else da for a, da in zip(coefficients, given, strict=True))
+        right = -matrix.product(xp, changed, x)
+        right = right if db is None else db + right
+        return _derivatives.linear_system(xp, matrix, solve, tuple(coefficients), right)
+
+
 def product(run: Callable[..., Array], **options: Any) -> Callable[..., Array]:
     """Return what multiplies two matrices, with the derivative by matmul with these options."""
     return lambda a, b: _Product.apply(run, options, a, b)

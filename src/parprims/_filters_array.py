@@ -7,6 +7,11 @@ With the coefficients divided by a[0], the state of k numbers and the output are
 where row i of M has -a[i+1] in its first column and 1 behind the diagonal, and c[i] = b[i+1] - a[i+1] b[0]. So L
 outputs are a matrix times L samples and the state before them, and the state after them is another: M^L z + C x. The
 states between chunks are the same recurrence of a matrix M^L, in chunks of chunks, log_L n times.
+
+Where poles are close to each other and to the unit circle, the numbers of M^L are large and cancel in products. With
+two poles that is so next to 1 or -1, where z[0] and z[1] nearly make up for each other: there z[0] and their sum, or
+their difference, are the state. With more poles the outputs are corrected once: what they lack in a[0] y[n] + ... +
+a[k] y[n-k] = b[0] x[n] + ... + b[k] x[n-k], which is known to the rounding of every term, is filtered in turn.
 """
 
 from __future__ import annotations
@@ -39,12 +44,51 @@ def filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Arr
 
 def _filtered(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Array, Array]:
     """Return the same of finite samples."""
+    k = a.shape[0] - 1
+    if k == 2:
+        return _by_sums(xp, b, a, x, z)
+    matrix = _companion(xp, a)
+    y, end = _by_chunks(xp, b[0], matrix, b[1:] - a[1:] * b[0], x, z)
+    if k == 1 or x.shape[1] < k:
+        return y, end
+    right = _delayed_sum(xp, b, x)
+    right = xp.concat([right[:, :k] + z, right[:, k:]], axis=1)
+    missing = right - _delayed_sum(xp, a, y)
+    more, _ = _by_chunks(xp, xp.ones_like(b[0]), matrix, -a[1:], missing, xp.zeros_like(z))
+    y = y + more
+    last = [xp.flip(one[:, x.shape[1] - k :], axis=1) for one in (x, y)]  # the latest sample first
+    rows = [xp.sum(b[i + 1 :] * last[0][:, : k - i] - a[i + 1 :] * last[1][:, : k - i], axis=1) for i in range(k)]
+    return y, xp.stack(rows, axis=1)
+
+
+def _by_sums(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Array, Array]:
+    """Return the same of two poles: with s 1 or -1, on the side of the poles, the state is z[0] and s z[0] + z[1]."""
+    one = xp.ones_like(a[:1])
+    s = xp.where(xp.real(a[1:2]) > 0 if dtype_kind(a.dtype) == "complex" else a[1:2] > 0, -one, one)
+    nearness = one + s * a[1:2] + a[2:]  # the distance of one pole from s times that of the other
+    matrix = xp.reshape(xp.concat([-a[1:2] - s, one, -nearness, s]), (2, 2))
+    c = xp.concat([b[1:2] - a[1:2] * b[:1], b[:1] + s * b[1:2] + b[2:] - nearness * b[:1]])
+    y, end = _by_chunks(xp, b[0], matrix, c, x, xp.concat([z[:, :1], s * z[:, :1] + z[:, 1:]], axis=1))
+    return y, xp.concat([end[:, :1], end[:, 1:] - s * end[:, :1]], axis=1)
+
+
+def _delayed_sum(xp: Namespace, c: Array, x: Array) -> Array:
+    """Return c[0] x[n] + c[1] x[n-1] + ... of lines, in which nothing comes before the first sample."""
+    n, k = x.shape[1], c.shape[0] - 1
+    before = xp.concat([xp.zeros_like(x[:, :k]), x], axis=1)
+    total = c[0] * x
+    for i in range(1, k + 1):
+        total = total + c[i] * before[:, k - i : k - i + n]
+    return total
+
+
+def _by_chunks(xp: Namespace, first: Array, matrix: Array, c: Array, x: Array, z: Array) -> tuple[Array, Array]:
+    """Return the outputs first x + z[0] and the last state of z' = M z + c x, given the state before."""
     lines, n = x.shape
     length = min(_CHUNK, n)
-    powers = _powers(xp, _companion(xp, a), length)
-    c = b[1:] - a[1:] * b[0]
+    powers = _powers(xp, matrix, length)
     reach = xp.sum(powers * c, axis=-1)  # M^t c, for every t
-    impulse = xp.concat([b[:1], reach[:-1, 0]])
+    impulse = xp.concat([xp.reshape(first, (1,)), reach[:-1, 0]])
     outputs = _toeplitz(xp, impulse, length)
     inputs = xp.flip(reach[:length, :], axis=0)  # M^(L-1-s) c, by s
     starts = powers[:length, 0, :]

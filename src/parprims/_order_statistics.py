@@ -31,7 +31,16 @@ from parprims._arrays import (
     shown,
 )
 from parprims._arrays import mode as wide_dtypes
-from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program
+from parprims._composed import (
+    Composed,
+    Part,
+    by_parts,
+    composed,
+    gathered,
+    in_program,
+    numpy_computes,
+    through_numpy,
+)
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._reduce import max as largest
@@ -270,7 +279,7 @@ def quantile(
 
     Notes
     -----
-    Work and depth: those of `sort`; NumPy's own partition instead by native.
+    Work and depth: those of `sort`; NumPy's own partition instead by native, for PyTorch's CPU arrays too.
     Error: 2 units in the last place of the larger of the two elements; none where one is taken as it is.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (where `sort` has one), native, array.
@@ -535,11 +544,11 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     sorts = by_parts("kernel", compose, parts)
 
     def slower(xp: Namespace, c: Any) -> str | None:
-        if library(xp) == "numpy":
+        if numpy_computes(xp, c.arrays):
             return "numpy partitions, and sorts nothing"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = by_parts("native", _by_numpy(name, compose), parts)
+    native = by_parts("native", through_numpy(_by_numpy(name, compose)), parts)
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
@@ -599,7 +608,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        native=by_parts("native", _selected, _top_parts),
+        native=by_parts("native", through_numpy(_selected), _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
     "argpartition": composed(
@@ -612,7 +621,7 @@ _METHODS = {
             _quantile_parts,
             **{
                 **_numpy_first("partition", _quantiles, _quantile_parts),
-                "native": by_parts("native", _quantiles_by_numpy, _quantile_parts),
+                "native": by_parts("native", through_numpy(_quantiles_by_numpy), _quantile_parts),
             },
         )
         for name in ("median", "quantile")

@@ -14,7 +14,7 @@ from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import broadcast_strides, lines_along, row_major
 from parprims._memo import Memo
-from parprims._operators import BUILT_IN, check_components
+from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._trace import C_TYPES, Trace, Untraceable, trace_combine
@@ -39,17 +39,24 @@ Call = Scan | Recurrence
 _traces: Memo[Trace] = Memo()
 
 
-def _traced(xp: Namespace, r: Scan) -> Trace:
-    """Return the operator as a kernel's code, found again where it was made before; raise Untraceable."""
-    states = tuple([dtype_name(one) for one in r.working])
-    key = (r.operation, states, is_jax(xp), mode(xp))
-    found = None if r.operation is None else _traces.get(key)
+def code_of(xp: Namespace, op: Operator, operation: Any, working: tuple[Any, ...]) -> Trace:
+    """Return an operator on states of these dtypes as a kernel's code; raise Untraceable.
+
+    It is found again where it was made before, if ``operation`` is what the operator can be remembered by.
+    """
+    states = tuple([dtype_name(one) for one in working])
+    key = (operation, states, is_jax(xp), mode(xp))
+    found = None if operation is None else _traces.get(key)
     if found is None:
-        check_components(r.op, r.working)
-        found = trace_combine(r.op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
-        if r.operation is not None:
+        check_components(op, working)
+        found = trace_combine(op, states, immutable=is_jax(xp), language=_cpu.NUMBA)
+        if operation is not None:
             _traces.keep(key, found)
     return found
+
+
+def _traced(xp: Namespace, r: Scan) -> Trace:
+    return code_of(xp, r.op, r.operation, r.working)
 
 
 def _functions(

@@ -24,7 +24,18 @@ from parprims._arrays import (
     normalize_axis,
     spoken,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered, in_program, no_kernel
+from parprims._composed import (
+    Composed,
+    Part,
+    by_parts,
+    composed,
+    gathered,
+    in_program,
+    no_kernel,
+    numpy_computes,
+    shares_memory,
+    through_numpy,
+)
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._sort import sort, sort_by_key
@@ -346,12 +357,22 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
         x1, x2, *sorter = c.arrays
         found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
         return xp.asarray(found, dtype=index_dtype(xp))
+    if library(xp) == "torch" and len(c.arrays) == 2 and shares_memory(xp, c.arrays):
+        x1, x2 = (cast(xp, x, c.dtype) for x in c.arrays)
+        # PyTorch's own comparisons tell where elements belong, but for NaN, which are last.
+        if dtype_kind(c.dtype) != "float" or not (_is_odd(x1[-1:]) or _is_odd(x2)):
+            return xp.searchsorted(x1.contiguous(), x2.contiguous(), right=c.right)
     x1, x2 = _keys(xp, c)
     if library(xp) == "torch":
         import torch
 
         return torch.searchsorted(x1.contiguous(), x2.contiguous(), right=c.right)
     return cast(xp, as_result(xp.searchsorted(x1, x2, side="right" if c.right else "left")), index_dtype(xp))
+
+
+def _is_odd(x: Array) -> bool:
+    """Return whether one of the elements is NaN."""
+    return bool((x != x).any())
 
 
 def _no_search(xp: Namespace, c: _Search) -> str | None:
@@ -436,7 +457,7 @@ def _parts_joined(xp: Namespace, rows: list[Array], dtypes: tuple[Any, ...]) -> 
 
 def _merges(xp: Namespace, c: _Merge) -> bool:
     """Return whether NumPy merges: its stable sort does so with what is in order, of all but the narrowest dtypes."""
-    return library(xp) == "numpy" and dtype_name(c.dtypes[0]) != "bfloat16"
+    return numpy_computes(xp, c.arrays) and dtype_name(c.dtypes[0]) != "bfloat16"
 
 
 def _by_merging(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:
@@ -475,7 +496,7 @@ _METHODS = {
             _by_sorting,
             _sort_parts,
             kernel=dataclasses.replace(_SORTS, slower=_kernel_slower),
-            native=by_parts("native", _by_merging, _merge_parts),
+            native=by_parts("native", through_numpy(_by_merging), _merge_parts),
             array=Method(directly(_by_places)),
         )
         for name in ("merge", "merge_by_key")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parprims import _derivatives, _segments_cpu
 from parprims._arrays import (
     Array,
     Namespace,
@@ -15,19 +16,22 @@ from parprims._arrays import (
     cast,
     compute_dtype,
     device,
+    dtype_kind,
     dtype_name,
+    lacks_arithmetic,
     library,
     namespace_of,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered
+from parprims._composed import Composed, Part, by_parts, composed, gathered, through_numpy
 from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Inside, Method
+from parprims._dispatch import Inside, Method, directly
+from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
 from parprims._search import searchsorted
 from parprims._sort import argsort
 from parprims._sorting import index_dtype, moved
-from parprims._through_numpy import as_numpy, in_numpy, returned
+from parprims._through_numpy import as_numpy, in_numpy, is_shared, returned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -213,6 +217,75 @@ def _by_ids_native(xp: Namespace, c: Segmented, method: str) -> Any:
     return _reduced_in_order(xp, c, method, _by_numpy)
 
 
+# ---- At numbers, without an order -------------------------------------------------------------------------------
+
+_AT = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}
+"""Operators that libraries combine at indices by, one element after another, by PyTorch's name."""
+
+
+def _at_numbers(xp: Namespace, c: Segmented) -> bool:
+    """Return whether NumPy, or PyTorch on a CPU, combines elements at the numbers of their segments, in their order."""
+    x, name = c.arrays[0], c.op.name
+    if BUILT_IN.get(name) is not c.op or name not in _AT or 0 in x.shape or c.segments == 0:
+        return False
+    if dtype_kind(c.dtypes[0]) not in ("int", "uint", "float") or dtype_name(c.dtypes[0]) == "bfloat16":
+        return False
+    if library(xp) == "numpy":
+        return bool(x.ndim == 1)
+    if library(xp) != "torch" or x.device.type != "cpu" or not is_shared(c.dtypes[0]):
+        return False
+    # Of equal elements that are largest all have a part in PyTorch's derivative, of ours the first.
+    return dtype_kind(c.dtypes[0]) != "uint" and (name == "add" or not asked_for(x))
+
+
+def _by_numbers(xp: Namespace, c: Segmented) -> Any:
+    """Return the reductions by what the library adds, or combines, at indices."""
+    if library(xp) == "torch" and c.arrays[0].ndim == 1:
+        return _of_one_axis(xp, c, "native")
+    return _combined(xp, c)
+
+
+def _combined(xp: Namespace, c: Segmented, method: str = "native") -> Any:
+    del method
+    x, ids, *starts = c.arrays
+    dtype, name = compute_dtype(xp, c.dtypes[0]), c.op.name
+    x = cast(xp, c.elements(xp)[0], dtype)
+    if library(xp) == "numpy":
+        ids = ids.astype(np.intp, copy=False)
+        outside = ids.view(np.uintp) >= c.segments
+        if outside.any():
+            x, ids = x[~outside], ids[~outside]
+        if name == "add" and dtype_kind(dtype) == "float":
+            total = np.bincount(ids, x, c.segments)
+            return xp.astype(starts[0] + total if starts else total, c.dtypes[0], copy=False)
+        total = _begun(xp, c, dtype)
+        getattr(np, name).at(total, ids, x)
+        return xp.astype(total, c.dtypes[0], copy=False)
+    # What is left out goes to one more place.
+    index = xp.where((ids < 0) | (ids >= c.segments), c.segments, ids).to(xp.int64)
+    total = _begun(xp, c, dtype)
+    total = xp.concat([total, total.narrow(c.axis, 0, 1)], axis=c.axis)
+    if name == "add":
+        total = total.index_add(c.axis, index, x)
+    else:
+        shape = [-1 if at == c.axis else 1 for at in range(x.ndim)]
+        total = total.scatter_reduce(c.axis, index.view(shape).expand(x.shape), x, _AT[name])
+    return xp.astype(total.narrow(c.axis, 0, c.segments), c.dtypes[0], copy=True)
+
+
+_of_one_axis = through_numpy(_combined)
+
+
+def _begun(xp: Namespace, c: Segmented, dtype: Any) -> Array:
+    """Return what results begin with: the initial element, or the identity."""
+    shape = c.results[0][0]
+    if c.starts:
+        start = xp.expand_dims(cast(xp, c.starts[0], dtype), axis=c.axis)
+        return xp.astype(xp.broadcast_to(start, shape), dtype, copy=True)
+    (identity,) = c.op.identity(dtype_name(dtype)) or (0,)
+    return xp.full(shape, identity, dtype=dtype, device=device(c.arrays[0]))
+
+
 def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
     """Return the call with its elements in the order of their segments, and offsets in the place of ids."""
     x, ids, *starts = c.arrays
@@ -298,6 +371,49 @@ def _kernel(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Me
     return dataclasses.replace(found, slower=slower)
 
 
+_IN_ORDER = by_parts("native", _by_ids_native, _reduceat_ids)
+_BY_ARRAY = by_parts("array", _by_ids, _id_parts)
+
+
+def _prepare_ids(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return the library's own way, at numbers or in the order of segments."""
+    return (directly(_by_numbers) if _at_numbers(xp, c) else _IN_ORDER.prepare)(xp, c)
+
+
+def _refusal_of_ids(xp: Namespace, c: Segmented) -> str | None:
+    if _at_numbers(xp, c):
+        return lacks_arithmetic(xp, [compute_dtype(xp, c.dtypes[0])])
+    assert _IN_ORDER.refusal is not None
+    return _IN_ORDER.refusal(xp, c)
+
+
+def _slower_ids(xp: Namespace, c: Segmented) -> str | None:
+    return None if _at_numbers(xp, c) or _IN_ORDER.slower is None else _IN_ORDER.slower(xp, c)
+
+
+def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what combines by the kernel for CPUs, with the derivative of the library's operations."""
+    if 0 in c.arrays[0].shape or c.segments == 0:
+        return _BY_ARRAY.prepare(xp, c)
+    otherwise = directly(_by_numbers) if _at_numbers(xp, c) else _BY_ARRAY.prepare
+    run = _derivatives.by_operations(xp, c.arrays, _segments_cpu.prepare(xp, c), lambda: otherwise(xp, c))
+    return lambda *arrays: run(*arrays)[0]
+
+
+_BY_IDS = {
+    "kernel": by_device(
+        by_parts("kernel", _by_ids, _id_parts),
+        Method(
+            _prepare_cpu,
+            _segments_cpu.refusal,
+            lambda xp, c: _segments_cpu.slower(xp, c, _at_numbers(xp, c)),
+            quiet=True,
+        ),
+    ),
+    "native": Method(_prepare_ids, _refusal_of_ids, _slower_ids),
+    "array": _BY_ARRAY,
+}
+
 METHODS = {
     "reduce": composed(
         "reduce",
@@ -306,13 +422,7 @@ METHODS = {
         kernel=_kernel(_reduced, _reduce_parts),
         native=by_parts("native", _by_numpy, _reduceat),
     ),
-    "segment_reduce": composed(
-        "segment_reduce",
-        _by_ids,
-        _id_parts,
-        kernel=_kernel(_by_ids, _id_parts),
-        native=by_parts("native", _by_ids_native, _reduceat_ids),
-    ),
+    "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
     **{name: composed(name, _scanned, _scan_parts) for name in ("scan", "linear_recurrence")},
     **{name: composed(name, _sorted, _sort_parts) for name in ("sort", "argsort", "sort_by_key")},
 }

@@ -76,7 +76,7 @@ def segment_reduce(
     axis : int
         The axis to combine along.
     indices_are_sorted : bool
-        Whether ids ascend, which saves the sort. That is not checked.
+        Whether ids ascend, which saves the sort where there is one. That is not checked.
     dtype : dtype or str, optional
         What elements are cast to before they are combined, as in `reduce`.
     initial : scalar or array, optional
@@ -103,10 +103,13 @@ def segment_reduce(
 
     Notes
     -----
-    Work and depth: those of a stable `argsort` of ids and a `scan` of the elements.
-    Error: as for `scan`.
+    Work and depth: one combination for each element (kernel on CPUs, native where a library has it); those of a stable
+    `argsort` of ids and a `scan` of the elements (kernel on GPUs, array).
+    Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel on CPUs
+    and native (NumPy adds in float64), as for `scan` by array and by kernel on GPUs.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
-    Methods: kernel (where `argsort` and `scan` have one), native, array.
+    Methods: kernel (CPU arrays by Numba; on GPUs where `argsort` and `scan` have one), native (NumPy, PyTorch on CPUs),
+    array.
     Derivatives: by x on PyTorch and JAX, those of the operations.
     Memory and more: docs/segments.md.
 

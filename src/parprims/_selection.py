@@ -27,7 +27,17 @@ from parprims._arrays import (
     library,
     shown,
 )
-from parprims._composed import Compose, Composed, Part, Parts, by_parts, composed, in_program
+from parprims._composed import (
+    Compose,
+    Composed,
+    Part,
+    Parts,
+    by_parts,
+    composed,
+    in_program,
+    numpy_computes,
+    through_numpy,
+)
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._scalars import as_scalar
@@ -35,6 +45,7 @@ from parprims._scan import cumulative_sum
 from parprims._search import above
 from parprims._sort import argsort, sort
 from parprims._sorting import index_dtype, moved
+from parprims._through_numpy import as_numpy, in_numpy, returned
 
 
 @primitive
@@ -76,7 +87,7 @@ def select(
     Notes
     -----
     Work and depth: a cumulative sum of the mask, and for every element of the result a search of it (array); a sort by
-    the mask (kernel).
+    the mask (kernel on GPUs).
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
@@ -333,8 +344,9 @@ def _places(xp: Namespace, mask: Array, size: int | None, method: str) -> tuple[
     index, n, name = index_dtype(xp), mask.shape[0], library(xp)
     if n == 0:
         return xp.zeros((size or 0,), dtype=index, device=device(mask)), xp.zeros((), dtype=index, device=device(mask))
-    if method == "native" and name in ("numpy", "cupy", "torch") and not _has_no_value(mask):
-        found = xp.nonzero(mask)[0]
+    by_numpy = method in ("native", "kernel") and in_numpy(xp, (mask,))
+    if by_numpy or (method == "native" and name in ("cupy", "torch") and not _has_no_value(mask)):
+        found = returned(xp, np.flatnonzero(as_numpy(mask))) if by_numpy else xp.nonzero(mask)[0]
         count = xp.asarray(found.shape[0], dtype=index, device=device(mask))
         return (found if size is None else _fitted(xp, found, size, n)), count
     if method == "native" and name == "jax":
@@ -397,23 +409,29 @@ def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...
     return moved(xp, x, lambda one: xp.take(one, order, axis=0)), count
 
 
-def _differ(xp: Namespace, x: Array) -> Array:
-    """Return where a run begins."""
+def _differ(xp: Namespace, x: Array, in_order: bool) -> Array:
+    """Return where a run begins; elements that are in order have NaN at their end."""
     x = constant(x) if asked_for(x) else x
     if dtype_kind(x.dtype) == "uint" and dtype_bits(x.dtype) > 8 and library(xp) == "torch":
         x = x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))  # which PyTorch can compare
     n = x.shape[0]
     before, here = x[: max(n - 1, 0)], x[min(1, n) :]
+    rest = x[max(n - 1, 0) :] if in_order else x
+    has_odd = dtype_kind(x.dtype) in ("float", "complex")
+    if library(xp) == "numpy" and not (has_odd and (rest != rest).any()):
+        begins = np.ones(n, bool)
+        np.not_equal(before, here, out=begins[min(1, n) :])
+        return begins
     changed = before != here
-    if dtype_kind(x.dtype) in ("float", "complex"):
+    if has_odd:
         changed = changed & ~((before != before) & (here != here))
     return xp.concat([xp.ones((min(1, n),), dtype=xp.bool, device=device(x)), changed])
 
 
-def _runs(xp: Namespace, c: _Selection, x: Array, method: str) -> tuple[Array, ...]:
+def _runs(xp: Namespace, c: _Selection, x: Array, method: str, in_order: bool = False) -> tuple[Array, ...]:
     """Return the runs of x, whose lengths are the distances of their beginnings."""
     n = x.shape[0]
-    places, count = _places(xp, _differ(xp, x), None if c.size is None else c.size + 1, method)
+    places, count = _places(xp, _differ(xp, x, in_order), None if c.size is None else c.size + 1, method)
     if c.size is None:
         places = xp.concat([places, xp.full((1,), n, dtype=places.dtype, device=device(x))])
     return _taken(xp, c, x, places[:-1]), places[1:] - places[:-1], count
@@ -429,15 +447,15 @@ def _run_parts(xp: Namespace, c: _Selection) -> list[Part]:
 
 
 def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
-    return _runs(xp, c, sort(_flat(xp, c.arrays[0]), method=method), method)
+    return _runs(xp, c, sort(_flat(xp, c.arrays[0]), method=method), method, in_order=True)
 
 
 def _unique_parts(xp: Namespace, c: _Selection) -> list[Part]:
     return [(sort, (_flat(xp, c.arrays[0]),), {})]
 
 
-def _marking(compose: Compose, parts: Parts) -> dict[str, Method]:
-    """Return the kernel, a sort by the mask, which on a CPU is slower than the library that finds what is marked."""
+def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
+    """Return the kernel, which on a CPU is slower than the library that finds what is marked, and the library's way."""
     sorts = by_parts("kernel", compose, parts)
 
     def slower(xp: Namespace, c: Any) -> str | None:
@@ -445,12 +463,31 @@ def _marking(compose: Compose, parts: Parts) -> dict[str, Method]:
             return f"{library(xp)} finds what is marked without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    return {"kernel": dataclasses.replace(sorts, slower=slower)}
+    native = by_parts("native", through_numpy(compose), parts)
+    return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
+
+
+def _unique_by_library() -> dict[str, Method]:
+    """Return the methods of which the kernel is slower where NumPy sorts."""
+    sorts = by_parts("kernel", _unique, _unique_parts)
+
+    def slower(xp: Namespace, c: Any) -> str | None:
+        if numpy_computes(xp, c.arrays):
+            return "numpy sorts, and finds where elements change"
+        return None if sorts.slower is None else sorts.slower(xp, c)
+
+    native = by_parts("native", through_numpy(_unique), _unique_parts)
+    return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
 _METHODS = {
-    "select": composed("select", _select, _select_parts, **_marking(_select, _select_parts)),
-    "partition_by": composed("partition_by", _partition_by, _select_parts),
-    "run_lengths": composed("run_lengths", _run_lengths, _run_parts, **_marking(_run_lengths, _run_parts)),
-    "unique": composed("unique", _unique, _unique_parts),
+    "select": composed("select", _select, _select_parts, **_by_library(_select, _select_parts)),
+    "partition_by": composed(
+        "partition_by",
+        _partition_by,
+        _select_parts,
+        native=by_parts("native", through_numpy(_partition_by), _select_parts),
+    ),
+    "run_lengths": composed("run_lengths", _run_lengths, _run_parts, **_by_library(_run_lengths, _run_parts)),
+    "unique": composed("unique", _unique, _unique_parts, **_unique_by_library()),
 }
