@@ -163,7 +163,6 @@ def _jax_flaw(x: Array) -> str | None:
 
 
 @functools.cache
-@functools.cache
 def library(xp: Namespace) -> str:
     """Return the library of a namespace: numpy, cupy, torch, jax, or other."""
     for name in ("numpy", "cupy", "torch", "jax"):
@@ -323,9 +322,7 @@ def device(x: Array) -> Any:
 
     For one that several devices have a copy of it is the sharding of such arrays, of any number of dimensions.
     """
-    if isinstance(x, np.ndarray):
-        return "cpu"
-    if is_tensor(x):
+    if isinstance(x, np.ndarray) or is_tensor(x):
         return x.device
     if not array_api_compat.is_jax_array(x):
         return array_api_compat.device(x)
