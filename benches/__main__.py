@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
             errors.append(f"{case.primitive}: {case.name} FAILED: {type(error).__name__}: {error}")
             continue
         found += outcome.records
-        errors += outcome.errors
+        errors += [f"{case.primitive}: {error}" for error in outcome.errors]
         notes |= dict.fromkeys(outcome.notes)
         made, checked, timed = outcome.spent
         spent = f"made in {made:.1f} s, checked in {checked:.1f} s, timed in {timed:.1f} s"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -230,7 +229,7 @@ def run_table(
             say(f"{one}: {si(line.seconds, 's')} by {line.method}, {beside}", sys.stderr)
     print(table(lines))
     print(verdict(lines))
-    head = {**records.header(present, {}, sha), "cpus": len(os.sched_getaffinity(0))}
+    head = records.header(present, {}, sha)
     if path or not quick:
         path = path or records.RESULTS / "auto" / f"{records.slug(head['device'])}.json"
         everything = names is None and primitives is None

@@ -40,6 +40,8 @@ def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     k = scale.pick(12, 20, 26)
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
+    # On CPUs NumPy and JAX add in float32 one element after another: of a million the check finds the result wrong.
+    in_a_row = {} if scale.gpu or scale.quick else {"native": "its error grows with n beyond what the check allows"}
     by_torch = {"torch": lambda torch, x: torch.cummax(x, 0)}
     by_library = library(
         lambda xp, x: xp.logaddexp.accumulate(x),
@@ -61,6 +63,6 @@ def cases(scale: Scale) -> list[Case]:
             functools.partial(sums, n=2**k),
             parprims.cumulative_logsumexp,
             by_library,
-            skip=skip,
+            skip=skip | in_a_row,
         ),
     ]

@@ -26,6 +26,7 @@ LEGEND = (
     "peers on the same arrays. auto / best: the median over the cases of the time of what auto takes over that of the "
     f"fastest. Worst: the largest of these ratios and its case, a LOSS above {LOSS}."
 )
+COLOURS = "Blue is our kernel, orange our array form, green our native, and grey are the peers. More is better."
 _CEILINGS = {
     "copy": "bytes read and written by a copy of a large array",
     "read": "bytes read by the sum of a large array",
@@ -119,10 +120,12 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884; }
-.loss { color: #b00020; font-weight: 600; }
-img { max-width: 100%; background: white; }
+.loss { color: #b00020; color: light-dark(#b00020, #ff8a80); font-weight: 600; white-space: nowrap; }
+.picture { overflow-x: auto; }
+img { width: 100%; min-width: 56rem; background: white; }
 pre { overflow-x: auto; font-size: 12px; }
 :root { color-scheme: light dark; }
+@media (prefers-color-scheme: dark) { img { filter: invert(.92) hue-rotate(180deg) brightness(1.15) saturate(1.1); } }
 """
 
 
@@ -131,7 +134,10 @@ def report(records: Sequence[Mapping[str, Any]], head: Mapping[str, Any], long: 
     lines = [_row("th", HEAD), *(_row("td", row) for row in rows(records))]
     image = ""
     if picture is not None and picture.exists():
-        image = f'<h2>Rates by size</h2>\n<img alt="rates by size" src="data:image/png;base64,{_bytes(picture)}">'
+        image = (
+            f"<h2>Rates by size</h2>\n<p>{html.escape(COLOURS)}</p>\n"
+            f'<div class="picture"><img alt="rates by size" src="data:image/png;base64,{_bytes(picture)}"></div>'
+        )
     bounds = "".join(f"<li>{html.escape(one)}</li>" for one in ceilings(head))
     return "\n".join(
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import subprocess
@@ -63,9 +64,11 @@ def versions(cuda: bool) -> dict[str, str]:
 
 def header(present: list[Backend], ceilings: Mapping[str, float], sha: str | None = None) -> dict[str, Any]:
     """Return what a results file says of the run."""
+    cuda = any(backend.cuda for backend in present)
     return {
         "device": device_name(present),
-        "versions": versions(any(backend.cuda for backend in present)),
+        **({} if cuda else {"cpus": len(os.sched_getaffinity(0))}),
+        "versions": versions(cuda),
         "commit": sha or commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "ceilings": dict(ceilings),

@@ -102,10 +102,10 @@ def _figure(one: dict[str, Any]) -> str:
 
 
 def results_table(folder: Path = RESULTS) -> str:
-    """Return the table of all results, in Markdown, from the result files: the largest case of every family."""
+    """Return the tables of all results, in Markdown, from the result files: the largest case of every family."""
     parts = []
-    for path in sorted(folder.glob("*.json")):
-        file = json.loads(path.read_text())
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    for file in sorted(files, key=lambda file: -len(file["records"])):  # the widest comparison first
         head = file["header"]
         tops = ", ".join(
             f"{name} {si(rate, 'FLOP/s' if name.startswith('matmul') else 'B/s')}"
@@ -120,14 +120,18 @@ def results_table(folder: Path = RESULTS) -> str:
             if family not in largest or math.prod(one["shape"]) > math.prod(largest[family][0]["shape"]):
                 largest[family] = group
         parts += [
-            f"**{head['device']}**, {head['date'][:10]}, commit {commits(file['records'])}; {names}.",
+            f"## {head['device']}{f', {threads} threads' if (threads := head.get('cpus')) else ''}",
+            "",
+            f"{head['date'][:10]}, commit {commits(file['records'])}; {names}.",
             f"Measured ceilings: {tops}. {LEGEND}",
             "",
-            f"| primitive | {' | '.join(COLUMNS)} |",
-            "|---" * (1 + len(COLUMNS)) + "|",
         ]
-        parts += [f"| `{group[0]['primitive']}` | {' | '.join(_row(group, _figure))} |" for group in largest.values()]
-        parts.append("")
+        by_primitive: dict[str, list[str]] = {}
+        for group in largest.values():
+            by_primitive.setdefault(group[0]["primitive"], []).append(f"| {' | '.join(_row(group, _figure))} |")
+        for primitive, rows in by_primitive.items():
+            heading = f"### {primitive}"
+            parts += [heading, "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows, ""]
     return "\n".join(parts).rstrip() + "\n"
 
 

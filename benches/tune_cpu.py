@@ -135,10 +135,14 @@ def _tridiagonal_kinds() -> Iterator[Kind]:
     yield Kind("systems", _systems)
 
 
+_ELEMENTS = {"": "float64", " of integers": "int64"}
+
+
 def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Make], lying: list[str]) -> Iterator[Kind]:
     for name in names:
-        for whole, dtype in (("", "float64"), (" of integers", "int64")):
-            if whole and name in ("logical_and", "logaddexp"):
+        elements = {"": "float64", " of bools": "bool"} if name == "logical_and" else _ELEMENTS
+        for whole, dtype in elements.items():
+            if whole and name == "logaddexp":
                 continue
             # PyTorch's mapped reductions have the kind of their operator; what JAX has a routine for is in a program.
             libraries = ("numpy",) if name == "map" else ("numpy", "torch")
@@ -225,8 +229,9 @@ def _matmul_kinds() -> Iterator[Kind]:
     several = lambda products: square("int64", batch=(8,))(products // 8)  # noqa: E731
     yield Kind("integers", several, sizes=tuple(8 * one for one in few), libraries=("torch",))
     yield Kind("integers, thin", thin(3, 64), sizes=tuple(2**power for power in range(12, 22)), libraries=("torch",))
-    yield Kind("integers", square("int64"), sizes=cubes, libraries=("jax",))
-    yield Kind("integers of 32 bits", square("int32"), sizes=cubes, libraries=("jax",))
+    large = (*cubes, 256**3, 512**3)
+    yield Kind("integers", square("int64"), sizes=large, libraries=("jax",))
+    yield Kind("integers of 32 bits", square("int32"), sizes=large, libraries=("jax",))
     yield Kind("side of integers", sided("int64", 2**21), sizes=(4, 8, 16, 32, 64, 128), libraries=("jax",))
 
 

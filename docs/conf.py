@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ html_theme = "pydata_sphinx_theme"
 version = release = parprims.__version__
 html_title = f"parprims {version}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_sidebars = {"index": [], "start": []}  # which have no pages below them
 html_theme_options = {
     "logo": {"text": "parprims"},
     "navbar_align": "left",
@@ -87,6 +91,13 @@ def summary(name: str) -> str:
     return (inspect.getdoc(getattr(parprims, name)) or "").partition("\n")[0].replace("``", "`")
 
 
+def ordered(pages: Iterable[str]) -> list[str]:
+    """Return pages in the order in which the README names them, others after them."""
+    listed = re.findall(r"\]\(docs/(\w+)\.md\)", (FOLDER.parent / "README.md").read_text(encoding="utf-8"))
+    places = {page: at for at, page in enumerate(dict.fromkeys(listed))}
+    return sorted(dict.fromkeys(pages), key=lambda page: (places.get(page, len(places)), page))
+
+
 def reference() -> str:
     """Return the page of all public names, in the groups of the modules that define them."""
     page_of = titles()
@@ -94,11 +105,18 @@ def reference() -> str:
     for name in parprims.__all__:
         groups.setdefault(getattr(parprims, name).__module__, []).append(name)
     lines = ["# API reference", "", "Every public name, in the groups that belong together.", ""]
-    for module, names in sorted(groups.items(), key=lambda item: (item[0].rpartition(".")[2] in ABOUT, item[0])):
+    page_of_group = {
+        module: next((page_of[name] for name in names if name in page_of), ABOUT.get(module.rpartition(".")[2], ""))
+        for module, names in groups.items()
+    }
+    places = {page: at for at, page in enumerate([*ordered(page_of.values()), *dict.fromkeys(ABOUT.values()), ""])}
+    rank = [*page_of, *parprims.__all__]  # of the groups of a page, that of the name that its title has first is first
+    by_place = sorted(groups.items(), key=lambda item: (places[page_of_group[item[0]]], min(map(rank.index, item[1]))))
+    for module, names in by_place:
         about = inspect.getdoc(importlib.import_module(module)) or ""
         title = re.split(r"[.:](?:\s|$)", about)[0]
-        page = next((page_of[name] for name in names if name in page_of), ABOUT.get(module.rpartition(".")[2]))
-        lines += [f"## {title}", "", "| | |", "|---|---|"]
+        page = page_of_group[module]
+        lines += [f"## {title}", "", "| name | what it is |", "|---|---|"]
         lines += [f"| [`{name}`](parprims.{name}.md) | {summary(name)} |" for name in names]
         lines += ["", *([f"More: {{doc}}`../{page}`.", ""] if page else [])]
     every = "\n".join(f"parprims.{name}" for name in parprims.__all__)
@@ -117,7 +135,7 @@ def entry(name: str) -> str:
 
 def primitives() -> str:
     """Return the page that lists the primitives' pages: those that have public functions in their titles."""
-    pages = dict.fromkeys(titles().values())
+    pages = ordered(titles().values())
     return f"""# Primitives
 
 A page for each primitive, or for a few that are computed alike: work and depth, traffic, memory, error,
@@ -126,7 +144,7 @@ reproducibility, methods, derivatives, and the papers they come from. What the f
 
 ```{{toctree}}
 :maxdepth: 1
-{"".join(f"../{page}{chr(10)}" for page in sorted(pages))}```
+{"".join(f"../{page}{chr(10)}" for page in pages)}```
 """
 
 
@@ -167,6 +185,24 @@ def as_written(_app: Any, _what: str, _name: str, _obj: Any, _options: Any, line
             line = re.sub(r"(?<!\\)\|", r"\\|", line)
             line = re.sub(r"(?<![\\*\w])\*(?=\w)", r"\\*", line)
         lines[index] = re.sub(r"docs/(\w+)\.md", r":doc:`/\1`", line)
+    lines[:] = labelled(lines)
+
+
+LABEL = re.compile(r"([A-Z][\w ]*): (?=\S)")
+"""What begins a statement of a docstring's Notes: Error, Methods, Derivatives and others."""
+
+
+def labelled(lines: list[str]) -> list[str]:
+    """Return the lines of a docstring with every statement of its Notes as a paragraph, its label in bold."""
+    found, inside = [], False
+    for line in lines:
+        if line.startswith(".. rubric::"):
+            inside = line.endswith(" Notes")
+        if inside and LABEL.match(line):
+            found.append("")
+            line = LABEL.sub(r"**\1:** ", line, count=1)
+        found.append(line)
+    return found
 
 
 def setup(app: Any) -> None:

@@ -140,18 +140,17 @@ def one_sweep() -> Any:
 
 def cyclic_reduction() -> Any:
     """Return the two orders in which unknowns are eliminated: all at once, and down a tree with exchanges."""
-    figure, (left, right) = canvas(9.2, 4.3, 8.6, 7.4, panels=2)
+    figure, (left, right) = canvas(8.6, 4.9, 8.6, 7.4, panels=2)
     say(left, 4.3, 0.2, "without exchanges: every row eliminates its neighbours", size=9)
     for step in range(4):
         reach, y = 2**step, 1.2 + 1.75 * step
         words = f"row i knows x[i-{reach}], x[i], x[i+{reach}]" if reach < 8 else "row i knows x[i] alone: solved"
-        say(left, 4.3, y + 0.75, words, size=7.5)
+        say(left, 4.3, y + 0.52, words, size=7.5)
         for i in range(8):
             box(left, i + 0.48, y - 0.24, 0.64, 0.48, str(i), BLUE if reach >= 8 else GREY)
         for j in (3 - reach, 3 + reach):
             if 0 <= j < 8:
                 arrow(left, (j + 0.8, y - 0.26), (3.8, y - 0.26), ORANGE, bend=0.35 if j > 3 else -0.35)
-    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     say(right, 4.3, 0.2, "with exchanges: segments merge down a tree", size=9)
     for level in range(4):
         width, y = 2**level, 1.0 + 1.75 * level
@@ -169,14 +168,14 @@ def cyclic_reduction() -> Any:
             if level:
                 half = width / 2
                 for part in (0, 1):
-                    arrow(right, (x0 - 0.06 + half * (part + 0.5), y - 1.2), (x0 - 0.06 + width / 2, y), GREY)
+                    arrow(right, (x0 - 0.06 + half * (part + 0.5), y - 0.62), (x0 - 0.06 + width / 2, y), GREY)
         words = (
-            "each row is a segment: two equations between its end pairs",
-            "two segments: four equations; the one with the largest\ncoefficient eliminates what they share",
+            "a row is a segment: two equations between its end pairs",
+            "two segments: four equations; the one with the\nlargest coefficient eliminates what they share",
             "the same again",
             "one segment: solved for its ends, then back up the tree",
         )[level]
-        say(right, 4.3, y + 0.86, words, size=7.5, bbox=ground, zorder=5)
+        say(right, 4.3, y + 0.83, words, size=7.5)
     return figure
 
 

@@ -53,7 +53,7 @@ def committed(folder: Path, to: Path) -> Path:
 
 def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     """Yield every generated part: the page, the part's name and its text."""
-    file, _ = plots.read(results)
+    file, *_ = plots.read(results)
     head = file["header"]
     about = f"{head['device']}, {head['date'][:10]}; the commit of each figure is in its record.\n\n"
     yield ROOT / "README.md", "figures", about + tables.few_rows(file["records"], ROWS)

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from benches.auto import best_of
+from benches.plots import COLOURS, MARKERS, NAMES, STYLES, kind, marker
 from benches.records import RESULTS
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 DEVICE = "nvidia-h200"
 """The results file of the plots."""
 
-COLOURS = {"kernel": "#0072b2", "array": "#e69f00", "native": "#009e73", "peer": "#555555"}
-STYLES = {"cupy": "-", "torch-cuda": "--", "jax-cuda": ":", "numpy": "-", "torch": "--", "jax": ":"}
-NAMES = {"cupy": "CuPy", "torch-cuda": "PyTorch", "jax-cuda": "JAX", "numpy": "NumPy", "torch": "PyTorch", "jax": "JAX"}
-MARKERS = {"cuda.compute": "s", "cublas": "s", "cusparse": "s", "accelerated-scan": "D"}
+NEWER = "newer-primitives-cpu"
+"""The results file of primitives that were measured on a CPU only."""
+
 UNITS = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "key/s": (1e9, "Gkey/s"), "keys/s": (1e9, "Gkey/s")}
 
 RUNGS = re.compile(r"(A|C\d|D\d) ")
@@ -49,10 +49,11 @@ WIDEST = 16
 Lines = dict[str, list[list[float]]]
 
 
-def read(folder: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the results file of the plots, and those of calls on CPUs."""
+def read(folder: Path = RESULTS) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Return the results file of the plots, those of calls on CPUs, and that of newer primitives on a CPU."""
     on_cpus = [json.loads(path.read_text()) for path in sorted((folder / "auto").glob("*.json"))]
-    return json.loads((folder / f"{DEVICE}.json").read_text()), on_cpus
+    file, newer = (json.loads((folder / f"{name}.json").read_text()) for name in (DEVICE, NEWER))
+    return file, on_cpus, newer
 
 
 def family(record: Mapping[str, Any]) -> str:
@@ -110,13 +111,30 @@ def middle(values: list[float]) -> float:
     return math.exp(statistics.median(map(math.log, values)))
 
 
-def figures(file: Mapping[str, Any], on_cpus: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def over_best(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return for each backend and case the time of every method over that of the fastest there."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for one in records:
+        case = f"{one['primitive']}: {one['case']}"
+        found.setdefault(one["backend"], {}).setdefault(case, {})[one["method"]] = one["seconds"]
+    return {
+        backend: {
+            case: {method: round(seconds / min(times.values()), 3) for method, seconds in times.items()}
+            for case, times in cases.items()
+        }
+        for backend, cases in found.items()
+    }
+
+
+def figures(file: Mapping[str, Any], on_cpus: Iterable[Mapping[str, Any]], newer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of all plots, of the results file of a GPU and those of calls on CPUs."""
     records = file["records"]
     device = file["header"]["device"]
     return {
         "device": device,
         "copy": file["header"]["ceilings"]["copy"],
+        "newer on": f"{newer['header']['device']}, {newer['header']['cpus']} threads",
+        "newer": over_best(newer["records"]),
         "forward and backward": lines(records, "linear_recurrence", "forward and backward", "float32"),
         **{name: lines(records, *one) for name, one in PANELS.items()},
         "ratios": {
@@ -145,13 +163,12 @@ def _draw(axes: Any, shown: Lines, scale: float, words: Mapping[str, str] | None
     for label, points in shown.items():
         backend, _, method = label.partition(" ")
         sizes, rates = zip(*points, strict=True)
-        kind = method.partition(":")[0]
         axes.loglog(
             sizes,
             [rate / scale for rate in rates],
-            color=COLOURS[kind],
+            color=COLOURS[kind(method)],
             linestyle=STYLES[backend],
-            marker=MARKERS.get(method.removeprefix("peer:"), "^" if kind == "peer" else "o"),
+            marker=marker(method),
             markersize=4,
             linewidth=1.6,
             label=(words or {}).get(label, _label(backend, method)),
@@ -165,7 +182,7 @@ def _draw(axes: Any, shown: Lines, scale: float, words: Mapping[str, str] | None
 
 def _ceiling(axes: Any, value: float, name: str) -> None:
     axes.axhline(value, color="#bbbbbb", linewidth=1, zorder=0)
-    axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=7, color="#777777")
+    axes.annotate(name, (0.01, value), xycoords=("axes fraction", "data"), va="bottom", fontsize=8, color="#777777")
 
 
 def _figure(width: float, height: float) -> Any:
@@ -176,7 +193,7 @@ def _figure(width: float, height: float) -> Any:
 
 def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
     """Return the README's plot: a recurrence forward, and forward and backward, by all who can."""
-    figure = _figure(9.5, 3.7)
+    figure = _figure(8.4, 3.9)
     left, right = figure.subplots(1, 2, sharey=True)
     forward = {label: one for label, one in numbers["linear_recurrence"].items() if label != "cupy array"}
     words = {"jax-cuda peer:jax": "jax.lax.associative_scan", "jax-cuda native": "native, JAX"}
@@ -185,7 +202,7 @@ def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
     for axes, title in ((left, "one sequence, forward"), (right, "8 x 1536 sequences, forward and backward")):
         axes.set_title(title, fontsize=10)
         _ceiling(axes, numbers["copy"] / 1e12, "a copy of the memory")
-        axes.legend(fontsize=7, frameon=False, loc="lower right", handlelength=3.2)
+        axes.legend(fontsize=8, frameon=False, loc="lower right", handlelength=3.2)
     right.set_xlim(1.5e7, 1e9)
     left.set_ylabel("TB/s")
     figure.suptitle(f"linear_recurrence, float32, {numbers['device']}", fontsize=10)
@@ -196,7 +213,7 @@ def ratio_plot(numbers: Mapping[str, Any]) -> Any:
     """Return the README's bars: for each primitive the median over its cases of the best peer's time over ours."""
     devices = numbers["ratios"]
     rows = max(map(len, devices.values()))
-    figure = _figure(9.5, 0.9 + 0.25 * rows)
+    figure = _figure(8.4, 0.9 + 0.27 * rows)
     panels = figure.subplots(1, len(devices), squeeze=False)[0]
     for axes, (device, found) in zip(panels, devices.items(), strict=True):
         ordered = sorted(found.items(), key=lambda item: middle(item[1]))
@@ -206,19 +223,22 @@ def ratio_plot(numbers: Mapping[str, Any]) -> Any:
             axes.plot([values[0], values[-1]], [place, place], color="#222222", linewidth=1)
             axes.plot(values, [place] * len(values), "|", color="#222222", markersize=6)
             words = f"{half:.2f}x" + (f", up to {values[-1]:.0f}x" if values[-1] > WIDEST else "")
-            axes.annotate(words, (1.005, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+            axes.annotate(words, (1.03, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
         axes.set_xscale("log")
-        ticks = {1 / 16: "1/16", 0.25: "1/4", 0.5: "1/2", 1: "equal", 2: "2x", 4: "4x", 16: "16x"}
-        axes.set_xticks(list(ticks), list(ticks.values()))
         lowest = min(min(values) for values in found.values())
-        axes.set_xlim(next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16), WIDEST)
+        first = next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16)
+        ticks = {1 / 16: "1/16", 0.25: "1/4", 1: "equal", 4: "4x", 16: "16x"}
+        if first > 1 / 16:
+            ticks |= {0.5: "1/2", 2: "2x"}
+        axes.set_xticks(list(ticks), list(ticks.values()), fontsize=9)
+        axes.set_xlim(first, WIDEST)
         axes.minorticks_off()
-        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
+        axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=9)
         axes.axvline(1, color="#222222", linewidth=0.8)
         axes.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.set_title(device, fontsize=9)
+        axes.set_title(device, fontsize=10)
     figure.suptitle(
         "speed over the best peer: the median of a primitive's cases (bars), and each case (marks)", fontsize=10
     )
@@ -232,16 +252,43 @@ def primitive_plot(name: str, numbers: Mapping[str, Any], records: list[dict[str
     backends = [
         one for one in ("cupy", "torch-cuda", "jax-cuda") if any(label.startswith(one) for label in numbers[name])
     ]
-    figure = _figure(9.5, 3.3)
+    figure = _figure(8.4, 3.3)
     every = figure.subplots(1, len(backends), sharey=True, sharex=True, squeeze=False)[0]
     for axes, backend in zip(every, backends, strict=True):
         _draw(axes, {label: one for label, one in numbers[name].items() if label.startswith(backend + " ")}, scale)
         axes.set_title(NAMES[backend], fontsize=10)
         if unit == "TB/s":
             _ceiling(axes, numbers["copy"] / scale, "a copy of the memory")
-        axes.legend(fontsize=7, frameon=False, loc="lower right", handlelength=3.2)
+        axes.legend(fontsize=7.5, frameon=False, loc="lower right", handlelength=3)
     every[0].set_ylabel(unit)
     figure.suptitle(f"{primitive}: {case}, {dtype}, {numbers['device']}", fontsize=10)
+    return figure
+
+
+def newer_plot(numbers: Mapping[str, Any]) -> Any:
+    """Return the times of newer primitives on a CPU, over that of the fastest: a panel for each library."""
+    found = numbers["newer"]
+    backends = [one for one in NAMES if one in found]
+    cases = list(dict.fromkeys(case for backend in backends for case in found[backend]))[::-1]
+    figure = _figure(8.4, 0.9 + 0.24 * len(cases))
+    panels = figure.subplots(1, len(backends), sharey=True, sharex=True, squeeze=False)[0]
+    shown: dict[str, Any] = {}
+    for axes, backend in zip(panels, backends, strict=True):
+        for case, times in found[backend].items():
+            for method, ratio in times.items():
+                style = {"color": COLOURS[kind(method)], "marker": marker(method), "linestyle": "none"}
+                (shown[kind(method)],) = axes.plot([ratio], [cases.index(case)], markersize=5, alpha=0.85, **style)
+        axes.set_xscale("log")
+        axes.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1000"], fontsize=8)
+        axes.minorticks_off()
+        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.set_title(NAMES[backend], fontsize=10)
+    panels[0].set_yticks(range(len(cases)), cases, fontsize=8)
+    names = [name for name in COLOURS if name in shown]
+    panels[-1].legend([shown[one] for one in names], names, fontsize=8, loc="lower right")
+    figure.supxlabel("time over that of the fastest", fontsize=9)
+    figure.suptitle(numbers["newer on"], fontsize=10)
     return figure
 
 
@@ -257,17 +304,20 @@ def save(figure: Any, path: Path) -> None:
 
 def drawn_by() -> str:
     """Return a digest of the code that draws, so that a test can tell pictures that are older than it."""
-    texts = [(FOLDER.parent / f"{name}.py").read_text() for name in ("diagrams", "plots")]
+    texts = [
+        (FOLDER.parents[1] / f"{name}.py").read_text() for name in ("docs/diagrams", "docs/plots", "benches/plots")
+    ]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def main(results: Path = RESULTS) -> int:
     """Draw all plots of a folder of results and write their numbers; return the exit status."""
-    file, on_cpus = read(results)
-    numbers = figures(file, on_cpus)
+    file, on_cpus, newer = read(results)
+    numbers = figures(file, on_cpus, newer)
     FOLDER.mkdir(exist_ok=True)
     save(recurrence_plot(numbers), FOLDER / "recurrence.svg")
     save(ratio_plot(numbers), FOLDER / "ratios.svg")
+    save(newer_plot(numbers), FOLDER / "newer.svg")
     for name in PANELS:
         save(primitive_plot(name, numbers, file["records"]), FOLDER / f"measured_{name}.svg")
     (FOLDER / "figures.json").write_text(json.dumps({"drawn by": drawn_by(), **numbers}) + "\n")

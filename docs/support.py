@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 import parprims
 from examples.backends import MAKERS, Backend, available, make
@@ -36,29 +37,78 @@ class Example(NamedTuple):
     smooth: bool = True
 
 
-def _values(*arrays: Any, method: str) -> Any:
-    return parprims.sort_by_key(*arrays, method=method)[1]
-
-
-def _counts(x: Any, method: str) -> Any:
-    return parprims.histogram(x, 4, range=(-8.0, 8.0), method=method)[0]
-
-
 def _solution(lower: Any, diag: Any, upper: Any, rhs: Any, method: str) -> Any:
     return parprims.solve_tridiagonal(lower, diag + 8 * diag / diag, upper, rhs, method=method)
 
 
-N, ROW, SQUARE = 12, ((12,),), (4, 4)
+def _block_solution(rhs: Any, lower: Any, diag: Any, upper: Any, method: str) -> Any:
+    xp = array_namespace(rhs)
+    dominant = diag + 64 * xp.eye(2, dtype=diag.dtype, device=device(diag))
+    return parprims.solve_block_tridiagonal(lower, dominant, upper, rhs, method=method)
+
+
+def _found(x: Any, keys: Any, method: str) -> Any:
+    return parprims.searchsorted(parprims.sort(x), keys, method=method)
+
+
+def _merged(x: Any, y: Any, method: str) -> Any:
+    return parprims.merge(parprims.sort(x), parprims.sort(y), method=method)
+
+
+def _by_offsets(x: Any, method: str) -> Any:
+    offsets = array_namespace(x).asarray([0, 3, 3, 12], device=device(x))
+    return parprims.reduce(x, "add", offsets=offsets, method=method)
+
+
+def _by_ids(x: Any, method: str) -> Any:
+    ids = array_namespace(x).arange(N, device=device(x)) // 4
+    return parprims.segment_reduce(x, ids, 3, method=method)
+
+
+N, ROW, SQUARE, BLOCKS = 12, ((12,),), (4, 4), (6, 2, 2)
 EXAMPLES = {
     "reduce": Example(lambda x, method: parprims.reduce(x, "add", method=method), ROW),
+    "argmax": Example(parprims.argmax, ROW, smooth=False),
     "scan": Example(lambda x, method: parprims.scan(x, "add", method=method), ROW),
+    "cumulative_max": Example(lambda x, method: parprims.cumulative_max(x, return_indices=True, method=method)[0], ROW),
+    "cumulative_logsumexp": Example(parprims.cumulative_logsumexp, ROW),
     "linear_recurrence": Example(parprims.linear_recurrence, 2 * ROW),
+    "lfilter": Example(lambda x, b, a, method: parprims.lfilter(b, a * 4, x, method=method), (*ROW, (3,), (3,))),
+    "sosfilt": Example(lambda x, s, method: parprims.sosfilt(s / s[:, 3:4], x, method=method), (*ROW, (1, 6))),
     "sort": Example(parprims.sort, ROW),
-    "sort_by_key": Example(_values, 2 * ROW),
-    "histogram": Example(_counts, ROW, smooth=False),
+    "sort_by_key": Example(lambda x, y, method: parprims.sort_by_key(x, y, method=method)[1], 2 * ROW),
+    "top_k": Example(lambda x, method: parprims.top_k(x, 3, method=method)[0], ROW),
+    "partition": Example(lambda x, method: parprims.partition(x, 3, method=method)[3], ROW),
+    "quantile": Example(lambda x, method: parprims.quantile(x, 0.3, method=method), ROW),
+    "searchsorted": Example(_found, 2 * ROW, smooth=False),
+    "merge": Example(_merged, 2 * ROW),
+    "select": Example(lambda x, method: parprims.select(x, x != x[0], size=4, method=method)[0], ROW),
+    "partition_by": Example(lambda x, method: parprims.partition_by(x, x != x[0], method=method)[0], ROW),
+    "run_lengths": Example(lambda x, method: parprims.run_lengths(x, size=4, method=method)[1], ROW, smooth=False),
+    "unique": Example(lambda x, method: parprims.unique(x, size=4, method=method)[0], ROW),
+    "reduce by offsets": Example(_by_offsets, ROW),
+    "segment_reduce": Example(_by_ids, ROW),
     "solve_tridiagonal": Example(_solution, 4 * ROW),
+    "solve_banded": Example(lambda b, ab, method: parprims.solve_banded((0, 1), ab, b, method=method), (*ROW, (2, N))),
+    "solve_block_tridiagonal": Example(_block_solution, ((6, 2), BLOCKS, BLOCKS, BLOCKS)),
     "matmul": Example(parprims.matmul, (SQUARE, SQUARE)),
+    "histogram": Example(
+        lambda x, method: parprims.histogram(x, 4, range=(-8.0, 8.0), method=method)[0], ROW, smooth=False
+    ),
 }
+"""The calls that are tried, by primitive, in the order of the tables."""
+
+ALIKE = {
+    "reduce": ("sum", "prod", "max", "min", "any", "all", "vecdot", "map_reduce"),
+    "argmax": ("argmin",),
+    "scan": ("cumulative_sum", "cumulative_prod"),
+    "cumulative_max": ("cumulative_min",),
+    "sort": ("argsort",),
+    "partition": ("argpartition",),
+    "quantile": ("median",),
+    "merge": ("merge_by_key",),
+}
+"""The functions that are computed as one of these, and are not tried themselves."""
 
 
 def inputs(one: Example, dtype: str, lines: int = 0) -> list[np.ndarray]:
@@ -126,6 +176,7 @@ def transformed(on: Backend, one: Example) -> Iterator[str]:
     elif on.family == "torch":
         import torch
 
+        torch.compiler.reset()  # which counts one function that is compiled anew for each primitive, up to a limit
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         ways = {"compile": compiled, "vmap": torch.vmap(call), "grad": torch.func.grad(lambda *xs: call(*xs).sum())}
     else:
@@ -185,14 +236,15 @@ def _reach(one: Mapping[str, Any], way: str) -> str:
 def short_table() -> str:
     """Return the README's table: for each library how many primitives each transformation and the kernel serve."""
     lines = [
-        "| library | jit | torch.compile | vmap | grad | dtypes | with a kernel |",
-        "|---|---|---|---|---|---|---|",
+        "| library | primitives tried | jit | torch.compile | vmap | grad | dtypes | with a kernel |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, one in records().items():
-        every = {dtype for row in one["primitives"].values() for dtype in row["auto"]}
-        kernel = _of(sum(bool(row["kernel"]) for row in one["primitives"].values()), len(one["primitives"]))
+        tried = one["primitives"].values()
+        every = {dtype for row in tried for dtype in row["auto"]}
+        kernel = _of(sum(bool(row["kernel"]) for row in tried), len(tried))
         ways = [_reach(one, way) for way in TRANSFORMATIONS]
-        lines.append(f"| {LABELS[name]} | {' | '.join(ways)} | {len(every)} | {kernel} |")
+        lines.append(f"| {LABELS[name]} | {len(tried)} | {' | '.join(ways)} | {len(every)} | {kernel} |")
     return "\n".join(lines) + "\n"
 
 
@@ -205,21 +257,35 @@ def _spelled(dtypes: list[str]) -> str:
     return ", ".join(f"{kind}{'/'.join(sizes)}" for kind, sizes in kinds.items())
 
 
+def _by_kernel(row: Mapping[str, Any]) -> str:
+    """Return for which of a primitive's dtypes there is a kernel."""
+    missing = [dtype for dtype in row["auto"] if dtype not in row["kernel"]]
+    return "no" if missing == row["auto"] else f"but {_spelled(missing)}" if missing else "yes"
+
+
 def long_table() -> str:
     """Return the tables of the page: for each library, a line for each primitive."""
-    lines = []
+    alike = (f"`{name}`: {', '.join(f'`{other}`' for other in others)}" for name, others in ALIKE.items())
+    lines = [f"Not tried by themselves are those that are computed like one of the table, as {'; '.join(alike)}.", ""]
     for name, one in records().items():
         lines += [f"## {LABELS[name]}", "", f"{one['library']} {one['version']}.", ""]
         ways = [way for way in TRANSFORMATIONS if _reach(one, way) != "-"]
-        lines.append(f"| primitive | dtypes | of these not by the kernel |{''.join(f' {way} |' for way in ways)}")
+        lines.append(f"| primitive | kernel |{''.join(f' {way} |' for way in ways)} dtypes |")
         lines.append("|---" * (3 + len(ways)) + "|")
-        for primitive, row in one["primitives"].items():
-            missing = [dtype for dtype in row["auto"] if dtype not in row["kernel"]]
-            cells = ["yes" if way in row["inside"] else "no" for way in ways]
-            without = "all" if missing == row["auto"] else _spelled(missing)
-            lines.append(f"| `{primitive}` | {' | '.join([_spelled(row['auto']), without, *cells])} |")
-        lines.append("")
+        for primitive in EXAMPLES:
+            row = one["primitives"].get(primitive)
+            if row is not None:
+                cells = [_works(primitive, way, row) for way in ways]
+                lines.append(f"| {' | '.join([f'`{primitive}`', _by_kernel(row), *cells, _spelled(row['auto'])])} |")
+        left = [f"`{primitive}`" for primitive in EXAMPLES if primitive not in one["primitives"]]
+        lines += ["", *([f"Not tried on this library yet: {', '.join(left)}.", ""] if left else [])]
     return "\n".join(lines)
+
+
+def _works(primitive: str, way: str, row: Mapping[str, Any]) -> str:
+    if way == "grad" and not EXAMPLES[primitive].smooth:
+        return "-"
+    return "yes" if way in row["inside"] else "no"
 
 
 def main(arguments: list[str] | None = None) -> int:

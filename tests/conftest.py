@@ -6,8 +6,11 @@ NumPy arrays whose kernels run on the CPU, see emulator.py). ``--promise jax`` o
 and not a skip. ``--promise ways`` says that the tests chosen reach every way of the kernels on the emulator.
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import functools
+import gc
 import importlib
 import importlib.util
 import os
@@ -97,6 +100,27 @@ def pytest_configure(config: pytest.Config) -> None:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
         count, first = listed.count("UUID: GPU-"), int(worker.removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str((first + at) % count) for at in range(count))
+
+
+_seen: list[pathlib.Path] = []
+"""The file of the test before, of this process."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget what the tests of another file have left, and have the garbage collector pass over what is still there.
+
+    Otherwise a process has 10 GB of programs and kernels in the end, and one collection takes 10 seconds.
+    """
+    if _seen == [item.path]:
+        return
+    _seen[:] = [item.path]
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # a C library that keeps no memory back
+        ctypes.CDLL(None).malloc_trim(0)
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -27,8 +27,9 @@ import pytest
 from parprims import _cpu, _cuda, _signature
 from parprims._cuda import compiler as compiler_of_cuda
 from parprims._cuda import xla
-from parprims._cuda.plan import SCRATCH, observed
+from parprims._cuda.plan import SCRATCH
 from parprims._memo import Memo
+from parprims._observing import observed
 from tests import ways
 from tests.contract import numpy_dtype
 

@@ -93,7 +93,7 @@ def test_quick_comparison_end_to_end(tmp_path, capsys):
     assert status == 0, printed
     file = json.loads(path.read_text())
     assert set(file) == {"header", "records"}
-    assert set(file["header"]) == {"device", "versions", "commit", "date", "ceilings"}
+    assert set(file["header"]) == {"device", "cpus", "versions", "commit", "date", "ceilings"}
     assert {"copy", "read", "matmul float32", "matmul float64"} <= set(file["header"]["ceilings"])
     assert all(rate > 0 for rate in file["header"]["ceilings"].values())
     assert file["header"]["ceilings"]["copy"] < 20 * file["header"]["ceilings"]["read"]  # something was copied
@@ -134,8 +134,8 @@ def test_wrong_result_gets_no_time_and_fails_the_run(tmp_path, capsys, monkeypat
     assert command.main(["--quick", "--backend", "numpy", "--device-results", str(path)]) == 1
     assert {one["method"] for one in json.loads(path.read_text())["records"]} == METHODS
     printed = capsys.readouterr().out
-    assert "ERROR sum, 1000: numpy peer:scipy FAILED: ZeroDivisionError" in printed
-    assert "ERROR sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
+    assert "ERROR sum: sum, 1000: numpy peer:scipy FAILED: ZeroDivisionError" in printed
+    assert "ERROR sum: sum, 1000: numpy peer:numpy WRONG: 1 of 1 elements are wrong" in printed
 
 
 def test_case_that_breaks_down_leaves_the_others(tmp_path, capsys, monkeypatch):
@@ -418,11 +418,14 @@ def test_results_table_shows_the_largest_of_each_family(tmp_path):
         record(case="sum call, 2^10", shape=[2**10], seconds=3e-6, ceiling_fraction=None, backend="jax"),
     ]
     records.write_results(tmp_path / "device.json", HEAD, found, {"sum"})
-    rows = [line for line in tables.results_table(tmp_path).splitlines() if line.startswith("|") and "---" not in line]
+    text = tables.results_table(tmp_path)
+    assert text.startswith(f"## {HEAD['device']}\n")
+    assert text.count("\n### ") == text.count("\n### sum\n") == 1
+    rows = [line for line in text.splitlines() if line.startswith("|") and "---" not in line]
     assert rows[1:] == [
-        "| `sum` | sum, 2^24 | float32 | cupy | 5.00 GB/s | 8.00 GB/s |  | 4.00 GB/s torch | 2.00x | 25 % |",
-        "| `sum` | sum call, 2^10 | float32 | numpy | 2.00 us |  |  |  |  |  |",
-        "| `sum` | sum call, 2^10 | float32 | jax | 3.00 us |  |  |  |  |  |",
+        "| sum, 2^24 | float32 | cupy | 5.00 GB/s | 8.00 GB/s |  | 4.00 GB/s torch | 2.00x | 25 % |",
+        "| sum call, 2^10 | float32 | numpy | 2.00 us |  |  |  |  |  |",
+        "| sum call, 2^10 | float32 | jax | 3.00 us |  |  |  |  |  |",
     ]
     few = tables.few_rows(found, [("sum", "sum, 2^24", "float32"), ("sum", "sum call, 2^10", "float32")])
     assert few.splitlines()[2:] == [

@@ -15,6 +15,7 @@ import parprims
 pytestmark = pytest.mark.once
 numba = pytest.importorskip("numba")
 
+from parprims import __main__ as report  # noqa: E402
 from parprims._arrays import dtype_kind  # noqa: E402
 from parprims._cpu import compiler, inline, language, memory, text, threads  # noqa: E402
 from parprims._trace import _ELEMENTWISE, NAMESPACE, trace  # noqa: E402
@@ -262,10 +263,9 @@ def test_without_numba(monkeypatch):
     compiler.refusal.cache_clear()
     try:
         reason = parprims.methods(parprims.reduce, np.arange(3.0), lambda e, _: e)["kernel"]
-        assert (
-            reason
-            == "the arrays are not on a CUDA device, and Numba, which compiles kernels for CPUs, is not installed"
-        )
+        assert reason == f"the arrays are not on a CUDA device, and {compiler.MISSING}"
+        assert compiler.MISSING.endswith("is not installed: pip install numba")
+        assert f"  on CPUs          {compiler.MISSING}" in list(report.lines())
     finally:
         compiler.refusal.cache_clear()
 

@@ -12,6 +12,7 @@ import pytest
 
 import parprims
 from parprims._cpu import limits, threads
+from tests import emulator
 
 pytestmark = pytest.mark.once
 
@@ -201,7 +202,7 @@ def most_at_once(callers, limit, monkeypatch):
             running.add(me)
             if settled.is_set():
                 seen.append(len(running))
-        time.sleep(0.01)
+        time.sleep(0.02)  # of the 16 ranges helpers have not done all by the time that the caller has settled
         with lock:
             running.discard(me)
 
@@ -328,11 +329,20 @@ def coefficients(rng, kind, shape, dtype):
     return a
 
 
+def many_threads(monkeypatch):
+    """Have threads share lines of 2^18 elements, and forget calls that were made ready before."""
+    from parprims import _scan_cpu
+
+    emulator.forget(monkeypatch)
+    monkeypatch.setattr(_scan_cpu, "_LEAST", 1 << 14)
+
+
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
 def test_threads_that_share_a_line(monkeypatch, kind, dtype):
     """A long recurrence has the bits of one thread, which are those of a loop."""
     pytest.importorskip("numba")
+    many_threads(monkeypatch)
     rng = np.random.default_rng(len(kind))
     n = 2**18 + 4321
     for lines in ((), (3,)):
@@ -360,6 +370,7 @@ def test_threads_that_share_a_line(monkeypatch, kind, dtype):
 
 def test_constant_coefficients_of_a_shared_line(monkeypatch):
     pytest.importorskip("numba")
+    many_threads(monkeypatch)
     b = np.random.default_rng(4).standard_normal((2**18 + 99, 2))
     for a in (0.9, 1.0):
         found = []
@@ -368,3 +379,40 @@ def test_constant_coefficients_of_a_shared_line(monkeypatch):
             found.append(parprims.linear_recurrence(np.array(a), b, axis=0, method="kernel"))
         np.testing.assert_array_equal(found[0].view("u8"), found[1].view("u8"))
         np.testing.assert_array_equal(found[0].view("u8"), found[2].view("u8"))
+
+
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"exclusive": True}, {"initial": 3}], ids=str)
+@pytest.mark.parametrize("n", [2**18, 2**18 + 1, 2**18 + 33, 2**18 + 2049])
+def test_threads_that_share_a_line_of_a_scan(monkeypatch, options, n):
+    """Of floats, whose pieces are in groups, and of integers, which are exact: with the bits of one thread."""
+    pytest.importorskip("numba")
+    many_threads(monkeypatch)
+    rng = np.random.default_rng(n)
+    x, two = rng.standard_normal(n, np.float32), rng.integers(-100, 100, (2, n), np.int64)
+    sums = []
+    for count in (1, 2, 3, 7):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        with parprims.explain() as told:
+            sums.append([parprims.scan(one, "add", axis=-1, method="kernel", **options) for one in (x, two)])
+        assert [one.method for one in told] == ["kernel"] * 2
+    for floats, integers in sums[1:]:
+        assert floats.tobytes() == sums[0][0].tobytes()
+        assert integers.tobytes() == sums[0][1].tobytes()
+    way = slice(None, None, -1) if options.get("reverse") else slice(None)
+    wanted = np.cumsum(two[:, way], axis=1)
+    wanted = (wanted - two[:, way] if options.get("exclusive") else wanted + options.get("initial", 0))[:, way]
+    np.testing.assert_array_equal(sums[-1][1], wanted)
+
+
+def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch):
+    pytest.importorskip("numba")
+    many_threads(monkeypatch)
+    rng = np.random.default_rng(5)
+    a, b = rng.uniform(-1, 1, 2**18 + 5), rng.standard_normal(2**18 + 5)
+    op = parprims.Operator(lambda f, g: (f[0] * g[0], f[1] * g[0] + g[1]), identity=(1.0, 0.0))
+    found = []
+    for count in (1, 3):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        found.append(parprims.scan((a, b), op, method="kernel"))
+    for one, other in zip(*found, strict=True):
+        assert one.tobytes() == other.tobytes()

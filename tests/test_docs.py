@@ -84,18 +84,59 @@ def test_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= 10_000
 
 
+def computing_functions():
+    """Return the names of the public functions that take a method."""
+    public = [(name, getattr(parprims, name)) for name in parprims.__all__]
+    return {name for name, one in public if inspect.isfunction(one) and "method" in inspect.signature(one).parameters}
+
+
 def test_every_primitive_has_a_page():
     titles = conf.titles()
-    public = [(name, getattr(parprims, name)) for name in parprims.__all__]
-    primitives = {
-        name for name, one in public if inspect.isfunction(one) and "method" in inspect.signature(one).parameters
-    }
-    assert primitives <= set(titles)
+    assert computing_functions() <= set(titles)
     assert all(f"\nparprims.{name}\n" in conf.reference() for name in parprims.__all__)
     assert all(f"../{page}\n" in conf.primitives() for page in set(titles.values()))
     assert ".. autofunction:: scan\n" in conf.entry("scan")
     assert ".. autoexception:: MethodRefused\n" in conf.entry("MethodRefused")
     assert ".. autoclass:: Operator\n" in conf.entry("Operator")
+
+
+def test_readme_and_start_lead_everywhere():
+    """Both link a page for each primitive, start.md names all functions that compute, and the examples are counted."""
+    readme, start = ((ROOT / name).read_text() for name in ("README.md", "docs/start.md"))
+    computing = computing_functions()
+    assert [name for name in computing if not re.search(rf"`{name}`|pp\.{name}\(", start)] == []
+    pages = {conf.titles()[name] for name in computing}
+    assert [page for page in pages if f"](docs/{page}.md)" not in readme] == []
+    assert [page for page in pages if f"]({page}.md)" not in start] == []
+    assert conf.ordered(["matmul", "scan", "none"]) == ["scan", "matmul", "none"]
+    listed = re.search(r"EXAMPLES = \((.*?)\)", (ROOT / "examples" / "__main__.py").read_text(), re.DOTALL)[1]
+    assert len(re.findall(r"\w+", listed)) == 21
+    assert "[Twenty-one worked examples]" in readme
+
+
+def test_what_is_not_measured_is_said():
+    """The page of plots names every function that no record of a GPU has."""
+    measured = {one["primitive"] for one in plots.read()[0]["records"]}
+    _, _, newer = (ROOT / "docs" / "performance.md").read_text().partition("\n## Newer primitives\n")
+    newer, _, _ = newer.partition("\n## ")
+    listed = [line for line in newer.splitlines() if line.startswith("- ")]
+    assert set(re.findall(r"`(\w+)`", " ".join(listed))) - {"sum", "max", "cumulative_sum"} == (
+        computing_functions() - measured
+    )
+
+
+def test_every_primitive_is_tried():
+    tried = {name.partition(" ")[0] for name in support.EXAMPLES}.union(*support.ALIKE.values())
+    assert computing_functions() == tried, "docs/support.py needs an entry"
+    assert set(support.ALIKE) <= set(support.EXAMPLES)
+
+
+def test_statements_of_notes_are_paragraphs():
+    lines = [".. rubric:: Notes", "", "Work and depth: n (array),", "1 (kernel).", "Error: none."]
+    assert conf.labelled([*lines, ".. rubric:: Examples", "Error: no"]) == [
+        *(".. rubric:: Notes", "", "", "**Work and depth:** n (array),", "1 (kernel).", "", "**Error:** none."),
+        *(".. rubric:: Examples", "Error: no"),
+    ]
 
 
 def test_no_page_takes_the_name_of_one_of_sphinx():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._cpu import compiler as compiler_of_cpus
 from parprims._cuda import compiler
 
 X = np.arange(100_000, dtype=np.float32)
@@ -76,9 +77,31 @@ class TestLaunches:
 
 def test_nothing_to_launch():
     for function in (parprims.sum, parprims.sort, parprims.cumulative_sum):
-        assert parprims.launches(function, X) == []
+        assert parprims.launches(function, X[:100]) == []
         assert parprims.launches(function, X, method="array") == []
     assert parprims.sum(X[:10]) == 45
+
+
+@pytest.mark.skipif(compiler_of_cpus.refusal() is not None, reason="needs Numba")
+def test_on_a_cpu():
+    """A kernel for CPUs is listed with its text, in which an operator of the caller's stands; its text computes."""
+
+    def hypot(earlier, later):
+        return np.sqrt(earlier * earlier + later * later)
+
+    x = np.arange(5.0)
+    (one,) = parprims.launches(parprims.scan, x, hypot, method="kernel")
+    assert (one.name, one.grid, one.block, one.shared_bytes) == ("scan_lines", 1, 1, 0)
+    assert (one.architecture, one.registers, one.arguments) == ("cpu", 0, ())
+    assert "sqrt(" in one.source.partition(f"def run({', '.join(one.parameters)}):")[2]
+    assert one.source not in repr(one)
+    assert callable(compiler_of_cpus.compiled(one.source))
+    with pytest.raises(TypeError, match="scan_lines is a kernel for CPUs"):
+        one.raw_kernel()
+    assert parprims.scan(x, hypot, method="kernel")[-1] == pytest.approx(30**0.5)
+    # A call that was prepared before is listed too, and of one that is made of others the first part.
+    assert parprims.launches(parprims.scan, x, hypot, method="kernel") == [one]
+    assert parprims.launches(parprims.median, x, method="kernel")[0].name == "sort_tiles"
 
 
 def test_refused():

@@ -4,7 +4,7 @@ import html.parser
 
 import pytest
 
-from benches import page
+from benches import page, plots
 
 pytestmark = pytest.mark.once
 
@@ -80,3 +80,31 @@ def test_report(tmp_path):
     tags.feed(text)
     assert not tags.open
     assert (tags.cells, tags.losses) == (3 * len(page.HEAD), 1)
+
+
+def test_units_and_colours_of_plots():
+    """A rate's prefix is that of the largest in the plot; a method has one colour, and a peer is grey."""
+    assert plots.unit([3e8, 2e9], "B/s") == (1e9, "GB/s")
+    assert plots.unit([5.0], "keys/s") == (1.0, "key/s")
+    assert [plots.kind(one) for one in ("kernel", "array", "native", "peer:scipy", "auto")] == [
+        *("kernel", "array", "native", "peer", "peer"),
+    ]
+    assert (plots.marker("kernel"), plots.marker("peer:cublas"), plots.marker("peer:scipy")) == ("o", "s", "^")
+
+
+def test_plot(tmp_path):
+    """Cases of one size are bars and those of several lines, with the colours of their methods."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    few = [{**one, "seconds": 1.0} for one in RECORDS if one["case"].startswith("a")]
+    many = [record(f"sum, {n}", n, method, 1.0) for n in (8, 64) for method in ("array", "peer:torch")]
+    for records, count in ((few, 3), (many, 2)):
+        axes = Figure().add_subplot()
+        plots._panel(axes, records)
+        drawn = [one.get_facecolor() for one in axes.patches] or [one.get_color() for one in axes.lines]
+        assert len(drawn) == count
+    assert [one.get_color() for one in axes.lines] == [plots.COLOURS["array"], plots.COLOURS["peer"]]
+    done = plots.plot(tmp_path / "plot.png", HEAD, [{**one, "commit": "a" * 40} for one in RECORDS])
+    assert done.startswith("plot: ")
+    assert (tmp_path / "plot.png").stat().st_size > 1000

@@ -46,7 +46,7 @@ def test_a_missing_test_is_noticed():
 
 
 def test_every_primitive_inherits_the_laws_or_has_its_own():
-    assert set(trust.keepers()) == {
+    assert set(trust.keepers()) >= {
         f"tests/test_{name}.py" for name in ("cumulative", "recurrence", "reduce", "scan", "sort", "tridiagonal")
     }
     laws = {name.removeprefix("Contract::") for name in trust.functions("tests/contract.py") if "test_" in name}
@@ -70,7 +70,30 @@ def test_no_error_exceeds_its_bound(name):
         one for one, it in public if inspect.isfunction(it) and "method" in inspect.signature(it).parameters
     }
     if name == "cpu":  # a GPU's record may be older than a primitive
-        assert takes_methods <= {row["primitive"] for row in rows}
+        missing = takes_methods - {row["primitive"] for row in rows}
+        assert not missing, "pytest tests/test_<name>.py --record-errors FILE && python -m tests.trust --add FILE"
+
+
+def test_a_new_primitive_is_added_to_a_record(tmp_path, monkeypatch):
+    """What is on record stays; rows of a primitive that is not are taken over, and the page says from which commit."""
+    monkeypatch.setattr(trust, "ERRORS", tmp_path)
+    monkeypatch.setattr(trust, "PAGE", tmp_path / "trust.md")
+
+    def row(primitive, ratio):
+        return {**dict(zip(trust.KEY, (primitive, "float32", "array", "numpy"), strict=True)), "ratio": ratio}
+
+    def file(name, commit, *rows):
+        body = {"header": {"device": "CPU", "versions": {"numpy": "2"}, "commit": commit, "date": "2026-01-01"}}
+        body["records"] = [{**one, "checks": 1, "exact": 0, "test": ""} for one in rows]
+        (tmp_path / name).write_text(json.dumps(body))
+        return str(tmp_path / name)
+
+    trust.main([file("first", "aaa", row("sum", 0.5))])
+    trust.main(["--add", file("second", "bbb", row("sum", 0.25), row("mean", 0.75))])
+    ((head, rows),) = [(one["header"], one["records"]) for one in trust.recorded().values()]
+    assert [(one["primitive"], one["ratio"]) for one in rows] == [("mean", 0.75), ("sum", 0.5)]
+    assert (head["commit"], head["added"]) == ("aaa", {"mean": "bbb"})
+    assert "commit aaa (`mean`: bbb); numpy 2." in trust.PAGE.read_text()
 
 
 def roundings(dtype):

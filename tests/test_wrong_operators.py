@@ -1,12 +1,14 @@
 """Operators that are wrong: the sentence that says what is, and those that change their arguments in place."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 import parprims
 from parprims import _harmless
+from parprims._cpu import compiler as cpu
 from parprims._lasting import lasting_key
 from parprims._operators import nearest
 from tests.contract import compare
@@ -346,3 +348,20 @@ class TestInPlace:
         result = torch.func.vmap(lambda one: parprims.scan(one, lambda a, b: a.add_(b), method="array"))(x)
         assert result.tolist() == x.cumsum(1).tolist()
         assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.once
+def test_messages_help():
+    """An error says what to do, and calls a library by the name that its users know."""
+    x = np.arange(5.0)
+    with pytest.raises(TypeError, match=r"^op must be a name, .* got tuple: the arrays come before the operator$"):
+        parprims.scan(max, (x, x))
+    refused = {
+        "native": (lambda e, f: e + f, "^reduce: method 'native' refused: numpy has no reduction with the operator"),
+        "kernel": (lambda e, f: math.exp(e) + f, "functions of math do .use the array library's.$"),
+    }
+    if cpu.refusal() is not None:
+        del refused["kernel"]
+    for method, (op, words) in refused.items():
+        with pytest.raises(parprims.MethodRefused, match=words):
+            parprims.reduce(x, op, method=method)

@@ -247,7 +247,9 @@ def _errors() -> Iterator[str]:
     for file in recorded().values():
         head = file["header"]
         names = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
-        yield f"**{head['device']}**, {head['date']}, commit {head['commit'][:12]}; {names}."
+        added = ", ".join(f"`{name}`: {commit[:12]}" for name, commit in head.get("added", {}).items())
+        commits = f"{head['commit'][:12]}{f' ({added})' if added else ''}"
+        yield f"**{head['device']}**, {head['date']}, commit {commits}; {names}."
         yield ""
         yield from table(file["records"])
         yield ""
@@ -285,10 +287,20 @@ def page() -> str:
     )
 
 
+def _added(file: dict[str, Any], head: Mapping[str, Any], rows: list[dict[str, Any]]) -> tuple[dict[str, Any], Errors]:
+    """Return the header and rows of a committed record, with those of primitives that it does not have."""
+    known, found = {one["primitive"] for one in file["records"]}, Errors()
+    new = [one for one in rows if one["primitive"] not in known]
+    found.join([*file["records"], *new])
+    added = {one["primitive"]: head["commit"] for one in new}
+    return {**file["header"], "added": {**file["header"].get("added", {}), **added}}, found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Merge records, if any are given, and write the page; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.trust", description=__doc__)
     parser.add_argument("records", nargs="*", type=Path, help="files of pytest --record-errors, of any devices")
+    parser.add_argument("--add", action="store_true", help="take over only primitives that are not on record yet")
     options = parser.parse_args(arguments)
     merged: dict[str, tuple[dict[str, Any], Errors]] = {}
     for path in options.records:
@@ -299,7 +311,10 @@ def main(arguments: list[str] | None = None) -> int:
     for device, (head, found) in merged.items():
         from benches import records
 
-        found.write(ERRORS / f"{records.slug(device)}.json", head)
+        path = ERRORS / f"{records.slug(device)}.json"
+        if options.add and path.exists():
+            head, found = _added(json.loads(path.read_text()), head, found.records())
+        found.write(path, head)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page())
     return 0

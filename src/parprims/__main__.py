@@ -19,10 +19,10 @@ from parprims._cuda import compiler as cuda
 
 _LIBRARIES = {
     "numpy": "",
-    "cupy": 'GPU arrays: pip install "parprims[cuda13]" or "parprims[cuda12]"',
-    "torch": 'pip install "parprims[torch]"',
-    "jax": 'pip install "parprims[jax]", or "parprims[jax-cuda13]" for a GPU',
-    "scipy": "native tridiagonal systems and recurrences of NumPy's arrays",
+    "cupy": 'arrays on a GPU: in the clone pip install ".[cuda13]" or ".[cuda12]"',
+    "torch": 'in the clone pip install ".[torch]"',
+    "jax": 'in the clone pip install ".[jax]", or ".[jax-cuda13]" for a GPU',
+    "scipy": "pip install scipy: native tridiagonal systems, recurrences and filters of NumPy's arrays",
     "array_api_compat": "",
     "array_api_extra": "",
 }
@@ -40,10 +40,17 @@ def lines() -> Iterator[str]:
         yield f"  {name:17}{_told(name)}"
     yield ""
     yield "kernels"
-    yield f"  {'on CPUs':17}{cpu.refusal() or _version('numba', 'compiled by Numba')}"
+    yield f"  {'on CPUs':17}{_on_cpus()}"
     found = cuda.found()
     yield f"  {'on CUDA devices':17}{found if isinstance(found, str) else f'compiled by {found}'}"
     yield f"  {'kept in':17}{_kept()}"
+
+
+def _on_cpus() -> str:
+    """Return what compiles kernels for CPUs, or why nothing does."""
+    if importlib.util.find_spec("numba") is None:
+        return cpu.MISSING
+    return cpu.refusal() or _version("numba", "compiled by Numba")
 
 
 def _told(name: str) -> str:

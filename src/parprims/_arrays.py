@@ -72,13 +72,13 @@ def _shared(arrays: dict[str, Array], *, sharded: bool) -> Namespace:
         if shared is None:
             if array_api_compat.is_array_api_strict_namespace(xp) and _version(xp) < "2023.12":
                 raise TypeError(
-                    f"{name} is an array of {xp.__name__} at version {_version(xp)} of the array API standard: "
+                    f"{name} is an array of {spoken(xp)} at version {_version(xp)} of the array API standard: "
                     "version 2023.12 or later is needed"
                 )
             shared, first = xp, name
         elif xp is not shared:
             raise TypeError(
-                f"{name} is an array of {xp.__name__}, but {first} is one of {shared.__name__}: "
+                f"{name} is an array of {spoken(xp)}, but {first} is one of {spoken(shared)}: "
                 "all arrays must come from one library"
             )
         if flaw is not None:
@@ -169,6 +169,11 @@ def library(xp: Namespace) -> str:
         if getattr(array_api_compat, f"is_{name}_namespace")(xp):
             return name
     return "other"
+
+
+def spoken(xp: Namespace) -> str:
+    """Return what messages call a namespace: numpy, torch, jax.numpy."""
+    return str(xp.__name__).removeprefix("array_api_compat.")
 
 
 def is_jax(xp: Namespace) -> bool:
@@ -317,7 +322,7 @@ def device(x: Array) -> Any:
 
     For one that several devices have a copy of it is the sharding of such arrays, of any number of dimensions.
     """
-    if is_tensor(x):
+    if isinstance(x, np.ndarray) or is_tensor(x):
         return x.device
     if not array_api_compat.is_jax_array(x):
         return array_api_compat.device(x)
@@ -498,7 +503,7 @@ def as_dtype(xp: Namespace, dtype: Any, name: str = "dtype") -> Any:
     """
     found = _as_dtype(xp, dtype)
     if found is None or not is_number(found):
-        raise TypeError(f"{name} must be a dtype of {xp.__name__}, or the standard's name of one, got {shown(dtype)}")
+        raise TypeError(f"{name} must be a dtype of {spoken(xp)}, or the standard's name of one, got {shown(dtype)}")
     if array_api_compat.is_jax_namespace(xp):
         import jax
 

@@ -1,4 +1,4 @@
-"""Whether an operator keeps what it promises, tried on examples."""
+"""Checking an operator: whether it keeps what it promises, tried on examples."""
 
 from __future__ import annotations
 

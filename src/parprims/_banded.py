@@ -1,4 +1,4 @@
-"""Systems with narrow bands, and block tridiagonal ones."""
+"""Banded and block tridiagonal systems."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from parprims._arrays import (
     dtype_name,
     library,
     shown,
+    spoken,
 )
 from parprims._banded_system import Matrix, by_reflections
 from parprims._composed import Composed, in_program
@@ -77,8 +78,8 @@ def solve_banded(
     -----
     Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array),
     2 l (l + u) n in n steps by row exchanges (kernel, native).
-    Error: the backward error is within 64 (l + u) log2 n units in the last place, and mostly one. 16-bit floats are
-    computed in float32 and rounded once.
+    Error: the backward error is within 64 (l + u) (log2 n + 1) units in the last place, and mostly one. 16-bit floats
+    are computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
     Methods: kernel (CPU arrays by Numba, not periodic), native (LAPACK by SciPy: one system in the memory of a CPU, not
     periodic), array.
@@ -304,7 +305,7 @@ def _native_refusal(xp: Namespace, s: _System) -> str | None:
     if s.widths is None:
         return "LAPACK has no block tridiagonal systems"
     if not in_numpy(xp, s.arrays):
-        return f"{xp.__name__} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{spoken(xp)} has no banded systems{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, s.arrays):
         return "a gradient is asked for, which SciPy does not carry"
     if s.periodic:

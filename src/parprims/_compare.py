@@ -1,4 +1,4 @@
-"""How long each method takes for one call of the caller's."""
+"""Comparing the methods: how long each takes for one call of the caller's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans that need more than their operator: extrema with their positions, and logarithms of sums of exponentials."""
+"""Cumulative extrema and sums of exponentials: extrema with their positions, and logarithms of running sums."""
 
 from __future__ import annotations
 

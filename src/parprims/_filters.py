@@ -23,6 +23,7 @@ from parprims._arrays import (
     library,
     move_axis,
     normalize_axis,
+    spoken,
 )
 from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
@@ -291,7 +292,7 @@ def _native(xp: Namespace, f: _Filter) -> Any:
 
 def _native_refusal(xp: Namespace, f: _Filter) -> str | None:
     if not in_numpy(xp, f.arrays):
-        return f"{xp.__name__} has no filters{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{spoken(xp)} has no filters{NOT_IN_NUMPY.get(library(xp), '')}"
     if carries_derivative(xp, f.arrays):
         return "a gradient is asked for, which SciPy does not carry"
     if dtype_name(f.working) not in ("float32", "float64", "complex64", "complex128"):

@@ -29,6 +29,7 @@ from parprims._arrays import (
     library,
     mode,
     shown,
+    spoken,
     sum_dtype,
 )
 from parprims._dispatch import (
@@ -420,7 +421,7 @@ _TOGETHER = 2**14
 
 def _native_refusal(xp: Namespace, h: _Histogram) -> str | None:
     if library(xp) == "other":
-        return f"{xp.__name__} has no histogram"
+        return f"{spoken(xp)} has no histogram"
     return _array_refusal(xp, h)
 
 

@@ -1,4 +1,4 @@
-"""What a call would launch: every kernel with its text, its sizes and its arguments, for those who study kernels."""
+"""The kernels of a call: every kernel with its text, its sizes and its arguments, for those who study kernels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from parprims import _cuda
+from parprims import _cpu, _cuda
 from parprims._arrays import library, namespace
 from parprims._cuda import compiler, libraries
-from parprims._cuda.plan import SCRATCH, Observed, Plan, observing
+from parprims._cuda.plan import SCRATCH, Plan
 from parprims._dispatch import launching
+from parprims._observing import Observed, observing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,15 +24,16 @@ class KernelLaunch:
     Parameters
     ----------
     name : str
-        The function template that the kernel calls, with its arguments.
+        The function template that the kernel calls, with its arguments; on a CPU the function.
     source : str
-        The whole CUDA source, whose kernel is called ``kernel``.
+        The whole CUDA source, whose kernel is called ``kernel``; on a CPU the Python that Numba compiles, whose kernel
+        is called ``run``.
     grid, block : int
-        The number of blocks, and of threads in each.
+        The number of blocks, and of threads in each. On a CPU the number of tasks, which threads share, and 1.
     shared_bytes : int
-        The dynamic shared memory of a block, in bytes.
+        The dynamic shared memory of a block, in bytes; 0 on a CPU.
     architecture : str
-        What the source is compiled for, in NVRTC's words, such as sm_90.
+        What the source is compiled for, in NVRTC's words, such as sm_90, or cpu.
     parameters : tuple of str
         The names of the kernel's parameters: arrays, scratch, then integers.
     arguments : tuple
@@ -47,7 +49,7 @@ class KernelLaunch:
     """
 
     name: str
-    source: str
+    source: str = dataclasses.field(repr=False)
     grid: int
     block: int
     shared_bytes: int
@@ -57,7 +59,9 @@ class KernelLaunch:
 
     @property
     def registers(self) -> int:
-        """The registers of a thread, from the compiler's log."""
+        """The registers of a thread, from the compiler's log; 0 on a CPU."""
+        if self.architecture == "cpu":
+            return 0
         found = re.search(r"Used (\d+) registers", self._compiled(report=True)[1])
         return int(found[1]) if found else 0
 
@@ -69,7 +73,14 @@ class KernelLaunch:
         cupy.RawKernel
             Takes ``(grid,), (block,), arguments`` and ``shared_mem=shared_bytes``. For a changed kernel call this on
             ``dataclasses.replace(launch, source=...)``.
+
+        Raises
+        ------
+        TypeError
+            If the kernel is one for CPUs.
         """
+        if self.architecture == "cpu":
+            raise TypeError(f"{self.name} is a kernel for CPUs: only those for CUDA devices can be a cupy.RawKernel")
         cupy = libraries.cupy()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.cubin"
@@ -96,7 +107,8 @@ def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list
     Returns
     -------
     list of KernelLaunch
-        Empty where the call takes another method than ``kernel``.
+        Empty where the call takes another method than ``kernel``. Of a primitive that is made of others, the kernels of
+        the first of them.
 
     Raises
     ------
@@ -122,7 +134,21 @@ def launches(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list
     return []
 
 
-def _listed(plan: Plan, arrays: tuple[Any, ...]) -> list[KernelLaunch]:
+def _listed(plan: Plan | _cpu.Plan, arrays: tuple[Any, ...]) -> list[KernelLaunch]:
+    if isinstance(plan, _cpu.Plan):
+        return [
+            KernelLaunch(
+                name=one.name,
+                source=plan.text(at),
+                grid=one.tasks,
+                block=1,
+                shared_bytes=0,
+                architecture="cpu",
+                parameters=plan.parameters(at),
+                arguments=(),
+            )
+            for at, one in enumerate(plan.launches)
+        ]
     xp = namespace(x=arrays[0])
     arguments = _arguments(plan, arrays) if library(xp) == "cupy" else ()
     arch = f"sm_{_cuda.capability(xp, arrays[0])}"

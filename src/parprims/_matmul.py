@@ -41,6 +41,7 @@ from parprims._arrays import (
     mode,
     ring_dtype,
     shown,
+    spoken,
 )
 from parprims._dispatch import (
     Abstract,
@@ -546,9 +547,9 @@ def _is_narrowed(p: Product) -> bool:
 
 def _native_refusal(xp: Namespace, p: Product) -> str | None:
     if not p.ring:
-        return f"{xp.__name__} has no matrix product by {p.add.name} of {p.multiply.name}"
+        return f"{spoken(xp)} has no matrix product by {p.add.name} of {p.multiply.name}"
     if p.tile is not None:
-        return f"the routine of {xp.__name__} takes no tile"
+        return f"the routine of {spoken(xp)} takes no tile"
     if lacks_products(xp, p.a, p.dtype):
         return "PyTorch multiplies no integer matrices on a CUDA device"
     return None

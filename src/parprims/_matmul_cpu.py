@@ -304,7 +304,7 @@ CROSSOVERS = _cpu.Crossovers(
 def slower(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
-        return f"{library(xp)} has a routine for it"
+        return f"{library(xp)}'s own way is preferred at any size"
     k = p.arrays[0].shape[-1]
     if p.ring:
         return None

@@ -1,4 +1,4 @@
-"""Associative operators, written once over arrays, and their translation into CUDA."""
+"""Operators: associative functions, written once over arrays, and their translation into kernels."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def explain_failure(what: str, error: Exception) -> None:
         or "bool is only allowed on arrays" in words
         or type(error).__name__ == "TracerBoolConversionError"
     ):
-        raise TypeError(f"{what} branches on the value of an array: use where") from error
+        raise TypeError(f"{what} branches on the value of an array: use where of the array library") from error
     note = f"Raised by {what}."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
@@ -394,7 +394,10 @@ def as_operator(op: Any, name: str = "op") -> Operator:
             raise ValueError(f"{name} must be one of {known}, an Operator or a function, got {op!r}{hint}")
         return BUILT_IN[op]
     if not callable(op):
-        raise TypeError(f"{name} must be a name, an Operator or a function of two elements, got {type(op).__name__}")
+        arrays = name == "op" and (isinstance(op, tuple) or hasattr(op, "dtype"))
+        hint = ": the arrays come before the operator" if arrays else ""
+        kind = type(op).__name__
+        raise TypeError(f"{name} must be a name, an Operator or a function of two elements, got {kind}{hint}")
     return Operator(op)
 
 

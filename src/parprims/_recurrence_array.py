@@ -26,6 +26,7 @@ from parprims._arrays import (
     library,
     quiet,
     ring_dtype,
+    spoken,
     varying_alike,
 )
 from parprims._dispatch import Checked, directly
@@ -169,7 +170,7 @@ def native_refusal(xp: Namespace, r: Recurrence) -> str | None:
     if is_jax(xp):
         return None
     if not in_numpy(xp, r.arrays):
-        return f"{xp.__name__} has no linear recurrence{NOT_IN_NUMPY.get(library(xp), '')}"
+        return f"{spoken(xp)} has no linear recurrence{NOT_IN_NUMPY.get(library(xp), '')}"
     if _side_by_side(r):
         return None
     name = dtype_name(ring_dtype(xp, r.dtype))

@@ -27,6 +27,7 @@ from parprims._arrays import (
     library,
     move_axis,
     ring_dtype,
+    spoken,
 )
 from parprims._dispatch import directly
 from parprims._harmless import harmless
@@ -235,10 +236,10 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if _is_extremum(r.op):
         if not in_numpy(xp, r.arrays) or carries_derivative(xp, r.arrays):
-            return f"{xp.__name__} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
+            return f"{spoken(xp)} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
         return array_refusal(xp, r)
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
-        return f"{xp.__name__} has no reduction with the operator {r.op.name}"
+        return f"{spoken(xp)} has no reduction with the operator {r.op.name}"
     return array_refusal(xp, r)
 
 
@@ -308,7 +309,7 @@ def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         call = bare.on(*arrays)
         values, single, structure = mapped(xp, call)
         if single and structure is None:
-            call = dataclasses.replace(call, fn=None, arrays=values)
+            call = dataclasses.replace(call, fn=None, single=True, arrays=values)
             check_elements(call, (values[0].dtype,))
             routines[values[0].dtype] = _prepare_routine(xp, call)
         return _native(xp, call)
@@ -372,7 +373,14 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
         # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
         precise = {"precision": "highest"} if is_jax(xp) else {}
         return xp.vecdot(x1, x2, axis=axis, **precise)
-    if narrowed(x1):
+    if x1.device.type == "cpu":
+        import torch
+
+        if x1.ndim == x2.ndim == 1:
+            return torch.vdot(x1, x2)
+        if dtype_kind(x1.dtype) in ("float", "complex"):
+            return torch.linalg.vecdot(x1, x2, dim=axis)
+    if narrowed(x1) or not x1.is_cuda:  # products of integer matrices are 300 times as slow
         return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
     # What array_api_compat does, in operations for which torch.func.vmap has rules.
     x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))

@@ -126,7 +126,7 @@ def _plan(
     each = math.prod(r.shape) // tasks
     launches = [_cpu.Launch(name, tasks, -(-_LEAST // each))]
     if blocks > 1:
-        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=False))
+        launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
         tuple(launches),
         _texts(code, outputs, views, steps),
@@ -164,7 +164,11 @@ def kind(xp: Namespace, r: Reduction) -> str:
     mapped = r.fn not in OWN_MAPS and library(xp) != "torch"
     name = "dot" if r.fn is conjugate_product else "map" if mapped else r.op.name
     name = _FAMILIES.get(name, name)
-    whole = " of integers" if dtype_kind(r.arrays[0].dtype) in ("int", "uint") and name != "logical_and" else ""
+    elements = dtype_kind(r.arrays[0].dtype)
+    if name == "logical_and":
+        whole = " of bools" if elements == "bool" else ""
+    else:
+        whole = "" if elements in ("float", "complex") else " of integers"
     several = "" if math.prod(r.result_shape) > 1 else "single "
     return f"{name}{whole}, {several}{_cpu.of_columns(r.shape, max(r.axes, default=0))}"
 

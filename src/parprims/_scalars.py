@@ -18,8 +18,10 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_traced,
+    library,
     quiet,
     shown,
+    spoken,
 )
 
 _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
@@ -49,14 +51,14 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
     """
     if is_scalar(value):
         number = as_scalar(name, value, dtype)
+        if library(xp) == "numpy" and math.prod(shape) == 1:
+            return np.array(number, dtype, ndmin=len(shape))
         with quiet(xp):
-            if array_api_compat.is_numpy_namespace(xp) and math.prod(shape) == 1:
-                return np.array(number, dtype, ndmin=len(shape))
             array = xp.asarray(number, dtype=dtype, device=device)
     else:
         other, (array,) = admit({name: value})
         if other is not xp:
-            raise TypeError(f"{name} must be a scalar or an array of {xp.__name__}, got {type(value).__name__}")
+            raise TypeError(f"{name} must be a scalar or an array of {spoken(xp)}, got {type(value).__name__}")
         if array.dtype != dtype:
             raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
         _check_on(name, array, device)

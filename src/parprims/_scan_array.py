@@ -24,6 +24,7 @@ from parprims._arrays import (
     library,
     offers,
     ring_dtype,
+    spoken,
     sum_dtype,
     varying_alike,
 )
@@ -320,7 +321,7 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if is_jax(xp) or _routine(xp, r.op) is not None:
         return array_refusal(xp, r)
-    return f"{xp.__name__} has no scan with the operator {r.op.name}"
+    return f"{spoken(xp)} has no scan with the operator {r.op.name}"
 
 
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:

@@ -25,8 +25,11 @@ _NARROW = 4
 """Columns below which each is walked by itself."""
 _LEAST = 1 << 16
 """Elements that are worth a thread."""
-_FEW, _PIECE = 4, 1 << 12
-"""Lines of a recurrence up to which several threads share one, if it is long, and the elements of a piece then."""
+_FEW, _PIECE, _GROUP = 4, 1 << 12, 1 << 11
+"""Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
+a group of pieces of a scan."""
+_SHARED = 3
+"""Threads from which they share a line of a scan: each element is combined twice then."""
 
 Call = Scan | Recurrence
 
@@ -59,6 +62,7 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
 def _functions(
     xp: Namespace,
     r: Call,
+    exclusive: bool,
     views: tuple[Sequence[_cpu.View], Sequence[_cpu.View], Sequence[_cpu.View]],
     steps: tuple[Sequence[int], Sequence[int]],
 ) -> tuple[str, ...]:
@@ -98,6 +102,15 @@ def _functions(
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
         text.function("opening(inputs, starts, at, steps, from_)", opening),
+        text.function(
+            "first_state(inputs, starts, at, steps, from_)",
+            ["return advance(before(starts, from_), inputs, at, steps, 0)"] if exclusive else opening,
+        ),
+        text.function(
+            "begin_line(outputs, to, steps, starts, from_)",
+            ["finish(outputs, to, steps, 0, before(starts, from_))" if exclusive else "return 0"],
+        ),
+        text.function("shift()", (f"return {int(exclusive)}",)),
         text.function("finish(outputs, to, steps, i, state)", written),
         text.file("_scan.numba"),
     )
@@ -129,14 +142,17 @@ _EXACT = tuple([BUILT_IN[name] for name in ("maximum", "minimum", "argmax", "arg
 """Operators that round nothing, whatever the dtype."""
 
 
+def _rounds(r: Scan) -> bool:
+    """Return whether results depend on the order in which states are combined."""
+    return r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working)
+
+
 def _way(r: Call) -> tuple[str, str]:
     """Return the functions that walk lines and columns: in pieces where that saves roundings, else in order.
 
     A recurrence is computed as it is defined, so that its rounding errors decay as it does.
     """
-    way = "in_order"
-    if isinstance(r, Scan) and r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working):
-        way = "in_pieces"
+    way = "in_pieces" if isinstance(r, Scan) and _rounds(r) else "in_order"
     line = "inputs, outputs, at, to, steps, steps_out, n, state"
     columns = "inputs, outputs, at, to, numbers, n, columns, lanes"
     return (
@@ -158,8 +174,10 @@ def _firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
-def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str]) -> _cpu.Plan | None:
-    """Return the work on inputs, then starts, of these layouts and dtypes.
+def _plan(
+    xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str], *, shared: bool = False
+) -> _cpu.Plan | None:
+    """Return the work on inputs, then starts, of these layouts and dtypes, for threads that share lines if asked for.
 
     None where they cannot be seen as (high, low, n, inner) with one stride each.
     """
@@ -193,17 +211,26 @@ def _plan(xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: 
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
     lines = outer * inner
     launches = [_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n)))]
-    marks = []
-    if lines < _FEW and n >= 8 * _LEAST and not isinstance(r, Scan) and _can_be_shared(_state(xp, r), dtypes[0]):
-        width, pieces = _PIECE, -(-n // _PIECE)
-        launches = [_cpu.Launch("follow_lines", lines * pieces, _LEAST // _PIECE), _cpu.Launch("mend_lines", lines)]
-        marks = [(lines * pieces, "int64")]
+    scratch = []
+    if not columns and lines < _FEW and n >= 8 * _LEAST:
+        if isinstance(r, Scan) and shared:
+            width = -(-(n - int(exclusive)) // _GROUP)
+            launches = [
+                _cpu.Launch("total_groups", lines * width, _LEAST // _GROUP, writes=False),
+                _cpu.Launch("scan_totals", lines, reads=0, writes=False),
+                _cpu.Launch("scan_groups", lines * width, _LEAST // _GROUP),
+            ]
+            scratch = [(lines * width, dtype_name(one)) for one in r.working]
+        elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
+            width, pieces = _PIECE, -(-n // _PIECE)
+            launches = [_cpu.Launch("follow_lines", lines * pieces, _LEAST // _PIECE), _cpu.Launch("mend_lines", lines)]
+            scratch = [(lines * pieces, "int64")]
     return _cpu.Plan(
         tuple(launches),
-        _functions(xp, r, groups, (steps[:count], steps[made])),
+        _functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
-        tuple(marks),
+        tuple(scratch),
         (merged.low, n, inner, width, *(number for one in views for number in one.numbers)),
         starts=tuple(names[count:]),
     )
@@ -322,18 +349,34 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
 def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]:
     """Return a function of arrays like those of the call: the outputs of the kernel."""
     names = [dtype_name(x.dtype) for x in r.arrays]
-    plan = _plan(xp, r, [_cpu.host(x) for x in r.arrays], names)
-    if plan is not None:
-        return _cpu.runner(plan, r.arrays)
     count, shape = len(r.inputs), r.shape
+    hosts, readers = [_cpu.host(x) for x in r.arrays], None
+    plan = _plan(xp, r, hosts, names)
+    if plan is None:
 
-    def copied(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
+        def copied(x: Array) -> np.ndarray[Any, Any]:
+            return np.ascontiguousarray(np.broadcast_to(_cpu.host(x), shape))
 
-    def copied_start(x: Array) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(_cpu.host(x))
+        def copied_start(x: Array) -> np.ndarray[Any, Any]:
+            return np.ascontiguousarray(_cpu.host(x))
 
-    copies = [copied] * count + [copied_start] * len(r.starts)
-    plan = _plan(xp, r, [copy(x) for copy, x in zip(copies, r.arrays, strict=True)], names)
+        copies = [copied] * count + [copied_start] * len(r.starts)
+        hosts = [copy(x) for copy, x in zip(copies, r.arrays, strict=True)]
+        plan = _plan(xp, r, hosts, names)
+        readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]
     assert plan is not None
-    return _cpu.runner(plan, r.arrays, [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies])  # type: ignore[misc]
+    if not isinstance(r, Scan) or not (_rounds(r) or r.op._built_in):
+        return _cpu.runner(plan, r.arrays, readers)
+    shared = _plan(xp, r, hosts, names, shared=True)
+    assert shared is not None
+    if len(shared.launches) == 1:
+        return _cpu.runner(plan, r.arrays, readers)
+    runs: dict[bool, Callable[..., tuple[Array, ...]]] = {}
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        several = _cpu.threads.limit() >= _SHARED
+        if several not in runs:
+            runs[several] = _cpu.runner(shared if several else plan, arrays, readers)
+        return runs[several](*arrays)
+
+    return run

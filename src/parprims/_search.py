@@ -22,6 +22,7 @@ from parprims._arrays import (
     library,
     move_axis,
     normalize_axis,
+    spoken,
 )
 from parprims._composed import (
     Composed,
@@ -360,7 +361,7 @@ def _is_odd(x: Array) -> bool:
 
 def _no_search(xp: Namespace, c: _Search) -> str | None:
     del c
-    return f"{xp.__name__} has no search of its own" if library(xp) == "other" else None
+    return f"{spoken(xp)} has no search of its own" if library(xp) == "other" else None
 
 
 # ---- Merges -----------------------------------------------------------------------------------------------------

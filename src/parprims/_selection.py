@@ -1,4 +1,4 @@
-"""What remains of an array: the elements that are marked, runs of equal ones, and each element once."""
+"""Selection: the elements that are marked, runs of equal ones, and each element once."""
 
 from __future__ import annotations
 

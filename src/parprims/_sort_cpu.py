@@ -41,7 +41,10 @@ _LEAST = 1 << 15
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What kernels are made for: dtypes of keys and values, what is asked for, and whether indices have 32 bits."""
+    """What kernels are made for: dtypes of keys and values, what is asked for, and whether indices have 32 bits.
+
+    Values, and keys that are no floats, are seen as unsigned integers of as many bits.
+    """
 
     key: str
     values: tuple[str, ...]
@@ -52,7 +55,7 @@ class _Kind:
     @property
     def bits(self) -> int:
         """The width of a key."""
-        return 8 if self.key == "bool" else int(self.key.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        return int(self.key.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
     @property
     def is_float(self) -> bool:
@@ -97,11 +100,8 @@ def _encoded(kind: _Kind) -> tuple[str, str]:
     """Return the functions that make keys of elements, and tell those that keys do not determine."""
     bits, word, read = kind.bits, kind.word, "load(inputs[0], at[0])"
     head = "is_special(inputs, at)"
-    if kind.key.startswith(("bool", "uint")):
+    if not kind.is_float:
         lines = [f"return {word}({read})"]
-    elif not kind.is_float:
-        code = f"uint64({read}) ^ uint64({1 << 63})" if bits == 64 else f"int64({read}) + {1 << (bits - 1)}"
-        lines = [f"return {word}({code})"]
     else:
         half = 1 << (bits - 1)
         infinity = half - (1 << FRACTION_BITS[kind.key])
@@ -126,12 +126,8 @@ def _decoded(kind: _Kind, code: str) -> str:
     """Return the element that a key was made of, as it is in memory."""
     bits, word = kind.bits, kind.word
     half = f"{word}({1 << (bits - 1)})"
-    if kind.key == "bool":
-        return f"{code} != {word}(0)"
-    if kind.key.startswith("uint"):
-        return f"{kind.key}({code})"
     if not kind.is_float:
-        return f"int64({code} ^ {half})" if bits == 64 else f"{kind.key}(int64({code}) - {1 << (bits - 1)})"
+        return f"{kind.key}({code})"
     pattern = f"{word}({code} - {half}) if {code} >= {half} else {word}(({half} - {code}) | {half})"
     return f"uint16({pattern})" if kind.key in SIXTEEN_BIT_FLOATS else f"as_{kind.key}({pattern})"
 
@@ -215,8 +211,24 @@ _NUMBERS = 9
 """The numbers before those of views."""
 
 
-def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
-    """Return the work on arrays of these layouts, or None if their axes do not merge into (high, low, n, inner)."""
+def _seen(dtype: str, *, moved: bool) -> str:
+    """Return the dtype as which kernels see keys or, ``moved``, values of a dtype."""
+    bits = dtype_bits(dtype)
+    return dtype if bits > 64 or (dtype in FRACTION_BITS and not moved) else f"uint{max(8, bits)}"
+
+
+def _flip(call: Sorting) -> int:
+    """Return the bits to invert in the bits of keys so that they are in order: the sign, and all to descend."""
+    keys = call.keys.dtype
+    sign = -1 << (dtype_bits(keys) - 1) if dtype_kind(keys) == "int" else 0
+    return ~sign if call.descending else sign
+
+
+def _plan(call: Sorting, kind: _Kind, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
+    """Return the work on arrays of these layouts, with results of these dtypes.
+
+    None if their axes do not merge into (high, low, n, inner).
+    """
     shape, axis, given = hosts[0].shape, call.axis, len(hosts)
     results = kind.results
     strides = [*(_cpu.strides(x) for x in hosts), *(row_major(shape) for _ in results)]
@@ -234,7 +246,7 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
     blocks = min(_BLOCKS, -(-n // _BLOCK))
     size = -(-n // blocks)
     numbers = (
-        *(merged.low, n, inner, width, -1 if call.descending else 0),
+        *(merged.low, n, inner, width, _flip(call)),
         *(_SLACK_OF_FLOATS if kind.is_float else _SLACK, blocks, size, int(call.descending)),
         *(number for one in views for number in one.numbers),
     )
@@ -244,9 +256,9 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
     elif n >= _LONG:
         least = -(-_LEAST * _BUCKETS // n)
         launches = [
-            *(_cpu.Launch(f"{name}_blocks", lines * blocks) for name in ("survey", "count")),
-            _cpu.Launch("share_lines", lines),
-            _cpu.Launch("scatter_blocks", lines * blocks),
+            *(_cpu.Launch(f"{name}_blocks", lines * blocks, reads=1, writes=False) for name in ("survey", "count")),
+            _cpu.Launch("share_lines", lines, reads=0, writes=False),
+            _cpu.Launch("scatter_blocks", lines * blocks, reads=1, writes=False),
             _cpu.Launch("sort_buckets", _BUCKETS * lines, least),
         ]
         if kind.alone and kind.is_float:
@@ -259,9 +271,10 @@ def _plan(call: Sorting, kind: _Kind, hosts: Sequence[np.ndarray[Any, Any]]) -> 
         tuple(launches),
         _texts(kind, (views[:given], views[given:])),
         (kind.key, *kind.values),
-        tuple([(shape, name) for name in results]),
+        tuple([(shape, name) for name in names]),
         tuple(scratch),
         numbers,
+        seen=results,
     )
 
 
@@ -315,23 +328,30 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         bare = call.on(*(None,) * len(call.arrays))
         return lambda *arrays: _empty(xp, bare.on(*arrays))
     n = call.keys.shape[call.axis]
-    kind = _Kind(
-        dtype_name(call.keys.dtype),
-        tuple([dtype_name(x.dtype) for x in call.values]),
-        call.keyed,
-        dtype_name(index_dtype(xp)) if call.indices else None,
-        n >> _NARROW == 0,
-    )
-    plan = _plan(call, kind, [_cpu.host(x) for x in call.arrays])
+    given = [dtype_name(x.dtype) for x in call.arrays]
+    seen = [_seen(name, moved=at > 0) for at, name in enumerate(given)]
+    index = dtype_name(index_dtype(xp)) if call.indices else None
+    kind = _Kind(seen[0], tuple(seen[1:]), call.keyed, index, n >> _NARROW == 0)
+    names = [*(given if call.keyed else ()), *([] if index is None else [index])]
+    views = [_cpu.bits_dtype(one) for one in seen]
+    plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])
     if plan is not None:
-        return _cpu.runner(plan, call.arrays)
+        readers = [_viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
+        return _cpu.runner(plan, call.arrays, readers)
 
     def copied(x: Array) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(_cpu.host(x))
 
-    plan = _plan(call, kind, [copied(x) for x in call.arrays])
+    plan = _plan(call, kind, names, [copied(x) for x in call.arrays])
     assert plan is not None
-    return _cpu.runner(plan, call.arrays, [lambda x: copied(x).reshape(-1)] * len(call.arrays))
+    return _cpu.runner(plan, call.arrays, [_viewed(lambda x: copied(x).reshape(-1), view) for view in views])
+
+
+def _viewed(
+    read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
+) -> Callable[[Array], np.ndarray[Any, Any]]:
+    """Return a function that sees what another reads as of a dtype of the same width."""
+    return lambda x: read(x).view(dtype)
 
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:

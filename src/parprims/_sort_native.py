@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers
+from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, numpy_namespace, returned
 
@@ -25,7 +25,7 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     """Return the sentence why the library's routines cannot serve a call, or None."""
     if offers(xp, "take_along_axis") or not call.keyed or (call.keys_alone and _standard_keeps_order(xp, call.keys)):
         return None
-    return f"{xp.__name__} has no take_along_axis at this version of the array API standard"
+    return f"{spoken(xp)} has no take_along_axis at this version of the array API standard"
 
 
 def prepare(xp: Namespace, call: Sorting) -> Sort:

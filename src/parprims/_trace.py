@@ -159,10 +159,12 @@ class Scalar:
         return _function(_ALIASES.get(func.__name__, func.__name__))(*args, **(kwargs or {}))
 
     def __bool__(self) -> bool:
-        raise Untraceable("it branches on the values of the arrays (use where)")
+        raise Untraceable("it branches on the values of the arrays (use where of the array library)")
 
     def _no_value(self, *_args: Any) -> Any:
-        raise Untraceable("it asks for the value of an array element")
+        raise Untraceable(
+            "it asks for the value of an array element, as functions of math do (use the array library's)"
+        )
 
     __int__ = __float__ = __complex__ = __index__ = __array__ = _no_value
 
@@ -173,7 +175,7 @@ class Scalar:
 
     def __setitem__(self, _index: Any, _value: Any) -> None:
         _written(self)
-        raise Untraceable("it assigns to elements of an array (use where)")
+        raise Untraceable("it assigns to elements of an array (use where of the array library)")
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_"):  # PyTorch's methods that work in place, and ndarray.fill

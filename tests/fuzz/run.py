@@ -36,7 +36,7 @@ def discover() -> None:
         module = importlib.import_module(primitives[name].__module__.replace("parprims._", "tests.test_"))
         FUNCTIONS += (name,)
         DRAWS[name] = module.draw
-        WRONG_OPTIONS.update(module.WRONG_OPTIONS)
+        WRONG_OPTIONS.update(getattr(module, "WRONG_OPTIONS", {}))
 
 
 discover()

@@ -3,10 +3,10 @@
 A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes a function of the arrays of it.
 """
 
-from parprims._cpu import text
+from parprims._cpu import text, threads
 from parprims._cpu.crossovers import Crossovers, of_columns
 from parprims._cpu.language import NUMBA, register_type
-from parprims._cpu.memory import first, host, on_cpu, reader, refusal, strides
+from parprims._cpu.memory import bits_dtype, first, host, on_cpu, reader, refusal, strides
 from parprims._cpu.plan import Launch, Plan, runner
 from parprims._cpu.text import View
 
@@ -16,6 +16,7 @@ __all__ = [
     "Launch",
     "Plan",
     "View",
+    "bits_dtype",
     "first",
     "host",
     "of_columns",
@@ -26,4 +27,5 @@ __all__ = [
     "runner",
     "strides",
     "text",
+    "threads",
 ]

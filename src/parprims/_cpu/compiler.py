@@ -23,11 +23,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
+MISSING = "Numba, which compiles kernels for CPUs, is not installed: pip install numba"
+
+
 @functools.cache
 def refusal() -> str | None:
     """Return the sentence why no kernel can be compiled for this machine's CPU, or None."""
     if importlib.util.find_spec("numba") is None:
-        return "the arrays are not on a CUDA device, and Numba, which compiles kernels for CPUs, is not installed"
+        return f"the arrays are not on a CUDA device, and {MISSING}"
     try:
         import numba  # noqa: F401
     except Exception as error:  # whatever a Numba raises that does not know this NumPy or this Python

@@ -28,7 +28,7 @@ class Crossovers:
         """Return the sentence why a kernel is not preferred for so much work of a kind, or None."""
         least = self.least.get(library, {}).get(kind)
         if least is None:
-            return f"{library} has a routine for it"
+            return f"{library}'s own way is preferred at any size"
         return f"{library}'s own way is preferred below {least} elements" if size < least else None
 
 

@@ -12,6 +12,7 @@ from parprims._arrays import Array
 from parprims._cpu import memory, text, threads
 from parprims._cpu.compiler import compiled
 from parprims._cpu.language import memory_type, register_type
+from parprims._observing import observed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +27,17 @@ class Launch:
         The number of its tasks, which may be done in any order by any number of threads.
     least : int
         How many of them are worth a thread.
-    reads : bool
-        Whether it is given the inputs.
+    reads : int, optional
+        The number of inputs that it is given, the first ones; all where nothing is said.
+    writes : bool
+        Whether it is given the outputs. One that needs few arrays serves more plans, which compile it once.
     """
 
     name: str
     tasks: int
     least: int = 1
-    reads: bool = True
+    reads: int | None = None
+    writes: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Plan:
         What all kernels are told.
     starts : tuple of str, optional
         The dtypes of the inputs behind the others that kernels are given as a group of their own.
+    seen : tuple of str, optional
+        The dtypes as which kernels see the outputs, where these only have as many bits.
     """
 
     launches: tuple[Launch, ...]
@@ -66,16 +72,24 @@ class Plan:
     numbers: tuple[int, ...]
 
     starts: tuple[str, ...] | None = None
+    seen: tuple[str, ...] | None = None
 
     def text(self, at: int = 0) -> str:
         """Return the whole text of one kernel."""
         launch = self.launches[at]
         read = [self.inputs] if self.starts is None else [self.inputs, self.starts]
-        written = [tuple([memory_type(dtype) for _, dtype in self.outputs])]
+        seen = self.seen or tuple([dtype for _, dtype in self.outputs])
+        written = [tuple([memory_type(dtype) for dtype in seen if launch.writes])]
         if self.scratch:
             written.append(tuple([register_type(dtype) for _, dtype in self.scratch]))
-        groups = [tuple([memory_type(dtype) for dtype in group if launch.reads]) for group in read]
+        groups = [tuple([memory_type(dtype) for dtype in group[: launch.reads]]) for group in read]
         return text.kernel(launch.name, self.texts, tuple(groups), tuple(written))
+
+    def parameters(self, at: int = 0) -> tuple[str, ...]:
+        """Return the names of the parameters of one kernel, as in its text."""
+        read = len(self.inputs) + len(self.starts or ()) if self.launches[at].reads else 0
+        arrays = range(read + len(self.outputs) + len(self.scratch))
+        return *(f"a{index}" for index in arrays), "numbers", "begin", "end"
 
 
 def runner(
@@ -85,18 +99,29 @@ def runner(
 
     ``readers`` make of each array one of one axis; they are those of `memory.reader` where none are given.
     """
+    observed(plan, tuple(like))
     given = readers is None and all(memory.is_flat(x) for x in like)
     readers = [memory.reader(x) for x in like] if readers is None else readers
-    kernels = [(compiled(plan.text(at)), one.tasks, one.least, one.reads) for at, one in enumerate(plan.launches)]
+    kernels = [
+        (
+            compiled(plan.text(at)),
+            one.tasks,
+            one.least,
+            slice(one.reads),
+            slice(0 if one.writes else len(plan.outputs), None),
+        )
+        for at, one in enumerate(plan.launches)
+    ]
     numbers = np.array(plan.numbers, dtype=np.int64)
     shapes = [(shape, memory.bits_dtype(dtype)) for shape, dtype in plan.outputs]
+    seen = None if plan.seen is None else [memory.bits_dtype(dtype) for dtype in plan.seen]
     scratch = [(count, np.dtype(text.numpy_type(dtype))) for count, dtype in plan.scratch]
     empty, allocate, made = (
         np.empty,
         memory.allocator(like[0]),
         memory.maker(like[0], [dtype for _, dtype in plan.outputs]),
     )
-    first, tasks, least, _ = kernels[0]
+    first, tasks, least, *_ = kernels[0]
     alone = len(kernels) == 1 and tasks < 2 * least
     nothing = [empty(0, dtype) for _, dtype in scratch]  # which all calls may share
     keeps = any(count for count, _ in scratch)
@@ -105,15 +130,17 @@ def runner(
         inputs = arrays if given else [read(x) for read, x in zip(readers, arrays, strict=True)]
         outputs = [allocate(shape, dtype) for shape, dtype in shapes]
         others = [one.reshape(-1) for one in outputs]
+        if seen is not None:
+            others = [one.view(dtype) for one, dtype in zip(others, seen, strict=True)]
         others += [empty(count, dtype) for count, dtype in scratch] if keeps else nothing
         if alone:
             first(*inputs, *others, numbers, 0, tasks)
         else:
-            for kernel, count, enough, reads in kernels:
-                _launch(kernel, count, enough, (*inputs, *others, numbers) if reads else (*others, numbers))
+            for kernel, count, enough, read, written in kernels:
+                _launch(kernel, count, enough, (*inputs[read], *others[written], numbers))
         return made(outputs, arrays)
 
-    if not alone or keeps or len(shapes) > 1:
+    if not alone or keeps or len(shapes) > 1 or seen is not None:
         return run
     ((shape, dtype),) = shapes
 

@@ -14,7 +14,8 @@ import numpy as np
 from parprims._arrays import Array, Namespace, library
 from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
-from parprims._cuda.plan import Plan, is_observing, observed
+from parprims._cuda.plan import Plan
+from parprims._observing import is_observing, observed
 
 
 class Config(ctypes.Structure):

@@ -10,7 +10,8 @@ import numpy as np
 
 from parprims._arrays import Array, is_sharded, varying_alike
 from parprims._cuda import compiler
-from parprims._cuda.plan import Launch, Plan, Pointer, observed
+from parprims._cuda.plan import Launch, Plan, Pointer
+from parprims._observing import observed
 
 TARGET = "__gpu$xla.gpu.ptx"
 """The target by which XLA calls a kernel that a program contains. It is undocumented, and XLA may change it."""
@@ -70,7 +71,7 @@ def platform_refusal() -> str | None:
     import jax
 
     if not devices():
-        return "JAX has no CUDA device"
+        return "JAX has no CUDA device, and inside jit, vmap and grad kernels run on nothing else"
     reason = release_refusal(jax.__version_info__) or compiler.refusal()
     if reason:
         return reason
