@@ -258,6 +258,20 @@ def test_transformed(rng):
     np.testing.assert_allclose(np.asarray(found), expected, atol=1e-13)
 
 
+@pytest.mark.parametrize("poles", ["two", "two at -1"])
+def test_two_poles_in_float32_alone(rng, poles):
+    """JAX without jax_enable_x64 computes in float32, in which sums of states keep the digits that states lose."""
+    jax = pytest.importorskip("jax")
+    signal = scipy()
+    a, x = np.real(np.poly(POLES[poles])).astype(np.float32), random(rng, (1000,), "float32")
+    b = np.array([1e-3], np.float32)
+    expected = signal.lfilter(*(one.astype(np.float64) for one in (b, a, x)))
+    with jax.enable_x64(False):
+        found = parprims.lfilter(*map(jax.numpy.asarray, (b, a, x)), method="array")
+    assert found.dtype == np.float32
+    assert abs(np.asarray(found) - expected).max() <= 2.0**-18 * abs(expected).max()
+
+
 def test_torch_compile(rng):
     torch = pytest.importorskip("torch")
     inputs = [torch.from_numpy(np.array(one)) for one in (*FILTERS["band"], rng.standard_normal((2, 50)))]
