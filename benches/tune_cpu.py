@@ -168,10 +168,18 @@ _SORTED = 2**16
 
 
 def _sort_kinds() -> Iterator[Kind]:
-    def sort_of(dtype: str, in_lines: bool) -> Make:
+    shapes: Mapping[str, Callable[[int], tuple[tuple[int, ...], int]]] = {
+        "line": lambda n: ((max(1, _SORTED // n), n), 1),
+        "narrow": lambda n: ((n, 3), 0),
+        "columns": lambda n: ((n, max(16, _SORTED // n)), 0),
+        "single line": lambda n: ((n,), 0),
+    }
+
+    def sort_of(dtype: str, lines: str) -> Make:
         def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
-            keys = np.random.default_rng(0).integers(0, 2**30, (max(1, _SORTED // n), n) if in_lines else (n,))
-            return (keys.astype(dtype),), parprims.sort
+            shape, axis = shapes[lines](n)
+            keys = np.random.default_rng(0).integers(0, 2**30, shape)
+            return (keys.astype(dtype),), functools.partial(parprims.sort, axis=axis)
 
         return make
 
@@ -183,9 +191,10 @@ def _sort_kinds() -> Iterator[Kind]:
 
     whole = tuple(2**power for power in range(12, 22, 2))
     for name, dtype in (("floats", "float64"), ("integers", "int64"), ("8 bits", "uint8"), ("16 bits", "int16")):
-        lengths = tuple(2**power for power in range(6, 18))
-        yield Kind(name, sort_of(dtype, True), sizes=lengths, libraries=("numpy", "torch"))
-        yield Kind(name, sort_of(dtype, False), sizes=whole, libraries=("jax",))
+        for lines, most in (("line", 20), ("narrow", 18), ("columns", 15)):
+            lengths = tuple(2**power for power in range(6, most + 1))
+            yield Kind(f"{name}, {lines}", sort_of(dtype, lines), sizes=lengths, libraries=("numpy", "torch"))
+        yield Kind(f"{name}, line", sort_of(dtype, "single line"), sizes=whole, libraries=("jax",))
     yield Kind("indices", argsort, sizes=whole)
     yield Kind("values", by_key, sizes=whole)
 
@@ -249,7 +258,20 @@ def _banded_kinds() -> Iterator[Kind]:
         bands[2] += 9
         return (bands, _numbers((n,), "float64")), lambda *x, method: parprims.solve_banded((2, 2), *x, method=method)
 
-    yield Kind("any", make)
+    yield Kind("any", make, sizes=tuple(2**power for power in range(6, 16)))
+
+
+def _segments_kinds() -> Iterator[Kind]:
+    def reduce_by(op: Any) -> Make:
+        def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+            ids = np.random.default_rng(0).integers(0, max(1, n // 1000), n)
+            call = functools.partial(parprims.segment_reduce, num_segments=max(1, n // 1000), op=op)
+            return (_numbers((n,), "float64"), ids), call
+
+        return make
+
+    yield Kind("direct", reduce_by("add"), True, libraries=("numpy", "torch"))
+    yield Kind("operator", reduce_by(parprims.Operator(_decay, identity=0.0)))
 
 
 KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
@@ -261,6 +283,7 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
     "matmul": _matmul_kinds,
     "filters": _filters_kinds,
     "banded": _banded_kinds,
+    "segments": _segments_kinds,
 }
 """By primitive, the kinds of calls that its table of crossovers tells apart."""
 
@@ -282,8 +305,11 @@ def measured(backend: Backend, kind: Kind, sizes: Sequence[int], budget: float) 
     for size in sizes:
         arrays, call = kind.make(size)
         given = tuple(map(backend.asarray, arrays))
-        offered = parprims.methods(functools.partial(call, method="auto"), *given)
-        other = "native" if offered.get("native", "") is None else "array"
+        other = "native"
+        try:
+            call(*given, method=other)
+        except (parprims.MethodRefused, ValueError):  # it refuses, or there is none
+            other = "array"
         if other == "array" and kind.has_routine:
             return {}  # it is an operator like any other here
         entrants = []

@@ -130,7 +130,7 @@ def test_kinds_are_those_of_calls(primitive):
     seen = []
     own = module.kind
     for kind in tune_cpu.KINDS[primitive]():
-        arrays, call = kind.make(2**10)
+        arrays, call = kind.make(2**12)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "kind", lambda *given: seen.append(own(*given)) or seen[-1])
             parprims.methods(lambda *x, call=call: call(*x, method="auto"), *map(backend.asarray, arrays))

@@ -203,11 +203,11 @@ def test_after_a_fork():
     assert found.strip() == "0"
 
 
-def test_auto_takes_the_faster(rng):
-    """Short calls stay with NumPy, which is called in less time; narrow integers with its counting."""
+def test_auto_takes_the_faster(rng, monkeypatch):
+    """Short calls stay with NumPy, and keys alone too, which it sorts by vectors, unless there are many threads."""
     calls = {
         (parprims.sort, "float64", 2000): "native",
-        (parprims.sort, "float64", 5000): "kernel",
+        (parprims.sort, "float64", 5000): "native",
         (parprims.sort, "int32", 2000): "native",
         (parprims.sort, "uint8", 2000): "native",
         (parprims.sort, "uint8", 20_000): "kernel",
@@ -221,6 +221,12 @@ def test_auto_takes_the_faster(rng):
     with parprims.explain() as told:
         parprims.sort(random(rng, (300, 100), "float32"), axis=1)
     assert told[0].method == "native"
+    for count, expected in ((3, "native"), (4, "kernel")):
+        emulator.forget(monkeypatch)
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        with parprims.explain() as told:
+            parprims.sort(random(rng, (1 << 19,), "float64"))
+        assert told[0].method == expected
     with parprims.explain() as told:
         parprims.sort_by_key(np.arange(3), np.arange(3))
         parprims.sort_by_key(np.arange(5000), np.arange(5000))

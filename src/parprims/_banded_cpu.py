@@ -27,7 +27,20 @@ def refusal(xp: Namespace, s: Any) -> str | None:
     return _cpu.refusal(xp, s.arrays, differentiable=True)
 
 
-CROSSOVERS = _cpu.Crossovers(record="", least={"numpy": {"any": 0}, "torch": {"any": 0}, "jax": {"any": 1 << 12}})
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "any": 512,
+        },
+        "torch": {
+            "any": 2048,
+        },
+        "jax": {
+            "any": 8192,
+        },
+    },
+)
 """Rows from which the kernel is faster than reflections by array operations."""
 
 

@@ -30,7 +30,20 @@ def refusal(xp: Namespace, f: Any) -> str | None:
     return _cpu.refusal(xp, f.arrays, differentiable=True)
 
 
-CROSSOVERS = _cpu.Crossovers(record="", least={"numpy": {"any": 0}, "torch": {"any": 0}, "jax": {"any": 1 << 14}})
+CROSSOVERS = _cpu.Crossovers(
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "any": 0,
+        },
+        "torch": {
+            "any": 0,
+        },
+        "jax": {
+            "any": 262144,
+        },
+    },
+)
 """Samples from which the kernel is faster than the array form."""
 
 

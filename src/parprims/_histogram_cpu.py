@@ -92,7 +92,18 @@ def refusal(xp: Namespace, h: Any) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="", least={"numpy": {"any": 1 << 12}, "torch": {"any": 1 << 12}, "jax": {"any": 1 << 16}}
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "any": 16384,
+        },
+        "torch": {
+            "any": 16384,
+        },
+        "jax": {
+            "any": 16384,
+        },
+    },
 )
 """Elements from which kernels are faster than the library's own way by a ten-thousandth of a second or more."""
 

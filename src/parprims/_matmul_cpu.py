@@ -273,32 +273,34 @@ def refusal(xp: Namespace, p: Any) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="",
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
     least={
-        # Products in all, and of each matrix of a batch. int32 and int64: squares of 8 to 64, 10^4 matrices of 3 x 3 to
-        # 100 of 64 x 64, vectors of 30 to 3000.
-        "numpy": {"operators": 0, "integers": 1 << 13, "integers, each": 1 << 9},
-        # The same, and where few rows or columns, at most so thin, are long sums. int8, int32 and int64: 1 to 64 rows
-        # and columns, sums of 100 to 1000.
+        "numpy": {
+            "operators": 0,
+            "integers": 1728,
+            "integers, each": 512,
+        },
         "torch": {
             "operators": 0,
-            "integers": 1 << 13,
-            "integers, each": 1 << 9,
-            "integers, thin": 1 << 16,
-            "thin": 16,
-            "length of thin": 128,
+            "integers, each": 0,
+            "integers": 4096,
+            "integers, thin": 8192,
         },
-        # Squares of 48 to 512, long and flat ones, batches of 3 x 3 to 128 x 128, by operators and of integers.
         "jax": {
-            "operators": 1 << 19,
-            "length of operators": 32,
-            "integers": 1 << 19,
-            "integers of 32 bits": 1 << 21,
-            "side of integers": 64,
+            "operators": 2097152,
+            "length of operators": 16,
+            "integers": 2097152,
+            "integers of 32 bits": 16777216,
+            "side of integers": 0,
         },
     },
 )
-"""In products. Integers are those whose product no BLAS has, operators those other than sums of products."""
+"""Products of elements in all, or of each matrix of a batch; lengths of sums, and the least side, where it is said.
+
+Integers are those whose product no BLAS has, operators those other than sums of products.
+"""
+_THIN, _LENGTH = 16, 128
+"""Rows or columns up to which a product is thin, and the length of its sums from which the kernel takes less time."""
 
 
 def slower(xp: Namespace, p: Any) -> str | None:
@@ -328,7 +330,7 @@ def is_faster_for_integers(xp: Namespace, p: Any) -> bool:
         return bool(is_large)
     if matrices > 1:
         return bool(is_large and b.ndim > 2)  # of one b PyTorch makes one product
-    is_thin = min(rows, columns) <= least["thin"] and k >= least["length of thin"]
+    is_thin = min(rows, columns) <= _THIN and k >= _LENGTH
     return bool(is_large and is_thin and results * k >= least["integers, thin"])
 
 

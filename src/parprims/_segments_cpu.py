@@ -105,11 +105,17 @@ def refusal(xp: Namespace, c: Any) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="",
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
     least={
-        "numpy": {"operator": 0, "direct": 1 << 18},
-        "torch": {"operator": 0, "direct": 1 << 18},
-        "jax": {"operator": 0},
+        "numpy": {
+            "operator": 0,
+        },
+        "torch": {
+            "operator": 0,
+        },
+        "jax": {
+            "operator": 256,
+        },
     },
 )
 """Elements from which the kernel is faster, where the library combines at numbers directly and elsewhere."""

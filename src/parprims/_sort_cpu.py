@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, device, dtype_bits, dtype_kind, dtype_name, library
+from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    device,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    library,
+    spoken,
+)
 from parprims._cpu.language import loaded
 from parprims._layout import lines_along, row_major
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
@@ -289,37 +299,66 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
     return _cpu.refusal(xp, call.arrays, differentiable=True)  # `_derivatives.sorting` adds the derivative
 
 
-_OF_NUMPY = {"floats": 512, "integers": 1024, "8 bits": 1 << 13, "16 bits": 1 << 15, "indices": 0, "values": 0}
 CROSSOVERS = _cpu.Crossovers(
-    record="", least={"numpy": _OF_NUMPY, "torch": _OF_NUMPY, "jax": dict.fromkeys(_OF_NUMPY, 0)}
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    least={
+        "numpy": {
+            "8 bits, line": 1024,
+            "8 bits, narrow": 1024,
+            "8 bits, columns": 4096,
+            "16 bits, line": 524288,
+            "indices": 0,
+            "values": 0,
+        },
+        "torch": {
+            "8 bits, line": 1024,
+            "8 bits, narrow": 1024,
+            "8 bits, columns": 4096,
+            "16 bits, line": 524288,
+            "indices": 0,
+            "values": 0,
+        },
+        "jax": {
+            "floats, line": 0,
+            "integers, line": 0,
+            "8 bits, line": 0,
+            "16 bits, line": 0,
+            "indices": 0,
+            "values": 0,
+        },
+    },
 )
-"""Lengths of lines of keys alone from which kernels are faster, where there are `_FEW` elements or more.
+"""Lengths of lines of keys alone, and elements of other calls and on JAX, from which kernels on one thread are faster.
 
-Measured on 2 cores for 32 to 10^6 elements of float64, float32, int32, int64 and uint8, and for lines of 10 to 16384
-along every axis. NumPy sorts short lines by networks, and counts narrow integers.
+NumPy sorts lines of 32 and 64 bits by vectors, in less than half the time of the kernel on one thread.
 """
 _FEW = 1 << 12
 """Elements below which kernels are left alone: they save less than a ten-thousandth of a second, and in its first call
 a process waits for Numba."""
+_THREADS, _SHARE = 4, 1 << 17
+"""Threads that are faster together than NumPy's one, with so many elements each."""
 
 
 def kind(call: Sorting) -> str:
-    """Return the kind of a call in `CROSSOVERS`: keys alone, by their dtype, or what moves with them."""
+    """Return the kind of a call in `CROSSOVERS`: keys alone, by dtype and by how lines lie, or what moves with them."""
     if not call.keys_alone:
         return "values" if call.values else "indices"
-    if dtype_kind(call.keys.dtype) == "float":
-        return "floats"
     bits = dtype_bits(call.keys.dtype)
-    return f"{bits} bits" if bits <= 16 else "integers"
+    name = "floats" if dtype_kind(call.keys.dtype) == "float" else f"{bits} bits" if bits <= 16 else "integers"
+    return f"{name}, {_cpu.of_columns(call.keys.shape, call.axis)}"
 
 
 def slower(xp: Namespace, call: Sorting) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     elements = math.prod(call.keys.shape)
     if elements < _FEW:
-        return f"{library(xp)} sorts so few elements in little time"
-    in_lines = call.keys_alone and library(xp) != "jax"
-    return CROSSOVERS.slower(library(xp), kind(call), call.keys.shape[call.axis] if in_lines else elements)
+        return f"{spoken(xp)} sorts so few elements in little time"
+    if library(xp) == "jax":
+        name = kind(call).partition(",")[0]
+        return CROSSOVERS.slower("jax", f"{name}, line" if call.keys_alone else name, elements)
+    if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
+        return None
+    return CROSSOVERS.slower(library(xp), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements)
 
 
 def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:

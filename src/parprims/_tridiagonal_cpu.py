@@ -227,7 +227,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/amd-epyc.json",
+    record="benches/results/tuning/intel-r-xeon-r-processor.json",
     least={
         "numpy": {
             "system": 0,

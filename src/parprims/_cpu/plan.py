@@ -87,8 +87,9 @@ class Plan:
 
     def parameters(self, at: int = 0) -> tuple[str, ...]:
         """Return the names of the parameters of one kernel, as in its text."""
-        read = len(self.inputs) + len(self.starts or ()) if self.launches[at].reads else 0
-        arrays = range(read + len(self.outputs) + len(self.scratch))
+        launch = self.launches[at]
+        read = sum(len(group[: launch.reads]) for group in (self.inputs, self.starts or ()))
+        arrays = range(read + (len(self.outputs) if launch.writes else 0) + len(self.scratch))
         return *(f"a{index}" for index in arrays), "numbers", "begin", "end"
 
 
