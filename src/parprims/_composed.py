@@ -9,9 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, dtype_name, library, offers, quiet
+from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, library, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
-from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, numpy_namespace, returned
+from parprims._through_numpy import (
+    as_numpy,
+    carries_derivative,
+    has_values,
+    in_numpy,
+    is_shared,
+    numpy_namespace,
+    returned,
+)
 
 Compose = Callable[[Namespace, Any, str], Any]
 """Computes a checked call by a method, all parts by the same."""
@@ -75,19 +83,21 @@ def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> M
 
 
 def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
-    """Return whether NumPy reads arrays of PyTorch in their memory, and no derivative is asked for."""
+    """Return whether NumPy reads arrays of PyTorch or JAX in their memory, and no derivative is asked for."""
     given = tuple(arrays)
+    if is_jax(xp):
+        return has_values(xp, given)
     shared = library(xp) == "torch" and in_numpy(xp, given) and not carries_derivative(xp, given)
     return shared and all(is_shared(x.dtype) for x in given)
 
 
 def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
-    """Return whether NumPy may compute: on its own arrays, and on PyTorch's where it reads their memory."""
+    """Return whether NumPy may compute: on its own arrays, and on others where it reads their memory."""
     return library(xp) == "numpy" or shares_memory(xp, arrays)
 
 
 def through_numpy(compose: Compose) -> Compose:
-    """Return what computes the same, on PyTorch's arrays that share their memory with NumPy by NumPy."""
+    """Return what computes the same, by NumPy on arrays of PyTorch and JAX whose memory it reads."""
 
     def computed(xp: Namespace, call: Any, method: str) -> Any:
         if not shares_memory(xp, call.arrays):
@@ -102,11 +112,19 @@ def through_numpy(compose: Compose) -> Compose:
         own.__dict__.update(results=results, **changes)  # of a copy that nobody else has
         with np.errstate(all="ignore"):
             found = compose(numpy_namespace(), own, method)
-        if not isinstance(found, tuple):
-            return returned(xp, np.asarray(found))
-        return tuple([returned(xp, np.asarray(one)) for one in found])
+        made = [np.asarray(one) for one in (found if isinstance(found, tuple) else (found,))]
+        if is_jax(xp):  # which may have no more than 32 bits
+            made = [one.astype(dtype, copy=False) for one, (_, dtype) in zip(made, results, strict=True)]
+        back = tuple([returned(xp, one, call.arrays) for one in made])
+        return back if isinstance(found, tuple) else back[0]
 
     return computed
+
+
+def native_by_numpy(compose: Compose, parts: Parts) -> Method:
+    """Return the native method, by which NumPy computes what is in memory that it reads, on JAX without a program."""
+    method = by_parts("native", through_numpy(compose), parts)
+    return dataclasses.replace(method, eager=lambda xp, call: shares_memory(xp, call.arrays))
 
 
 @functools.cache

@@ -117,6 +117,8 @@ class Method:
         refuse calls by which a derivative is asked for.
     quiet : bool, optional
         Whether NumPy never warns of infinities and NaN in what ``prepare`` returns.
+    eager : callable, optional
+        Takes the same; returns whether JAX arrays are computed with outside of a program, where their values are.
     """
 
     prepare: Callable[..., Callable[..., Any]]
@@ -124,6 +126,7 @@ class Method:
     slower: Refusal | None = None
     derivative: Callable[..., Callable[..., Any]] | None = None
     quiet: bool = False
+    eager: Callable[..., bool] | None = None
 
 
 def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
@@ -403,7 +406,7 @@ class Methods:
             run = one.prepare(xp, call)
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
-            if is_jax(xp) and name != "kernel":
+            if is_jax(xp) and name != "kernel" and not (one.eager is not None and one.eager(xp, call)):
                 run = self._program(run, name, call)
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)

@@ -62,7 +62,7 @@ from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossib
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
 from parprims._switches import float32_products, narrowed
-from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, returned
+from parprims._through_numpy import as_numpy, carries_derivative, has_values, in_numpy, returned
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
@@ -488,7 +488,7 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
         def loops(*_: Any) -> Any:
             return as_numpy(routine(a, b))
 
-        return returned(xp, _integer_products.product(as_numpy(a), as_numpy(b), dtype, loops, most=1))
+        return returned(xp, _integer_products.product(as_numpy(a), as_numpy(b), dtype, loops, most=1), (a, b))
 
     return multiply
 
@@ -513,7 +513,11 @@ def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
 
 def _by_floats(xp: Namespace, p: Product) -> bool:
     """Return whether integer matrices are large enough for float products; the library has no BLAS for them."""
-    if not _is_integer(p) or not in_numpy(xp, p.arrays) or min(p.a.ndim, p.b.ndim) < 2:
+    if not _is_integer(p) or min(p.a.ndim, p.b.ndim) < 2:
+        return False
+    if is_jax(xp) and dtype_bits(p.dtype) == 32:  # which XLA multiplies faster
+        return False
+    if not (has_values if is_jax(xp) else in_numpy)(xp, p.arrays):
         return False
     return _integer_products.is_large(p.a, p.b, library(xp))
 
@@ -594,7 +598,9 @@ def _is_small(p: Product, tuned: Tuning) -> bool:
 
 _METHODS = Methods(
     "matmul",
-    native=Method(_prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast),
+    native=Method(
+        _prepare_native, _native_refusal, _native_slower, _derivatives.product_under_autocast, eager=_by_floats
+    ),
     kernel=by_device(
         Method(_matmul_kernel.prepare, _matmul_kernel.refusal, derivative=_derivatives.product),
         Method(_matmul_cpu.prepare, _matmul_cpu.refusal, _matmul_cpu.slower, _derivatives.product, quiet=True),

@@ -38,8 +38,8 @@ from parprims._composed import (
     composed,
     gathered,
     in_program,
+    native_by_numpy,
     numpy_computes,
-    through_numpy,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
@@ -548,7 +548,7 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
             return "numpy partitions, and sorts nothing"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = by_parts("native", through_numpy(_by_numpy(name, compose)), parts)
+    native = native_by_numpy(_by_numpy(name, compose), parts)
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
@@ -608,7 +608,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        native=by_parts("native", through_numpy(_selected), _top_parts),
+        native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
     "argpartition": composed(
@@ -621,7 +621,7 @@ _METHODS = {
             _quantile_parts,
             **{
                 **_numpy_first("partition", _quantiles, _quantile_parts),
-                "native": by_parts("native", through_numpy(_quantiles_by_numpy), _quantile_parts),
+                "native": native_by_numpy(_quantiles_by_numpy, _quantile_parts),
             },
         )
         for name in ("median", "quantile")

@@ -31,10 +31,10 @@ from parprims._composed import (
     composed,
     gathered,
     in_program,
+    native_by_numpy,
     no_kernel,
     numpy_computes,
     shares_memory,
-    through_numpy,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
@@ -480,7 +480,7 @@ _METHODS = {
             _by_sorting,
             _sort_parts,
             kernel=dataclasses.replace(_SORTS, slower=_kernel_slower),
-            native=by_parts("native", through_numpy(_by_merging), _merge_parts),
+            native=native_by_numpy(_by_merging, _merge_parts),
             array=Method(directly(_by_places)),
         )
         for name in ("merge", "merge_by_key")

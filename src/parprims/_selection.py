@@ -35,8 +35,8 @@ from parprims._composed import (
     by_parts,
     composed,
     in_program,
+    native_by_numpy,
     numpy_computes,
-    through_numpy,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
@@ -463,7 +463,7 @@ def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
             return f"{library(xp)} finds what is marked without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = by_parts("native", through_numpy(compose), parts)
+    native = native_by_numpy(compose, parts)
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
@@ -476,7 +476,7 @@ def _unique_by_library() -> dict[str, Method]:
             return "numpy sorts, and finds where elements change"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = by_parts("native", through_numpy(_unique), _unique_parts)
+    native = native_by_numpy(_unique, _unique_parts)
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
@@ -486,7 +486,7 @@ _METHODS = {
         "partition_by",
         _partition_by,
         _select_parts,
-        native=by_parts("native", through_numpy(_partition_by), _select_parts),
+        native=native_by_numpy(_partition_by, _select_parts),
     ),
     "run_lengths": composed("run_lengths", _run_lengths, _run_parts, **_by_library(_run_lengths, _run_parts)),
     "unique": composed("unique", _unique, _unique_parts, **_unique_by_library()),

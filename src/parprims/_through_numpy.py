@@ -1,4 +1,4 @@
-"""Arrays of PyTorch in a CPU's memory as NumPy's arrays in the same memory, for routines that NumPy or SciPy has."""
+"""Arrays of PyTorch and JAX in a CPU's memory as NumPy's in the same memory, for routines that NumPy or SciPy has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, dtype_name, library
+from parprims._arrays import Array, Namespace, dtype_name, is_tensor, library
 from parprims._signature import torch_observed
 
 _SHARED = (
@@ -34,6 +34,22 @@ def in_numpy(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     )
 
 
+def has_values(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether the arrays are JAX's, with values in the memory of one CPU that NumPy can read."""
+    if library(xp) != "jax":
+        return False
+    import jax
+
+    return all(
+        isinstance(x, jax.Array)
+        and not isinstance(x, jax.core.Tracer)
+        and type(x.sharding) is jax.sharding.SingleDeviceSharding
+        and next(iter(x.devices())).platform == "cpu"
+        and is_shared(x.dtype)
+        for x in arrays
+    )
+
+
 def carries_derivative(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
     """Return whether autograd may be asked for a derivative by one of the arrays, which it would not see in NumPy."""
     if library(xp) != "torch":
@@ -44,7 +60,7 @@ def carries_derivative(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 
 
 def is_shared(dtype: Any) -> bool:
-    """Return whether NumPy has a dtype of PyTorch."""
+    """Return whether NumPy has a dtype of PyTorch or JAX."""
     return dtype_name(dtype) in _SHARED
 
 
@@ -56,13 +72,19 @@ def numpy_namespace() -> Namespace:
 
 
 def as_numpy(x: Array) -> np.ndarray[Any, Any]:
-    """Return an array for which `in_numpy` holds as NumPy's, in the same memory."""
-    found: np.ndarray[Any, Any] = x if isinstance(x, np.ndarray) else x.numpy(force=True)
+    """Return an array for which `in_numpy` or `has_values` holds as NumPy's, in the same memory."""
+    found: np.ndarray[Any, Any] = x.numpy(force=True) if is_tensor(x) else np.asarray(x)
     return found
 
 
-def returned(xp: Namespace, y: Any) -> Array:
-    """Return an array of NumPy, whose memory nobody else has, as one of the library."""
+def returned(xp: Namespace, y: Any, arrays: tuple[Array, ...] = ()) -> Array:
+    """Return an array of NumPy, whose memory nobody else has, as one of the library, on JAX where the arrays are."""
+    if library(xp) == "jax":
+        import jax
+
+        # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
+        committed = [x for x in arrays if x.committed]
+        return jax.device_put(y, next(iter(committed[0].devices())) if committed else None)
     if library(xp) != "torch":
         return y
     import torch
