@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import tomllib
 
 import pytest
 
@@ -112,6 +113,26 @@ def test_readme_and_start_lead_everywhere():
     listed = re.search(r"EXAMPLES = \((.*?)\)", (ROOT / "examples" / "__main__.py").read_text(), re.DOTALL)[1]
     assert len(re.findall(r"\w+", listed)) == 21
     assert "[Twenty-one worked examples]" in readme
+
+
+def test_versions_are_those_required():
+    project = tomllib.loads((generate.ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(one for ones in project["optional-dependencies"].values() for one in ones)]
+    page = (generate.ROOT / "docs" / "start.md").read_text()
+    named = {
+        "numpy": "NumPy",
+        "numba": "Numba",
+        "jax": "JAX",
+        "torch": "PyTorch",
+        "cupy-cuda13x": "CuPy",
+        "dask": "Dask",
+    }
+    for one in asked:
+        name, _, oldest = one.partition(",")[0].partition(">=")
+        name = name.partition("[")[0]
+        if name in named:
+            assert f"| {named[name]} | {oldest} |" in page, one
+    assert f"| Python | {project['requires-python'].removeprefix('>=')} |" in page
 
 
 def test_what_is_not_measured_is_said():
