@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     present = present_backends(options.backend)
     scale = Scale(gpu=any(backend.cuda for backend in present), quick=options.quick)
-    if options.tune and not scale.gpu and set(options.tune) <= {*tune_cpu.KINDS}:
+    if options.tune and not scale.gpu:
         return tune_cpu.tune_cpu(options.tune, present, scale, options.commit)
     if options.tune:
         return tune(options.tune, present, scale, options.commit)

@@ -262,10 +262,8 @@ def tune(wanted: list[str], present: list[Backend], scale: Scale, sha: str | Non
     unknown = [name for name in wanted if name not in SEARCHES]
     if unknown:
         raise SystemExit(f"nothing to tune in {', '.join(unknown)}; there are {', '.join(SEARCHES)}")
-    backend = present[0]
-    if not backend.cuda:
-        raise SystemExit(f"--tune {' '.join(wanted)} needs a GPU: {backend.name} has none")
-    head = records.header(present[:1], {}, sha)
+    backend = next(one for one in present if one.cuda)
+    head = records.header([backend], {}, sha)
     path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
     for primitive in wanted:
         found = judges(primitive, backend, scale)

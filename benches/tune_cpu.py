@@ -327,6 +327,9 @@ def measured(backend: Backend, kind: Kind, sizes: Sequence[int], budget: float) 
 
 def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str | None) -> int:
     """Measure the crossovers of primitives, write the records and print the entries; return the exit status."""
+    unknown = [name for name in wanted if name not in KINDS]
+    if unknown:
+        raise SystemExit(f"nothing to tune in {', '.join(unknown)}; there are {', '.join(KINDS)}")
     head = {**records.header(present, {}, sha), "threads": limit()}
     path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
     record = path.relative_to(records.ROOT).as_posix() if path.is_relative_to(records.ROOT) else path.name

@@ -117,7 +117,7 @@ def test_many_threads_call_at_once(library):
 def test_auto_takes_the_faster(library):
     module, own, _ = library
     op = parprims.Operator(lambda earlier, later: earlier * 0.25 + later, name="decay")
-    large, small = own(values((1024, 128), "float64")), own(values((4, 4), "float64"))
+    large, small = own(values((2048, 128), "float64")), own(values((4, 4), "float64"))
     for x, other in ((large, "kernel"), (small, "kernel" if module.__name__ == "torch" else "native")):
         for call in (lambda x: parprims.scan(x, op, axis=0), lambda x: parprims.linear_recurrence(x, x, axis=0)):
             with parprims.explain() as calls:
