@@ -13,7 +13,6 @@ import pytest
 import parprims
 from benches import __main__ as command
 from benches import bench_reduce, records, tune
-from benches.cases import Scale
 from benches.cases import Case, Problem, Scale
 from benches.clock import Contender
 from examples import backends
