@@ -141,6 +141,8 @@ _ELEMENTS = {"": "float64", " of integers": "int64"}
 def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Make], lying: list[str]) -> Iterator[Kind]:
     for name in names:
         elements = {"": "float64", " of bools": "bool"} if name == "logical_and" else _ELEMENTS
+        if name == "dot":  # libraries sum products of fewer bits by wider vectors
+            elements = {**_ELEMENTS, "": "float32"}
         for whole, dtype in elements.items():
             if whole and name == "logaddexp":
                 continue

@@ -149,6 +149,9 @@ def _empty_for_jax(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[A
     return memory[first : first + nbytes].view(dtype).reshape(shape)
 
 
+_COPIED = 1 << 14
+"""Bytes that JAX copies in less time than it takes to hand them over."""
+
 Made = Callable[[list[np.ndarray[Any, Any]], tuple[Array, ...]], tuple[Array, ...]]
 """Takes what was allocated and the arrays of the call; returns the results as arrays of their library."""
 
@@ -168,7 +171,10 @@ def maker(like: Array, dtypes: Sequence[str]) -> Made:
     def put(results: list[np.ndarray[Any, Any]], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
         stays = any(x.committed for x in arrays)
-        found: tuple[Array, ...] = jax.device_put(taken(results, arrays), device if stays else None)
+        made = taken(results, arrays)
+        if not stays and sum([one.nbytes for one in made]) <= _COPIED:
+            return tuple([jax.numpy.asarray(one) for one in made])
+        found: tuple[Array, ...] = jax.device_put(made, device if stays else None)
         return found
 
     return put
