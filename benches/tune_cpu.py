@@ -147,7 +147,9 @@ def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Mak
             if whole and name == "logaddexp":
                 continue
             # PyTorch's mapped reductions have the kind of their operator; what JAX has a routine for is in a program.
-            libraries = ("numpy",) if name == "map" else ("numpy", "torch")
+            libraries: tuple[str, ...] = ("numpy",) if name == "map" else ("numpy", "torch")
+            if name == "argmax" and make is _reduction:  # which NumPy finds for JAX outside of programs
+                libraries = (*libraries, "jax")
             for lines in lying:
                 yield Kind(f"{name}{whole}, {lines}", make(name, dtype, lines), True, libraries=libraries)
 
@@ -174,7 +176,6 @@ def _sort_kinds() -> Iterator[Kind]:
         "line": lambda n: ((max(1, _SORTED // n), n), 1),
         "narrow": lambda n: ((n, 3), 0),
         "columns": lambda n: ((n, max(16, _SORTED // n)), 0),
-        "single line": lambda n: ((n,), 0),
     }
 
     def sort_of(dtype: str, lines: str) -> Make:
@@ -195,8 +196,7 @@ def _sort_kinds() -> Iterator[Kind]:
     for name, dtype in (("floats", "float64"), ("integers", "int64"), ("8 bits", "uint8"), ("16 bits", "int16")):
         for lines, most in (("line", 20), ("narrow", 18), ("columns", 15)):
             lengths = tuple(2**power for power in range(6, most + 1))
-            yield Kind(f"{name}, {lines}", sort_of(dtype, lines), sizes=lengths, libraries=("numpy", "torch"))
-        yield Kind(f"{name}, line", sort_of(dtype, "single line"), sizes=whole, libraries=("jax",))
+            yield Kind(f"{name}, {lines}", sort_of(dtype, lines), sizes=lengths)
     yield Kind("indices", argsort, sizes=whole)
     yield Kind("values", by_key, sizes=whole)
 

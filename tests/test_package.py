@@ -140,7 +140,8 @@ def test_document_examples(path):
     if path.name == "devices.md":
         pytest.skip("it needs eight devices: test_devices_scans.py runs it")
     text = path.read_text(encoding="utf-8")
-    for library in re.findall(r"^(?:import|from) (jax|torch|scipy)\b", text, re.MULTILINE):
+    imports = " ".join(re.findall(r"^(?:import|from) .*", text, re.MULTILINE))
+    for library in re.findall(r"\b(jax|torch|scipy|dask)\b", imports):
         pytest.importorskip(library)
     assert run_examples(text, path.name)
 

@@ -665,7 +665,7 @@ _METHODS = {
             Method(_reduce_kernel.prepare, _reduce_kernel.refusal, _reduce_kernel.slower),
             Method(_reduce_cpu.prepare, _reduce_cpu.refusal, _reduce_cpu.slower, quiet=True),
         ),
-        native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal),
+        native=Method(_reduce_array.prepare_native, _reduce_array.native_refusal, eager=_reduce_array.is_eager),
         array=Method(directly(_reduce_array.array), _reduce_array.array_refusal),
     )
     for primitive in ("reduce", "map_reduce", "sum", "prod", "max", "min", "any", "all", "vecdot")

@@ -49,7 +49,7 @@ from parprims._reduction import (
     working_dtype,
 )
 from parprims._switches import narrowed
-from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, has_values, in_numpy, returned
 from parprims._trace import Untraceable
 
 # ---- By a tree --------------------------------------------------------------------------------------------------
@@ -235,12 +235,18 @@ _ROUTINES = {
 def native_refusal(xp: Namespace, r: Reduction) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if _is_extremum(r.op):
-        if not in_numpy(xp, r.arrays) or carries_derivative(xp, r.arrays):
+        readable = in_numpy(xp, r.arrays) or has_values(xp, r.arrays)
+        if not readable or carries_derivative(xp, r.arrays):
             return f"{spoken(xp)} has no reduction with the operator {r.op.name}{NOT_IN_NUMPY.get(library(xp), '')}"
         return array_refusal(xp, r)
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
         return f"{spoken(xp)} has no reduction with the operator {r.op.name}"
     return array_refusal(xp, r)
+
+
+def is_eager(xp: Namespace, r: Reduction) -> bool:
+    """Return whether JAX arrays are reduced outside of a program: by NumPy's search."""
+    return _is_extremum(r.op) and has_values(xp, r.arrays)
 
 
 def _is_extremum(op: Operator) -> bool:
@@ -411,7 +417,7 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
     if library(xp) == "numpy":
         return search
-    return lambda *arrays: tuple([returned(xp, one) for one in search(*map(as_numpy, arrays))])
+    return lambda *arrays: tuple([returned(xp, one, arrays) for one in search(*map(as_numpy, arrays))])
 
 
 _LOOK = 2**16
@@ -427,7 +433,7 @@ def _by_search(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
     x, index = (as_numpy(one) for one in xs)
-    return values, tuple([returned(xp, one) for one in _extremum(r.op.name, x, index, axis)])
+    return values, tuple([returned(xp, one, xs) for one in _extremum(r.op.name, x, index, axis)])
 
 
 def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:

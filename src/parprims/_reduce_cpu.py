@@ -243,6 +243,16 @@ CROSSOVERS = _cpu.Crossovers(
             "dot, narrow": 1048576,
             "dot, columns": 1048576,
         },
+        "jax": {
+            "argmax, line": 0,
+            "argmax, single line": 262144,
+            "argmax, narrow": 0,
+            "argmax, columns": 0,
+            "argmax of integers, line": 0,
+            "argmax of integers, single line": 262144,
+            "argmax of integers, narrow": 0,
+            "argmax of integers, columns": 0,
+        },
     },
 )
 

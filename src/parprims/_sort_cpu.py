@@ -319,10 +319,11 @@ CROSSOVERS = _cpu.Crossovers(
             "values": 0,
         },
         "jax": {
-            "floats, line": 0,
-            "integers, line": 0,
-            "8 bits, line": 0,
-            "16 bits, line": 0,
+            "8 bits, line": 32768,
+            "8 bits, narrow": 4096,
+            "8 bits, columns": 4096,
+            "16 bits, line": 1048576,
+            "16 bits, narrow": 262144,
             "indices": 0,
             "values": 0,
         },
@@ -353,9 +354,6 @@ def slower(xp: Namespace, call: Sorting) -> str | None:
     elements = math.prod(call.keys.shape)
     if elements < _FEW:
         return f"{spoken(xp)} sorts so few elements in little time"
-    if library(xp) == "jax":
-        name = kind(call).partition(",")[0]
-        return CROSSOVERS.slower("jax", f"{name}, line" if call.keys_alone else name, elements)
     if min(_cpu.threads.limit(), elements // _SHARE) >= _THREADS:
         return None
     return CROSSOVERS.slower(library(xp), kind(call), call.keys.shape[call.axis] if call.keys_alone else elements)

@@ -15,7 +15,15 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
-from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, numpy_namespace, returned
+from parprims._through_numpy import (
+    as_numpy,
+    carries_derivative,
+    has_values,
+    in_numpy,
+    is_shared,
+    numpy_namespace,
+    returned,
+)
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -74,8 +82,7 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
     keys = call.keys
     arrays = call.arrays
     if in_numpy(xp, arrays) and not carries_derivative(xp, arrays) and all(is_shared(x.dtype) for x in arrays):
-        sort = _numpy(numpy_namespace(), call.on(*map(as_numpy, arrays)))
-        return lambda *arrays: tuple([returned(xp, one) for one in sort(*map(as_numpy, arrays))])
+        return _by_numpy(xp, call)
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):
         return _by_indices(xp, call, is_ours, stable=call.stable)
@@ -83,9 +90,33 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
     return lambda x: (xp.sort(x, **options),)
 
 
-def _jax(_xp: Namespace, call: Sorting) -> Sort:
-    """JAX on a CPU takes subnormal numbers for 0, so it sorts integers in our order, in one compiled program."""
+def _jax(xp: Namespace, call: Sorting) -> Sort:
+    """JAX on a CPU takes subnormal numbers for 0, so it sorts integers in our order, in one compiled program.
+
+    Outside of programs NumPy sorts what is in the memory of a CPU.
+    """
+    if is_eager(xp, call):
+        return _by_numpy(xp, call)
     return _jax_program(call.keyed, call.indices, call.axis, call.descending, call.stable)
+
+
+def is_eager(xp: Namespace, call: Sorting) -> bool:
+    """Return whether JAX arrays are sorted outside of a program."""
+    return has_values(xp, call.arrays)
+
+
+def _by_numpy(xp: Namespace, call: Sorting) -> Sort:
+    """Return a sort by NumPy of arrays whose memory it reads."""
+    sort = _numpy(numpy_namespace(), call.on(*map(as_numpy, call.arrays)))
+    index = np.dtype(dtype_name(index_dtype(xp))) if call.indices else None
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        found = sort(*map(as_numpy, arrays))
+        if index is not None:  # JAX may have no more than 32 bits
+            found = (*found[:-1], found[-1].astype(index, copy=False))
+        return tuple([returned(xp, one, arrays) for one in found])
+
+    return run
 
 
 def _other(xp: Namespace, call: Sorting) -> Sort:

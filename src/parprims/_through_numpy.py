@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,14 +78,26 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     return found
 
 
+_COPIED = 1 << 14
+"""Bytes that JAX copies in less time than it takes to hand them over."""
+
+
+def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Return arrays of NumPy, whose memory nobody else has, as JAX's where the arrays of a call are."""
+    import jax
+
+    # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
+    committed = next((x for x in arrays if x.committed), None)
+    if committed is None and sum([y.nbytes for y in ys]) <= _COPIED:
+        return tuple([jax.numpy.asarray(y) for y in ys])
+    found: tuple[Array, ...] = jax.device_put(ys, None if committed is None else next(iter(committed.devices())))
+    return found
+
+
 def returned(xp: Namespace, y: Any, arrays: tuple[Array, ...] = ()) -> Array:
     """Return an array of NumPy, whose memory nobody else has, as one of the library, on JAX where the arrays are."""
     if library(xp) == "jax":
-        import jax
-
-        # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
-        committed = [x for x in arrays if x.committed]
-        return jax.device_put(y, next(iter(committed[0].devices())) if committed else None)
+        return to_jax((y,), arrays)[0]
     if library(xp) != "torch":
         return y
     import torch

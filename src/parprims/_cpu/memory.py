@@ -13,7 +13,7 @@ import numpy as np
 
 from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, library
 from parprims._cpu import compiler
-from parprims._through_numpy import carries_derivative, in_numpy
+from parprims._through_numpy import carries_derivative, in_numpy, to_jax
 
 
 def on_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
@@ -149,9 +149,6 @@ def _empty_for_jax(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[A
     return memory[first : first + nbytes].view(dtype).reshape(shape)
 
 
-_COPIED = 1 << 14
-"""Bytes that JAX copies in less time than it takes to hand them over."""
-
 Made = Callable[[list[np.ndarray[Any, Any]], tuple[Array, ...]], tuple[Array, ...]]
 """Takes what was allocated and the arrays of the call; returns the results as arrays of their library."""
 
@@ -164,20 +161,7 @@ def maker(like: Array, dtypes: Sequence[str]) -> Made:
     taken = _taken(dtypes, own_dtype)
     if isinstance(like, np.ndarray):
         return taken
-    import jax
-
-    (device,) = like.devices()
-
-    def put(results: list[np.ndarray[Any, Any]], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
-        stays = any(x.committed for x in arrays)
-        made = taken(results, arrays)
-        if not stays and sum([one.nbytes for one in made]) <= _COPIED:
-            return tuple([jax.numpy.asarray(one) for one in made])
-        found: tuple[Array, ...] = jax.device_put(made, device if stays else None)
-        return found
-
-    return put
+    return lambda results, arrays: to_jax(taken(results, arrays), arrays)
 
 
 def _taken(dtypes: Sequence[str], own: Callable[[str], Any], take: Callable[..., Array] | None = None) -> Made:
