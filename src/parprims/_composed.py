@@ -9,17 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, library, offers, quiet
+from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
-from parprims._through_numpy import (
-    as_numpy,
-    carries_derivative,
-    has_values,
-    in_numpy,
-    is_shared,
-    numpy_namespace,
-    returned,
-)
+from parprims._through_numpy import as_numpy, numpy_namespace, returned, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
 """Computes a checked call by a method, all parts by the same."""
@@ -80,20 +72,6 @@ def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> M
     """Return the methods of a primitive that is made of others, those given and else one that computes all parts."""
     names = ("kernel", "native", "array")
     return Methods(primitive, **{name: own.get(name) or by_parts(name, compose, parts) for name in names})
-
-
-def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
-    """Return whether NumPy reads arrays of PyTorch or JAX in their memory, and no derivative is asked for."""
-    given = tuple(arrays)
-    if is_jax(xp):
-        return has_values(xp, given)
-    shared = library(xp) == "torch" and in_numpy(xp, given) and not carries_derivative(xp, given)
-    return shared and all(is_shared(x.dtype) for x in given)
-
-
-def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
-    """Return whether NumPy may compute: on its own arrays, and on others where it reads their memory."""
-    return library(xp) == "numpy" or shares_memory(xp, arrays)
 
 
 def through_numpy(compose: Compose) -> Compose:

@@ -51,7 +51,7 @@ from parprims._promotion import promoted
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._sort import sort, sort_by_key
-from parprims._through_numpy import as_numpy, carries_derivative, in_numpy, is_shared, numpy_namespace, returned
+from parprims._through_numpy import as_numpy, numpy_namespace, returned, shares_memory
 from parprims._trace import C_TYPES, register_type
 
 
@@ -349,16 +349,10 @@ def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
 # ---- The libraries' own -----------------------------------------------------------------------------------------
 
 
-def _is_sooner_in_numpy(xp: Namespace, h: _Histogram) -> bool:
-    """Return whether the arrays are PyTorch's, and NumPy counts them in less time in the memory that they have."""
-    shared = library(xp) == "torch" and in_numpy(xp, h.arrays) and not carries_derivative(xp, h.arrays)
-    return shared and all(is_shared(x.dtype) for x in h.arrays)
-
-
 def _native(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
     """Return the counts by the library's own search, and its own counting or scattered addition."""
     name = library(xp)
-    if _is_sooner_in_numpy(xp, h):
+    if name == "torch" and shares_memory(xp, h.arrays):  # NumPy takes less time
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
         arrays = tuple([as_numpy(x) for x in h.arrays])
         found = _native(numpy_namespace(), dataclasses.replace(h, arrays=arrays, edges=edges, result=result))

@@ -39,7 +39,6 @@ from parprims._composed import (
     gathered,
     in_program,
     native_by_numpy,
-    numpy_computes,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
@@ -47,6 +46,7 @@ from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
 from parprims._sorting import ascending_integers, index_dtype, moved
+from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")
 

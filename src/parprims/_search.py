@@ -33,14 +33,13 @@ from parprims._composed import (
     in_program,
     native_by_numpy,
     no_kernel,
-    numpy_computes,
-    shares_memory,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
+from parprims._through_numpy import numpy_computes, shares_memory
 
 _REAL = ("int", "uint", "float")
 

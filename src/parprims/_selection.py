@@ -36,7 +36,6 @@ from parprims._composed import (
     composed,
     in_program,
     native_by_numpy,
-    numpy_computes,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
@@ -45,7 +44,7 @@ from parprims._scan import cumulative_sum
 from parprims._search import above
 from parprims._sort import argsort, sort
 from parprims._sorting import index_dtype, moved
-from parprims._through_numpy import as_numpy, in_numpy, returned
+from parprims._through_numpy import as_numpy, in_numpy, numpy_computes, returned
 
 
 @primitive

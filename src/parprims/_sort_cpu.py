@@ -329,7 +329,7 @@ CROSSOVERS = _cpu.Crossovers(
         },
     },
 )
-"""Lengths of lines of keys alone, and elements of other calls and on JAX, from which kernels on one thread are faster.
+"""Lengths of lines of keys alone, and elements of other calls, from which kernels on one thread are faster.
 
 NumPy sorts lines of 32 and 64 bits by vectors, in less than half the time of the kernel on one thread.
 """

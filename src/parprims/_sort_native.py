@@ -15,15 +15,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
-from parprims._through_numpy import (
-    as_numpy,
-    carries_derivative,
-    has_values,
-    in_numpy,
-    is_shared,
-    numpy_namespace,
-    returned,
-)
+from parprims._through_numpy import as_numpy, has_values, numpy_namespace, returned, shares_memory
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -80,8 +72,7 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
     In a CPU's memory NumPy sorts up to 80 times as fast, whatever the dtype, length and number of rows.
     """
     keys = call.keys
-    arrays = call.arrays
-    if in_numpy(xp, arrays) and not carries_derivative(xp, arrays) and all(is_shared(x.dtype) for x in arrays):
+    if shares_memory(xp, call.arrays):
         return _by_numpy(xp, call)
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):

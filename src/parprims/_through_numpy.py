@@ -65,6 +65,20 @@ def is_shared(dtype: Any) -> bool:
     return dtype_name(dtype) in _SHARED
 
 
+def shares_memory(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether NumPy reads arrays of PyTorch or JAX in their memory, and no derivative is asked for."""
+    given = tuple(arrays)
+    if library(xp) == "jax":
+        return has_values(xp, given)
+    shared = library(xp) == "torch" and in_numpy(xp, given) and not carries_derivative(xp, given)
+    return shared and all(is_shared(x.dtype) for x in given)
+
+
+def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
+    """Return whether NumPy may compute: on its own arrays, and on others where it reads their memory."""
+    return library(xp) == "numpy" or shares_memory(xp, arrays)
+
+
 def numpy_namespace() -> Namespace:
     """Return the namespace of NumPy's arrays."""
     from array_api_compat import numpy  # which takes longer to import than all of this library
