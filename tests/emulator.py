@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -423,6 +423,17 @@ def forget(patch: pytest.MonkeyPatch) -> None:
     """Let the library remember no earlier call, and until the patch is undone what comes now."""
     for memo in [*Memo._all]:
         patch.setattr(memo, "_found", {})
+
+
+def changing(patch: pytest.MonkeyPatch, module: Any) -> Callable[..., None]:
+    """Return a function that changes constants of a module until the patch is undone; calls are forgotten."""
+    forget(patch)
+
+    def change(**constants: Any) -> None:
+        for name, value in constants.items():
+            patch.setattr(module, name, value)
+
+    return change
 
 
 def install(patch: pytest.MonkeyPatch) -> None:

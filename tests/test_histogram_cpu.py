@@ -20,13 +20,7 @@ from parprims._cpu import threads  # noqa: E402
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how elements are cut into blocks; calls made before are forgotten."""
-    emulator.forget(monkeypatch)
-
-    def change(**sizes):
-        for name, size in sizes.items():
-            monkeypatch.setattr(_histogram_cpu, name, size)
-
-    return change
+    return emulator.changing(monkeypatch, _histogram_cpu)
 
 
 def check(x, *arguments, weights=None, **options):

@@ -19,13 +19,7 @@ from parprims import _segments_cpu  # noqa: E402
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how elements are cut into blocks; calls made before are forgotten."""
-    emulator.forget(monkeypatch)
-
-    def change(**sizes):
-        for name, size in sizes.items():
-            monkeypatch.setattr(_segments_cpu, name, size)
-
-    return change
+    return emulator.changing(monkeypatch, _segments_cpu)
 
 
 def loop(x, ids, count, op, start):

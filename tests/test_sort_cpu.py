@@ -24,13 +24,7 @@ VALUES = ("bool", "int8", "int16", "float16", "int32", "float64", "complex64", "
 @pytest.fixture
 def cut(monkeypatch):
     """Return a function that changes how lines are cut; calls made before are forgotten."""
-    emulator.forget(monkeypatch)
-
-    def change(**sizes):
-        for name, size in sizes.items():
-            monkeypatch.setattr(_sort_cpu, name, size)
-
-    return change
+    return emulator.changing(monkeypatch, _sort_cpu)
 
 
 def keys(rng, shape, dtype):

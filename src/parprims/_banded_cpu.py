@@ -9,7 +9,6 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, dtype_name, library
-from parprims._trace import C_TYPES
 
 _LEAST = 1 << 12
 """Rows that are worth a thread."""
@@ -21,10 +20,7 @@ def refusal(xp: Namespace, s: Any) -> str | None:
         return "there is no kernel of banded systems for GPUs yet"
     if s.periodic:
         return "the kernel solves no periodic systems"
-    for x in s.arrays:
-        if dtype_name(x.dtype) not in C_TYPES:
-            return f"the kernel has no dtype {dtype_name(x.dtype)}"
-    return _cpu.refusal(xp, s.arrays, differentiable=True)
+    return _cpu.unknown_dtype(s.arrays) or _cpu.refusal(xp, s.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.Crossovers(

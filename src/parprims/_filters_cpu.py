@@ -10,7 +10,6 @@ import numpy as np
 
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, dtype_name, library
-from parprims._trace import C_TYPES
 
 _LEAST = 1 << 14
 """Samples that are worth a thread."""
@@ -24,10 +23,7 @@ def refusal(xp: Namespace, f: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     if not _cpu.on_cpu(xp, f.arrays):
         return "there is no kernel of filters for GPUs yet"
-    for x in f.arrays:
-        if dtype_name(x.dtype) not in C_TYPES:
-            return f"the kernel has no dtype {dtype_name(x.dtype)}"
-    return _cpu.refusal(xp, f.arrays, differentiable=True)
+    return _cpu.unknown_dtype(f.arrays) or _cpu.refusal(xp, f.arrays, differentiable=True)
 
 
 CROSSOVERS = _cpu.Crossovers(

@@ -13,7 +13,6 @@ from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, librar
 from parprims._cpu.language import loaded
 from parprims._memo import Memo
 from parprims._signature import signature
-from parprims._trace import C_TYPES
 
 _BLOCK, _BLOCKS = 1 << 15, 64
 """The fewest elements of a block, and the most blocks."""
@@ -85,10 +84,7 @@ def _plan(xp: Namespace, h: Any, names: list[str], n: int) -> _cpu.Plan:
 
 def refusal(xp: Namespace, h: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    for x in h.arrays:
-        if dtype_name(x.dtype) not in C_TYPES:
-            return f"the kernel has no dtype {dtype_name(x.dtype)}"
-    return _cpu.refusal(xp, h.arrays)
+    return _cpu.unknown_dtype(h.arrays) or _cpu.refusal(xp, h.arrays)
 
 
 CROSSOVERS = _cpu.Crossovers(

@@ -16,7 +16,7 @@ from parprims._dispatch import directly
 from parprims._layout import Axis, broadcast_strides, fold
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN
-from parprims._trace import C_TYPES, Trace, Untraceable, trace_combine
+from parprims._trace import Trace, Untraceable, trace_combine
 
 _HEIGHT, _WIDTH, _DEPTH = 128, 256, 128
 """Rows, columns and products of a chain that are computed at once: what is copied and summed stays in the cache."""
@@ -262,9 +262,9 @@ def refusal(xp: Namespace, p: Any) -> str | None:
         return f"kernel {p.kernel} is one for CUDA, and the arrays are not on a CUDA device"
     if p.tile is not None:
         return "the kernel for CPUs takes no tile: it has its own"
-    for name in (dtype_name(one.dtype) for one in (*p.arrays, p)):
-        if name not in C_TYPES:
-            return f"the kernel has no dtype {name}"
+    reason = _cpu.unknown_dtype((*p.arrays, p))
+    if reason is not None:
+        return reason
     try:
         _traced(p)
     except Untraceable as reason:

@@ -17,7 +17,7 @@ from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
-from parprims._trace import C_TYPES, Trace, Untraceable, trace_combine
+from parprims._trace import Trace, Untraceable, trace_combine
 
 _COLUMNS = 512
 """Columns of a tile, whose states stay in the cache."""
@@ -246,12 +246,9 @@ def _state(xp: Namespace, r: Recurrence) -> str:
 
 def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal(xp, r.arrays, differentiable=True)
+    reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
     if reason is not None:
         return reason
-    for x in r.arrays:
-        if dtype_name(x.dtype) not in C_TYPES:
-            return f"the kernel has no dtype {dtype_name(x.dtype)}"
     if isinstance(r, Scan):
         try:
             _traced(xp, r)

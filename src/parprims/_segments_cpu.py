@@ -12,7 +12,7 @@ from parprims import _cpu
 from parprims._arrays import Array, Namespace, compute_dtype, dtype_name, library
 from parprims._cpu.language import loaded
 from parprims._scan_cpu import code_of
-from parprims._trace import C_TYPES, Trace, Untraceable
+from parprims._trace import Trace, Untraceable
 
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""
@@ -91,12 +91,9 @@ def _plan(xp: Namespace, c: Any) -> _cpu.Plan:
 
 def refusal(xp: Namespace, c: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    reason = _cpu.refusal(xp, c.arrays, differentiable=True)
+    reason = _cpu.refusal(xp, c.arrays, differentiable=True) or _cpu.unknown_dtype(c.arrays)
     if reason is not None:
         return reason
-    for x in c.arrays:
-        if dtype_name(x.dtype) not in C_TYPES:
-            return f"the kernel has no dtype {dtype_name(x.dtype)}"
     try:
         _code(xp, c)
     except Untraceable as reason:

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, library
 from parprims._cpu import compiler
 from parprims._through_numpy import carries_derivative, in_numpy, to_jax
+from parprims._trace import C_TYPES
 
 
 def on_cpu(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
@@ -54,6 +55,12 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...], *, differentiable: bool = 
     if not differentiable and carries_derivative(xp, arrays):
         return "a gradient is asked for, which the kernel does not carry"
     return None
+
+
+def unknown_dtype(typed: Iterable[Any]) -> str | None:
+    """Return the sentence why a kernel cannot take arrays, or other things with a dtype, because of that, or None."""
+    unknown = next((name for x in typed if (name := dtype_name(x.dtype)) not in C_TYPES), None)
+    return None if unknown is None else f"the kernel has no dtype {unknown}"
 
 
 def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
