@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parprims import _cuda, _order_statistics_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -41,7 +42,8 @@ from parprims._composed import (
     native_by_numpy,
 )
 from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
+from parprims._kernels import by_device
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
@@ -95,10 +97,12 @@ def top_k(
     Notes
     -----
     Work and depth: where k is small, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
-    sqrt(n k) elements; else those of `argsort`.
+    sqrt(n k) elements; else those of `argsort`. Kernel on GPUs: for k up to 1024 one launch that reads every element
+    once.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (where `max` and `argsort` have one), native (JAX's top_k, else as `max` and `argsort`), array.
+    Methods: kernel (on CPUs where `max` and `argsort` have one), native (JAX's top_k; else as `max` and `argsort`),
+    array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
     Memory and more: docs/order_statistics.md.
 
@@ -511,6 +515,54 @@ def _selected(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
     return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
 
 
+def _is_served(c: _Selection) -> bool:
+    """Return whether the kernel of a GPU finds the elements, and no sort of them all does."""
+    return 0 not in c.arrays[0].shape and _order_statistics_kernel.serves(c.arrays[0].shape[c.axis], c.places[0])
+
+
+def _prepare_top(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, Array]]:
+    """Return what finds the first of all elements by the kernel of a GPU."""
+    if not _is_served(c):
+        whole: Callable[..., tuple[Array, Array]] = _TOP_BY_SORT.prepare(xp, c)
+        return whole
+    (x,), (k,), last = c.arrays, c.places, c.arrays[0].ndim - 1
+    carried = library(xp) == "torch" and asked_for(x)
+    rows = _rows_of(xp, constant(x) if carried else x, c.axis)
+    shape = (*rows.shape[:-1], k)
+    results = tuple([(shape, dtype) for _, dtype in c.results])
+    bare = dataclasses.replace(c, arrays=(None,), axis=last, results=results, key=None)
+
+    def otherwise(x: Array) -> tuple[Array, Array]:
+        with unwatched():
+            return _selected(xp, bare.on(x), "native")
+
+    run = _order_statistics_kernel.prepare(xp, rows, k, c.descending, otherwise)
+
+    def found(x: Array) -> tuple[Array, Array]:
+        values, index = run(_rows_of(xp, constant(x) if carried else x, c.axis))
+        index = index if c.axis == last else move_axis(xp, index, -1, c.axis)
+        if carried:
+            return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+        return values if c.axis == last else move_axis(xp, values, -1, c.axis), index
+
+    return found
+
+
+def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array as kernels read it: contiguous, the axis last."""
+    return _cuda.contiguous(xp, _cuda.plain(xp, x if axis == x.ndim - 1 else move_axis(xp, x, axis, -1)))
+
+
+def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
+    if not _is_served(c):
+        return None if _TOP_BY_SORT.refusal is None else _TOP_BY_SORT.refusal(xp, c)
+    (x,) = c.arrays
+    return _cuda.refusal(xp, (constant(x),) if library(xp) == "torch" and asked_for(x) else c.arrays)
+
+
+_TOP_BY_SORT = by_parts("kernel", _top, _top_parts)
+
+
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
 
 
@@ -608,6 +660,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
+        kernel=by_device(Method(_prepare_top, _top_refusal), _TOP_BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
