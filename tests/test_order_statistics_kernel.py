@@ -81,6 +81,57 @@ class TestOrders:
         check(gpu, run, rng.integers(0, 9, (2, 300)).astype(np.int64), 20, descending=False)
 
 
+def check_quantile(backend, run, x, q, **options):
+    """Hold quantiles along the last axis against the same of the sorted elements, found by places."""
+    with parprims.explain() as calls:
+        found = run(parprims.quantile, backend.asarray(x), q, axis=-1, method="kernel", **options)
+    assert [call.primitive for call in calls] == ["quantile"]
+    by_sort = parprims.quantile(np.take_along_axis(x, indices(x, False), -1), q, axis=-1, method="array", **options)
+    np.testing.assert_array_equal(backend.to_numpy(found), by_sort)
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_orders(self, gpu, run, rng, sizes, order, subtests):
+        sizes(part=700, blocks=14)
+        for rows, n in ((3, 256), (1, 1401)):
+            for q in (0.5, (0.0, 0.999)):
+                with subtests.test(rows=rows, n=n, q=q):
+                    x = np.stack([ORDERS[order](rng, n) for _ in range(rows)]).astype(np.float32)
+                    check_quantile(gpu, run, x, q)
+
+    @pytest.mark.sanitize
+    def test_small(self, gpu, run, rng, sizes):
+        sizes(part=300)
+        check_quantile(gpu, run, rng.standard_normal(1300).astype(np.float32), 0.5)
+        check_quantile(gpu, run, rng.integers(0, 9, (2, 300)).astype(np.int64), (0.1, 0.5))
+
+    @pytest.mark.parametrize("dtype", [dtype for dtype in REAL if dtype not in ("bool", "bfloat16")])
+    def test_dtypes(self, gpu, run, rng, sizes, dtype):
+        """Extreme numbers, with NaN and without, and places at random."""
+        if not gpu.supports(dtype):
+            pytest.skip(f"{gpu.name} has no {dtype}")
+        sizes(part=300)
+        numbers = extremes(dtype)
+        usual = numbers[numbers == numbers]
+        for some in (numbers, usual):
+            for n in (280, 600):
+                q = tuple(rng.random(3).tolist())
+                check_quantile(gpu, run, rng.choice(some, n), q, interpolation=str(rng.choice(["lower", "higher"])))
+
+    def test_neighbours(self, gpu, run, rng, sizes):
+        """Where two neighbours differ in the first, a middle or the last digit, and where the second is the largest."""
+        sizes(part=300)
+        for dtype in ("uint32", "int64"):
+            info = np.iinfo(dtype)
+            for low, high in ((0, 1), (1023, 1024), (7, info.max), (info.max - 1, info.max)):
+                x = rng.permutation(np.repeat(np.array([low, high], dtype), 300))
+                found = run(parprims.quantile, gpu.asarray(x), 0.5, interpolation="higher", method="kernel")
+                assert float(gpu.to_numpy(found)) == float(high)
+                found = run(parprims.quantile, gpu.asarray(x), 0.5, interpolation="lower", method="kernel")
+                assert float(gpu.to_numpy(found)) == float(low)
+
+
 @pytest.mark.parametrize("dtype", [dtype for dtype in REAL if dtype != "bool"])
 @pytest.mark.parametrize("descending", [True, False])
 def test_dtypes(gpu, run, rng, sizes, dtype, descending):
@@ -106,6 +157,11 @@ def test_derivative(tensors, rng):
     import torch
 
     x = tensors.asarray(rng.standard_normal((2, 400))).requires_grad_()
+    (got,) = torch.autograd.grad(parprims.median(x, axis=1, method="kernel").sum(), x)
+    assert bool((got.sum(1) == 1).all())
+    with torch.no_grad():
+        found = parprims.median(x, axis=1, method="kernel")
+    torch.testing.assert_close(found, torch.quantile(x.detach(), 0.5, dim=1))
     values, index = parprims.top_k(x, 5, method="kernel")
     (got,) = torch.autograd.grad((values * torch.arange(1.0, 6, device=x.device)).sum(), x)
     expected = torch.zeros_like(x).scatter_(1, index, torch.arange(1.0, 6, dtype=x.dtype, device=x.device).expand(2, 5))
@@ -124,5 +180,13 @@ def test_programs(rng, monkeypatch):
     assert "xla.gpu.ptx" in jax.jit(top).trace(x).lower(lowering_platforms=("cuda",)).as_text()
     for got, wanted in zip(jax.vmap(top)(x), first(x, 4, True), strict=True):
         np.testing.assert_array_equal(np.asarray(got), wanted)
+
+    def median(x):
+        return parprims.median(x, axis=0, method="kernel")
+
+    assert "xla.gpu.ptx" in jax.jit(median).trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()
+    np.testing.assert_allclose(np.asarray(jax.vmap(median)(x)), np.median(x, 1), rtol=1e-6)
+    got = jax.grad(median)(x[0])
+    assert np.count_nonzero(got) == 2
     got = jax.grad(lambda x: top(x)[0].sum())(x[0])
     np.testing.assert_array_equal(np.flatnonzero(np.asarray(got)), np.sort(first(x[0], 4, True)[1]))

@@ -1,5 +1,5 @@
 // The first k elements of every row in the order of a sort, and their positions. Every element is read once, in one
-// launch. Needs _common.cuh, _digits.cuh, _sort.cu (for the order of keys) and _ticket.cuh.
+// launch. Needs _common.cuh, _digits.cuh, _sort.cu and _keys.cuh (for the order of keys), and _ticket.cuh.
 //
 // A row is cut into parts, each for one block. Phases:
 //   1. A block goes through its part in batches and keeps candidates in shared memory: the elements whose key is at most
@@ -25,16 +25,6 @@ using namespace digits;
 using Position = long long;
 
 // ---- Candidates -------------------------------------------------------------------------------------------------
-
-// Keys of at most 32 bits are compared as 32 bits, others as 64.
-template <class Key, bool NARROW = sizeof(Key) <= 4>
-struct Compared {
-    using Type = unsigned;
-};
-template <class Key>
-struct Compared<Key, false> {
-    using Type = unsigned long long;
-};
 
 // A key of 32 bits and its position in the part, in one number that orders both.
 template <class Key>
@@ -216,7 +206,7 @@ struct Best {
 template <int THREADS, int ITEMS, int CAPACITY, class Order, class Index>
 DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Index* indices, unsigned* told,
                      unsigned* tickets, Position n, Position first, Position parts) {
-    using Key = typename Compared<typename Order::Key>::Type;
+    using Key = typename sorting::Compared<typename Order::Key>::Type;
     using One = Candidate<Key>;
     extern __shared__ __align__(16) uint4 memory[];
     One* const all = reinterpret_cast<One*>(memory);
@@ -229,7 +219,7 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         indices[row * k + place] = (Index)position;
     };
     Best<THREADS, ITEMS, CAPACITY, Key> own(all, k);
-    own.find(end - begin, [&](Position at) { return (Key)sorting::ordered<Order>(__ldg(from + begin + at)); });
+    own.find(end - begin, [&](Position at) { return sorting::compared<Order>(__ldg(from + begin + at)); });
     if (parts == 1) {
         for (int place = threadIdx.x; place < k; place += THREADS) write(place, all[place].position());
         return;
