@@ -143,6 +143,20 @@ def test_dtypes(gpu, run, rng, sizes, dtype, descending):
         check(gpu, run, rng.choice(extremes(dtype), shape), 70, descending)
 
 
+def test_narrow_indices(gpu, rng, monkeypatch):
+    """Indices of 32 bits, which JAX asks for."""
+    if gpu.name != "emulated":
+        pytest.skip("other libraries than JAX have indices of 64 bits")
+    emulator.forget(monkeypatch)
+    monkeypatch.setattr(_order_statistics_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    for n in (700, 9000):
+        x = rng.standard_normal(n).astype(np.float32)
+        values, index = parprims.top_k(x, 8, method="kernel")
+        assert index.dtype == np.int32
+        np.testing.assert_array_equal(index, first(x, 8, True)[1])
+        np.testing.assert_array_equal(values, x[index])
+
+
 def test_layouts(gpu, run, rng):
     x = rng.standard_normal((3, 500)).astype(np.float32)
     if gpu.family != "jax":

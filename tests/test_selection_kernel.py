@@ -107,6 +107,25 @@ def test_whole_tiles(gpu, run, rng, monkeypatch):
     check_runs(gpu, run, rng.integers(0, 2, 20000).astype(np.int32), 20001)
 
 
+def test_narrow_indices(gpu, rng, monkeypatch):
+    """Counts and places of 32 bits, which JAX asks for."""
+    if gpu.name != "emulated":
+        pytest.skip("other libraries than JAX have places of 64 bits")
+    emulator.forget(monkeypatch)
+    monkeypatch.setattr(_selection_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    x, mask = random(rng, (TILE + 3,), "float32"), marks(rng, TILE + 3, 0.5)
+    for size in (None, TILE):
+        found = parprims.select(x, mask, size=size, method="kernel")
+        assert found[1].dtype == np.int32
+        np.testing.assert_array_equal(found[0], fitted((x[mask],), size, (0,))[0])
+    found = parprims.partition_by(x, mask, method="kernel")
+    np.testing.assert_array_equal(found[0], np.concatenate([x[mask], x[~mask]]))
+    assert found[1] == mask.sum()
+    found = parprims.run_lengths(np.repeat(x[:9], 5), method="kernel")
+    assert found[1].dtype == np.int32
+    assert found[1].tolist() == [5] * 9
+
+
 def test_layouts(gpu, run, rng):
     """Views with gaps, and those that begin at no multiple of 16 bytes."""
     if gpu.family == "jax":
