@@ -490,9 +490,7 @@ def _prepare_top(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, Arr
     (x,), (k,), last = c.arrays, c.places, c.arrays[0].ndim - 1
     carried = library(xp) == "torch" and asked_for(x)
     rows = _rows_of(xp, constant(x) if carried else x, c.axis)
-    shape = (*rows.shape[:-1], k)
-    results = tuple([(shape, dtype) for _, dtype in c.results])
-    bare = dataclasses.replace(c, arrays=(None,), axis=last, results=results, key=None)
+    bare = dataclasses.replace(c, arrays=(None,), axis=-1, key=None)
 
     def otherwise(x: Array) -> tuple[Array, Array]:
         with unwatched():

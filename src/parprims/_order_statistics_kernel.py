@@ -193,39 +193,33 @@ Run = Callable[[Array], tuple[Array, Array]]
 def prepare(xp: Namespace, x: Array, k: int, descending: bool, otherwise: Run) -> Run:
     """Return a function of contiguous arrays like x that finds k elements along the last axis, and their positions.
 
-    ``otherwise`` is what a JAX program computes away from CUDA devices.
+    ``otherwise`` is what a JAX program computes away from CUDA devices, for arrays of any dimensions.
     """
     dtype, index, shape = dtype_name(x.dtype), dtype_name(index_dtype(xp)), tuple(x.shape)
 
     def made() -> Plan:
         return plan(dtype, index, shape, k, _cuda.tuned_for(TUNING, xp, x), descending=descending)
 
+    def batched(x: Array) -> tuple[Array, ...]:
+        return prepare(xp, x, k, descending, otherwise)(x)
+
     key = ("top_k", mode(xp), dtype, index, shape, k, descending)
-    return _cuda.ready(xp, x, key, made, lambda: _in_program(otherwise))
+    return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))
 
 
 def prepare_places(
     xp: Namespace, x: Array, places: tuple[int, ...], otherwise: Callable[[Array], tuple[Array]]
 ) -> Callable[[Array], tuple[Array]]:
-    """Return a function of contiguous arrays like x that carries out `places_plan`."""
+    """Return a function of contiguous arrays like x that carries out `places_plan`; ``otherwise`` as for `prepare`."""
     dtype, shape = dtype_name(x.dtype), tuple(x.shape)
 
     def made() -> Plan:
         return places_plan(dtype, shape, places, _cuda.tuned_for(TUNING, xp, x))
 
-    return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, lambda: _in_program(otherwise))
+    def batched(x: Array) -> tuple[Array, ...]:
+        return prepare_places(xp, x, places, otherwise)(x)
 
-
-def _in_program(otherwise: _cuda.Run) -> tuple[_cuda.Run, _cuda.Run]:
-    """Return what computes the same in a JAX program away from CUDA devices, and that of a batch."""
-
-    def batched(*given: Array) -> tuple[Array, ...]:
-        import jax
-
-        found: tuple[Array, ...] = jax.vmap(otherwise)(*given)
-        return found
-
-    return otherwise, batched
+    return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, lambda: (otherwise, batched))
 
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------

@@ -239,7 +239,7 @@ def prepare(
     x, n = arrays[0], math.prod(arrays[0].shape)
     kind = Kind(results, dtype_name(x.dtype), dtype_name(index_dtype(xp)))
     exact = size is None and results != "parted"
-    length = 0 if size is None else size
+    length = size or 1  # no array is without memory
     bits = (0, 0, 0, 0) if exact or results in ("parted", "places") else fill_bits(fill, kind.dtype)
     key = ("selection", mode(xp), kind, n, size, bits)
 
@@ -262,6 +262,8 @@ def prepare(
 
     if not exact:
         run = _cuda.ready(xp, x, key, lambda: plan(kind, n, length, tuning(), bits), in_program)
+        if size == 0:
+            return lambda *given: _without(run(*[_flat(xp, one) for one in given]))
         return lambda *given: run(*[_flat(xp, one) for one in given])
     known = dataclasses.replace(kind, known=True)
     move = _cuda.ready(xp, x, (*key, "known"), lambda: plan(known, n, 0, tuning()), in_program)
@@ -273,6 +275,11 @@ def prepare(
         return *_cuda.returning(move, int(total))(*flat, total), total
 
     return counted
+
+
+def _without(results: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the results of a call for none: how many there would be is the last one."""
+    return *[one[:0] for one in results[:-1]], results[-1]
 
 
 def _flat(xp: Namespace, x: Array) -> Array:

@@ -65,13 +65,13 @@ class Runner:
         own = (((plan.temporary_bytes,), "uint8"),) if plan.temporary_bytes else ()
         outputs = (*plan.outputs, *own)
         torch = libraries.torch() if library(xp) == "torch" else None
-        self._allocator = _torch_allocator if torch is not None else _cupy_allocator
-        self._outputs = tuple([self._allocator(shape, name, device) for shape, name in outputs])
         if torch is not None:
+            self._outputs = tuple([_torch_allocator(shape, name, device) for shape, name in outputs])
             self._stream = _torch_stream(device)
             self._address = torch.Tensor.data_ptr
         else:
             cupy = libraries.cupy()
+            self._outputs = tuple([_cupy_allocator(shape, name) for shape, name in outputs])
             current_stream = cupy.cuda.get_current_stream
             self._stream = lambda: current_stream().ptr
             self._address = operator.attrgetter("data.ptr")
@@ -157,11 +157,17 @@ class Runner:
             with self._driver.prepares(self._device):
                 self._load()
         made = copy.copy(self)
-        outputs = tuple([((length,), name) for _, name in self.plan.outputs])
-        made.plan = dataclasses.replace(self.plan, outputs=outputs)
-        own = self._outputs[len(outputs) :]
-        made._outputs = (*(self._allocator(shape, name, self._device) for shape, name in outputs), *own)
+        made.plan = dataclasses.replace(self.plan, outputs=tuple([((length,), name) for _, name in self.plan.outputs]))
+        own = self._outputs[len(self.plan.outputs) :]
+        made._outputs = (*(self._empty(length, name) for _, name in self.plan.outputs), *own)
         return made
+
+    def _empty(self, length: int, name: str) -> Callable[[], Array]:
+        """Return what allocates an array of one dimension, once: what `_torch_allocator` prepares would not pay."""
+        if self._current_device is not None:
+            return _cupy_allocator((length,), name)
+        torch = libraries.torch()
+        return functools.partial(torch.empty, length, dtype=getattr(torch, name), device=self._device)
 
     def _launch_again(self, packet: Packet, config: int, function: int, status: int) -> int:
         """Launch again after a failure because another device is current, or none in this thread; return the status."""
@@ -274,9 +280,8 @@ def returning(run: Callable[..., tuple[Array, ...]], length: int) -> Callable[..
     return made
 
 
-def _cupy_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable[[], Array]:
+def _cupy_allocator(shape: tuple[int, ...], name: str) -> Callable[[], Array]:
     """Return what allocates an array of CuPy on the device that is current then."""
-    del device
     return functools.partial(libraries.cupy().ndarray, shape, np.dtype(name))
 
 
