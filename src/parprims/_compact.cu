@@ -69,7 +69,7 @@ template <class T>
 struct Changes {
     const T* x;
 
-    DEVICE bool at(Index i) const { return i == 0 || differ(x[i - 1], x[i]); }
+    DEVICE bool at(Index i) const { return differ(x[max(i - 1, (Index)0)], x[i]) || i == 0; }
     DEVICE Index units(Index n) const { return n; }
     DEVICE int count(Index u, Index) const { return at(u); }
 };
@@ -300,10 +300,16 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
 
     const int first = warp * (WARP_SIZE * ITEMS) + lane;  // the thread's first element in the tile
     unsigned marked = 0;                                  // bit i stands for the thread's element i
+    if (tile.here == THREADS * ITEMS) {  // no load depends on a branch, so that all begin before the first is used
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-        const int at = first + i * WARP_SIZE;
-        if (at < tile.here && marks.at(tile.begin + at)) marked |= 1u << i;
+        for (int i = 0; i < ITEMS; ++i) marked |= (unsigned)marks.at(tile.begin + first + i * WARP_SIZE) << i;
+    } else {
+#pragma unroll 4
+        for (int i = 0; i < ITEMS; ++i) {
+            const int at = first + i * WARP_SIZE;
+            const bool is_marked = marks.at(tile.begin + min(at, tile.here - 1));
+            marked |= (unsigned)(is_marked && at < tile.here) << i;
+        }
     }
     int count = 0, last = 0;  // of the warp: how many are kept, and which is the last
 #pragma unroll
@@ -322,7 +328,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     if constexpr (!Results::COPIES) {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i)
-            if (moves(i)) held[i] = results.load(tile.begin, first + i * WARP_SIZE);
+            held[i] = results.load(tile.begin, moves(i) ? first + i * WARP_SIZE : 0);
     }
     int kept = earlier.valid ? (int)earlier.state.kept : 0;  // before the row of elements i
     constexpr int TOGETHER = Results::COPIES ? 4 : ITEMS;    // more at once would take registers

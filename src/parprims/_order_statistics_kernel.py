@@ -63,7 +63,7 @@ TUNING = {
         multiprocessors=132,
         least=256,
         most=1024,
-        short=(8192, 128, 8, 1024, 5),
+        short=(8192, 128, 8, 1024, 4),
         tiles=((4, 512, 16, 4096, 2), (8, 512, 8, 2048, 2)),
         digits=((4, 16), (8, 8)),
         counting=512,
@@ -103,6 +103,8 @@ def plan(
         tile = list(next(one[1:] for one in sizes.tiles if spec.key_bytes <= one[0]))
     threads, items, capacity, resident = tile
     parts = max(1, min(sizes.blocks // rows, n // max(sizes.part, 4 * k)), -(-n // _LONGEST))
+    length = -(-n // (parts * threads * items)) * threads * items  # of whole batches, which begin all loads at once
+    parts = -(-n // length)
     results = (*shape[:-1], k)
     launch = Launch(
         source=spec.source("_keys.cuh", "_ticket.cuh", "_top.cu"),
@@ -117,6 +119,7 @@ def plan(
             numbers("n", n),
             numbers("k", k),
             numbers("parts", parts),
+            numbers("length", length),
         ),
         grid=rows * parts,
         block=threads,

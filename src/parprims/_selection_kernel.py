@@ -28,7 +28,7 @@ class Tuning(_cuda.Tuning):
     threads : int
         The threads of a block.
     tiles : tuple of (bytes, items, resident)
-        By the bytes of what is staged of an element: the elements of a thread, and the blocks on a multiprocessor.
+        By the bytes of what is staged of an element, or compared: the elements of a thread, and the blocks on a multiprocessor.
     blocks : int
         One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
     counters : int
@@ -51,7 +51,7 @@ TUNING = {
         record="",
         multiprocessors=132,
         threads=256,
-        tiles=((2, 16, 3), (4, 24, 4), (8, 16, 4), (16, 8, 4)),
+        tiles=((2, 16, 3), (4, 24, 4), (8, 16, 4), (16, 8, 3)),
         blocks=132,
         counters=8 * 132,
         each=64,
@@ -144,7 +144,8 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
     """Return the launches that move what is marked among n elements, at least one, into results of a size."""
     numbers, count = Numbers(), _COUNTS[kind.index]
     staged = kind.nbytes if kind.results in ("values", "parted") else 4
-    items, resident = next(one[1:] for one in tuning.tiles if staged <= one[0])
+    widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
+    items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])
     while items > FEWEST and -(-n // (tuning.threads * items)) < tuning.blocks:
         items = (items + 1) // 2
     tiles = -(-n // (tuning.threads * items))

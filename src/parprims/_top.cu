@@ -144,10 +144,21 @@ struct Best {
         for (Position begin = 0; begin < count && !over; begin += THREADS * ITEMS) {
             const int here = (int)min((Position)(THREADS * ITEMS), count - begin);
             Key keys[ITEMS];
+            const Position mine = begin + threadIdx.x;
+            if (here == THREADS * ITEMS) {  // no load depends on a branch, so that all begin before the first is used
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) {
-                const int at = i * THREADS + threadIdx.x;
-                keys[i] = at < here ? load(begin + at) : ~(Key)0;
+                for (int i = 0; i < ITEMS; ++i) keys[i] = load(mine + i * THREADS);
+            } else {
+#pragma unroll
+                for (int i = 0; i < ITEMS; ++i) {
+                    const bool exists = i * THREADS + (int)threadIdx.x < here;
+                    if constexpr (ITEMS <= 8) {
+                        keys[i] = load(exists ? mine + i * THREADS : begin);
+                        if (!exists) keys[i] = ~(Key)0;
+                    } else {  // it is rare, and the above would take registers
+                        keys[i] = exists ? load(mine + i * THREADS) : ~(Key)0;
+                    }
+                }
             }
             if (begin == 0 && here > THREADS && k <= THREADS) {
                 Key best = keys[0];
@@ -201,18 +212,19 @@ struct Best {
 
 // ---- The kernel ---------------------------------------------------------------------------------------------------
 
-// Writes the first k elements of every row of n, and their positions. A row has `parts` parts, each of at least k and
-// fewer than 2^32 - 1 elements. If there are several, `told` has k places for each, and `tickets` a zero for each row.
+// Writes the first k elements of every row of n, and their positions. A row has `parts` parts of `length` elements, fewer
+// than 2^32 - 1; only the last part may have fewer. If there are several, `told` has k places for each, and `tickets` a
+// zero for each row.
 template <int THREADS, int ITEMS, int CAPACITY, class Order, class Index>
 DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Index* indices, unsigned* told,
-                     unsigned* tickets, Position n, Position first, Position parts) {
+                     unsigned* tickets, Position n, Position first, Position parts, Position length) {
     using Key = typename sorting::Compared<typename Order::Key>::Type;
     using One = Candidate<Key>;
     extern __shared__ __align__(16) uint4 memory[];
     One* const all = reinterpret_cast<One*>(memory);
     const int k = (int)first;
     const Position row = blockIdx.x / parts, part = blockIdx.x - row * parts;
-    const Position begin = n * part / parts, end = n * (part + 1) / parts;
+    const Position begin = part * length, end = min(begin + length, n);
     const typename Order::Key* const from = x + row * n;
     const auto write = [&](int place, Position position) {
         values[row * k + place] = from[position];
@@ -226,7 +238,9 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
     }
     const Position others = row * parts * k;
     for (int place = threadIdx.x; place < k; place += THREADS) {
-        const Told one = {all[place].key(), begin + all[place].position()};
+        // What the last part lacks comes after all others.
+        const bool exists = place < own.held;
+        const Told one = {exists ? all[place].key() : ~0ull, exists ? begin + all[place].position() : 0};
         store_for_others(told, others + part * k + place, one);
     }
     if (!is_last_to_arrive(tickets + row, parts)) return;
