@@ -108,11 +108,24 @@ class Exchange:
         end of the last.
     lengths : tuple of int
         How much of a row each device gets in all. The reply holds the parts of all devices in their order.
+    sort : callable
+        Sorts the rows of the reply by the first array.
+    descending : bool or None
+        The order in which each device's rows are sorted. Then the reply may be `Sorted`, by a kernel that merges; None
+        asks for the parts as they are.
     """
 
     arrays: tuple[Array, ...]
     bounds: Array
     lengths: tuple[int, ...]
+    sort: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+    descending: bool | None
+
+
+class Sorted(tuple[Array, ...]):
+    """The reply to an exchange whose rows are in order."""
+
+    __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True)
