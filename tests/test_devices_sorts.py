@@ -120,8 +120,8 @@ def check_parts_that_arrive_are_merged():
     import jax
 
     kept = _merge_kernel.refusal, _merge_kernel.merger
-    _merge_kernel.refusal = lambda xp, arrays: None
-    _merge_kernel.merger = lambda xp, arrays, n, descending, bound, otherwise: otherwise
+    _merge_kernel.refusal = lambda *_: None
+    _merge_kernel.merger = lambda *given: given[-1]
     try:
         for count, shape in ((2, (4, 64)), (4, (1, 128)), (8, (2, 256))):
             mesh = mesh_of(count)
