@@ -19,7 +19,6 @@ from parprims._dispatch import listing, unwatched
 from parprims._memo import Memo
 from parprims._sort import sort_by_key
 
-
 _Run = tuple[tuple[Array, ...], Array, Array]
 """Sorted arrays, where a run begins in every row of them, and its length."""
 
