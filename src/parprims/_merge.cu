@@ -3,7 +3,8 @@
 // Phases of merge_runs:
 //   1. A block has one tile of the result. The merge path gives how many keys before the tile, and before its end, are
 //      of the first run: of the first d keys of the result, i are of the first run if first[i - 1] does not come after
-//      second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time.
+//      second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time. Where
+//      there are many tiles, find_splits has found these numbers in a launch before, a thread each: so no block waits.
 //   2. The keys of the tile, which are adjacent in each run, are copied to shared memory.
 //   3. Each thread searches for its own place on the merge path and merges ITEMS keys one after the other.
 //   4. Keys go to their places in shared memory and are stored by adjacent threads. What moves with them is loaded by
@@ -59,8 +60,52 @@ DEVICE Position merge_path(const typename Order::Key* first, Position first_n, c
     return low;
 }
 
+// The runs of one row: where they begin, their lengths, and which of equal keys comes first.
+template <class Order>
+struct RunsOfRow {
+    const typename Order::Key* first;
+    const typename Order::Key* second;
+    Position first_at, second_at, first_n, second_n;
+    bool turned;
+
+    template <class Bound>
+    DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Position row)
+        : first_at(row * runs.first_n),
+          second_at(row * runs.second_n),
+          first_n(runs.first_n),
+          second_n(runs.second_n),
+          turned(false) {
+        if (runs.bounds) {
+            const Bound* const own = runs.bounds + row * 5;
+            first_at += own[0], first_n = own[1], second_at += own[2], second_n = own[3], turned = own[4] != 0;
+        }
+        first = keys.first + first_at;
+        second = keys.second + second_at;
+    }
+};
+
+// Finds how many keys before each tile are of the first run. A row has one more number, for the end of its last tile.
+template <int TILE, class Order, class Bound>
+DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Position* splits, Position count) {
+    const Position at = (Position)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    const Position row = at / (runs.tiles + 1);
+    const RunsOfRow<Order> own(keys, runs, row);
+    const Position diagonal = min((at - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
+    Position low = max((Position)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
+    while (low < high) {
+        const Position middle = (low + high) / 2;
+        if (comes_first<Order>(own.first[middle], own.second[diagonal - 1 - middle], own.turned))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    splits[at] = low;
+}
+
+// `splits` are those of find_splits, or null.
 template <int THREADS, int ITEMS, class Order, class Bound, class... Moved>
-DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, Moved... moved) {
+DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Position* splits, Moved... moved) {
     using Key = typename Order::Key;
     constexpr int TILE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
@@ -71,19 +116,17 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, Moved
     __shared__ Position ends[2];
 
     const Position row = blockIdx.x / runs.tiles, begin = (blockIdx.x - row * runs.tiles) * TILE;
-    const Position first_row = row * runs.first_n, second_row = row * runs.second_n;
-    Position first_at = first_row, second_at = second_row, first_n = runs.first_n, second_n = runs.second_n;
-    bool turned = false;
-    if (runs.bounds) {
-        const Bound* const own = runs.bounds + row * 5;
-        first_at += own[0], first_n = own[1], second_at += own[2], second_n = own[3], turned = own[4] != 0;
-    }
+    const RunsOfRow<Order> own(keys, runs, row);
+    const Position first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
+    const Key* const first = own.first;
+    const Key* const second = own.second;
+    const bool turned = own.turned;
     const Position total = first_n + second_n;
     if (begin >= total) return;
     const int length = (int)min((Position)TILE, total - begin);
-    const Key* const first = keys.first + first_at;
-    const Key* const second = keys.second + second_at;
-    if (threadIdx.x < 2 * WARP) {
+    if (splits) {
+        if (threadIdx.x < 2) ends[threadIdx.x] = splits[blockIdx.x + row + threadIdx.x];
+    } else if (threadIdx.x < 2 * WARP) {
         const int which = threadIdx.x / WARP;
         const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length, turned);
         if (threadIdx.x % WARP == 0) ends[which] = found;

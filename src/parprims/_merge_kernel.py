@@ -30,9 +30,24 @@ class Tuning(_cuda.Tuning):
     """The sizes that the kernel uses on devices of one compute capability. Results do not depend on them."""
 
     tiles: tuple[Tile, ...]
+    """By the bytes of a key."""
+    resident: int
+    """The blocks of keys alone that are to fit on a multiprocessor; one less if more moves, or a block searches."""
+    alone: int
+    """The most tiles that are merged in one launch. For more, a launch before finds where they begin."""
+
+    scaled = ("alone",)
 
 
-TUNING = {90: Tuning(record="", multiprocessors=132, tiles=(Tile(2, 256, 19), Tile(4, 256, 15), Tile(8, 256, 11)))}
+TUNING = {
+    90: Tuning(
+        record="",
+        multiprocessors=132,
+        tiles=(Tile(2, 256, 19), Tile(4, 256, 15), Tile(8, 256, 11)),
+        resident=5,
+        alone=4 * 132,
+    )
+}
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 
@@ -55,7 +70,7 @@ class Runs(NamedTuple):
 
 
 def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[int, ...], tuning: Tuning) -> Plan:
-    """Return the launch that merges, given the dtypes of keys and values by name and the shape of the results."""
+    """Return the launches that merge, given the dtypes of keys and values by name and the shape of the results."""
     numbers = Numbers()
     tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
     tiles = -(-runs.n // (tile.threads * tile.items))
@@ -74,16 +89,38 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
         for at, word in enumerate(words)
     ]
     sizes = [numbers(name, value) for name, value in zip(("first", "second", "n"), runs[1:4], strict=True)]
+    given = arrays[0], Struct(bounds, *sizes, numbers("tiles", tiles), type=f"Runs<{bound}>")
+    source, count = spec.source("_merge.cu"), runs.rows * (tiles + 1)
+    first: tuple[Launch, ...] = ()
+    splits = None
+    if runs.rows * tiles > tuning.alone:
+        splits = Pointer("scratch", "Position")
+        first = (
+            Launch(
+                source=source,
+                template="find_splits",
+                arguments=(tile.threads * tile.items, "Order", bound),
+                parameters=(*given, splits, numbers("splits", count)),
+                grid=-(-count // 128),
+                block=128,
+            ),
+        )
     launch = Launch(
-        source=spec.source("_merge.cu"),
+        source=source,
         template="merge_runs",
         arguments=(tile.threads, tile.items, "Order", bound, *(f"Merged<{word}>" for word in words[1:])),
-        parameters=(arrays[0], Struct(bounds, *sizes, numbers("tiles", tiles), type=f"Runs<{bound}>"), *arrays[1:]),
+        parameters=(*given, splits, *arrays[1:]),
         grid=runs.rows * tiles,
         block=tile.threads,
+        resident_blocks=tuning.resident - (splits is None or len(words) > 1),
     )
-    outputs = tuple((shape, name) for name in names)
-    return Plan((launch,), 2 * len(words) + (bounds is not None), outputs, numbers.all())
+    return Plan(
+        (*first, launch),
+        2 * len(words) + (bounds is not None),
+        tuple((shape, name) for name in names),
+        numbers.all(),
+        scratch_bytes=8 * count * len(first),
+    )
 
 
 # ---- Calls ------------------------------------------------------------------------------------------------------
@@ -189,6 +226,9 @@ def cases() -> Iterator[tuple[str, Plan]]:
                 runs = Runs(1, 1 << 20, 1 << 20, 1 << 21, bound)
                 names = (dtype, *("float32" for _ in values))
                 yield f"merge {dtype} values {values} {bound}", plan(spec, names, runs, (runs.n,), TUNING[90])
+    small = Runs(1, 1000, 1000, 2000)
+    spec = Specialisation("float32", False, True, (), None)
+    yield "merge float32 of few", plan(spec, ("float32",), small, (2000,), TUNING[90])
     wide = Specialisation("float64", False, True, (1, 2, 8, 16), None)
     runs = Runs(3, 1000, 2000, 3000)
     yield "merge wide", plan(wide, ("float64", "int8", "int16", "int64", "complex128"), runs, (3, 3000), TUNING[90])

@@ -24,7 +24,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._devices import tridiagonals
-from parprims._devices.communicator import Quick
+from parprims._devices.communicator import Quick, Step
 from parprims._devices.products import around, beside, counts
 from parprims._devices.products import inner as inner_product
 from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, result_shape, scans, with_arrays
@@ -188,13 +188,17 @@ def scanned(
     over = engine.working(split[at])
     start_split = (*split[:at], *split[at + 1 :])
     count = len(xs)
+
+    def plain(*parts: Array) -> Any:
+        return local(parts[:count], with_arrays(entries, parts[count:]), dtype)
+
     work = Work(
         primitive=primitive,
         arrays=(*xs, *starts),
         inputs=(*(part_of(split, one) for one in xs), *(part_of(start_split, one) for one in starts)),
         outputs=split,
-        stages=(Stage(over, engine.length(xs, at, ndim), steps),),
-        plain=lambda *parts: local(parts[:count], with_arrays(entries, parts[count:]), dtype),
+        stages=(Stage(over, engine.length(xs, at, ndim), steps if over else alone(plain)),),
+        plain=plain,
         key=key,
     )
     return engine.compute(work)
@@ -220,15 +224,18 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     n = engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
     if over and n >= QUICK and dtype_kind(dtype) in ("float", "complex"):
         quick.append(decaying(reverse=reverse, head=min(n // 32, 2**16), **options))
+
+    def plain(a: Array, b: Array, *starts: Array) -> Array:
+        start = (with_arrays(entries, starts) or (None,))[0]
+        return _recurrence.linear_recurrence(a, b, axis=at, initial=start, reverse=reverse, method=method)
+
     work = Work(
         primitive="linear_recurrence",
         arrays=(a, b, *starts),
         inputs=(part_of(split, a), part_of(split, b), *(part_of((*split[:at], *split[at + 1 :]), s) for s in starts)),
         outputs=split,
-        stages=(Stage(over, engine.length((a, b), at, len(shape)), steps, quick=quick),),
-        plain=lambda a, b, *starts: _recurrence.linear_recurrence(
-            a, b, axis=at, initial=(with_arrays(entries, starts) or (None,))[0], reverse=reverse, method=method
-        ),
+        stages=(Stage(over, engine.length((a, b), at, len(shape)), steps if over else alone(plain), quick=quick),),
+        plain=plain,
         key=key,
     )
     return engine.compute(work)
@@ -262,9 +269,6 @@ def sorted_(
     def plain(*parts: Array) -> tuple[Array, ...]:
         return _sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
 
-    def alone(_: Any, parts: tuple[Array, ...], __: Any) -> Any:
-        return None, plain(*parts)
-
     shape = engine.part_shape(keys, split)
     driver = sorts(
         axis=at,
@@ -282,7 +286,7 @@ def sorted_(
         inputs=(split,) * len(arrays),
         outputs=split,
         stages=(
-            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else [alone]),
+            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else alone(plain)),
         ),
         plain=plain,
         key=key,
@@ -330,7 +334,7 @@ def tridiagonal(
         return list(found) if isinstance(found, tuple) else found
 
     if not over:
-        stages = [Stage((), s.n, [lambda _, parts, __: (None, plain(*parts))])]
+        stages = [Stage((), s.n, alone(plain))]
     else:
         if method not in ("auto", "array"):
             raise MethodRefused(
@@ -405,7 +409,7 @@ def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> 
     if not inner and m and m == n:
         stage, n_out = Stage(m, b.shape[-1], beside(multiply, count)), ()
     elif not inner:
-        stage, n_out = Stage((), 1, [lambda _, parts, __: (None, multiply(*parts))]), n
+        stage, n_out = Stage((), 1, alone(multiply)), n
     elif inner_b and inner == m and not inner_a:
         stage, n_out = Stage(inner, k, around(multiply, add, 1, count)), n
         inner_a, inner_b = (), inner
@@ -485,6 +489,11 @@ def histogrammed(
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------
+
+
+def alone(plain: Callable[..., Any]) -> list[Step]:
+    """Return the driver of a call that needs nothing of other devices."""
+    return [lambda _, parts, __: (None, plain(*parts))]
 
 
 def _checked(method: str, **flags: Any) -> tuple[bool, ...]:

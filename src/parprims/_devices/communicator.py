@@ -64,6 +64,16 @@ def unless(condition: Any, found: Array, other: Callable[[], Any]) -> Any:
     return jax.lax.while_loop(lambda state: ~state[0], lambda _: (condition | True, other()), (condition, found))[1]
 
 
+def settled(*arrays: Array) -> tuple[Array, ...]:
+    """Return arrays that all are computed before one of them is used, so that JAX can write into their memory."""
+    if not any(map(is_traced, arrays)):
+        return arrays
+    import jax
+
+    found: tuple[Array, ...] = jax.lax.optimization_barrier(arrays)
+    return found
+
+
 def blotted(x: Array, lost: Array) -> Array:
     """Return an array with NaN where it is lost, which is seldom: one of JAX is not copied where nothing is."""
     xp = namespace_of(x)

@@ -187,7 +187,7 @@ class Devices:
     def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
         """Return the length of the blocks that are sent, which a part of random elements fits, and what goes away."""
         away = jax.numpy.where(jax.numpy.eye(self.count, dtype=bool)[:, None, :], 0, counts)
-        return min(n, -(-n * 9 // (8 * self.count))), away
+        return min(n, -(-n * 17 // (16 * self.count)) + 4 * math.isqrt(n)), away
 
     def _exchanged(self, x: Array, bounds: Array, length: int, place: Place) -> Array:
         """Return the parts of one array. It is a permutation of all elements, and so is its transpose."""

@@ -12,7 +12,7 @@ import functools
 import itertools
 from typing import Any
 
-from parprims._arrays import Array, Namespace, device, dtype_bits, dtype_kind, move_axis, namespace_of
+from parprims._arrays import Array, Namespace, cast, device, dtype_bits, dtype_kind, move_axis, namespace_of
 from parprims._devices.communicator import Exchange, Gather, Place, Sorted, Step
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import bits, index_dtype, moved, ordered_integers
@@ -135,6 +135,8 @@ def sorts(
         done = rows if isinstance(rows, Sorted) else in_order(rows)
         shape = (*kept.shape[:-1], rows[0].shape[-1])
         results = [move_axis(xp, xp.reshape(one, shape), -1, axis) for one in done]
+        if indices:
+            results[-1] = cast(xp, results[-1], index_dtype(xp))
         return None, tuple(results if keyed else results[-1:])
 
     return [begin, *(narrow(at) for at in range(len(shifts))), cut, end]
@@ -159,10 +161,12 @@ def _product(lengths: tuple[int, ...]) -> int:
 
 
 def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
-    """Return the index of each element along the whole axis."""
+    """Return the index of each element along the whole axis, in 32 bits if they suffice: less to move and to send."""
     dtype = index_dtype(xp)
     if sum(place.lengths) > xp.iinfo(dtype).max:
         raise ValueError(f"x must have at most {xp.iinfo(dtype).max} elements along the axis for indices of {dtype}")
+    if sum(place.lengths) < 2**31:
+        dtype = xp.int32
     own = xp.arange(keys.shape[1], dtype=dtype, device=device(keys))
     first = place.first
     own = own + (first if isinstance(first, int) else xp.astype(first, dtype))

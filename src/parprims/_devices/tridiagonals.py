@@ -13,7 +13,7 @@ from typing import Any
 from array_api_extra import at
 
 from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
-from parprims._devices.communicator import Gather, Place, Quick, Step
+from parprims._devices.communicator import Gather, Place, Quick, Step, settled
 from parprims._tridiagonal import solve_tridiagonal
 from parprims._tridiagonal_array import Rows, Tree, closed
 from parprims._tridiagonal_system import System, backward_error, residual, safe_backward_error
@@ -118,42 +118,49 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
     error is small in these equations and in the next ones, as it is where diagonals dominate.
     """
 
-    def begin(_: Place, system: Any, __: Any) -> Any:
-        lower, diag, upper, rhs = system
-        xp = namespace_of(diag)
-        y = solve_tridiagonal(lower, diag, upper, rhs)
-        zeros = xp.zeros_like(diag[..., 1:head])
-        sides = xp.stack([xp.concat([lower[..., :1], zeros], axis=-1), xp.concat([zeros, upper[..., -1:]], axis=-1)])
-        ends = (xp.stack([x[..., :head], x[..., -head:]]) for x in (lower, diag, upper))
-        found = solve_tridiagonal(*ends, sides)
+    def begin(place: Place, system: Any, __: Any) -> Any:
+        xp = namespace_of(system[1])
+        y = solve_tridiagonal(*system)  # which reads neither the first element of lower nor the last one of upper
+        # The equations at the ends, one more than are changed, and the unknowns of one more.
+        first = [x[..., : head + 1] for x in system]
+        last = [x[..., -head - 1 :] for x in system]
+        y_first, y_last = y[..., : head + 2], y[..., -head - 2 :]
+        if not periodic:
+            first[0], last[2] = _ends_cleared(xp, place, first[0], last[2])
+        zeros = xp.zeros_like(first[1][..., 1:head])
+        before, after = (
+            xp.concat([first[0][..., :1], zeros], axis=-1),
+            xp.concat([zeros, last[2][..., -1:]], axis=-1),
+        )
+        ends = (xp.stack([x[..., :head], x_[..., 1:]]) for x, x_ in zip(first[:3], last[:3], strict=True))
+        found = solve_tridiagonal(*ends, xp.stack([before, after]))
         v, w = found[0, ...], found[1, ...]
-        one, zero = xp.ones_like(y[..., :1]), xp.zeros_like(y[..., :1])
+        one, zero = xp.ones_like(v[..., :1]), xp.zeros_like(v[..., :1])
         states = xp.stack([v[..., :1], one, zero, zero, zero, zero, one, w[..., -1:]])
-        return Gather((states, xp.stack([y[..., :1], y[..., -1:]]))), (*system, y, v, w)
+        pair = xp.stack([y_first[..., :1], y_last[..., -1:]])
+        return Gather((states, pair)), (y, (first, y_first, v), (last, y_last, w))
 
     def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
-        lower, diag, upper, rhs, y, v, w = kept
-        xp = namespace_of(diag)
-        around = _Seams(xp, states[0]).around(place, states[1])
-        first, last = y[..., :head] - v * around[0][0], y[..., -head:] - w * around[1][1]
+        y, (first, y_first, v), (last, y_last, w) = kept
+        xp = namespace_of(y)
+        (before, _), (_, after) = _Seams(xp, states[0]).around(place, states[1])
+        x_first, x_last = y_first[..., :head] - v * before, y_last[..., 2:] - w * after
 
-        def error(rows: slice, *own: Array) -> Array:
-            system = _extended(xp, *(one[..., rows] for one in (lower, diag, upper)))
+        def error(rows: list[Array], *own: Array) -> Array:
             x = xp.concat(own, axis=-1)
-            return _largest(backward_error(xp, system(rhs[..., rows], x), x))
+            return _largest(backward_error(xp, _extended(xp, *rows[:3])(rows[3], x), x))
 
         largest = xp.maximum(
-            error(slice(0, head + 1), around[0][0], first, y[..., head : head + 2]),
-            error(slice(-head - 1, None), y[..., -head - 2 : -head], last, around[1][1]),
+            error(first, before, x_first, y_first[..., head:]), error(last, y_last[..., :2], x_last, after)
         )
-        x = at(y)[..., :head].set(first)
-        return Gather((largest,)), at(x)[..., -head:].set(last)
+        y, x_first, x_last, largest = settled(y, x_first, x_last, largest)
+        return Gather((largest,)), at(at(y)[..., :head].set(x_first))[..., -head:].set(x_last)
 
     def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
         xp = namespace_of(x)
         return None, (xp.max(states[0]) <= 4 * xp.finfo(states[0].dtype).eps, _back(xp, x, axis))
 
-    return [*rows_of(axis, periodic, transpose, begin), solved, judged], None
+    return [*rows_of(axis, True, transpose, begin), solved, judged], None
 
 
 def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:
@@ -292,10 +299,15 @@ def _neighbour(place: Place, edges: Array, by: int) -> Array:
 
 
 def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Return lower and upper with zeros in the first row and the last row of the whole system."""
-    row = xp.arange(lower.shape[-1], device=device(lower)) + place.first
-    zero = xp.zeros_like(lower)
-    return xp.where(row == 0, zero, lower), xp.where(row == sum(place.lengths) - 1, zero, upper)
+    """Return lower and upper with zeros in the first row and the last row of the whole system.
+
+    They are of the first rows and of the last rows of the own part.
+    """
+    own = place.lengths[place.rank if isinstance(place.rank, int) else 0]
+    at_begin, at_end = place.first == 0, place.first + own == sum(place.lengths)
+    row, behind = (xp.arange(x.shape[-1], device=device(x)) for x in (lower, upper))
+    lower = xp.where((row == 0) & at_begin, xp.zeros_like(lower), lower)
+    return lower, xp.where((behind == upper.shape[-1] - 1) & at_end, xp.zeros_like(upper), upper)
 
 
 def _neutral(xp: Namespace, like: Array) -> tuple[Array, Array]:
