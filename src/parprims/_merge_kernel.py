@@ -31,8 +31,6 @@ class Tuning(_cuda.Tuning):
 
     tiles: tuple[Tile, ...]
     """By the bytes of a key."""
-    resident: int
-    """The blocks of keys alone that are to fit on a multiprocessor; one less if more moves, or a block searches."""
     alone: int
     """The most tiles that are merged in one launch. For more, a launch before finds where they begin."""
 
@@ -44,7 +42,6 @@ TUNING = {
         record="",
         multiprocessors=132,
         tiles=(Tile(2, 256, 19), Tile(4, 256, 15), Tile(8, 256, 11)),
-        resident=5,
         alone=4 * 132,
     )
 }
@@ -112,7 +109,6 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
         parameters=(*given, splits, *arrays[1:]),
         grid=runs.rows * tiles,
         block=tile.threads,
-        resident_blocks=tuning.resident - (splits is None or len(words) > 1),
     )
     return Plan(
         (*first, launch),
