@@ -192,7 +192,7 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
         if (at < length) keys.out[out + at] = held[at];
     }
     const auto move = [&](auto array) {
-#pragma unroll
+#pragma unroll 4  // more loads at a time would take too many registers
         for (int k = 0; k < ITEMS; ++k) {
             const int at = k * THREADS + threadIdx.x;
             if (at >= length) break;
