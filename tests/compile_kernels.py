@@ -66,6 +66,7 @@ SPILLS = {
     "refine_windows_stably<Complex<double>, 4,": _OCCUPANCY,
     "refine_windows_stably<float, 8,": "up to 50 bytes each way, the same",
     "sweep_times<3, 12, 4": "up to 70 bytes on the oldest architectures with asynchronous copies",
+    "merge_runs<256, 11, Order, int, Merged<unsigned char>, ": _OCCUPANCY,
     "expand_in_order<Complex<float>, 8,": _OCCUPANCY,
     "reduce_chunks<Complex<float>, 8, 64,": _OCCUPANCY,
     "merge_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",

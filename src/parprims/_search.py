@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from parprims import _merge_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -36,6 +38,7 @@ from parprims._composed import (
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._kernels import by_device
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
@@ -466,6 +469,11 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
     return None if _SORTS.slower is None else _SORTS.slower(xp, c)
 
 
+def _prepare(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
+    """Return what merges by the CUDA kernel, or sorts where a derivative is asked for."""
+    return (_SORTS.prepare if any(map(asked_for, c.arrays)) else _merge_kernel.prepare)(xp, c)
+
+
 _METHODS = {
     "searchsorted": Methods(
         "searchsorted",
@@ -478,7 +486,10 @@ _METHODS = {
             name,
             _by_sorting,
             _sort_parts,
-            kernel=dataclasses.replace(_SORTS, slower=_kernel_slower),
+            kernel=by_device(
+                Method(_prepare, lambda xp, c: _merge_kernel.refusal(xp, c.arrays)),
+                dataclasses.replace(_SORTS, slower=_kernel_slower),
+            ),
             native=native_by_numpy(_by_merging, _merge_parts),
             array=Method(directly(_by_places)),
         )

@@ -24,6 +24,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._devices import tridiagonals
+from parprims._devices.communicator import Quick, Step
 from parprims._devices.products import around, beside, counts
 from parprims._devices.products import inner as inner_product
 from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, result_shape, scans, with_arrays
@@ -36,6 +37,9 @@ from parprims._scalars import as_array, is_scalar
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
 """How many elements a part must have along the axis of a recurrence, and how many unknowns a part of all systems, for a
 quick way to be worth its trial, and the time to compile it."""
+
+LONGEST_HEAD = 2**12
+"""How many unknowns at an end of a part may depend on those of another part, for a quick way to serve."""
 
 
 def reduced(
@@ -184,13 +188,17 @@ def scanned(
     over = engine.working(split[at])
     start_split = (*split[:at], *split[at + 1 :])
     count = len(xs)
+
+    def plain(*parts: Array) -> Any:
+        return local(parts[:count], with_arrays(entries, parts[count:]), dtype)
+
     work = Work(
         primitive=primitive,
         arrays=(*xs, *starts),
         inputs=(*(part_of(split, one) for one in xs), *(part_of(start_split, one) for one in starts)),
         outputs=split,
-        stages=(Stage(over, engine.length(xs, at, ndim), steps),),
-        plain=lambda *parts: local(parts[:count], with_arrays(entries, parts[count:]), dtype),
+        stages=(Stage(over, engine.length(xs, at, ndim), steps if over else alone(plain)),),
+        plain=plain,
         key=key,
     )
     return engine.compute(work)
@@ -212,18 +220,22 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     dtype = a.dtype if a.dtype == b.dtype else xp.result_type(a, b)
     over, options = engine.working(split[at]), {"axis": at, "initial": entries, "dtype": dtype, "method": method}
     steps = recurrence(reverse=reverse, **options)
-    quick, n = None, engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
+    quick: list[Quick] = []
+    n = engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
     if over and n >= QUICK and dtype_kind(dtype) in ("float", "complex"):
-        quick = decaying(reverse=reverse, head=min(n // 32, 2**16), **options)
+        quick.append(decaying(reverse=reverse, head=min(n // 32, 2**16), **options))
+
+    def plain(a: Array, b: Array, *starts: Array) -> Array:
+        start = (with_arrays(entries, starts) or (None,))[0]
+        return _recurrence.linear_recurrence(a, b, axis=at, initial=start, reverse=reverse, method=method)
+
     work = Work(
         primitive="linear_recurrence",
         arrays=(a, b, *starts),
         inputs=(part_of(split, a), part_of(split, b), *(part_of((*split[:at], *split[at + 1 :]), s) for s in starts)),
         outputs=split,
-        stages=(Stage(over, engine.length((a, b), at, len(shape)), steps, quick=quick),),
-        plain=lambda a, b, *starts: _recurrence.linear_recurrence(
-            a, b, axis=at, initial=(with_arrays(entries, starts) or (None,))[0], reverse=reverse, method=method
-        ),
+        stages=(Stage(over, engine.length((a, b), at, len(shape)), steps if over else alone(plain), quick=quick),),
+        plain=plain,
         key=key,
     )
     return engine.compute(work)
@@ -257,9 +269,6 @@ def sorted_(
     def plain(*parts: Array) -> tuple[Array, ...]:
         return _sort.run_sort(primitive, parts[0], parts[1:] if keyed else None, at, descending, stable, method)
 
-    def alone(_: Any, parts: tuple[Array, ...], __: Any) -> Any:
-        return None, plain(*parts)
-
     shape = engine.part_shape(keys, split)
     driver = sorts(
         axis=at,
@@ -277,7 +286,7 @@ def sorted_(
         inputs=(split,) * len(arrays),
         outputs=split,
         stages=(
-            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else [alone]),
+            Stage(over, engine.length((keys,), at, keys.ndim), driver if over or (keyed and indices) else alone(plain)),
         ),
         plain=plain,
         key=key,
@@ -325,7 +334,7 @@ def tridiagonal(
         return list(found) if isinstance(found, tuple) else found
 
     if not over:
-        stages = [Stage((), s.n, [lambda _, parts, __: (None, plain(*parts))])]
+        stages = [Stage((), s.n, alone(plain))]
     else:
         if method not in ("auto", "array"):
             raise MethodRefused(
@@ -339,13 +348,13 @@ def tridiagonal(
         multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
         more = return_residual or return_status or dtype != s.rhs.dtype
         n = engine.length(arrays, at, len(s.shape))
-        quick = None
-        if (
-            tuple(s.rows) == tuple(s.shape)
-            and method == "auto"
-            and math.prod(engine.part_shape(arrays[3], split)) >= QUICK_SYSTEMS
-        ):
-            quick = tridiagonals.by_blocks(axis=s.axis, **options)
+        quick: list[Quick] = []
+        part = engine.part_shape(arrays[3], split)
+        if tuple(s.rows) == tuple(s.shape) and method == "auto" and math.prod(part) >= QUICK_SYSTEMS:
+            head = min(part[at] // 32, LONGEST_HEAD)
+            if head:
+                quick.append(tridiagonals.by_ends(axis=s.axis, head=head, **options))
+            quick.append(tridiagonals.by_blocks(axis=s.axis, **options))
         stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, more)]
         if more:
             stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))
@@ -400,7 +409,7 @@ def product(engine: Engine, a: Array, b: Array, method: str, **options: Any) -> 
     if not inner and m and m == n:
         stage, n_out = Stage(m, b.shape[-1], beside(multiply, count)), ()
     elif not inner:
-        stage, n_out = Stage((), 1, [lambda _, parts, __: (None, multiply(*parts))]), n
+        stage, n_out = Stage((), 1, alone(multiply)), n
     elif inner_b and inner == m and not inner_a:
         stage, n_out = Stage(inner, k, around(multiply, add, 1, count)), n
         inner_a, inner_b = (), inner
@@ -480,6 +489,11 @@ def histogrammed(
 
 
 # ---- Arguments --------------------------------------------------------------------------------------------------
+
+
+def alone(plain: Callable[..., Any]) -> list[Step]:
+    """Return the driver of a call that needs nothing of other devices."""
+    return [lambda _, parts, __: (None, plain(*parts))]
 
 
 def _checked(method: str, **flags: Any) -> tuple[bool, ...]:

@@ -20,7 +20,7 @@ from parprims._arrays import (
     dtype_name,
     namespace_of,
 )
-from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either
+from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, settled
 from parprims._elements import flattened, rebuilt
 from parprims._operators import BUILT_IN, Operator
 from parprims._recurrence import linear_recurrence
@@ -342,6 +342,7 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
         z = linear_recurrence(coefficients, rhs, axis=axis, initial=carry, reverse=reverse, method=method)
         if given is None and is_first is not False:
             z = y[window(y)] if is_first is True else xp.where(is_first, y[window(y)], z)
+        y, z = settled(y, z)
         found = blotted(at(y)[window(y)].set(z), xp.expand_dims(lost, axis=axis))
         return None, cast(xp, found, dtype)
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from array_api_extra import at
+
 from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
-from parprims._devices.communicator import Gather, Place, Quick, Step
+from parprims._devices.communicator import Gather, Place, Quick, Step, settled
 from parprims._tridiagonal import solve_tridiagonal
 from parprims._tridiagonal_array import Rows, Tree, closed
 from parprims._tridiagonal_system import System, backward_error, residual, safe_backward_error
@@ -99,14 +101,67 @@ def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
         ends = _Seams(xp, states[0]).around(place, states[1])
         x = y - v * ends[0][0] - w * ends[1][1]
         own = _with_ends(xp, x, ends)
-        error = backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)
-        return Gather((xp.max(error) if 0 not in error.shape else xp.zeros((), dtype=error.dtype),)), x
+        return Gather((_largest(backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)),)), x
 
     def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
         xp = namespace_of(x)
         return None, (xp.max(states[0]) <= 4 * xp.finfo(states[0].dtype).eps, _back(xp, x, axis))
 
-    return [*rows_of(axis, periodic, transpose, begin), solved, judged], [lambda _, x, __: (None, x)]
+    return [*rows_of(axis, periodic, transpose, begin), solved, judged], None
+
+
+def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
+    """Return the quick way for parts whose unknowns depend on their neighbours near the ends alone, within ``head``.
+
+    Each part is solved alone for its own right-hand side. For what the unknowns before and after it are multiplied by,
+    only the first and the last ``head`` equations are solved. The trial is the solution: it serves where the backward
+    error is small in these equations and in the next ones, as it is where diagonals dominate.
+    """
+
+    def begin(place: Place, system: Any, __: Any) -> Any:
+        xp = namespace_of(system[1])
+        lower, diag, upper, rhs = system
+        y = solve_tridiagonal(lower, diag, upper, rhs)  # which reads neither the first element of lower nor the last one of upper
+        # The equations at the ends, one more than are changed, and the unknowns of one more.
+        first = [x[..., : head + 1] for x in system]
+        last = [x[..., -head - 1 :] for x in system]
+        y_first, y_last = y[..., : head + 2], y[..., -head - 2 :]
+        if not periodic:
+            first[0], last[2] = _ends_cleared(xp, place, first[0], last[2])
+        zeros = xp.zeros_like(first[1][..., 1:head])
+        before, after = (
+            xp.concat([first[0][..., :1], zeros], axis=-1),
+            xp.concat([zeros, last[2][..., -1:]], axis=-1),
+        )
+        ends = (xp.stack([x[..., :head], x_[..., 1:]]) for x, x_ in zip(first[:3], last[:3], strict=True))
+        found = solve_tridiagonal(*ends, xp.stack([before, after]))
+        v, w = found[0, ...], found[1, ...]
+        one, zero = xp.ones_like(v[..., :1]), xp.zeros_like(v[..., :1])
+        states = xp.stack([v[..., :1], one, zero, zero, zero, zero, one, w[..., -1:]])
+        pair = xp.stack([y_first[..., :1], y_last[..., -1:]])
+        return Gather((states, pair)), (y, (first, y_first, v), (last, y_last, w))
+
+    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        y, (first, y_first, v), (last, y_last, w) = kept
+        xp = namespace_of(y)
+        (before, _), (_, after) = _Seams(xp, states[0]).around(place, states[1])
+        x_first, x_last = y_first[..., :head] - v * before, y_last[..., 2:] - w * after
+
+        def error(rows: list[Array], *own: Array) -> Array:
+            x = xp.concat(own, axis=-1)
+            return _largest(backward_error(xp, _extended(xp, *rows[:3])(rows[3], x), x))
+
+        largest = xp.maximum(
+            error(first, before, x_first, y_first[..., head:]), error(last, y_last[..., :2], x_last, after)
+        )
+        y, x_first, x_last, largest = settled(y, x_first, x_last, largest)
+        return Gather((largest,)), at(at(y)[..., :head].set(x_first))[..., -head:].set(x_last)
+
+    def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
+        xp = namespace_of(x)
+        return None, (xp.max(states[0]) <= 4 * xp.finfo(states[0].dtype).eps, _back(xp, x, axis))
+
+    return [*rows_of(axis, True, transpose, begin), solved, judged], None
 
 
 def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:
@@ -245,10 +300,15 @@ def _neighbour(place: Place, edges: Array, by: int) -> Array:
 
 
 def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Return lower and upper with zeros in the first row and the last row of the whole system."""
-    row = xp.arange(lower.shape[-1], device=device(lower)) + place.first
-    zero = xp.zeros_like(lower)
-    return xp.where(row == 0, zero, lower), xp.where(row == sum(place.lengths) - 1, zero, upper)
+    """Return lower and upper with zeros in the first row and the last row of the whole system.
+
+    They are of the first rows and of the last rows of the own part.
+    """
+    own = place.lengths[place.rank if isinstance(place.rank, int) else 0]
+    at_begin, at_end = place.first == 0, place.first + own == sum(place.lengths)
+    row, behind = (xp.arange(x.shape[-1], device=device(x)) for x in (lower, upper))
+    lower = xp.where((row == 0) & at_begin, xp.zeros_like(lower), lower)
+    return lower, xp.where((behind == upper.shape[-1] - 1) & at_end, xp.zeros_like(upper), upper)
 
 
 def _neutral(xp: Namespace, like: Array) -> tuple[Array, Array]:
@@ -285,6 +345,11 @@ class _Seams:
         ends = self._close(pair)
         all_pairs = self._tree.down(tuple((end, end) for end in ends), known)
         return tuple((y[..., place.rank][..., None], y[..., place.rank + 1][..., None]) for y in all_pairs)
+
+
+def _largest(error: Array) -> Array:
+    xp = namespace_of(error)
+    return xp.zeros((), dtype=error.dtype, device=device(error)) if 0 in error.shape else xp.max(error)
 
 
 def _with_ends(xp: Namespace, x: Array, ends: tuple[tuple[Array, Array], ...]) -> Array:

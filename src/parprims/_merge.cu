@@ -1,0 +1,208 @@
+// Stable merge of two sorted runs of keys, and of what moves with them, for every row of an array.
+//
+// Phases of merge_runs:
+//   1. A block has one tile of the result. The merge path gives how many keys before the tile, and before its end, are
+//      of the first run: of the first d keys of the result, i are of the first run if first[i - 1] does not come after
+//      second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time. Where
+//      there are many tiles, find_splits has found these numbers in a launch before, a thread each: so no block waits.
+//   2. The keys of the tile, which are adjacent in each run, are copied to shared memory.
+//   3. Each thread searches for its own place on the merge path and merges ITEMS keys one after the other.
+//   4. Keys go to their places in shared memory and are stored by adjacent threads. What moves with them is loaded by
+//      adjacent threads too: keys that are adjacent in the result come from two places of memory.
+//
+// Template parameters besides those in _sort.cu:
+//   Bound     the integer type of the places of runs
+//   Moved...  what moves with the keys, any number of Merged<V>
+//
+// O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
+
+namespace sorting {
+
+// Rows of two runs, and their rows in the result.
+template <class V>
+struct Merged {
+    const V* first;
+    const V* second;
+    V* out;
+};
+
+// A row of `first` has `first_n` elements, one of `second` has `second_n`, and one of the result has `n`. Where `bounds`
+// is not null it has five numbers for every row: where the run in `first` begins, its length, those of `second`, and
+// whether of equal keys those of `second` come first. The lengths add up to at most n. Without `bounds` the runs are
+// whole rows.
+template <class Bound>
+struct Runs {
+    const Bound* bounds;
+    Position first_n, second_n, n, tiles;
+};
+
+// Returns whether a key of the first run comes before one of the second. `turned` says which of equal keys does.
+template <class Order>
+DEVICE bool comes_first(typename Order::Key first, typename Order::Key second, bool turned) {
+    const typename Order::Key one = ordered<Order>(first), other = ordered<Order>(second);
+    return turned ? one < other : one <= other;
+}
+
+// Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it.
+template <class Order>
+DEVICE Position merge_path(const typename Order::Key* first, Position first_n, const typename Order::Key* second,
+                           Position second_n, Position diagonal, bool turned) {
+    const int lane = threadIdx.x % WARP;
+    Position low = diagonal > second_n ? diagonal - second_n : 0, high = diagonal < first_n ? diagonal : first_n;
+    while (low < high) {  // invariant: low <= i <= high
+        const Position step = (high - low + WARP - 1) / WARP, at = low + lane * step;
+        const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at], turned);
+        const int count = __popc(__ballot_sync(ALL_LANES, before));  // the first `count` lanes
+        const Position next = low + count * step;
+        if (next < high) high = next;
+        if (count) low = next - step + 1;
+    }
+    return low;
+}
+
+// The runs of one row: where they begin, their lengths, and which of equal keys comes first.
+template <class Order>
+struct RunsOfRow {
+    const typename Order::Key* first;
+    const typename Order::Key* second;
+    Position first_at, second_at, first_n, second_n;
+    bool turned;
+
+    template <class Bound>
+    DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Position row)
+        : first_at(row * runs.first_n),
+          second_at(row * runs.second_n),
+          first_n(runs.first_n),
+          second_n(runs.second_n),
+          turned(false) {
+        if (runs.bounds) {
+            const Bound* const own = runs.bounds + row * 5;
+            first_at += own[0], first_n = own[1], second_at += own[2], second_n = own[3], turned = own[4] != 0;
+        }
+        first = keys.first + first_at;
+        second = keys.second + second_at;
+    }
+};
+
+// Finds how many keys before each tile are of the first run. A row has one more number, for the end of its last tile.
+template <int TILE, class Order, class Bound>
+DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Position* splits, Position count) {
+    const Position at = (Position)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    const Position row = at / (runs.tiles + 1);
+    const RunsOfRow<Order> own(keys, runs, row);
+    const Position diagonal = min((at - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
+    Position low = max((Position)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
+    while (low < high) {
+        const Position middle = (low + high) / 2;
+        if (comes_first<Order>(own.first[middle], own.second[diagonal - 1 - middle], own.turned))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    splits[at] = low;
+}
+
+// `splits` are those of find_splits, or null.
+template <int THREADS, int ITEMS, class Order, class Bound, class... Moved>
+DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const Position* splits, Moved... moved) {
+    using Key = typename Order::Key;
+    constexpr int TILE = THREADS * ITEMS;
+    constexpr bool MOVES = sizeof...(Moved) > 0;
+    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    static_assert(TILE <= 32768, "the highest bit of a place tells the run");
+    __shared__ Key held[TILE];
+    __shared__ unsigned short places[MOVES ? TILE : 1];
+    __shared__ Position ends[2];
+
+    const Position row = blockIdx.x / runs.tiles, begin = (blockIdx.x - row * runs.tiles) * TILE;
+    const RunsOfRow<Order> own(keys, runs, row);
+    const Position first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
+    const Key* const first = own.first;
+    const Key* const second = own.second;
+    const bool turned = own.turned;
+    const Position total = first_n + second_n;
+    if (begin >= total) return;
+    const int length = (int)min((Position)TILE, total - begin);
+    if (splits) {
+        if (threadIdx.x < 2) ends[threadIdx.x] = splits[blockIdx.x + row + threadIdx.x];
+    } else if (threadIdx.x < 2 * WARP) {
+        const int which = threadIdx.x / WARP;
+        const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length, turned);
+        if (threadIdx.x % WARP == 0) ends[which] = found;
+    }
+    __syncthreads();  // separates the write of the ends from their reads
+    const Position first_begin = ends[0], second_begin = begin - first_begin;
+    // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
+    const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
+    const int second_length = length - first_length;
+
+    Key loaded[ITEMS];
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length)
+            loaded[k] = at < first_length ? first[first_begin + at] : second[second_begin + (at - first_length)];
+    }
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length) held[at] = loaded[k];
+    }
+    __syncthreads();  // separates the writes of keys from their reads
+
+    const int diagonal = min((int)threadIdx.x * ITEMS, length);
+    int low = max(0, diagonal - second_length), high = min(diagonal, first_length);
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], turned))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int one = low, other = first_length + diagonal - low;
+    unsigned short from[ITEMS];
+    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, turned));
+        loaded[k] = takes ? a : b;
+        from[k] = (unsigned short)(takes ? one : other);
+        if (takes) {
+            if (++one < first_length) a = held[one];
+        } else {
+            if (++other < length) b = held[other];
+        }
+    }
+    __syncthreads();  // separates the reads of keys from the writes of merged ones
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = (int)threadIdx.x * ITEMS + k;
+        if (at < length) {
+            held[at] = loaded[k];
+            if (MOVES) places[at] = from[k];
+        }
+    }
+    __syncthreads();  // separates the writes of merged keys from their reads
+
+    const Position out = row * runs.n + begin;
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length) keys.out[out + at] = held[at];
+    }
+    const auto move = [&](auto array) {
+#pragma unroll 4  // more loads at a time would take too many registers
+        for (int k = 0; k < ITEMS; ++k) {
+            const int at = k * THREADS + threadIdx.x;
+            if (at >= length) break;
+            const int place = places[at];
+            array.out[out + at] = place < first_length
+                                      ? array.first[first_at + first_begin + place]
+                                      : array.second[second_at + second_begin + (place - first_length)];
+        }
+    };
+    (move(moved), ...);
+}
+
+}  // namespace sorting
