@@ -520,6 +520,10 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
     return _cuda.refusal(xp, (constant(x),) if library(xp) == "torch" and asked_for(x) else c.arrays)
 
 
+def _top_slower(xp: Namespace, c: _Selection) -> str | None:
+    return None if _is_served(c) or _TOP_BY_SORT.slower is None else _TOP_BY_SORT.slower(xp, c)
+
+
 _TOP_BY_SORT = by_parts("kernel", _top, _top_parts)
 
 
@@ -620,6 +624,10 @@ def _quantile_refusal(xp: Namespace, c: Quantiles) -> str | None:
     return None if _QUANTILES_BY_SORT.refusal is None else _QUANTILES_BY_SORT.refusal(xp, c)
 
 
+def _quantile_slower(xp: Namespace, c: Quantiles) -> str | None:
+    return None if _finds_places(xp, c) or _QUANTILES_BY_SORT.slower is None else _QUANTILES_BY_SORT.slower(xp, c)
+
+
 _QUANTILES_BY_SORT = by_parts("kernel", _quantiles, _quantile_parts)
 
 
@@ -628,7 +636,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        kernel=by_device(Method(_prepare_top, _top_refusal), _TOP_BY_SORT),
+        kernel=by_device(Method(_prepare_top, _top_refusal, _top_slower), _TOP_BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
@@ -641,7 +649,7 @@ _METHODS = {
             _quantiles,
             _quantile_parts,
             kernel=by_device(
-                Method(_prepare_quantiles, _quantile_refusal),
+                Method(_prepare_quantiles, _quantile_refusal, _quantile_slower),
                 _numpy_first("partition", _quantiles, _quantile_parts)["kernel"],
             ),
             native=native_by_numpy(_quantiles_by_numpy, _quantile_parts),
