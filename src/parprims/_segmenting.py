@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segments_cpu
+from parprims import _derivatives, _segments_cpu, _segments_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -371,6 +371,22 @@ def _kernel(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Me
     return dataclasses.replace(found, slower=slower)
 
 
+def _nothing(c: Segmented) -> bool:
+    """Return whether there are no elements or no results, which no kernel is launched for."""
+    return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
+
+
+def _prepare_reduced(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what reduces segments by the kernel for GPUs."""
+
+    def by_operations(xp: Namespace, c: Segmented) -> Any:
+        return _reduced(xp, c, Inside("array"))
+
+    if _nothing(c):
+        return directly(by_operations)(xp, c)
+    return _segments_kernel.prepare(xp, c, by_operations)
+
+
 _IN_ORDER = by_parts("native", _by_ids_native, _reduceat_ids)
 _BY_ARRAY = by_parts("array", _by_ids, _id_parts)
 
@@ -419,7 +435,7 @@ METHODS = {
         "reduce",
         _reduced,
         _reduce_parts,
-        kernel=_kernel(_reduced, _reduce_parts),
+        kernel=by_device(Method(_prepare_reduced, _segments_kernel.refusal), _kernel(_reduced, _reduce_parts)),
         native=by_parts("native", _by_numpy, _reduceat),
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
