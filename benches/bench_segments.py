@@ -55,6 +55,18 @@ def by_torch(torch, x, ids, segments, op):
     return torch.full((segments,), -torch.inf, dtype=x.dtype, device=x.device).scatter_reduce_(0, ids, x, "amax")
 
 
+def reduced_by_numpy(np, x, offsets):
+    """Return the sums of segments by NumPy's own function, which adds to each empty one the next element."""
+    sums = np.add.reduceat(np.append(x, x.dtype.type(0)), offsets[:-1])
+    sums[offsets[1:] == offsets[:-1]] = 0
+    return sums
+
+
+def reduced_by_torch(torch, x, offsets):
+    """Return the sums of segments by PyTorch's own function."""
+    return torch.segment_reduce(x, "sum", offsets=offsets, initial=0)
+
+
 def reduced(x, offsets, *, method):
     return parprims.reduce(x, offsets=offsets, method=method)
 
@@ -65,13 +77,14 @@ def scanned(x, offsets, *, method):
 
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
-    k, few = scale.pick(12, 20, 26), 10
+    k, few = scale.pick(12, 20, 28), 10
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    many = 2 ** (k - 5)
+    many = 2**k // 27
+    peers = {"numpy": reduced_by_numpy, "torch": reduced_by_torch}
     found = []
     for segments in (few, many):
         make = functools.partial(problem, n=2**k, segments=segments, scanned=False)
-        found.append(Case("reduce", f"{segments} segments, 2^{k}", make, reduced, ceiling="read", skip=skip))
+        found.append(Case("reduce", f"{segments} segments, 2^{k}", make, reduced, peers, ceiling="read", skip=skip))
         make = functools.partial(problem, n=2**k, segments=segments, scanned=True)
         found.append(Case("scan", f"{segments} segments, 2^{k}", make, scanned, skip=skip))
     for op, segments in (("add", 1000), ("maximum", 1000), ("add", 2 ** (k - 2))):
