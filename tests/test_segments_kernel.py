@@ -1,4 +1,4 @@
-"""Reductions of segments by the kernel for GPUs, against loops, where shares, runs and lanes meet ends of segments."""
+"""Reductions and scans of segments by kernels for GPUs, against loops, where shares, tiles and lanes meet segments."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _segments_kernel
+from parprims import _scan_kernel, _segments_kernel
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
 from tests.test_segments import cuts
@@ -18,12 +18,17 @@ def small(gpu, monkeypatch):
     emulator.forget(monkeypatch)
     sizes = {"multiprocessors": 2, "resident": ((1 << 30, 5),), "runs": 1, "lane_bytes": 150}
     monkeypatch.setitem(_segments_kernel.TUNING, 90, dataclasses.replace(_segments_kernel.TUNING[90], **sizes))
-    monkeypatch.setattr(_segments_kernel.TUNING[90].__class__, "on", lambda self, _: self)
+    sizes = {"threads": 64, "shared_bytes": 48, "tiles": 2, "chained_lines": 5}
+    monkeypatch.setitem(_scan_kernel.TUNING, 90, dataclasses.replace(_scan_kernel.TUNING[90], **sizes))
     return gpu
 
 
 def affine(earlier, later):
     return later[0] * earlier[0], later[0] * earlier[1] + later[1]
+
+
+def largest(earlier, later):
+    return (np.maximum(earlier[0], later[0]),)
 
 
 def loop(xs, offsets, op, start):
@@ -36,6 +41,24 @@ def loop(xs, offsets, op, start):
             total = op(total, tuple(x[..., at] for x in xs))
         for one, y in zip(total, found, strict=True):
             y[..., segment] = one
+    return tuple(found)
+
+
+def scan_loop(xs, offsets, op, start=None, exclusive=False, reverse=False):
+    """Return the scans of segments along the last axis, of arrays that are components of elements."""
+    found = [np.empty_like(x) for x in xs]
+    for segment in range(len(offsets) - 1):
+        places = range(offsets[segment], offsets[segment + 1])
+        total = start
+        for at in reversed(places) if reverse else places:
+            if exclusive:
+                for one, y in zip(total, found, strict=True):
+                    y[..., at] = one
+            one = tuple(x[..., at] for x in xs)
+            total = one if total is None else op(total, one)
+            if not exclusive:
+                for one, y in zip(total, found, strict=True):
+                    y[..., at] = one
     return tuple(found)
 
 
@@ -71,6 +94,76 @@ def test_offsets(small, run, rng, n, subtests):
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("n", [1, 4, 63, 767, 768, 769, 3000])
+def test_scans(small, run, rng, n, subtests):
+    """In tiles of every kind, of integers that wrap, by an operator that does not commute, from either end."""
+    for number, offsets in enumerate((*patterns(rng, n), np.sort(rng.integers(0, n + 1, 20 * n + 9)))):
+        offsets[0], offsets[-1] = 0, n
+        for exclusive, reverse, start in ((False, False, None), (False, True, (3, 5)), (True, number % 2 == 0, (1, 0))):
+            with subtests.test(pattern=number, exclusive=exclusive, reverse=reverse):
+                options = {"offsets": small.asarray(offsets), "reverse": reverse, "method": "kernel"}
+                pair = rng.integers(-9, 9, (2, n))
+                given = tuple(map(small.asarray, pair))
+                initial = {} if start in (None, (1, 0)) else {"initial": start}
+                found = run(parprims.scan, given, "affine", exclusive=exclusive, **initial, **options)
+                compare(small, found, scan_loop(pair, offsets, affine, start, exclusive, reverse))
+                x = random(rng, (n,), "int32")
+                found = run(parprims.scan, small.asarray(x), exclusive=exclusive, **options)
+                expected = (x.astype(np.int64),)
+                (expected,) = scan_loop(
+                    expected, offsets, lambda a, b: (a[0] + b[0],), (0,) if exclusive else None, exclusive, reverse
+                )
+                compare(small, found, expected, dtype="int64")
+
+
+@pytest.mark.sanitize
+def test_recurrences(small, run, rng, subtests):
+    """Whole numbers, whose solutions are exact; an infinity and NaN stay in their segment."""
+    for shape in ((2000,), (3, 900), (7, 900)):
+        n = shape[-1]
+        offsets = cuts(rng, n, 40)
+        a, b = (rng.integers(-1, 2, shape).astype(np.float32) for _ in range(2))
+        for reverse in (False, True):
+            for start in (None, 2.0):
+                with subtests.test(shape=shape, reverse=reverse, start=start):
+                    options = {"offsets": small.asarray(offsets), "reverse": reverse, "method": "kernel"}
+                    options |= {} if start is None else {"initial": start}
+                    found = run(parprims.linear_recurrence, *map(small.asarray, (a, b)), **options)
+                    first = None if start is None else (np.float32(1), np.float32(start))
+                    _, expected = scan_loop((a, b), offsets, affine, first, reverse=reverse)
+                    compare(small, found, expected, dtype="float32")
+        b[..., n // 2] = np.inf
+        a[..., n // 3] = np.nan
+        found = run(
+            parprims.linear_recurrence, *map(small.asarray, (a, b)), offsets=options["offsets"], method="kernel"
+        )
+        found = np.isfinite(small.to_numpy(found))
+        for segment in range(40):
+            part = slice(offsets[segment], offsets[segment + 1])
+            inside = [offsets[segment] <= at < offsets[segment + 1] for at in (n // 2, n // 3)]
+            assert any(inside) or found[..., part].all()
+
+
+@pytest.mark.sanitize
+def test_scans_of_lines(small, run, rng, subtests):
+    """Lines that are chained and that look back, in and out of order in memory, each with its initial element."""
+    for shape, axis in (((3, 2000), 1), ((9, 1700), 1), ((40, 50), 1), ((70, 12), 0), ((2, 3, 900), 2)):
+        offsets = cuts(rng, shape[axis], 9)
+        x = random(rng, shape, "float32")
+        start = random(rng, (*shape[:axis], *shape[axis + 1 :]), "float32")
+        for flipped, reverse in ((False, False), (True, False), (False, True)):
+            with subtests.test(shape=shape, flipped=flipped, reverse=reverse):
+                given = small.xp.flip(small.asarray(x), axis=axis) if flipped else small.asarray(x)
+                rows = np.moveaxis(np.flip(x, axis) if flipped else x, axis, -1)
+                options = {"axis": axis, "offsets": small.asarray(offsets), "reverse": reverse, "method": "kernel"}
+                found = run(parprims.scan, given, "maximum", initial=small.asarray(start), **options)
+                (expected,) = scan_loop(
+                    (rows,), offsets, lambda a, b: (np.maximum(a[0], b[0]),), (start,), reverse=reverse
+                )
+                compare(small, found, np.moveaxis(expected, -1, axis))
+
+
+@pytest.mark.sanitize
 def test_lines(small, run, rng, subtests):
     """Lines in and out of order in memory, which warps have by themselves or blocks share, each with its initial."""
     for shape, axis in (((3, 700), 1), ((50, 40), 1), ((70, 12), 0), ((2, 300, 3), 1), ((4, 3, 130), 2)):
@@ -84,7 +177,7 @@ def test_lines(small, run, rng, subtests):
                 options = {"axis": axis, "initial": small.asarray(start), "method": "kernel"}
                 found = run(parprims.reduce, given, "maximum", offsets=small.asarray(offsets), **options)
                 rows = np.moveaxis(view, axis, -1)
-                (expected,) = loop((rows,), offsets, lambda a, b: (np.maximum(a[0], b[0]),), (-np.inf,))
+                (expected,) = loop((rows,), offsets, largest, (-np.inf,))
                 compare(small, found, np.moveaxis(np.maximum(expected, start[..., None]), -1, axis))
 
 
@@ -102,6 +195,9 @@ def test_dtypes(small, run, rng, dtype):
         sums = np.concatenate([[0], np.cumsum(part.astype(np.complex128))])
         expected = sums[offsets[1:]] - sums[offsets[:-1]]
         name = small.dtype_name(found) if hasattr(small, "dtype_name") else str(found.dtype).rsplit(".", 1)[-1]
+        compare(small, found, expected.astype(name) if "complex" in name else expected.real.astype(name))
+        found = run(parprims.scan, small.asarray(x)[view], offsets=small.asarray(offsets), method="kernel")
+        expected = sums[1:] - np.repeat(sums[offsets[:-1]], np.diff(offsets))
         compare(small, found, expected.astype(name) if "complex" in name else expected.real.astype(name))
 
 
@@ -147,10 +243,17 @@ def test_special_values(small, run, rng):
 def test_wrong_offsets(small, run, rng):
     """They reach no memory outside of the arrays."""
     x = small.asarray(random(rng, (900,), "float32"))
+
+    def call(offsets):
+        run(parprims.reduce, x, offsets=offsets, method="kernel")
+        for reverse in (False, True):
+            run(parprims.scan, x, offsets=offsets, reverse=reverse, method="kernel")
+
     for wrong in ([0, 3000], [5, 10], [0, 800, 20, 900], [-7, -3, 900], [0, 2**62, -(2**62), 900], [0, 10]):
-        run(parprims.reduce, x, offsets=small.asarray(np.array(wrong)), method="kernel")
+        call(small.asarray(np.array(wrong)))
     many = rng.integers(-(2**40), 2**40, 500)
-    run(parprims.reduce, x, offsets=small.asarray(many), method="kernel")
+    call(small.asarray(many))
+    call(small.asarray(rng.integers(-(2**40), 2**40, 20_000)))
 
 
 def test_jax(monkeypatch, rng):
@@ -171,3 +274,18 @@ def test_jax(monkeypatch, rng):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     found = jax.grad(lambda x: total(x, offsets[0])[2])(x[0])
     np.testing.assert_array_equal(found, np.arange(20) >= 7)
+
+    def scanned(x, offsets):
+        return parprims.scan(x, "maximum", offsets=offsets, exclusive=True, initial=-9.0, method="kernel")
+
+    assert "gpu" in jax.jit(scanned).trace(x[0], offsets[0]).lower(lowering_platforms=("cuda",)).as_text()
+    for axes, own in (((0, None), [offsets[0]] * 3), ((0, 0), [offsets[0], offsets[1], offsets[0]])):
+        found = jax.vmap(scanned, axes)(x, own[0] if axes[1] is None else jax.numpy.stack(own))
+        for line, one, row in zip(np.asarray(x), own, found, strict=True):
+            (expected,) = scan_loop((line,), np.asarray(one), largest, (np.float32(-9),), exclusive=True)
+            np.testing.assert_array_equal(row, expected)
+    solved = jax.grad(
+        lambda a: parprims.linear_recurrence(a, x[0], offsets=offsets[0], reverse=True, method="kernel")[7]
+    )(x[1])
+    assert np.isfinite(solved).all()
+    assert not np.asarray(solved)[:7].any()

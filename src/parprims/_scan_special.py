@@ -168,13 +168,10 @@ class Specialisation:
                 sizes.append(size)
         return places, sizes
 
-    def source(self, accesses: Sequence[str], *kernels: str) -> str:
-        """Return the CUDA text of kernels for arrays that are accessed in these ways.
-
-        They are those of scans unless named, and then stage no outputs.
-        """
+    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True) -> str:
+        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways."""
         count = len(self.inputs)
-        places, sizes = self.places(accesses[:count] if kernels else accesses)
+        places, sizes = self.places(accesses if stages_outputs else accesses[:count])
         places += [None] * (len(accesses) - len(places))
         types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
         return "\n".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,7 @@ class Segmented(Composed):
     segments: int = 0
     in_order: bool = False
     keepdims: bool = False
+    reduces: bool = False
     descending: bool = False
     keyed: bool = True
 
@@ -376,15 +378,18 @@ def _nothing(c: Segmented) -> bool:
     return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
 
 
-def _prepare_reduced(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-    """Return what reduces segments by the kernel for GPUs."""
+def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
 
     def by_operations(xp: Namespace, c: Segmented) -> Any:
-        return _reduced(xp, c, Inside("array"))
+        return compose(xp, c, Inside("array"))
 
-    if _nothing(c):
-        return directly(by_operations)(xp, c)
-    return _segments_kernel.prepare(xp, c, by_operations)
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        if _nothing(c):
+            return directly(by_operations)(xp, c)
+        return _segments_kernel.prepare(xp, c, by_operations)
+
+    return prepare
 
 
 _IN_ORDER = by_parts("native", _by_ids_native, _reduceat_ids)
@@ -416,6 +421,23 @@ def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     return lambda *arrays: run(*arrays)[0]
 
 
+def _scan_on_gpu() -> Method:
+    """Return the kernel of scans on GPUs: one of segments, or of flags where lines are adjacent in memory."""
+    lines = Method(_by_one_launch(_scanned), _segments_kernel.refusal)
+    columns = by_parts("kernel", _scanned, _scan_parts)
+
+    def of(c: Segmented) -> Method:
+        return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
+
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
+        found = of(c).refusal
+        return None if found is None else found(xp, c)
+
+    return Method(lambda xp, c: of(c).prepare(xp, c), refusal)
+
+
+_SCAN = _scan_on_gpu()
+
 _BY_IDS = {
     "kernel": by_device(
         by_parts("kernel", _by_ids, _id_parts),
@@ -435,10 +457,13 @@ METHODS = {
         "reduce",
         _reduced,
         _reduce_parts,
-        kernel=by_device(Method(_prepare_reduced, _segments_kernel.refusal), _kernel(_reduced, _reduce_parts)),
+        kernel=by_device(Method(_by_one_launch(_reduced), _segments_kernel.refusal), _kernel(_reduced, _reduce_parts)),
         native=by_parts("native", _by_numpy, _reduceat),
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
-    **{name: composed(name, _scanned, _scan_parts) for name in ("scan", "linear_recurrence")},
+    **{
+        name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, by_parts("kernel", _scanned, _scan_parts)))
+        for name in ("scan", "linear_recurrence")
+    },
     **{name: composed(name, _sorted, _sort_parts) for name in ("sort", "argsort", "sort_by_key")},
 }

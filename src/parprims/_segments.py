@@ -302,6 +302,7 @@ def _elementwise(
         axis=at,
         dtypes=own.dtypes,
         segments=segments,
+        reduces=name == "reduce",
         **options,
     )
     return METHODS[name](method, xp, call)

@@ -1,15 +1,17 @@
-"""Reductions of segments by a CUDA kernel: the division of work, and the launch."""
+"""Reductions and scans of segments by CUDA kernels: the division of work, and the launch."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from parprims import _cuda
+from parprims import _cuda, _scan_kernel
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
-from parprims._layout import Layout, access, broadcast_strides, lines_along, row_major
-from parprims._operators import BUILT_IN, Operator
+from parprims._block import look_back_bytes
+from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
+from parprims._operators import BUILT_IN
+from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, result_dtypes, working_dtypes
 from parprims._scan_special import Specialisation, specialisation, specialised
 from parprims._sorting import index_dtype
@@ -54,42 +56,100 @@ TUNING = {
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
-def make_plan(
-    special: Specialisation,
-    tuning: Tuning,
-    shape: tuple[int, ...],
-    axis: int,
-    segments: int,
-    offsets: str,
-    shapes: Sequence[tuple[int, ...]],
-    layouts: Sequence[Layout],
-) -> _cuda.Plan | None:
-    """Return the launch for inputs, offsets of this dtype, then starts, of which shapes and layouts are given.
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """A call as a plan needs it: shapes and layouts are of inputs, then of starts, whose length along the axis is 1."""
 
-    None if lines are adjacent in memory, or arrays cannot be seen as (high, low, n, 1) with one stride each.
-    """
-    inputs, n = len(special.inputs), shape[axis]
-    result = (*shape[:axis], segments, *shape[axis + 1 :])
-    arrays = inputs + len(special.outputs)
-    strides = [broadcast_strides(steps, one, len(shape)) for one, (steps, _) in zip(shapes, layouts, strict=True)]
-    strides[inputs:inputs] = [row_major(result)] * len(special.outputs)
-    merged = lines_along(shape, axis, strides)
-    if merged is None or merged.inner > 1:
+    special: Specialisation
+    shape: tuple[int, ...]
+    axis: int
+    segments: int
+    offsets: str
+    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[Layout, ...]
+    reverse: bool = False
+
+    @property
+    def n(self) -> int:
+        """The length of the axis."""
+        return self.shape[self.axis]
+
+    @property
+    def arrays(self) -> int:
+        """The number of inputs and outputs."""
+        return len(self.special.inputs) + len(self.special.outputs)
+
+    def lines(self, result: tuple[int, ...]) -> Lines | None:
+        """Return the lines of inputs, outputs and starts, or None if lines are adjacent or have no one stride each."""
+        inputs = len(self.special.inputs)
+        given = zip(self.shapes, self.layouts, strict=True)
+        strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
+        strides[inputs:inputs] = [row_major(result)] * len(self.special.outputs)
+        merged = lines_along(self.shape, self.axis, strides)
+        return None if merged is None or merged.inner > 1 else merged
+
+    def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
+        """Return how so many elements in a row of an array are reached that has a length along the axis."""
+        itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
+        inputs = len(self.special.inputs)
+        address = self.layouts[at][1] if at < inputs else 0
+        begin = (length - 1) * merged.along[at] if self.reverse else 0
+        first = address + (begin - (vector - 1 if step == -1 else 0)) * itemsize
+        return access(step, first, (merged.upward[at], merged.downward[at]), vector, itemsize)
+
+    def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
+        """Return Inputs, Outputs of a length along the axis, Starts, and offsets."""
+        special, inputs = self.special, len(self.special.inputs)
+
+        def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
+            step = merged.along[at]
+            return _cuda.Struct(
+                _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
+                numbers("high_stride", merged.upward[at]),
+                numbers("low_stride", merged.downward[at]),
+                numbers("stride", -step if self.reverse else step),
+                numbers("inner_stride", 0),
+            )
+
+        def named(at: int, name: str) -> tuple[str, str]:
+            return f"in{at}", f"const {C_TYPES[name]}"
+
+        reads = [view(at, *named(at, name), self.n) for at, name in enumerate(special.inputs)]
+        writes = [view(inputs + at, f"out{at}", C_TYPES[name], length) for at, name in enumerate(special.outputs)]
+        starts = [view(self.arrays + at, *named(inputs + 1 + at, name)) for at, name in enumerate(special.starts)]
+        return (
+            _cuda.Struct(*reads, type="Inputs"),
+            _cuda.Struct(*writes, type="Outputs"),
+            _cuda.Struct(*starts, type="Starts"),
+            _cuda.Pointer(*named(inputs, self.offsets)),
+        )
+
+    def plan(self, launch: _cuda.Launch, numbers: _cuda.Numbers, result: tuple[int, ...], **scratch: int) -> _cuda.Plan:
+        """Return the plan of a launch."""
+        special = self.special
+        outputs = tuple([(result, name) for name in special.outputs])
+        return _cuda.Plan((launch,), len(special.inputs) + 1 + len(special.starts), outputs, numbers.all(), **scratch)
+
+
+def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
+    """Return the launch of a reduction, or None if there is none for these layouts."""
+    special, n, segments = work.special, work.n, work.segments
+    inputs = len(special.inputs)
+    result = (*work.shape[: work.axis], segments, *work.shape[work.axis + 1 :])
+    merged = work.lines(result)
+    if merged is None:
         return None
     lines = merged.high * merged.low
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        reads = [work.access(merged, at, n, vector) for at in range(inputs)]
+        return (*reads, *["ASCENDING" if merged.along[at] == 1 else "STRIDED" for at in range(inputs, work.arrays)])
+
     vector = max(1, 16 // max(special.itemsizes[:inputs]))
-
-    def accessed(at: int) -> str:
-        if at >= inputs:
-            return "ASCENDING" if merged.along[at] == 1 else "STRIDED"
-        step = merged.along[at]
-        address = layouts[at][1] - (vector - 1) * special.itemsizes[at] * (step == -1)
-        return access(step, address, (merged.upward[at], merged.downward[at]), vector, special.itemsizes[at])
-
-    accesses = tuple(map(accessed, range(arrays)))
+    accesses = accesses_of(vector)
     if "STRIDED" in accesses[:inputs]:  # then it is best if adjacent lanes load adjacent elements
         vector = 1
-        accesses = tuple(map(accessed, range(arrays)))
+        accesses = accesses_of(vector)
     _, sizes = special.places(accesses[:inputs])
     state = state_size(special.states)
     # An odd number of vectors for a lane, so that lanes read them without bank conflicts.
@@ -106,35 +166,22 @@ def make_plan(
     most_blocks = resident * tuning.multiprocessors  # no more than run together, with equal shares
     blocks = max(1, min(most_blocks // lines, -(-items // (tuning.warps * tuning.runs * 32 * each))))
     alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * tuning.warps >= most_blocks)
-    share = -(-items // (blocks * tuning.warps))
     shared = tuning.warps * run_bytes if alone else wide
-
     numbers = _cuda.Numbers()
-
-    def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
-        return _cuda.Struct(
-            _cuda.Pointer(memory, dtype),
-            numbers("high_stride", merged.upward[at]),
-            numbers("low_stride", merged.downward[at]),
-            numbers("stride", merged.along[at]),
-            numbers("inner_stride", 0),
-        )
-
-    reads = [view(at, f"in{at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.inputs)]
-    writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
-    starts = [
-        view(arrays + at, f"in{inputs + 1 + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)
-    ]
-    lengths = {"lines": lines, "low": merged.low, "n": n, "segments": segments, "share": share, "blocks": blocks}
+    lengths = {
+        "lines": lines,
+        "low": merged.low,
+        "n": n,
+        "segments": segments,
+        "share": -(-items // (blocks * tuning.warps)),
+        "blocks": blocks,
+    }
     launch = _cuda.Launch(
-        special.source(accesses, "_ticket.cuh", "_segments.cuh", "_segments.cu"),
+        special.source(accesses, "_ticket.cuh", "_segments.cuh", "_segments.cu", stages_outputs=False),
         "reduce_segments",
-        (tuning.warps, rounds, vector, alone, bool(starts), shared, "Scan"),
+        (tuning.warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
         (
-            _cuda.Struct(*reads, type="Inputs"),
-            _cuda.Struct(*writes, type="Outputs"),
-            _cuda.Struct(*starts, type="Starts"),
-            _cuda.Pointer(f"in{inputs}", f"const {C_TYPES[offsets]}"),
+            *work.parameters(numbers, merged, segments),
             _cuda.Pointer("zeroed", "unsigned"),
             _cuda.Pointer("scratch", "unsigned"),
             *(numbers(name, value) for name, value in lengths.items()),
@@ -144,32 +191,90 @@ def make_plan(
         shared_bytes=shared,
         resident_blocks=resident,
     )
-    return _cuda.Plan(
-        (launch,),
-        inputs + 1 + len(special.starts),
-        tuple([(result, name) for name in special.outputs]),
-        numbers.all(),
-        zeroed_bytes=4 * lines if blocks > 1 else 0,
-        scratch_bytes=lines * blocks * part_bytes if blocks > 1 else 0,
+    several = blocks > 1
+    return work.plan(
+        launch, numbers, result, zeroed_bytes=4 * lines * several, scratch_bytes=lines * blocks * part_bytes * several
     )
+
+
+_RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
+"""The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
+
+
+def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
+    """Return the launch of a scan, or None if there is none for these layouts."""
+    special, n = work.special, work.n
+    inputs = len(special.inputs)
+    merged = work.lines(work.shape)
+    if merged is None:
+        return None
+    lines = merged.high * merged.low
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        return tuple([work.access(merged, at, n, vector) for at in range(work.arrays)])
+
+    vector = max(1, 16 // max(special.itemsizes))
+    accesses = accesses_of(vector)
+    if "STRIDED" in accesses[inputs:]:
+        vector = 1
+        accesses = accesses_of(vector)
+    _, sizes = special.places(accesses)
+    vectors = -(-n // vector)
+    most = _scan_kernel.rounds_in(tuning.shared_bytes, vector * sum(sizes))
+    block, rounds = tuning.threads, most
+    if vectors <= block * most:
+        block = max(32, _cuda.power_of_two(-(-vectors // most), up=True))
+    elif lines < tuning.chained_lines:
+        rounds = max(1, min(most, vectors * lines // (tuning.tiles * block)))
+    tiles = -(-vectors // (block * rounds))
+    rounds = -(-vectors // (block * tiles))
+    tiles = -(-vectors // (block * rounds))
+    shared = _scan_kernel.staged_bytes(block, rounds, vector, sizes)
+    carry = _scan_kernel.carry_of(tuning, tiles, lines)
+    widest = max(4, *(state_size((name,)) for name in special.states))
+    state = -(-(state_size(special.states) + 4) // widest) * widest  # with a flag
+    numbers = _cuda.Numbers()
+    lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles}
+    launch = _cuda.Launch(
+        special.source(accesses, "_scan.cu", "_segments.cuh", "_scan_segments.cu"),
+        "scan_segments",
+        (block, rounds, vector, carry, work.reverse, shared, state, "Scan"),
+        (
+            *work.parameters(numbers, merged, n),
+            _cuda.Pointer("status", "ulonglong2"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        lines * tiles,
+        block,
+        shared_bytes=shared,
+        resident_blocks=next(blocks for most_bytes, blocks in _RESIDENT if state <= most_bytes) if block == 256 else 0,
+    )
+    status = look_back_bytes(lines, tiles, state) if carry != "ALONE" else 0
+    return work.plan(launch, numbers, work.shape, status_bytes=status)
 
 
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def _as_scan(xp: Namespace, c: Any) -> Scan:
-    """Return the scan whose last results are those of segments, on the elements and the initial element."""
+def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+    """Return the scan of which every segment is one, and whose last results are the reductions."""
+    arrays = (*c.arrays[: c.count], *c.starts)
+    shape = tuple(arrays[0].shape)
+    if c.operation == "recurrence":
+        return Recurrence(arrays=arrays, shape=shape, axis=c.axis, reverse=c.reverse, dtype=c.dtypes[0])
     working = working_dtypes(xp, c.op, c.dtypes)
-    xs = c.arrays[: c.count]
+    begins = (c.exclusive or c.reduces) and not c.starts
     return Scan(
-        arrays=(*xs, *c.starts),
-        shape=tuple(xs[0].shape),
+        arrays=arrays,
+        shape=shape,
         single=c.single,
         op=c.op,
         operation=c.operation,
         axis=c.axis,
-        identity=None if c.starts else c.op.identity(*map(dtype_name, working)),
-        n=xs[0].shape[c.axis],
+        exclusive=c.exclusive,
+        reverse=c.reverse,
+        identity=c.op.identity(*map(dtype_name, working)) if begins else None,
+        n=shape[c.axis],
         working=working,
         dtypes=c.dtypes,
     )
@@ -214,7 +319,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
 
 
 def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Any]:
-    """Return a function of the arrays that reduces by one launch. ``array`` computes the same by operations."""
+    """Return a function of the arrays that computes a call by one launch, and ``array`` by operations."""
     made = _given(xp, c)
     run = _prepared(xp, c.on(*(c.arrays if made is None else made(*c.arrays))), array)
     found = _cuda.only(run) if c.single else run
@@ -240,8 +345,10 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
     shapes = tuple([tuple(x.shape) for x in others])
 
     def plan() -> _cuda.Plan | None:
-        tuning = _cuda.tuned_for(TUNING, xp, others[0])
-        return make_plan(special, tuning, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts)
+        work = _Work(special, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts, c.reverse)
+        if c.reduces:
+            return plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
+        return plan_scan(work, _cuda.tuned_for(_scan_kernel.TUNING, xp, others[0]))
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = c.on(*(None,) * len(c.arrays))
@@ -267,7 +374,8 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
 
         return otherwise, batched
 
-    key = ("reduce by offsets", special, c.single, axis, c.segments, dtype_name(offsets.dtype), shapes, layouts)
+    names = c.reduces, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
+    key = ("segments", special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
     return _cuda.ready(xp, others[0], key, plan, in_program)
 
 
@@ -293,64 +401,84 @@ def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
-# Lines that warps have by themselves, and lines that blocks share.
-_LAYOUTS = (((1 << 16, 300), 1, 20), ((64, 1 << 14), 1, 300), ((1 << 28,), 0, 10_000_000))
+# Lines that warps have by themselves, and lines that blocks share; lines of one tile, and of tiles that are chained or
+# look back.
+_REDUCED = (((1 << 16, 300), 1, 20), ((64, 1 << 14), 1, 300), ((1 << 28,), 0, 10_000_000))
+_SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10_000_000))
 
 
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield the name and the plan of every kind of kernel that calls can ask for."""
-    for shape, axis, segments in _LAYOUTS:
-        for dtype in ("int8", "float32", "complex128"):
-            yield _case("add", (dtype,), shape, axis, segments)
-        yield _case("add", ("float32",), shape, axis, segments, offsets="int32")
-        yield _case("maximum", ("float32",), shape, axis, segments, start=True)
-    shape, axis, segments = _LAYOUTS[-1]
-    for dtype in C_TYPES:
-        yield _case("add", (dtype,), shape, axis, segments)
-    yield _case("add", ("float32",), shape, axis, segments, unaligned=True)
-    for op, dtypes in (
-        ("maximum", ("float16",)),
-        ("logaddexp", ("float32",)),
-        ("affine", ("float32",) * 2),
-        ("argmax", ("float32", "int64")),
-        ("welford", ("float64",) * 3),
-    ):
-        yield _case(op, dtypes, shape, axis, segments, start=BUILT_IN[op].identity(*dtypes) is None)
+    for reduces, layouts in ((True, _REDUCED), (False, _SCANNED)):
+        for layout in layouts:
+            for dtype in ("int8", "float32", "complex128"):
+                yield _case("add", (dtype,), reduces, *layout)
+            yield _case("add", ("float32",), reduces, *layout, offsets="int32")
+            yield _case("maximum", ("float32",), reduces, *layout, start=True)
+            if not reduces:
+                yield _case("add", ("float32",), reduces, *layout, exclusive=True)
+                yield _case("add", ("float32",), reduces, *layout, reverse=True)
+                yield _case("recurrence", ("float32",) * 2, reduces, *layout)
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), reduces, *layouts[-1])
+        yield _case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
+        for op, dtypes in (
+            ("maximum", ("float16",)),
+            ("logaddexp", ("float32",)),
+            ("affine", ("float32",) * 2),
+            ("argmax", ("float32", "int64")),
+            ("welford", ("float64",) * 3),
+        ):
+            yield _case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
+    for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
+        yield _case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
 
 
 def _case(
     op: str,
     dtypes: tuple[str, ...],
+    reduces: bool,
     shape: tuple[int, ...],
     axis: int,
     segments: int,
     *,
     offsets: str = "int64",
+    exclusive: bool = False,
+    reverse: bool = False,
     start: bool = False,
     unaligned: bool = False,
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    operator: Operator = BUILT_IN[op]
-    results = result_dtypes(xp, operator, tuple([Dtype(one) for one in dtypes]))
-    working = working_dtypes(xp, operator, results)
-    call = Scan(
-        arrays=(),
-        shape=shape,
-        single=len(dtypes) == 1,
-        op=operator,
-        axis=axis,
-        identity=None if start else operator.identity(*map(dtype_name, working)),
-        n=shape[axis],
-        working=working,
-        dtypes=results,
-    )
     starts = dtypes * start
-    shapes = [shape] * len(dtypes) + [(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts)
-    layouts = [(row_major(one), 4 if unaligned else 0) for one in shapes]
+    call: Scan | Recurrence
+    if op == "recurrence":
+        starts = starts[1:]
+        call = Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
+    else:
+        operator = BUILT_IN[op]
+        results = result_dtypes(xp, operator, tuple([Dtype(one) for one in dtypes]))
+        working = working_dtypes(xp, operator, results)
+        begins = (reduces or exclusive) and not start
+        call = Scan(
+            arrays=(),
+            shape=shape,
+            single=len(dtypes) == 1,
+            op=operator,
+            axis=axis,
+            exclusive=exclusive,
+            reverse=reverse,
+            identity=operator.identity(*map(dtype_name, working)) if begins else None,
+            n=shape[axis],
+            working=working,
+            dtypes=results,
+        )
+    shapes = (*[shape] * len(dtypes), *[(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts))
+    layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
     special = specialisation(xp, call, dtypes, starts)
-    plan = make_plan(special, TUNING[90], shape, axis, segments, offsets, shapes, layouts)
+    work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
+    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, _scan_kernel.TUNING[90])
     assert plan is not None
-    options = {"start": start, "unaligned": unaligned}
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned}
     names = ("segments", op, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
     return " ".join(names), plan
