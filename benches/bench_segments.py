@@ -55,6 +55,23 @@ def by_torch(torch, x, ids, segments, op):
     return torch.full((segments,), -torch.inf, dtype=x.dtype, device=x.device).scatter_reduce_(0, ids, x, "amax")
 
 
+def by_jax(jax, x, ids, segments, op):
+    """Return the same, or the sums, by JAX's own functions."""
+    function = jax.ops.segment_sum if op == "add" else jax.ops.segment_max
+    return function(x, ids, segments)
+
+
+def by_cupy(cupy, x, ids, segments, op):
+    """Return the same, or the sums, by CuPy's own functions, of which sums of floats change from run to run."""
+    if op == "add":
+        found = cupy.zeros(segments, x.dtype)
+        cupy.add.at(found, ids, x)
+        return found
+    found = cupy.full(segments, -cupy.inf, x.dtype)
+    cupy.maximum.at(found, ids, x)
+    return found
+
+
 def reduced_by_numpy(np, x, offsets):
     """Return the sums of segments by NumPy's own function, which adds to each empty one the next element."""
     sums = np.add.reduceat(np.append(x, x.dtype.type(0)), offsets[:-1])
@@ -93,6 +110,8 @@ def cases(scale: Scale) -> list[Case]:
         peers = {
             "numpy": functools.partial(by_numpy, segments=segments, op=op),
             "torch": functools.partial(by_torch, segments=segments, op=op),
+            "cupy": functools.partial(by_cupy, segments=segments, op=op),
+            "jax": functools.partial(by_jax, segments=segments, op=op),
         }
         words = "" if op == "add" else f"{op} "
         found.append(Case("segment_reduce", f"{words}{segments} segments, 2^{k}", make, run, peers, skip=skip))

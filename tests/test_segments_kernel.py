@@ -226,6 +226,34 @@ def test_whole_size(gpu, run, rng):
     np.testing.assert_allclose(one, sums, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.sanitize
+@pytest.mark.parametrize("kind", "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
+def test_ids(small, run, rng, kind, subtests):
+    """Of every dtype, some of no segment, in and out of order, of few segments and of many without elements."""
+    if not small.supports(kind):
+        pytest.skip(f"{small.name} has no {kind}")
+    info = np.iinfo(kind)
+    for n, count in ((1, 1), (900, 5), (2500, 100), (300, 3000)):
+        ids = rng.integers(max(info.min, -3), min(info.max, count + 2) + 1, n).astype(kind)
+        ids[: n // 50] = info.max
+        x = random(rng, (n,), "int32")
+        for in_order in (False, True):
+            with subtests.test(n=n, count=count, in_order=in_order):
+                own = np.sort(ids) if in_order else ids
+                arrays = small.asarray(x), small.asarray(own)
+                options = {"indices_are_sorted": in_order, "method": "kernel"}
+                found = run(parprims.segment_reduce, *arrays, count, **options)
+                inside = (own >= 0) & (own < count)
+                expected = np.zeros(count, np.int64)
+                np.add.at(expected, own[inside].astype(np.int64), x[inside])
+                compare(small, found, expected)
+    rows = random(rng, (50, 7), "float32")
+    ids = rng.integers(0, 4, 50).astype(kind)
+    arrays = small.asarray(rows), small.asarray(ids)
+    found = run(parprims.segment_reduce, *arrays, 4, "maximum", initial=-99.0, method="kernel")
+    compare(small, found, np.stack([rows[ids == one].max(0, initial=-99) for one in range(4)]))
+
+
 def test_special_values(small, run, rng):
     """An infinity or NaN stays in its segment, and -0 is kept."""
     x = random(rng, (1500,), "float32")
@@ -289,3 +317,15 @@ def test_jax(monkeypatch, rng):
     )(x[1])
     assert np.isfinite(solved).all()
     assert not np.asarray(solved)[:7].any()
+
+    ids = jax.numpy.asarray(rng.integers(-1, 5, (3, 20)), "int32")
+
+    def summed(x, ids):
+        return parprims.segment_reduce(x, ids, 4, method="kernel")
+
+    assert "gpu" in jax.jit(summed).trace(x[0], ids[0]).lower(lowering_platforms=("cuda",)).as_text()
+    for line, one, row in zip(np.asarray(x), np.asarray(ids), jax.vmap(summed)(x, ids), strict=True):
+        expected = [line[one == number].sum() for number in range(4)]
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-5)
+    found = jax.grad(lambda x: summed(x, ids[0])[2])(x[0])
+    np.testing.assert_array_equal(found, np.asarray(ids)[0] == 2)

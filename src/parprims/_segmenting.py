@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segments_cpu, _segments_kernel
+from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -30,7 +30,7 @@ from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
 from parprims._search import searchsorted
-from parprims._sort import argsort
+from parprims._sort import argsort, sort_by_key
 from parprims._sorting import index_dtype, moved
 from parprims._through_numpy import as_numpy, in_numpy, is_shared, returned
 
@@ -305,8 +305,7 @@ def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
 
 def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
     """Return numbers below a count in the narrowest dtype that holds them, which is the quickest to sort."""
-    name = next(one for one in ("uint8", "int16", "int32", "int64") if count <= np.iinfo(one).max)
-    return cast(xp, numbers, getattr(xp, name))
+    return cast(xp, numbers, getattr(xp, _segment_ids.narrowest(count)))
 
 
 def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callable[..., Any]) -> Any:
@@ -438,9 +437,42 @@ def _scan_on_gpu() -> Method:
 
 _SCAN = _scan_on_gpu()
 
+
+def _in_order(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of elements sorted by ids, in each step by kernels for GPUs."""
+    x, ids, *starts = c.arrays
+    if not c.in_order:
+        ids = _segment_ids.narrowed(xp, ids, c.segments)
+        if x.ndim == 1:
+            ids, x = sort_by_key(ids, x, method=method)
+        else:
+            order = argsort(ids, method=method)
+            ids = xp.take(ids, order, axis=0)
+            x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    offsets = _segment_ids.offsets_of(xp, ids, c.segments)
+    c = dataclasses.replace(c, arrays=(x, offsets, *starts), key=None)
+    return _by_one_launch(_reduced)(xp, c)(*c.arrays)
+
+
+def _ids_on_gpu() -> Method:
+    """Return the kernel of reductions by ids on GPUs."""
+
+    def sorts(_: Namespace, c: Segmented) -> list[Part]:
+        x, ids = c.arrays[:2]
+        return [] if c.in_order else [(sort_by_key, (ids, x), {})] if x.ndim == 1 else [(argsort, (ids,), {})]
+
+    by_sorts, nothing = by_parts("kernel", _in_order, sorts), by_parts("kernel", _by_ids, _id_parts)
+
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
+        assert by_sorts.refusal is not None
+        return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
+
+    return Method(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c), refusal)
+
+
 _BY_IDS = {
     "kernel": by_device(
-        by_parts("kernel", _by_ids, _id_parts),
+        _ids_on_gpu(),
         Method(
             _prepare_cpu,
             _segments_cpu.refusal,

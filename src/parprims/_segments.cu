@@ -3,7 +3,9 @@
 // are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh and _segments.cuh.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
-// end, then the next segment. The path is cut into equal shares, one for each warp. Template parameters:
+// end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
+// the result is number s + 1 here, and ends at offsets[s + 1]. What is behind the last offset has no end. The path is cut
+// into equal shares, one for each warp. Template parameters:
 //     WARPS      warps of a block
 //     ROUNDS     vectors that a lane takes of a run of elements
 //     VEC        adjacent elements that a lane loads as one vector
@@ -103,25 +105,26 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     const Outputs to = views_at(out, h, l, 0);
     const State start = starts.load(h, l, 0);
     const auto finish = [&](Index segment, const Optional<State>& found) {
+        if (segment == 0) return;
         State state = found.valid ? found.state : start;
         if (JOINS && found.valid) state = Op::combine(start, found.state);
         const Result results[1] = {Scan::result(state, Raw(), 0)};
-        store_along(to, results, segment, segments);
+        store_along(to, results, segment - 1, segments);
     };
 
     // The share: elements from `begin` to `past`, ends of segments from `first` to `end`.
-    Index first = 0, end = segments, begin = 0, past = n;
+    Index first = 0, end = segments + 1, begin = 0, past = n;
     if (!ALONE) {
-        const Index items = n + segments;
+        const Index items = n + segments + 1;
         const Index one = min(items, ((Index)(blockIdx.x % blocks) * WARPS + warp) * share), other = min(items, one + share);
         const Index item = lane < HALF_WARP ? one : other;
-        const Index ended = count_before(min(item, segments), [&](Index s) { return (Index)offsets[s + 1] + s < item; });
+        const Index ended = count_before(min(item, end), [&](Index s) { return (Index)offsets[s] + s < item; });
         first = shuffle(ended, 0);
         end = max(first, shuffle(ended, HALF_WARP));
         begin = min(n, max((Index)0, one - first));
         past = min(n, max(begin, other - end));
     }
-    const auto end_of = [&](Index segment) { return segment < end ? (Index)offsets[segment + 1] : 2 * n + RUN; };
+    const auto end_of = [&](Index segment) { return segment < end ? (Index)offsets[segment] : 2 * n + RUN; };
 
     Index base = begin / VEC * VEC;  // the first element of the run
     const Index readable = min(n, (max(past, (Index)1) + VEC - 1) / VEC * VEC);

@@ -158,7 +158,7 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
     each = rounds * vector
     staged = sum(-(-32 * each * size // 16) * 16 for size in sizes) or 16
     run_bytes = 2 * staged + sum(-(-32 * states * state // 16) * 16 for states in (each | 1, 1)) + 128
-    items = n + segments
+    items = n + segments + 1
     part_bytes = -(-(2 * state + 48) // 8) * 8
     wide = tuning.warps * max(run_bytes, 32 * part_bytes)
     resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
