@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from parprims import _merge_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -36,6 +37,7 @@ from parprims._composed import (
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._kernels import by_device
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
@@ -162,11 +164,12 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
 
     Notes
     -----
-    Work and depth: for every element of the result log2 n comparisons, one after another (array); kernel and native
-    sort all elements, which is the same.
-    Error: none. If x1 or x2 is not sorted the result by array holds any of their elements, by the others all in order.
+    Work and depth: for every element of the result log2 n comparisons, one after another (array), or about one (kernel
+    on GPUs); native, and kernel on CPUs, sort all elements, which is the same.
+    Error: none. If x1 or x2 is not sorted the result by array, and by kernel on GPUs, holds any of their elements, by
+    the others all in order.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel and native (as `sort` has them), array.
+    Methods: kernel (on GPUs its own, on CPUs that of `sort`), native (as `sort` has it), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
     Memory and more: docs/searchsorted.md.
 
@@ -460,6 +463,24 @@ def _merge_parts(xp: Namespace, c: _Merge) -> list[Part]:
 _SORTS = by_parts("kernel", _by_sorting, _sort_parts)
 
 
+def _merge_on_gpu() -> Method:
+    """Return the kernel on GPUs: a merge, or a sort where PyTorch is asked for a derivative, which sorts carry."""
+
+    def sorts(xp: Namespace, c: _Merge) -> bool:
+        empty = any(0 in x.shape for x in c.arrays)
+        return empty or (library(xp) == "torch" and any(map(asked_for, c.arrays)))
+
+    def refusal(xp: Namespace, c: _Merge) -> str | None:
+        if not sorts(xp, c):
+            return _merge_kernel.refusal(xp, c)
+        return None if _SORTS.refusal is None else _SORTS.refusal(xp, c)
+
+    def prepare(xp: Namespace, c: _Merge) -> Any:
+        return _SORTS.prepare(xp, c) if sorts(xp, c) else _merge_kernel.prepare(xp, c, _by_places)
+
+    return Method(prepare, refusal)
+
+
 def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
     if _merges(xp, c):
         return "numpy merges, and sorts nothing"
@@ -478,7 +499,7 @@ _METHODS = {
             name,
             _by_sorting,
             _sort_parts,
-            kernel=dataclasses.replace(_SORTS, slower=_kernel_slower),
+            kernel=by_device(_merge_on_gpu(), dataclasses.replace(_SORTS, slower=_kernel_slower)),
             native=native_by_numpy(_by_merging, _merge_parts),
             array=Method(directly(_by_places)),
         )

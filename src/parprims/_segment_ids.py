@@ -77,7 +77,7 @@ def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int
     """Return the launch that writes so many results."""
     numbers = _cuda.Numbers()
     launch = _cuda.Launch(
-        _cuda.device_source("_common.cuh", "_block_reduce.cuh", "_block.cuh", "_segments.cuh", "_segment_ids.cu"),
+        _cuda.device_source("_common.cuh", "_block_reduce.cuh", "_block.cuh", "_search.cuh", "_segment_ids.cu"),
         template,
         (_THREADS, _EACH),
         (

@@ -1,6 +1,6 @@
 // Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
-// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh and _segments.cuh.
+// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh and _search.cuh.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
 // end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of

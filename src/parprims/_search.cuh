@@ -1,4 +1,4 @@
-// What kernels of segments share: searches by a warp. Needs _common.cuh, _block_reduce.cuh and _block.cuh.
+// Searches by a warp. Needs _common.cuh, _block_reduce.cuh and _block.cuh.
 
 constexpr int HALF_WARP = 16;
 
