@@ -213,6 +213,23 @@ def test_many_blocks(small, run, rng, monkeypatch):
         compare(small, found, sums[offsets[1:]] - sums[offsets[:-1]])
 
 
+@pytest.mark.sanitize
+def test_short_lines(small, run, rng):
+    """One warp, or one tile, for each; wide elements; lines of wide elements that are chained."""
+    sizes = ((20,), "complex128"), ((200,), "float32"), ((6, 400), "complex128"), ((90, 30), "complex128")
+    for shape, dtype in sizes:
+        x = rng.integers(-9, 10, shape).astype(dtype)
+        offsets = cuts(rng, shape[-1], 6)
+        options = {"axis": len(shape) - 1, "offsets": small.asarray(offsets), "method": "kernel"}
+        (expected,) = loop((x,), offsets, lambda a, b: (a[0] + b[0],), (0,))
+        for given in (small.asarray(x), small.asarray(np.repeat(x, 3, -1))[..., ::3]):
+            compare(small, run(parprims.reduce, given, **options), expected, dtype=dtype)
+        for reverse in (False, True):
+            found = run(parprims.scan, small.asarray(x), reverse=reverse, **options)
+            (expected,) = scan_loop((x,), offsets, lambda a, b: (a[0] + b[0],), reverse=reverse)
+            compare(small, found, expected, dtype=dtype)
+
+
 def test_whole_size(gpu, run, rng):
     """As calls are cut on a GPU, and with the same bits twice."""
     n = 400_000

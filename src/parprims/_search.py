@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _merge_kernel
+from parprims import _search_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -472,11 +472,11 @@ def _merge_on_gpu() -> Method:
 
     def refusal(xp: Namespace, c: _Merge) -> str | None:
         if not sorts(xp, c):
-            return _merge_kernel.refusal(xp, c)
+            return _search_kernel.refusal(xp, c)
         return None if _SORTS.refusal is None else _SORTS.refusal(xp, c)
 
     def prepare(xp: Namespace, c: _Merge) -> Any:
-        return _SORTS.prepare(xp, c) if sorts(xp, c) else _merge_kernel.prepare(xp, c, _by_places)
+        return _SORTS.prepare(xp, c) if sorts(xp, c) else _search_kernel.prepare(xp, c, _by_places)
 
     return Method(prepare, refusal)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _merge_kernel
+from parprims import _search_kernel
 from tests import emulator
 from tests.contract import compare, numpy_dtype
 
@@ -69,8 +69,8 @@ def test_dtypes(gpu, run, rng, dtype):
 def test_whole_tiles(gpu, run, rng, monkeypatch):
     """In tiles of the size that long arrays have, of keys and values of every width."""
     emulator.forget(monkeypatch)
-    one = _merge_kernel.TUNING[90]
-    monkeypatch.setitem(_merge_kernel.TUNING, 90, type(one)(**{**vars(one), "multiprocessors": 0}))
+    one = _search_kernel.TUNING[90]
+    monkeypatch.setitem(_search_kernel.TUNING, 90, type(one)(**{**vars(one), "multiprocessors": 0}))
     for dtype in ("int8", "int32", "float64"):
         check(gpu, run, drawn(rng, (6000,), dtype), drawn(rng, (6001,), dtype))
     keys = [np.sort(rng.integers(0, 99, n)).astype(np.int32) for n in (4000, 300)]
