@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _merge_kernel
 from tests import devices, test_jax
 from tests.test_devices_scans import mesh_of, put
 
@@ -112,6 +113,40 @@ def check_programs():
     assert f"f32[2,{N}]" not in compiled.as_text()
     with pytest.raises(parprims.MethodRefused, match="derivative"):
         jax.jit(jax.grad(lambda x: parprims.sort(x)[0, 0]))(auto)
+
+
+def check_parts_that_arrive_are_merged():
+    """By the steps that a kernel merges in, here computed by what stands for it on a CPU."""
+    import jax
+
+    kept = _merge_kernel.refusal, _merge_kernel.merger
+    _merge_kernel.refusal = lambda *_: None
+    _merge_kernel.merger = lambda *given: given[-1]
+    try:
+        for count, shape in ((2, (4, 64)), (4, (1, 128)), (8, (2, 256))):
+            mesh = mesh_of(count)
+            n = shape[1]
+            cases = {
+                "random": RNG.integers(0, 9, shape).astype(np.int16),
+                "equal": np.zeros(shape, np.int16),
+                "skewed": np.tile(np.arange(n, 0, -1, dtype=np.int16), (shape[0], 1)),
+            }
+            numbers = np.broadcast_to(np.arange(n), shape)
+            program = jax.jit(lambda keys, values: parprims.sort_by_key(keys, values, descending=True))
+            for name, keys in cases.items():
+                given = put(keys, mesh, None, "i"), put(numbers, mesh, None, "i")
+                found, index = program(*given)
+                expected = np.argsort(-keys, axis=1, kind="stable")
+                assert (np.asarray(index) == expected).all(), (count, name)
+                assert (np.asarray(found) == np.take_along_axis(keys, expected, 1)).all(), (count, name)
+            text = program.lower(*given).compile().as_text()
+            assert text.count(" collective-permute(") >= count - 1
+        x = RNG.standard_normal(96).astype(np.float32)
+        weights = np.arange(96, dtype=np.float32)
+        one = jax.grad(lambda x: (parprims.sort(x) * weights).sum())
+        np.testing.assert_allclose(jax.jit(one)(put(x, mesh_of(2), "i")), one(jax.numpy.asarray(x)), rtol=1e-6)
+    finally:
+        _merge_kernel.refusal, _merge_kernel.merger = kept
 
 
 if __name__ == "__main__":

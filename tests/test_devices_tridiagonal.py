@@ -1,10 +1,12 @@
 """Tridiagonal systems whose unknowns are split over devices, against dense solutions."""
 
+import functools
+
 import numpy as np
 import pytest
 
 import parprims
-from parprims._devices import calls
+from parprims._devices import calls, communicator
 from tests import devices, test_jax
 from tests.test_devices_scans import mesh_of, put
 
@@ -124,6 +126,33 @@ def check_batches_columns_and_programs():
     assert f"f64[{20 * N}]" not in compiled.as_text()
     with pytest.raises(parprims.MethodRefused, match="by array"):
         parprims.solve_tridiagonal(*long, method="native")
+
+
+def check_parts_that_depend_on_others_near_their_ends_alone():
+    """They are solved by their ends, and others by the driver."""
+    import jax
+
+    mesh = mesh_of(2)
+    solve = functools.partial(parprims.solve_tridiagonal, return_residual=True)
+    kept = communicator.unless
+    calls.QUICK_SYSTEMS = 1
+    try:
+        for n, decay, way in ((512, 1e3, lambda serves, x, _: jax.numpy.where(serves, x, np.nan)), (384, 2.5, kept)):
+            communicator.unless = way
+            lower, upper, rhs = RNG.uniform(-1, 1, (3, 2, n))
+            diag = RNG.uniform(decay, decay + 1, (2, n))
+            if decay < 3:
+                rhs[:, 3:300] = 0  # where the solution decays to nothing
+            for options in ({}, {"periodic": True, "transpose": True}):
+                if options and decay < 3:
+                    continue
+                given = split_up((lower, diag, upper, rhs), mesh, None, "i")
+                x, error = jax.jit(functools.partial(solve, **options))(*given)
+                expected = parprims.solve_tridiagonal(lower, diag, upper, rhs, **options)
+                np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-12, atol=1e-290)
+                assert (np.asarray(error) <= 10 * np.finfo(float).eps).all()
+    finally:
+        communicator.unless, calls.QUICK_SYSTEMS = kept, 2**16
 
 
 if __name__ == "__main__":

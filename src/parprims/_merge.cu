@@ -1,114 +1,165 @@
-// Stable merge of two sorted arrays along the last axis, in one launch that reads and writes every element once. Needs
-// _common.cuh, _sort.cu, _block_reduce.cuh, _block.cuh and _search.cuh.
+// Stable merge of two sorted runs of keys, and of what moves with them, for every row of an array.
 //
-// Template parameters:
-//     THREADS    threads of a block
-//     EACH       elements of the result that a thread finds; odd, so that threads reach shared memory without conflicts
-//     VALUES     whether values move with their keys
-//     Order      the keys and their order (see _sort.cu)
-//     Value      an unsigned word as wide as a value
+// Phases of merge_runs:
+//   1. A block has one tile of the result. The merge path gives how many keys before the tile, and before its end, are
+//      of the first run: of the first d keys of the result, i are of the first run if first[i - 1] does not come after
+//      second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time.
+//   2. The keys of the tile, which are adjacent in each run, are copied to shared memory.
+//   3. Each thread searches for its own place on the merge path and merges ITEMS keys one after the other.
+//   4. Keys go to their places in shared memory and are stored by adjacent threads. What moves with them is loaded by
+//      adjacent threads too: keys that are adjacent in the result come from two places of memory.
 //
-// A block makes a tile of THREADS x EACH elements of the result. The first d elements of the result are some i of the
-// first array and d - i of the second; the search for i is one for the place where a diagonal crosses the "merge path".
-// A warp searches for both ends of the tile in the arrays. All threads copy the tile's elements of both arrays to shared
-// memory, where each searches for its own elements, and merges them one by one. Of equal elements those of the first
-// array come first.
-// If an array is not sorted, the result is some of the elements, and all places that are read are within the arrays.
+// Template parameters besides those in _sort.cu:
+//   Bound     the integer type of the places of runs
+//   Moved...  what moves with the keys, any number of Merged<V>
 //
-// O. Green, R. McColl and D. A. Bader, GPU Merge Path, ICS 2012.
+// O. Green, R. McColl and D. A. Bader, GPU Merge Path: A GPU Merging Algorithm, ICS 2012.
 
-// Returns the number of elements of the first array among the first `diagonal` of the result, between `least` and `most`.
-// Both arrays are given as functions of a place that return ordered keys.
-template <class First, class Second>
-DEVICE int split_by_thread(int diagonal, int least, int most, const First& first, const Second& second) {
-    while (least < most) {
-        const int middle = (least + most) / 2;
-        if (second(diagonal - 1 - middle) < first(middle))
-            most = middle;
-        else
-            least = middle + 1;
-    }
-    return least;
+namespace sorting {
+
+// Rows of two runs, and their rows in the result.
+template <class V>
+struct Merged {
+    const V* first;
+    const V* second;
+    V* out;
+};
+
+// A row of `first` has `first_n` elements, one of `second` has `second_n`, and one of the result has `n`. Where `bounds`
+// is not null it has five numbers for every row: where the run in `first` begins, its length, those of `second`, and
+// whether of equal keys those of `second` come first. The lengths add up to at most n. Without `bounds` the runs are
+// whole rows.
+template <class Bound>
+struct Runs {
+    const Bound* bounds;
+    Position first_n, second_n, n, tiles;
+};
+
+// Returns whether a key of the first run comes before one of the second. `turned` says which of equal keys does.
+template <class Order>
+DEVICE bool comes_first(typename Order::Key first, typename Order::Key second, bool turned) {
+    const typename Order::Key one = ordered<Order>(first), other = ordered<Order>(second);
+    return turned ? one < other : one <= other;
 }
 
-template <int THREADS, int EACH, bool VALUES, class Order, class Value>
-DEVICE void merge_tiles(const typename Order::Key* keys1, const typename Order::Key* keys2, typename Order::Key* keys,
-                        const Value* values1, const Value* values2, Value* values, Index n1, Index n2, unsigned tiles) {
+// Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it.
+template <class Order>
+DEVICE Position merge_path(const typename Order::Key* first, Position first_n, const typename Order::Key* second,
+                           Position second_n, Position diagonal, bool turned) {
+    const int lane = threadIdx.x % WARP;
+    Position low = diagonal > second_n ? diagonal - second_n : 0, high = diagonal < first_n ? diagonal : first_n;
+    while (low < high) {  // invariant: low <= i <= high
+        const Position step = (high - low + WARP - 1) / WARP, at = low + lane * step;
+        const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at], turned);
+        const int count = __popc(__ballot_sync(ALL_LANES, before));  // the first `count` lanes
+        const Position next = low + count * step;
+        if (next < high) high = next;
+        if (count) low = next - step + 1;
+    }
+    return low;
+}
+
+template <int THREADS, int ITEMS, class Order, class Bound, class... Moved>
+DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, Moved... moved) {
     using Key = typename Order::Key;
-    constexpr int TILE = THREADS * EACH;
-    static_assert(TILE <= 1 << 16, "sources have 16 bits");
-    __shared__ Key staged[TILE], merged[TILE];
-    __shared__ unsigned short sources[VALUES ? TILE : 1];
-    __shared__ Index bounds[2];
-    const Index line = blockIdx.x / tiles, begin = (Index)(blockIdx.x % tiles) * TILE;
-    const Index n = n1 + n2, past = min(n, begin + TILE);
-    keys1 += line * n1;
-    keys2 += line * n2;
-    keys += line * n;
-    if (threadIdx.x < WARP_SIZE) {
-        const Index diagonal = threadIdx.x < HALF_WARP ? begin : past;
-        const Index least = max((Index)0, diagonal - n2), most = min(diagonal, n1);
-        const Index found = count_before(most - least, [&](Index at) {
-            at += least;
-            return !(sorting::ordered<Order>(keys2[diagonal - 1 - at]) < sorting::ordered<Order>(keys1[at]));
-        });
-        if (threadIdx.x % HALF_WARP == 0) bounds[threadIdx.x / HALF_WARP] = least + found;
-    }
-    __syncthreads();  // separates the writes of bounds from their reads
-    const int size = (int)(past - begin);
-    const Index from1 = bounds[0], from2 = begin - from1;
-    const int of1 = (int)min((Index)size, max((Index)0, bounds[1] - from1)), of2 = size - of1;
-    // The place of element `at` of the tile, first those of the first array, in its array.
-    const auto place1 = [&](int at) { return min(from1 + at, n1 - 1); };
-    const auto place2 = [&](int at) { return min(from2 + at - of1, n2 - 1); };
-#pragma unroll 4
-    for (int k = 0; k < EACH; ++k) {
-        const int at = k * THREADS + threadIdx.x;
-        if (at < size) copy_async(staged[at], at < of1 ? keys1[place1(at)] : keys2[place2(at)]);
-    }
-    wait_for_staged();
-    __syncthreads();  // separates the copies of elements from their reads
+    constexpr int TILE = THREADS * ITEMS;
+    constexpr bool MOVES = sizeof...(Moved) > 0;
+    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    static_assert(TILE <= 32768, "the highest bit of a place tells the run");
+    __shared__ Key held[TILE];
+    __shared__ unsigned short places[MOVES ? TILE : 1];
+    __shared__ Position ends[2];
 
-    const auto first = [&](int at) { return sorting::ordered<Order>(staged[at]); };
-    const auto second = [&](int at) { return sorting::ordered<Order>(staged[of1 + at]); };
-    const int diagonal = min(size, (int)threadIdx.x * EACH);
-    int i = split_by_thread(diagonal, max(0, diagonal - of2), min(diagonal, of1), first, second);
-    int j = diagonal - i;
-#pragma unroll
-    for (int k = 0; k < EACH; ++k) {
-        if (diagonal + k < size) {
-            const bool takes_first = j >= of2 || (i < of1 && !(second(j) < first(i)));
-            const int at = takes_first ? i++ : of1 + j++;
-            merged[diagonal + k] = staged[at];
-            if (VALUES) sources[diagonal + k] = (unsigned short)at;
-        }
+    const Position row = blockIdx.x / runs.tiles, begin = (blockIdx.x - row * runs.tiles) * TILE;
+    const Position first_row = row * runs.first_n, second_row = row * runs.second_n;
+    Position first_at = first_row, second_at = second_row, first_n = runs.first_n, second_n = runs.second_n;
+    bool turned = false;
+    if (runs.bounds) {
+        const Bound* const own = runs.bounds + row * 5;
+        first_at += own[0], first_n = own[1], second_at += own[2], second_n = own[3], turned = own[4] != 0;
     }
-    __syncthreads();  // separates the writes of results from their reads
-#pragma unroll 4
-    for (int k = 0; k < EACH; ++k) {
+    const Position total = first_n + second_n;
+    if (begin >= total) return;
+    const int length = (int)min((Position)TILE, total - begin);
+    const Key* const first = keys.first + first_at;
+    const Key* const second = keys.second + second_at;
+    if (threadIdx.x < 2 * WARP) {
+        const int which = threadIdx.x / WARP;
+        const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length, turned);
+        if (threadIdx.x % WARP == 0) ends[which] = found;
+    }
+    __syncthreads();  // separates the write of the ends from their reads
+    const Position first_begin = ends[0], second_begin = begin - first_begin;
+    // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
+    const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
+    const int second_length = length - first_length;
+
+    Key loaded[ITEMS];
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
         const int at = k * THREADS + threadIdx.x;
-        if (at < size) keys[begin + at] = merged[at];
+        if (at < length)
+            loaded[k] = at < first_length ? first[first_begin + at] : second[second_begin + (at - first_length)];
     }
-    if constexpr (VALUES) {
-        values1 += line * n1;
-        values2 += line * n2;
-        values += line * n;
-        constexpr int TOGETHER = 4;  // loads that a thread begins before it uses the first
-        for (int k = 0; k < EACH; k += TOGETHER) {
-            Value moved[TOGETHER];
 #pragma unroll
-            for (int u = 0; u < TOGETHER; ++u) {
-                const int at = (k + u) * THREADS + threadIdx.x;
-                if (k + u < EACH && at < size) {
-                    const int source = sources[at];
-                    moved[u] = source < of1 ? values1[place1(source)] : values2[place2(source)];
-                }
-            }
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length) held[at] = loaded[k];
+    }
+    __syncthreads();  // separates the writes of keys from their reads
+
+    const int diagonal = min((int)threadIdx.x * ITEMS, length);
+    int low = max(0, diagonal - second_length), high = min(diagonal, first_length);
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], turned))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int one = low, other = first_length + diagonal - low;
+    unsigned short from[ITEMS];
+    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
 #pragma unroll
-            for (int u = 0; u < TOGETHER; ++u) {
-                const int at = (k + u) * THREADS + threadIdx.x;
-                if (k + u < EACH && at < size) values[begin + at] = moved[u];
-            }
+    for (int k = 0; k < ITEMS; ++k) {
+        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, turned));
+        loaded[k] = takes ? a : b;
+        from[k] = (unsigned short)(takes ? one : other);
+        if (takes) {
+            if (++one < first_length) a = held[one];
+        } else {
+            if (++other < length) b = held[other];
         }
     }
+    __syncthreads();  // separates the reads of keys from the writes of merged ones
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = (int)threadIdx.x * ITEMS + k;
+        if (at < length) {
+            held[at] = loaded[k];
+            if (MOVES) places[at] = from[k];
+        }
+    }
+    __syncthreads();  // separates the writes of merged keys from their reads
+
+    const Position out = row * runs.n + begin;
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length) keys.out[out + at] = held[at];
+    }
+    const auto move = [&](auto array) {
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const int at = k * THREADS + threadIdx.x;
+            if (at >= length) break;
+            const int place = places[at];
+            array.out[out + at] = place < first_length
+                                      ? array.first[first_at + first_begin + place]
+                                      : array.second[second_at + second_begin + (place - first_length)];
+        }
+    };
+    (move(moved), ...);
 }
+
+}  // namespace sorting

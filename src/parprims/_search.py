@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from parprims import _search_kernel
+from parprims import _merge_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -463,28 +464,15 @@ def _merge_parts(xp: Namespace, c: _Merge) -> list[Part]:
 _SORTS = by_parts("kernel", _by_sorting, _sort_parts)
 
 
-def _merge_on_gpu() -> Method:
-    """Return the kernel on GPUs: a merge, or a sort where PyTorch is asked for a derivative, which sorts carry."""
-
-    def sorts(xp: Namespace, c: _Merge) -> bool:
-        empty = any(0 in x.shape for x in c.arrays)
-        return empty or (library(xp) == "torch" and any(map(asked_for, c.arrays)))
-
-    def refusal(xp: Namespace, c: _Merge) -> str | None:
-        if not sorts(xp, c):
-            return _search_kernel.refusal(xp, c)
-        return None if _SORTS.refusal is None else _SORTS.refusal(xp, c)
-
-    def prepare(xp: Namespace, c: _Merge) -> Any:
-        return _SORTS.prepare(xp, c) if sorts(xp, c) else _search_kernel.prepare(xp, c, _by_places)
-
-    return Method(prepare, refusal)
-
-
 def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
     if _merges(xp, c):
         return "numpy merges, and sorts nothing"
     return None if _SORTS.slower is None else _SORTS.slower(xp, c)
+
+
+def _prepare(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
+    """Return what merges by the CUDA kernel, or sorts where a derivative is asked for."""
+    return (_SORTS.prepare if any(map(asked_for, c.arrays)) else _merge_kernel.prepare)(xp, c)
 
 
 _METHODS = {
@@ -499,7 +487,10 @@ _METHODS = {
             name,
             _by_sorting,
             _sort_parts,
-            kernel=by_device(_merge_on_gpu(), dataclasses.replace(_SORTS, slower=_kernel_slower)),
+            kernel=by_device(
+                Method(_prepare, lambda xp, c: _merge_kernel.refusal(xp, c.arrays)),
+                dataclasses.replace(_SORTS, slower=_kernel_slower),
+            ),
             native=native_by_numpy(_by_merging, _merge_parts),
             array=Method(directly(_by_places)),
         )

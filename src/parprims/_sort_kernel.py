@@ -119,7 +119,7 @@ TUNING = {
 
 # ---- What a kernel is made for ----------------------------------------------------------------------------------
 
-_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
+WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
 _INDICES = {"int32": "int", "int64": "long long"}
 
 
@@ -156,7 +156,7 @@ class Specialisation:
     @property
     def word(self) -> str:
         """The C++ type of a key's bits."""
-        return _WORDS[self.key_bytes]
+        return WORDS[self.key_bytes]
 
     def source(self, *files: str) -> str:
         """Return the CUDA text of a kernel: that of package files, then the order of the keys."""
@@ -184,7 +184,7 @@ class Specialisation:
         if self.keyed:
             yield Struct(Pointer("out0", self.word), type=f"Keys<{self.word}>")
         for at, nbytes in enumerate(self.values):
-            word = _WORDS[nbytes]
+            word = WORDS[nbytes]
             given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
             yield Struct(given, None, out, type=f"Move<{word}>")
         if self.index:
@@ -354,7 +354,7 @@ class _TilesPlan:
         vectors = numbers("word_vectors", -(-self.words_bytes // 16))
         words = self._reserved("words_offset", "unsigned", self.words_bytes)
         single = self.chunks == 1  # one block counts a row, so counts need not be zero before
-        count = _WORDS[self.count_bytes]
+        count = WORDS[self.count_bytes]
         counts = (
             self._reserved("counts_offset", count, self.counts_bytes)
             if single
@@ -376,7 +376,7 @@ class _TilesPlan:
         one = Launch(
             source=source,
             template="sort_tiles",
-            arguments=(self.threads, self.items, "Order", count, _WORDS[self.place_bytes]),
+            arguments=(self.threads, self.items, "Order", count, WORDS[self.place_bytes]),
             parameters=(keys, scratch, extent, self.segment, *asked),
             grid=self.together * self.tiles,
             block=self.threads,
@@ -399,7 +399,7 @@ class _TilesPlan:
         indices fill it, and every second launch then does not write keys.
         """
         spec, place_bytes = self.spec, self.place_bytes
-        key, place = spec.word, _WORDS[place_bytes]
+        key, place = spec.word, WORDS[place_bytes]
         key_temporary = self._moves("keys_offset", key, spec.key_bytes)
         key_out: Pointer | None = Pointer("out0", key)
         through: Pointer | None = None
@@ -426,7 +426,7 @@ class _TilesPlan:
             indices = [Struct(place_temporary, aside, Pointer(last, index), places_apart, type=kind)]
         values: list[Parameter] = []
         for at, nbytes in enumerate(spec.values):
-            word = _WORDS[nbytes]
+            word = WORDS[nbytes]
             temporary = self._moves(f"values{at}_offset", word, nbytes)
             given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
             values.append(Struct(given, temporary, out, type=f"Move<{word}>"))

@@ -24,6 +24,7 @@ from parprims._arrays import (
     normalize_axis,
 )
 from parprims._devices import tridiagonals
+from parprims._devices.communicator import Quick
 from parprims._devices.products import around, beside, counts
 from parprims._devices.products import inner as inner_product
 from parprims._devices.scans import arrays_of, decaying, recurrence, reduction, result_shape, scans, with_arrays
@@ -36,6 +37,9 @@ from parprims._scalars import as_array, is_scalar
 QUICK, QUICK_SYSTEMS = 2**20, 2**16
 """How many elements a part must have along the axis of a recurrence, and how many unknowns a part of all systems, for a
 quick way to be worth its trial, and the time to compile it."""
+
+LONGEST_HEAD = 2**12
+"""How many unknowns at an end of a part may depend on those of another part, for a quick way to serve."""
 
 
 def reduced(
@@ -212,9 +216,10 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     dtype = a.dtype if a.dtype == b.dtype else xp.result_type(a, b)
     over, options = engine.working(split[at]), {"axis": at, "initial": entries, "dtype": dtype, "method": method}
     steps = recurrence(reverse=reverse, **options)
-    quick, n = None, engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
+    quick: list[Quick] = []
+    n = engine.part_shape(b, split)[at] if b.ndim == len(shape) else 1
     if over and n >= QUICK and dtype_kind(dtype) in ("float", "complex"):
-        quick = decaying(reverse=reverse, head=min(n // 32, 2**16), **options)
+        quick.append(decaying(reverse=reverse, head=min(n // 32, 2**16), **options))
     work = Work(
         primitive="linear_recurrence",
         arrays=(a, b, *starts),
@@ -339,13 +344,13 @@ def tridiagonal(
         multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
         more = return_residual or return_status or dtype != s.rhs.dtype
         n = engine.length(arrays, at, len(s.shape))
-        quick = None
-        if (
-            tuple(s.rows) == tuple(s.shape)
-            and method == "auto"
-            and math.prod(engine.part_shape(arrays[3], split)) >= QUICK_SYSTEMS
-        ):
-            quick = tridiagonals.by_blocks(axis=s.axis, **options)
+        quick: list[Quick] = []
+        part = engine.part_shape(arrays[3], split)
+        if tuple(s.rows) == tuple(s.shape) and method == "auto" and math.prod(part) >= QUICK_SYSTEMS:
+            head = min(part[at] // 32, LONGEST_HEAD)
+            if head:
+                quick.append(tridiagonals.by_ends(axis=s.axis, head=head, **options))
+            quick.append(tridiagonals.by_blocks(axis=s.axis, **options))
         stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, more)]
         if more:
             stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))

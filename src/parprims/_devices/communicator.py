@@ -55,6 +55,15 @@ def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> 
     return jax.lax.cond(condition, one, other)
 
 
+def unless(condition: Any, found: Array, other: Callable[[], Any]) -> Any:
+    """Return an array, or what a function returns where the condition is false; the array is not copied."""
+    if isinstance(condition, bool):
+        return found if condition else other()
+    import jax
+
+    return jax.lax.while_loop(lambda state: ~state[0], lambda _: (condition | True, other()), (condition, found))[1]
+
+
 def blotted(x: Array, lost: Array) -> Array:
     """Return an array with NaN where it is lost, which is seldom: one of JAX is not copied where nothing is."""
     xp = namespace_of(x)
@@ -108,11 +117,24 @@ class Exchange:
         end of the last.
     lengths : tuple of int
         How much of a row each device gets in all. The reply holds the parts of all devices in their order.
+    sort : callable
+        Sorts the rows of the reply by the first array.
+    descending : bool or None
+        The order in which each device's rows are sorted. Then the reply may be `Sorted`, by a kernel that merges; None
+        asks for the parts as they are.
     """
 
     arrays: tuple[Array, ...]
     bounds: Array
     lengths: tuple[int, ...]
+    sort: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+    descending: bool | None
+
+
+class Sorted(tuple[Array, ...]):
+    """The reply to an exchange whose rows are in order."""
+
+    __slots__ = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,36 +202,40 @@ def run(steps: Sequence[Step], devices: Communicator, lengths: tuple[int, ...], 
     return kept, told
 
 
-Quick = tuple[Sequence[Step], Sequence[Step]]
+Quick = tuple[Sequence[Step], Sequence[Step] | None]
 """A trial, whose result is a pair: whether the quick way serves, which all devices agree on, and what the rest of the
-quick way begins with."""
+quick way begins with. Without a rest that is the solution, if the way serves."""
 
 
 def run_quick(
-    steps: Sequence[Step], quick: Quick | None, devices: Communicator, lengths: tuple[int, ...], parts: Any
+    steps: Sequence[Step], quick: Sequence[Quick], devices: Communicator, lengths: tuple[int, ...], parts: Any
 ) -> tuple[Any, list[Any]]:
-    """Return the results of a driver, by a quick way where its trial finds that it serves.
+    """Return the results of a driver, by the first of its quick ways whose trial finds that it serves.
 
-    The collective operations are those of the trial and of the way that is taken; where a program decides that, of the
+    The collective operations are those of the trials and of the way that is taken; where a program decides that, of the
     driver itself.
     """
-    if quick is None:
+    if not quick:
         return run(steps, devices, lengths, parts)
-    trial, rest = quick
+    (trial, rest), *others = quick
     (serves, kept), told = run(trial, devices, lengths, parts)
     more: list[Any] = []
     own = getattr(devices, "own", tuple)
 
-    def by_driver() -> Any:
-        found, more[:] = run(steps, devices, lengths, parts)
-        return own((found,))[0]
+    def by_rest() -> Any:
+        if rest is None:
+            return kept
+        found, more[:] = run(rest, devices, lengths, kept)
+        return found
 
-    if is_tensor(serves) and bool(serves):
-        found, more = run(rest, devices, lengths, kept)
-    elif is_tensor(serves):
-        found = by_driver()
-    else:
-        found = either(serves, lambda: own((run(rest, devices, lengths, kept)[0],))[0], by_driver)
+    def by_others() -> Any:
+        found, more[:] = run_quick(steps, others, devices, lengths, parts)
+        return found
+
+    if is_tensor(serves):
+        return (by_rest() if bool(serves) else by_others()), told + more
+    ways = (lambda: own((by_rest(),))[0]), (lambda: own((by_others(),))[0])
+    found = unless(serves, own((kept,))[0], ways[1]) if rest is None else either(serves, *ways)
     return found, told + more
 
 

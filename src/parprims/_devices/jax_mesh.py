@@ -11,11 +11,16 @@ from typing import Any, ClassVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from parprims import _merge_kernel
 from parprims._arrays import Array, explicit_sharding, is_traced, shown
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Trade, run, run_quick
+from parprims._devices.communicator import Exchange, Gather, Place, Shift, Sorted, Trade, run, run_quick
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing, unwatched
 from parprims._memo import Memo
+from parprims._sort import sort_by_key
+
+_Run = tuple[tuple[Array, ...], Array, Array]
+"""Sorted arrays, where a run begins in every row of them, and its length."""
 
 
 class Devices:
@@ -70,8 +75,119 @@ class Devices:
         """Return the parts of all devices that are for this one."""
         if self.count == 1:
             return message.arrays
-        found = [self._exchanged(x, message.bounds, message.lengths[0], place) for x in message.arrays]
-        return tuple(found)
+        if self._merges(message):
+            return Sorted(self._merged(message, place))
+        return self._parts(message, place)
+
+    def _parts(self, message: Exchange, place: Place) -> tuple[Array, ...]:
+        return tuple(self._exchanged(x, message.bounds, message.lengths[0], place) for x in message.arrays)
+
+    def _merges(self, message: Exchange) -> bool:
+        """Return whether a kernel merges what arrives: from a power of two of devices, see `_merged`."""
+        if message.descending is None or self.count & (self.count - 1) or 0 in message.arrays[0].shape:
+            return False
+        return _merge_kernel.refusal(jax.numpy, message.arrays) is None
+
+    def _merged(self, message: Exchange, place: Place) -> tuple[Array, ...]:
+        """Return what arrives in order: merged where each part fits one block, and otherwise sorted."""
+
+        def by_sorting(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
+            given = dataclasses.replace(message, arrays=arrays, bounds=bounds)
+            return self.own(message.sort(self._parts(given, dataclasses.replace(place, rank=here))))
+
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
+        def merged(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
+            n = arrays[0].shape[1]
+            block, away = self._blocks(n, jax.numpy.diff(bounds, axis=-1))
+            found: tuple[Array, ...] = jax.lax.cond(
+                jax.numpy.max(away) <= block,
+                lambda: self.own(self._by_merging(message, arrays, bounds, here, block)),
+                lambda: by_sorting(bounds, here, *arrays),
+            )
+            return found
+
+        @merged.defjvp  # type: ignore[untyped-decorator]
+        def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+            return jax.jvp(by_sorting, primals, tangents)
+
+        found: tuple[Array, ...] = merged(message.bounds, place.rank, *message.arrays)
+        return found
+
+    def _by_merging(
+        self, message: Exchange, arrays: tuple[Array, ...], bounds: Array, here: Array, block: int
+    ) -> tuple[Array, ...]:
+        """Return what arrives, merged in pairs.
+
+        In step s the devices whose ranks differ by the bits of s exchange one block each. So the neighbours in the list
+        of runs are of neighbouring devices, then of neighbouring pairs, and so on; a bit of the own rank says which of
+        two comes first.
+        """
+        xp = jax.numpy
+        rows, n = arrays[0].shape
+        counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
+        last = n - block
+
+        def begins(of: Any, to: Any) -> Array:
+            return xp.minimum(bounds[of, :, to], last)  # of the block that holds the part, in every row
+
+        def cut(x: Array, at: Array) -> Array:  # of shape (rows, block)
+            if rows == 1:
+                return jax.lax.dynamic_slice_in_dim(x, at[0], block, axis=1)
+            places = at[:, None] + xp.arange(block, dtype=at.dtype)
+            return xp.take_along_axis(x, places, axis=1, mode="promise_in_bounds")
+
+        runs = [(arrays, bounds[here, :, here], counts[here, :, here])]
+        for step in range(1, self.count):
+            pairs = [(at, at ^ step) for at in range(self.count)]
+            other = here ^ step
+            at = begins(here, other)
+            got = tuple(jax.lax.ppermute(cut(x, at), self.names, pairs) for x in arrays)
+            runs.append((got, bounds[other, :, here] - begins(other, here), counts[other, :, here]))
+        level = 0
+        while len(runs) > 1:
+            turned = xp.broadcast_to(here >> level & 1, (rows,)).astype(bounds.dtype)
+            runs = [
+                self._merged_pair(message, one, other, turned) for one, other in zip(runs[::2], runs[1::2], strict=True)
+            ]
+            level += 1
+        return runs[0][0]
+
+    def _merged_pair(self, message: Exchange, one: _Run, other: _Run, turned: Array) -> _Run:
+        """Return two runs merged; those of the second come first where ``turned`` is 1."""
+        xp, each = jax.numpy, len(one[0])
+        n = min(one[0][0].shape[1] + other[0][0].shape[1], message.lengths[0])
+        places = xp.stack([*one[1:], *other[1:], turned], axis=-1)
+
+        def otherwise(*given: Array) -> tuple[Array, ...]:
+            *arrays, bounds = given
+            at = xp.arange(n, dtype=bounds.dtype)
+            earlier = xp.where(bounds[:, 4] == 1, 2, 0)[:, None]  # where the numbers of the earlier run are
+            first = xp.take_along_axis(bounds, earlier + 1, axis=1)
+            within = xp.where(at < first, at, at - first)
+            of_second = (at < first) == (bounds[:, 4:] == 1)
+            place = within + xp.where(of_second, bounds[:, 2:3], bounds[:, :1])
+
+            def joined(x: Array, y: Array) -> Array:
+                found = [
+                    xp.take_along_axis(row, xp.clip(place, 0, row.shape[1] - 1), axis=1, mode="promise_in_bounds")
+                    for row in (x, y)
+                ]
+                return xp.where(of_second, found[1], found[0])
+
+            whole = tuple(joined(x, y) for x, y in zip(arrays[:each], arrays[each:], strict=True))
+            behind = xp.broadcast_to(at, whole[0].shape) >= (bounds[:, 1] + bounds[:, 3])[:, None]
+            *found, behind = message.sort((*whole, behind))
+            return sort_by_key(behind, *found)[1:]  # what is no part of a run comes last
+
+        arrays = (*one[0], *other[0])
+        bound = str(places.dtype)
+        run = _merge_kernel.merger(xp, arrays, n, bool(message.descending), bound, otherwise)
+        return run(*arrays, places), xp.zeros_like(one[1]), one[2] + other[2]
+
+    def _blocks(self, n: int, counts: Array) -> tuple[int, Array]:
+        """Return the length of the blocks that are sent, which a part of random elements fits, and what goes away."""
+        away = jax.numpy.where(jax.numpy.eye(self.count, dtype=bool)[:, None, :], 0, counts)
+        return min(n, -(-n * 9 // (8 * self.count))), away
 
     def _exchanged(self, x: Array, bounds: Array, length: int, place: Place) -> Array:
         """Return the parts of one array. It is a permutation of all elements, and so is its transpose."""
@@ -113,8 +229,7 @@ class Devices:
         counts = xp.diff(bounds, axis=-1)  # of shape (from, rows, to)
         arriving = counts[:, :, here]
         first = xp.cumsum(arriving, axis=0) - arriving  # where the part of each device begins
-        block = min(n, -(-n * 9 // (8 * total)))
-        away = xp.where(xp.eye(total, dtype=bool)[:, None, :], 0, counts)
+        block, away = self._blocks(n, counts)
         rounds = -(-xp.max(away) // block)
 
         def cut(begins: Array, size: int) -> Array:  # of shape (rows, size)

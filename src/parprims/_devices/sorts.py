@@ -2,18 +2,19 @@
 
 Each part is sorted. Where it is to be cut is found digit by digit, the most significant first: all parts count how many
 of their keys are below each candidate. Equal keys at a cut are given to the earlier parts first, in the order of the
-parts. Then parts are exchanged, and what arrives is sorted again, which keeps the order of equal keys.
+parts. Then parts are exchanged. What arrives is merged, or sorted again, both of which keep the order of equal keys.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from typing import Any
 
 from parprims._arrays import Array, Namespace, device, dtype_bits, dtype_kind, move_axis, namespace_of
-from parprims._devices.communicator import Exchange, Gather, Place, Step
-from parprims._sort import sort_by_key
+from parprims._devices.communicator import Exchange, Gather, Place, Sorted, Step
+from parprims._sort import sort, sort_by_key
 from parprims._sorting import bits, index_dtype, moved, ordered_integers
 
 _CANDIDATES = 2**16
@@ -69,6 +70,7 @@ def sorts(
     candidates = min(max(elements, 2**8 * cuts), _CANDIDATES)
     digit = max((candidates // cuts).bit_length() - 1, 1)
     shifts = list(range(width, 0, -digit))
+    in_order = functools.partial(_in_order, descending=descending, method=method)
 
     def begin(place: Place, arrays: tuple[Array, ...], _: Any) -> Any:
         xp = namespace_of(arrays[0])
@@ -76,7 +78,7 @@ def sorts(
         rows = [_as_rows(xp, one, axis) for one in arrays]
         if indices:
             rows.append(_numbers(xp, rows[0], place))
-        rows = list(sort_by_key(*rows, descending=descending, method=method))
+        rows = list(in_order(tuple(rows)))
         lowest = ordered(xp, rows[0][:0, ...], descending)
         cut = xp.full(
             (rows[0].shape[0], place.count - 1),
@@ -125,16 +127,23 @@ def sorts(
         ends = xp.zeros_like(lower[..., :1])
         lengths = xp.reshape(xp.asarray(place.lengths, dtype=lower.dtype, device=device(lower)), (-1, 1, 1))
         bounds = xp.concat([ends, lower + taken, ends + lengths], axis=-1)
-        return Exchange(tuple(kept.rows), bounds, place.lengths), kept
+        merges = descending if method in ("auto", "kernel") else None
+        return Exchange(tuple(kept.rows), bounds, place.lengths, in_order, merges), kept
 
     def end(_: Place, kept: _Kept, rows: tuple[Array, ...]) -> Any:
         xp = namespace_of(rows[0])
-        done = sort_by_key(*rows, descending=descending, method=method)
+        done = rows if isinstance(rows, Sorted) else in_order(rows)
         shape = (*kept.shape[:-1], rows[0].shape[-1])
         results = [move_axis(xp, xp.reshape(one, shape), -1, axis) for one in done]
         return None, tuple(results if keyed else results[-1:])
 
     return [begin, *(narrow(at) for at in range(len(shifts))), cut, end]
+
+
+def _in_order(rows: tuple[Array, ...], *, descending: bool, method: str) -> tuple[Array, ...]:
+    if len(rows) == 1:
+        return (sort(rows[0], descending=descending, method=method),)
+    return sort_by_key(*rows, descending=descending, method=method)
 
 
 def _as_rows(xp: Namespace, x: Array, axis: int) -> Array:

@@ -286,7 +286,7 @@ def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Ten
     """Return the result of a stage, and the collective operations that took place."""
     told: list[Any] = []
 
-    def driven(steps: Any, quick: Any = None) -> Callable[..., Any]:
+    def driven(steps: Any, quick: Any = ()) -> Callable[..., Any]:
         def compute(*parts: Tensor) -> Any:
             processes = Processes(group)
             found, told[:] = run_quick(steps, quick, processes, lengths, parts)

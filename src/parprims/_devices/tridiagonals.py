@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from array_api_extra import at
+
 from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
 from parprims._devices.communicator import Gather, Place, Quick, Step
 from parprims._tridiagonal import solve_tridiagonal
@@ -99,14 +101,59 @@ def by_blocks(*, axis: int, periodic: bool, transpose: bool) -> Quick:
         ends = _Seams(xp, states[0]).around(place, states[1])
         x = y - v * ends[0][0] - w * ends[1][1]
         own = _with_ends(xp, x, ends)
-        error = backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)
-        return Gather((xp.max(error) if 0 not in error.shape else xp.zeros((), dtype=error.dtype),)), x
+        return Gather((_largest(backward_error(xp, _extended(xp, lower, diag, upper)(rhs, own), own)),)), x
 
     def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
         xp = namespace_of(x)
         return None, (xp.max(states[0]) <= 4 * xp.finfo(states[0].dtype).eps, _back(xp, x, axis))
 
-    return [*rows_of(axis, periodic, transpose, begin), solved, judged], [lambda _, x, __: (None, x)]
+    return [*rows_of(axis, periodic, transpose, begin), solved, judged], None
+
+
+def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
+    """Return the quick way for parts whose unknowns depend on their neighbours near the ends alone, within ``head``.
+
+    Each part is solved alone for its own right-hand side. For what the unknowns before and after it are multiplied by,
+    only the first and the last ``head`` equations are solved. The trial is the solution: it serves where the backward
+    error is small in these equations and in the next ones, as it is where diagonals dominate.
+    """
+
+    def begin(_: Place, system: Any, __: Any) -> Any:
+        lower, diag, upper, rhs = system
+        xp = namespace_of(diag)
+        y = solve_tridiagonal(lower, diag, upper, rhs)
+        zeros = xp.zeros_like(diag[..., 1:head])
+        sides = xp.stack([xp.concat([lower[..., :1], zeros], axis=-1), xp.concat([zeros, upper[..., -1:]], axis=-1)])
+        ends = (xp.stack([x[..., :head], x[..., -head:]]) for x in (lower, diag, upper))
+        found = solve_tridiagonal(*ends, sides)
+        v, w = found[0, ...], found[1, ...]
+        one, zero = xp.ones_like(y[..., :1]), xp.zeros_like(y[..., :1])
+        states = xp.stack([v[..., :1], one, zero, zero, zero, zero, one, w[..., -1:]])
+        return Gather((states, xp.stack([y[..., :1], y[..., -1:]]))), (*system, y, v, w)
+
+    def solved(place: Place, kept: Any, states: tuple[Array, ...]) -> Any:
+        lower, diag, upper, rhs, y, v, w = kept
+        xp = namespace_of(diag)
+        around = _Seams(xp, states[0]).around(place, states[1])
+        first, last = y[..., :head] - v * around[0][0], y[..., -head:] - w * around[1][1]
+
+        def error(rows: slice, *own: Array) -> Array:
+            system = _extended(xp, *(one[..., rows] for one in (lower, diag, upper)))
+            x = xp.concat(own, axis=-1)
+            return _largest(backward_error(xp, system(rhs[..., rows], x), x))
+
+        largest = xp.maximum(
+            error(slice(0, head + 1), around[0][0], first, y[..., head : head + 2]),
+            error(slice(-head - 1, None), y[..., -head - 2 : -head], last, around[1][1]),
+        )
+        x = at(y)[..., :head].set(first)
+        return Gather((largest,)), at(x)[..., -head:].set(last)
+
+    def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
+        xp = namespace_of(x)
+        return None, (xp.max(states[0]) <= 4 * xp.finfo(states[0].dtype).eps, _back(xp, x, axis))
+
+    return [*rows_of(axis, periodic, transpose, begin), solved, judged], None
 
 
 def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step]:
@@ -285,6 +332,11 @@ class _Seams:
         ends = self._close(pair)
         all_pairs = self._tree.down(tuple((end, end) for end in ends), known)
         return tuple((y[..., place.rank][..., None], y[..., place.rank + 1][..., None]) for y in all_pairs)
+
+
+def _largest(error: Array) -> Array:
+    xp = namespace_of(error)
+    return xp.zeros((), dtype=error.dtype, device=device(error)) if 0 in error.shape else xp.max(error)
 
 
 def _with_ends(xp: Namespace, x: Array, ends: tuple[tuple[Array, Array], ...]) -> Array:

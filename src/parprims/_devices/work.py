@@ -32,8 +32,8 @@ class Stage:
 
     The first arrays are the coefficients, and the product takes an array like the solution last.
     """
-    quick: Quick | None = None
-    """A quick way of the driver (see `run_quick`)."""
+    quick: Sequence[Quick] = ()
+    """Quick ways of the driver, which are tried in turn (see `run_quick`)."""
     appended: bool = False
     """Whether the next stage is given the arrays of this one before its result."""
 
