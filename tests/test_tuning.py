@@ -42,7 +42,7 @@ def test_table(name):
 
 @pytest.mark.once
 def test_tables_of_all_primitives_with_a_kernel():
-    assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram"} == STEMS
+    assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram", "segments", "merge"} == STEMS
 
 
 @pytest.mark.once

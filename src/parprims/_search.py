@@ -165,11 +165,12 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
 
     Notes
     -----
-    Work and depth: for every element of the result log2 n comparisons, one after another (array); kernel and native
-    sort all elements, which is the same.
-    Error: none. If x1 or x2 is not sorted the result by array holds any of their elements, by the others all in order.
+    Work and depth: for every element of the result log2 n comparisons, one after another (array), or about one (kernel
+    on GPUs); native, and kernel on CPUs, sort all elements, which is the same.
+    Error: none. If x1 or x2 is not sorted the result by array, and by kernel on GPUs, holds any of their elements, by
+    the others all in order.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel and native (as `sort` has them), array.
+    Methods: kernel (on GPUs its own, on CPUs that of `sort`), native (as `sort` has it), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
     Memory and more: docs/searchsorted.md.
 
