@@ -41,7 +41,9 @@ def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    for rows, k, most in scale.pick(((4, 10, 8),), ((16, 16, 64), (1, 20, 100)), ((128, 16, 64), (1, 28, 100))):
+    for rows, k, most in scale.pick(
+        ((4, 10, 8),), ((16, 16, 64), (1, 20, 100)), ((128, 16, 64), (2**14, 10, 10), (1, 28, 100), (1, 28, 1000))
+    ):
         make = functools.partial(top_problem, shape=(rows, 2**k), k=most)
         peers = {
             "torch": functools.partial(lambda torch, x, k: torch.topk(x, k), k=most),

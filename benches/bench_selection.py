@@ -24,6 +24,20 @@ def select_problem(rng, n, share):
     return Problem((x, mask), x[mask])
 
 
+def sized_problem(rng, n, share):
+    x = numbers(rng, n)
+    mask = x < share
+    expected = np.zeros_like(x)
+    expected[: mask.sum()] = x[mask]
+    return Problem((x, mask), expected)
+
+
+def parted_problem(rng, n, share):
+    x = numbers(rng, n)
+    mask = x < share
+    return Problem((x, mask), np.concatenate([x[mask], x[~mask]]))
+
+
 def unique_problem(rng, n, distinct):
     x = drawn(rng, n, np.dtype("int32"), lambda own, length: own.integers(0, distinct, length, np.int32))
     return Problem((x,), np.unique(x))
@@ -31,6 +45,14 @@ def unique_problem(rng, n, distinct):
 
 def kept(x, mask, *, method):
     return parprims.select(x, mask, method=method)[0]
+
+
+def sized(x, mask, *, method):
+    return parprims.select(x, mask, size=x.shape[0], method=method)[0]
+
+
+def parted(x, mask, *, method):
+    return parprims.partition_by(x, mask, method=method)[0]
 
 
 def once(x, *, method):
@@ -52,6 +74,10 @@ def lengths_by_numpy(np, x):
     return np.diff(np.append(begins, x.shape[0]))
 
 
+def parted_by_torch(torch, x, mask):
+    return torch.cat([x[mask], x[~mask]])
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     k = scale.pick(12, 20, 26)
@@ -61,6 +87,11 @@ def cases(scale: Scale) -> list[Case]:
     for share in scale.pick((0.5,), (0.1, 0.9), (0.01, 0.5, 0.99)):
         make = functools.partial(select_problem, n=2**k, share=share)
         found.append(Case("select", f"{share:.0%} kept, 2^{k}", make, kept, by_mask, skip=skip, libraries=EAGER))
+        make = functools.partial(sized_problem, n=2**k, share=share)
+        found.append(Case("select", f"{share:.0%} kept of size n, 2^{k}", make, sized, skip=skip))
+    make = functools.partial(parted_problem, n=2**k, share=0.5)
+    peers = library(lambda xp, x, mask: xp.concatenate([x[mask], x[~mask]]), torch=parted_by_torch)
+    found.append(Case("partition_by", f"half, 2^{k}", make, parted, peers, skip=skip, libraries=EAGER))
     make = functools.partial(unique_problem, n=2**k, distinct=1000)
     peers = library(lambda xp, x: xp.unique(x))
     found.append(Case("unique", f"1000 of int32, 2^{k}", make, once, peers, ceiling="read", skip=skip, libraries=EAGER))

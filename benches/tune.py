@@ -93,6 +93,16 @@ SEARCHES = {
         ("10 segments", "9942053 segments"),
         ("warps", "lane_bytes", "resident", "runs"),
     ),
+    "selection": Search(
+        "_selection_kernel",
+        (*(f"{share}% kept of size n" for share in (1, 50, 99)), "50% kept", "half", "runs up to 100"),
+        ("tiles", "threads", "counters", "each"),
+    ),
+    "order_statistics": Search(
+        "_order_statistics_kernel",
+        ("64 of each row", "10 of each row", "100 of each row", "float32"),
+        ("tiles", "short", "part", "blocks", "digits", "counting"),
+    ),
 }
 
 

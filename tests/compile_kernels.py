@@ -59,6 +59,7 @@ SPILLS = {
     "solve_top_exchanging<double, 8, 128, true, true>": _OCCUPANCY,
     "reduce_in_order<Complex<double>, 4,": _OCCUPANCY,
     "expand_exchanging<double, 8, true, false,": _OCCUPANCY,
+    "expand_exchanging<Complex<float>, 8, true, true,": "8 bytes on sm_100, the same",
     "refine_windows<Complex<float>, 8,": "up to 110 bytes each way, which let two blocks fit a multiprocessor",
     "refine_windows<double, 8,": "up to 450 bytes each way on one architecture, the same",
     "refine_windows<Complex<double>, 2,": "up to 60 bytes each way, the same",

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from parprims import _cuda, _order_statistics_kernel
 from parprims._arrays import (
     Array,
     Namespace,
     admit,
     along,
-    cast,
     check_choice,
     check_flag,
     compute_dtype,
@@ -41,7 +41,9 @@ from parprims._composed import (
     native_by_numpy,
 )
 from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
+from parprims._kernels import by_device
+from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
@@ -95,10 +97,12 @@ def top_k(
     Notes
     -----
     Work and depth: where k is small, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
-    sqrt(n k) elements; else those of `argsort`.
+    sqrt(n k) elements; else those of `argsort`. Kernel on GPUs: for k up to 1024 one launch that reads every element
+    once.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (where `max` and `argsort` have one), native (JAX's top_k, else as `max` and `argsort`), array.
+    Methods: kernel (on CPUs where `max` and `argsort` have one), native (JAX's top_k; else as `max` and `argsort`),
+    array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
     Memory and more: docs/order_statistics.md.
 
@@ -279,10 +283,11 @@ def quantile(
 
     Notes
     -----
-    Work and depth: those of `sort`; NumPy's own partition instead by native, for PyTorch's CPU arrays too.
+    Work and depth: those of `sort`; NumPy's own partition instead by native, for PyTorch's CPU arrays too. Kernel on
+    GPUs, for up to three places and no derivative on PyTorch: one pass over x for each 11 bits of an element.
     Error: 2 units in the last place of the larger of the two elements; none where one is taken as it is.
-    Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (where `sort` has one), native, array.
+    Reproducibility: the same input gives the same bits by every method, but for the sign of a zero if x has both.
+    Methods: kernel (CUDA arrays; on CPUs where `sort` has one), native, array.
     Derivatives: by x on PyTorch and JAX, by every method.
     Memory and more: docs/order_statistics.md.
 
@@ -306,19 +311,6 @@ class _Selection(Composed):
     axis: int
     descending: bool = False
     places: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Quantiles(Composed):
-    """A checked call. ``steps`` are for each q the places of two elements, and how far it is from the first.
-
-    ``working`` is the dtype between elements, ``many`` says whether there is an axis for q.
-    """
-
-    axes: tuple[int, ...]
-    steps: tuple[tuple[int, int, float], ...]
-    many: bool
-    working: Any
 
 
 def _admitted(x: Array, key: Any, method: str, name: str) -> tuple[Namespace, Array, Any]:
@@ -384,12 +376,12 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
     if n == 0:
         raise ValueError(f"x must not be empty along the axes of a {name}, got shape {tuple(x.shape)}")
     many = isinstance(q, tuple)
-    steps = tuple([_step(_share(one), n, str(interpolation)) for one in (q if many else (q,))])
+    steps = tuple([step(share_of(one), n, str(interpolation)) for one in (q if many else (q,))])
     shape = [1 if at in axes else m for at, m in enumerate(x.shape) if keepdims or at not in axes]
     dtype = x.dtype
     if dtype_kind(dtype) != "float":
         dtype = xp.float32 if is_jax(xp) and not wide_dtypes(xp) else xp.float64
-    call = _Quantiles(
+    call = Quantiles(
         arrays=(x,),
         key=key,
         results=(((*((len(steps),) if many else ()), *shape), dtype),),
@@ -400,32 +392,6 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
         working=compute_dtype(xp, dtype),
     )
     return _METHODS[name](method, xp, call)
-
-
-def _share(q: Any) -> float:
-    if type(q) is bool or (hasattr(q, "shape") and not isinstance(q, np.generic)):
-        raise TypeError(f"q must be a number or a tuple of numbers, got {shown(q)}")
-    try:
-        share = float(q) if not isinstance(q, (str, bytes)) else None
-    except (TypeError, ValueError, RuntimeError):
-        share = None
-    if share is None:
-        raise TypeError(f"q must be a number or a tuple of numbers, got {shown(q)}")
-    if not 0 <= share <= 1:
-        raise ValueError(f"q must be from 0 to 1, got {shown(q)}")
-    return share
-
-
-def _step(share: float, n: int, interpolation: str) -> tuple[int, int, float]:
-    """Return the places of the elements before and after a share of n, and how far it is from the first."""
-    place = share * (n - 1)
-    low = min(math.floor(place), n - 1)
-    high, part = min(low + 1, n - 1), place - low
-    if interpolation == "nearest":
-        low = high = min(round(place), n - 1)
-    if interpolation in ("lower", "nearest") or part == 0:
-        return low, low, 0.0
-    return (high, high, 0.0) if interpolation == "higher" else (low, high, 0.5 if interpolation == "midpoint" else part)
 
 
 # ---- The largest and smallest -----------------------------------------------------------------------------------
@@ -511,6 +477,52 @@ def _selected(xp: Namespace, c: _Selection, method: str) -> tuple[Array, Array]:
     return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
 
 
+def _is_served(c: _Selection) -> bool:
+    """Return whether the kernel of a GPU finds the elements, and no sort of them all does."""
+    return 0 not in c.arrays[0].shape and _order_statistics_kernel.serves(c.arrays[0].shape[c.axis], c.places[0])
+
+
+def _prepare_top(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, Array]]:
+    """Return what finds the first of all elements by the kernel of a GPU."""
+    if not _is_served(c):
+        whole: Callable[..., tuple[Array, Array]] = _TOP_BY_SORT.prepare(xp, c)
+        return whole
+    (x,), (k,), last = c.arrays, c.places, c.arrays[0].ndim - 1
+    carried = library(xp) == "torch" and asked_for(x)
+    rows = _rows_of(xp, constant(x) if carried else x, c.axis)
+    bare = dataclasses.replace(c, arrays=(None,), axis=-1, key=None)
+
+    def otherwise(x: Array) -> tuple[Array, Array]:
+        with unwatched():
+            return _selected(xp, bare.on(x), "native")
+
+    run = _order_statistics_kernel.prepare(xp, rows, k, c.descending, otherwise)
+
+    def found(x: Array) -> tuple[Array, Array]:
+        values, index = run(_rows_of(xp, constant(x) if carried else x, c.axis))
+        index = index if c.axis == last else move_axis(xp, index, -1, c.axis)
+        if carried:
+            return moved(xp, x, lambda one: gathered(xp, one, index, c.axis)), index
+        return values if c.axis == last else move_axis(xp, values, -1, c.axis), index
+
+    return found
+
+
+def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
+    """Return an array as kernels read it: contiguous, the axis last."""
+    return _cuda.contiguous(xp, _cuda.plain(xp, x if axis == x.ndim - 1 else move_axis(xp, x, axis, -1)))
+
+
+def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
+    if not _is_served(c):
+        return None if _TOP_BY_SORT.refusal is None else _TOP_BY_SORT.refusal(xp, c)
+    (x,) = c.arrays
+    return _cuda.refusal(xp, (constant(x),) if library(xp) == "torch" and asked_for(x) else c.arrays)
+
+
+_TOP_BY_SORT = by_parts("kernel", _top, _top_parts)
+
+
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
 
 
@@ -552,55 +564,63 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
-def _rows(xp: Namespace, c: _Quantiles) -> Array:
-    """Return the elements with the axes that are searched as the last one."""
-    (x,) = c.arrays
-    kept = [at for at in range(x.ndim) if at not in c.axes]
-    rows = xp.permute_dims(x, (*kept, *c.axes)) if x.ndim else x
-    n = math.prod([x.shape[at] for at in c.axes])
-    return xp.reshape(rows, (*(x.shape[at] for at in kept), n))
+def _quantile_parts(xp: Namespace, c: Quantiles) -> list[Part]:
+    return [(sort, (rows_of(xp, c),), {})]
 
 
-def _quantile_parts(xp: Namespace, c: _Quantiles) -> list[Part]:
-    return [(sort, (_rows(xp, c),), {})]
+def _quantiles(xp: Namespace, c: Quantiles, method: str) -> Array:
+    return between(xp, c, sort(rows_of(xp, c), method=method))
 
 
-def _quantiles(xp: Namespace, c: _Quantiles, method: str) -> Array:
-    return _between(xp, c, sort(_rows(xp, c), method=method))
-
-
-def _quantiles_by_numpy(xp: Namespace, c: _Quantiles, method: str) -> Array:
+def _quantiles_by_numpy(xp: Namespace, c: Quantiles, method: str) -> Array:
     if library(xp) != "numpy":
         return _quantiles(xp, c, method)
-    rows = _rows(xp, c)
+    rows = rows_of(xp, c)
     places = {at for low, high, _ in c.steps for at in (low, high)} | {rows.shape[-1] - 1}
-    return _between(xp, c, xp.partition(rows, sorted(places), axis=-1))
+    return between(xp, c, xp.partition(rows, sorted(places), axis=-1))
 
 
-def _between(xp: Namespace, c: _Quantiles, rows: Array) -> Array:
-    """Return the quantiles, given rows that have the elements wanted, and the last, where they are if sorted."""
-    shape, dtype = c.results[0]
-    last = rows[..., -1]
-    found: list[Array] = []
-    for low, high, part in c.steps:
-        one = cast(xp, rows[..., low], c.working)
-        if part:
-            other = cast(xp, rows[..., high], c.working)
-            one = xp.where(one == other, one, _on_the_line(xp, one, other, part))
-        if dtype_kind(last.dtype) == "float":
-            one = xp.where(last == last, one, xp.full_like(one, math.nan))
-        found.append(one)
-    whole = xp.stack(found, axis=0) if c.many else found[0]
-    return xp.astype(xp.reshape(whole, shape), dtype, copy=True)
+def _lows(c: Quantiles) -> tuple[int, ...]:
+    """Return the places of the first of two elements, of all quantiles."""
+    return tuple(sorted({low for low, _, _ in c.steps}))
 
 
-def _on_the_line(xp: Namespace, one: Array, other: Array, part: float) -> Array:
-    """Return what lies between two numbers, the first the smaller, without an overflow.
+def _finds_places(xp: Namespace, c: Quantiles) -> bool:
+    """Return whether the kernel of a GPU finds the elements, and no sort does, which a derivative goes through."""
+    (x,) = c.arrays
+    if 0 in x.shape or (library(xp) == "torch" and asked_for(x)):
+        return False
+    return _order_statistics_kernel.finds_places(math.prod([x.shape[at] for at in c.axes]), len(_lows(c)))
 
-    No difference is of numbers of other signs, and no sum of numbers of one, into which a compiler may turn products.
-    """
-    above, below = one + (other - one) * part, other + (one - other) * (1 - part)
-    return xp.where(one >= 0, above, xp.where(other <= 0, below, one * (1 - part) + other * part))
+
+def _prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
+    """Return what finds quantiles by the kernel of a GPU."""
+    if not _finds_places(xp, c):
+        return _QUANTILES_BY_SORT.prepare(xp, c)
+    lows, bare = _lows(c), c.on(None)
+    steps = tuple([(3 * lows.index(low), 3 * lows.index(low) + (high > low), part) for low, high, part in c.steps])
+    found = dataclasses.replace(bare, steps=steps, key=None)
+
+    def laid_out(x: Array) -> Array:
+        return _cuda.contiguous(xp, _cuda.plain(xp, rows_of(xp, bare.on(x))))
+
+    def otherwise(rows: Array) -> tuple[Array]:
+        with unwatched():
+            ordered, last = sort(rows, method="native"), rows.shape[-1] - 1
+        taken = [ordered[..., at] for low in lows for at in (low, min(low + 1, last), last)]
+        return (xp.stack(taken, axis=-1),)
+
+    run = _order_statistics_kernel.prepare_places(xp, laid_out(c.arrays[0]), lows, otherwise)
+    return lambda x: between(xp, found, run(laid_out(x))[0])
+
+
+def _quantile_refusal(xp: Namespace, c: Quantiles) -> str | None:
+    if _finds_places(xp, c):
+        return _cuda.refusal(xp, c.arrays)
+    return None if _QUANTILES_BY_SORT.refusal is None else _QUANTILES_BY_SORT.refusal(xp, c)
+
+
+_QUANTILES_BY_SORT = by_parts("kernel", _quantiles, _quantile_parts)
 
 
 _METHODS = {
@@ -608,6 +628,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
+        kernel=by_device(Method(_prepare_top, _top_refusal), _TOP_BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
@@ -619,10 +640,11 @@ _METHODS = {
             name,
             _quantiles,
             _quantile_parts,
-            **{
-                **_numpy_first("partition", _quantiles, _quantile_parts),
-                "native": native_by_numpy(_quantiles_by_numpy, _quantile_parts),
-            },
+            kernel=by_device(
+                Method(_prepare_quantiles, _quantile_refusal),
+                _numpy_first("partition", _quantiles, _quantile_parts)["kernel"],
+            ),
+            native=native_by_numpy(_quantiles_by_numpy, _quantile_parts),
         )
         for name in ("median", "quantile")
     },

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from parprims import _cpu
+from parprims import _cpu, _selection_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -38,7 +40,8 @@ from parprims._composed import (
     native_by_numpy,
 )
 from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
+from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._kernels import by_device
 from parprims._scalars import as_scalar
 from parprims._scan import cumulative_sum
 from parprims._search import above
@@ -85,11 +88,11 @@ def select(
 
     Notes
     -----
-    Work and depth: a cumulative sum of the mask, and for every element of the result a search of it (array); a sort by
-    the mask (kernel on GPUs).
+    Work and depth: a cumulative sum of the mask, and for every element of the result a search of it (array); one pass
+    over the mask and the elements kept, without ``size`` another over the mask (kernel on GPUs).
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
+    Methods: kernel (CUDA arrays; on CPUs where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: of values on PyTorch and JAX, by every method.
     Memory and more: docs/selection.md.
 
@@ -122,7 +125,7 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto") -> tuple[Arr
     mask : array
         Which of them come first: of dtype bool and the shape of x.
     method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `argsort`, whose notes apply.
+        Who computes, as in `select`, whose notes apply. On GPUs kernel reads the mask twice, the elements once.
 
     Returns
     -------
@@ -179,7 +182,7 @@ def run_lengths(
     fill_value : scalar
         What stands behind the last element where there are fewer than ``size`` runs.
     method : {"auto", "kernel", "native", "array"}
-        Who computes.
+        Who computes. On GPUs kernel reads the elements once, without ``size`` twice.
 
     Returns
     -------
@@ -343,6 +346,9 @@ def _places(xp: Namespace, mask: Array, size: int | None, method: str) -> tuple[
     index, n, name = index_dtype(xp), mask.shape[0], library(xp)
     if n == 0:
         return xp.zeros((size or 0,), dtype=index, device=device(mask)), xp.zeros((), dtype=index, device=device(mask))
+    if method == "kernel" and not _cpu.on_cpu(xp, (mask,)):
+        found, count = _selection_kernel.prepare(xp, "places", (mask,), size=size)(mask)
+        return found, count
     by_numpy = method in ("native", "kernel") and in_numpy(xp, (mask,))
     if by_numpy or (method == "native" and name in ("cupy", "torch") and not _has_no_value(mask)):
         found = returned(xp, np.flatnonzero(as_numpy(mask))) if by_numpy else xp.nonzero(mask)[0]
@@ -403,8 +409,12 @@ def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...
     index = index_dtype(xp)
     if method == "native" and library(xp) == "numpy":
         return xp.concat([x[mask], x[~mask]]), xp.asarray(xp.count_nonzero(mask), dtype=index)
-    order = argsort(~mask, method=method)
-    count = as_result(xp.sum(xp.astype(mask, index), dtype=index))
+    if _launches(xp, c, method):
+        each = xp.arange(x.shape[0], dtype=index, device=device(x))
+        order, count = _selection_kernel.prepare(xp, "parted", (each, mask))(each, mask)
+    else:
+        order = argsort(~mask, method=method)
+        count = as_result(xp.sum(xp.astype(mask, index), dtype=index))
     return moved(xp, x, lambda one: xp.take(one, order, axis=0)), count
 
 
@@ -430,6 +440,8 @@ def _differ(xp: Namespace, x: Array, in_order: bool) -> Array:
 def _runs(xp: Namespace, c: _Selection, x: Array, method: str, in_order: bool = False) -> tuple[Array, ...]:
     """Return the runs of x, whose lengths are the distances of their beginnings."""
     n = x.shape[0]
+    if _launches(xp, c.on(x), method) and not _is_carried(xp, (x,)):
+        return _prepare("runs", _run_lengths, xp, c.on(x))(x)
     places, count = _places(xp, _differ(xp, x, in_order), None if c.size is None else c.size + 1, method)
     if c.size is None:
         places = xp.concat([places, xp.full((1,), n, dtype=places.dtype, device=device(x))])
@@ -451,6 +463,40 @@ def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
 
 def _unique_parts(xp: Namespace, c: _Selection) -> list[Part]:
     return [(sort, (_flat(xp, c.arrays[0]),), {})]
+
+
+def _launches(xp: Namespace, c: _Selection, method: str) -> bool:
+    """Return whether kernels of a GPU are to compute a call."""
+    return method == "kernel" and 0 not in c.arrays[0].shape and not _cpu.on_cpu(xp, c.arrays)
+
+
+def _is_carried(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
+    """Return whether the derivative is that of PyTorch's operations, and kernels only find out what is to be moved."""
+    return library(xp) == "torch" and any(map(asked_for, arrays))
+
+
+def _prepare(results: str, compose: Compose, xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, ...]]:
+    """Return what computes a call by kernels of a GPU, all of it where no derivative is asked for."""
+    if 0 in c.arrays[0].shape or _is_carried(xp, c.arrays):
+        return directly(lambda xp, call: compose(xp, call, "kernel"))(xp, c)
+    bare = c.on(*(None,) * len(c.arrays))
+
+    def otherwise(*arrays: Array) -> tuple[Array, ...]:
+        with unwatched():
+            found: tuple[Array, ...] = compose(xp, bare.on(*arrays), "native")
+        return found
+
+    return _selection_kernel.prepare(xp, results, c.arrays, otherwise, c.size, c.fill_value)
+
+
+def _by_kernels(results: str, compose: Compose, cpu: Method) -> Method:
+    """Return the method that launches kernels on a GPU, and is the other elsewhere."""
+
+    def refusal(xp: Namespace, c: Any) -> str | None:
+        arrays = tuple(map(constant, c.arrays)) if _is_carried(xp, c.arrays) else c.arrays
+        return _selection_kernel.refusal(xp, arrays)
+
+    return by_device(Method(functools.partial(_prepare, results, compose), refusal), cpu)
 
 
 def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
@@ -479,14 +525,21 @@ def _unique_by_library() -> dict[str, Method]:
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
+def _with_kernels(results: str, primitive: str, compose: Compose, parts: Parts) -> Methods:
+    """Return the methods of a primitive of which the kernel finds the marked elements."""
+    own = _by_library(compose, parts)
+    return composed(primitive, compose, parts, **{**own, "kernel": _by_kernels(results, compose, own["kernel"])})
+
+
 _METHODS = {
-    "select": composed("select", _select, _select_parts, **_by_library(_select, _select_parts)),
+    "select": _with_kernels("values", "select", _select, _select_parts),
     "partition_by": composed(
         "partition_by",
         _partition_by,
         _select_parts,
+        kernel=_by_kernels("parted", _partition_by, by_parts("kernel", _partition_by, _select_parts)),
         native=native_by_numpy(_partition_by, _select_parts),
     ),
-    "run_lengths": composed("run_lengths", _run_lengths, _run_parts, **_by_library(_run_lengths, _run_parts)),
+    "run_lengths": _with_kernels("runs", "run_lengths", _run_lengths, _run_parts),
     "unique": composed("unique", _unique, _unique_parts, **_unique_by_library()),
 }

@@ -24,7 +24,7 @@ from parprims._cuda.plan import (
     device_source,
     power_of_two,
 )
-from parprims._cuda.runner import Runner, only
+from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Tuning, tuned
 from parprims._cuda.xla import jax_export_checks, traced
 from parprims._memo import Memo
@@ -113,6 +113,7 @@ __all__ = [
     "power_of_two",
     "ready",
     "refusal",
+    "returning",
     "transformed",
     "tuned",
     "tuned_for",

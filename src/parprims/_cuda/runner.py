@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -69,7 +71,7 @@ class Runner:
             self._address = torch.Tensor.data_ptr
         else:
             cupy = libraries.cupy()
-            self._outputs = tuple([functools.partial(cupy.ndarray, shape, np.dtype(name)) for shape, name in outputs])
+            self._outputs = tuple([_cupy_allocator(shape, name) for shape, name in outputs])
             current_stream = cupy.cuda.get_current_stream
             self._stream = lambda: current_stream().ptr
             self._address = operator.attrgetter("data.ptr")
@@ -145,6 +147,27 @@ class Runner:
             if not status:
                 return output
         return self(*arrays)[0]  # the first call on this stream, or one that needs another device to be current
+
+    def returning(self, length: int) -> Runner:
+        """Return what carries out the same plan with outputs of one dimension and this length.
+
+        It is for kernels that find in an input how long their results are.
+        """
+        if not self._function:
+            with self._driver.prepares(self._device):
+                self._load()
+        made = copy.copy(self)
+        made.plan = dataclasses.replace(self.plan, outputs=tuple([((length,), name) for _, name in self.plan.outputs]))
+        own = self._outputs[len(self.plan.outputs) :]
+        made._outputs = (*(self._empty(length, name) for _, name in self.plan.outputs), *own)
+        return made
+
+    def _empty(self, length: int, name: str) -> Callable[[], Array]:
+        """Return what allocates an array of one dimension, once: what `_torch_allocator` prepares would not pay."""
+        if self._current_device is not None:
+            return _cupy_allocator((length,), name)
+        torch = libraries.torch()
+        return functools.partial(torch.empty, length, dtype=getattr(torch, name), device=self._device)
 
     def _launch_again(self, packet: Packet, config: int, function: int, status: int) -> int:
         """Launch again after a failure because another device is current, or none in this thread; return the status."""
@@ -249,6 +272,17 @@ def only(run: Callable[..., tuple[Array, ...]]) -> Callable[..., Array]:
     if quick and not is_observing():  # which the quick way does not ask
         return run.one  # type: ignore[no-any-return, attr-defined]
     return lambda *arrays: run(*arrays)[0]
+
+
+def returning(run: Callable[..., tuple[Array, ...]], length: int) -> Callable[..., tuple[Array, ...]]:
+    """Return what carries out the same plan with outputs of this length, on arrays of CuPy and PyTorch."""
+    made: Callable[..., tuple[Array, ...]] = run.returning(length)  # type: ignore[attr-defined]
+    return made
+
+
+def _cupy_allocator(shape: tuple[int, ...], name: str) -> Callable[[], Array]:
+    """Return what allocates an array of CuPy on the device that is current then."""
+    return functools.partial(libraries.cupy().ndarray, shape, np.dtype(name))
 
 
 def _torch_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable[[], Array]:

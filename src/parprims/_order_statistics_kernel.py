@@ -1,0 +1,241 @@
+"""The CUDA kernel of order statistics: the division of its work, and the launch of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda
+from parprims._arrays import Array, Namespace, dtype_name, mode
+from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer
+from parprims._sort_kernel import Specialisation
+from parprims._sorting import index_dtype
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernel uses on devices of one compute capability. Results do not depend on them.
+
+    Parameters
+    ----------
+    least : int
+        Shorter rows are sorted whole.
+    most : int
+        The most elements that are wanted of a row; for more, rows are sorted whole.
+    short : tuple of int
+        For rows of at most as many elements as the first, of which at most as many are wanted as there are threads: the
+        threads of a block, the elements of each in a batch, the candidates there is room for, and the blocks on a
+        multiprocessor.
+    tiles : tuple of (bytes, threads, items, capacity, resident)
+        For other rows, by the bytes of a key, the same.
+    digits : tuple of (bytes, items)
+        By the bytes of a key, the elements that a thread loads at once where it counts digits.
+    counting : int
+        The threads of a block that counts digits, of which two are to fit on a multiprocessor.
+    several : int
+        The most places of sorted rows that are found one after another; for more, rows are sorted whole.
+    blocks : int
+        Rows are cut into parts while there are fewer blocks than this.
+    part : int
+        The fewest elements of a part.
+    """
+
+    least: int
+    most: int
+    short: tuple[int, int, int, int, int]
+    tiles: tuple[tuple[int, int, int, int, int], ...]
+    digits: tuple[tuple[int, int], ...]
+    counting: int
+    several: int
+    blocks: int
+    part: int
+
+    scaled = ("blocks",)
+
+
+TUNING = {
+    90: Tuning(
+        record="",
+        multiprocessors=132,
+        least=256,
+        most=1024,
+        short=(8192, 128, 8, 1024, 4),
+        tiles=((4, 512, 16, 4096, 2), (8, 512, 8, 2048, 2)),
+        digits=((4, 16), (8, 8)),
+        counting=512,
+        several=3,
+        blocks=2 * 132,
+        part=8192,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+_DIGIT = 11
+"""BITS in _quantile.cu."""
+
+_LONGEST = 1 << 31
+"""The most elements of a part, which numbers of 32 bits count."""
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+_INDICES = {"int32": "int", "int64": "long long"}
+
+
+def serves(n: int, k: int, tuning: Tuning | None = None) -> bool:
+    """Return whether the kernel finds k elements of rows of length n, which else are sorted."""
+    sizes = tuning or TUNING[90]
+    return n >= sizes.least and 0 < k <= min(n, sizes.most)
+
+
+def plan(
+    dtype: str, index: str, shape: tuple[int, ...], k: int, tuning: Tuning | None = None, *, descending: bool = True
+) -> Plan:
+    """Return the launch that finds k elements along the last axis of a contiguous array, and their positions."""
+    sizes, numbers = tuning or TUNING[90], Numbers()
+    spec = Specialisation(dtype, descending, True, (), index)
+    n, rows = shape[-1], math.prod(shape[:-1])
+    longest, *tile = sizes.short
+    if n > longest or k > tile[0]:
+        tile = list(next(one[1:] for one in sizes.tiles if spec.key_bytes <= one[0]))
+    threads, items, capacity, resident = tile
+    parts = max(1, min(sizes.blocks // rows, n // max(sizes.part, 4 * k)), -(-n // _LONGEST))
+    length = -(-n // (parts * threads * items)) * threads * items  # of whole batches, which begin all loads at once
+    parts = -(-n // length)
+    results = (*shape[:-1], k)
+    launch = Launch(
+        source=spec.source("_keys.cuh", "_ticket.cuh", "_top.cu"),
+        template="top::find_top",
+        arguments=(threads, items, capacity, "Order", _INDICES[index]),
+        parameters=(
+            Pointer("in0", f"const {spec.word}"),
+            Pointer("out0", spec.word),
+            Pointer("out1", _INDICES[index]),
+            Pointer("scratch", "unsigned") if parts > 1 else None,
+            Pointer("zeroed", "unsigned") if parts > 1 else None,
+            numbers("n", n),
+            numbers("k", k),
+            numbers("parts", parts),
+            numbers("length", length),
+        ),
+        grid=rows * parts,
+        block=threads,
+        shared_bytes=capacity * (8 if spec.key_bytes <= 4 else 16),
+        resident_blocks=resident,
+    )
+    return Plan(
+        (launch,),
+        1,
+        ((results, dtype), (results, index)),
+        numbers.all(),
+        zeroed_bytes=4 * rows if parts > 1 else 0,
+        scratch_bytes=16 * rows * parts * k if parts > 1 else 0,
+    )
+
+
+def finds_places(n: int, places: int, tuning: Tuning | None = None) -> bool:
+    """Return whether the kernel finds what is at so many places of sorted rows of length n, which else are sorted."""
+    sizes = tuning or TUNING[90]
+    return n >= sizes.least and places <= sizes.several
+
+
+def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tuning: Tuning | None = None) -> Plan:
+    """Return the launches that find what is at places of the sorted rows of a contiguous array.
+
+    For each place they find the element there, the one after it and the last one.
+    """
+    sizes, numbers = tuning or TUNING[90], Numbers()
+    spec = Specialisation(dtype, False, True, (), None)
+    n, rows, key_bytes = shape[-1], math.prod(shape[:-1]), spec.key_bytes
+    items = next(one[1] for one in sizes.digits if key_bytes <= one[0])
+    parts = max(1, min(sizes.blocks // rows, n // sizes.part), -(-n // _LONGEST))
+    alone = parts == 1
+    source, tile = spec.source("_keys.cuh", "_ticket.cuh", "_quantile.cu"), (sizes.counting, items)
+    arrays = Pointer("in0", f"const {spec.word}"), Pointer("out0", spec.word)
+    length, columns = numbers("n", n), numbers("columns", 3 * len(places))
+    launches: list[Launch] = []
+    between = numbers("parts", parts)
+    found = Pointer("zeroed"), Pointer("scratch", "quantiles::Found")
+    shifts = [*range(spec.bits - _DIGIT, 0, -_DIGIT), 0]
+    cuts = [
+        (numbers("shift", shift), numbers("bits", above - shift))
+        for above, shift in zip((spec.bits, *shifts), shifts, strict=False)
+    ]
+
+    def launch(name: str, arguments: tuple[Any, ...], parameters: tuple[Parameter, ...], grid: int) -> None:
+        whole = f"quantiles::{name}"
+        launches.append(Launch(source, whole, arguments, parameters, grid, sizes.counting, resident_blocks=2))
+
+    for at, place in enumerate(places):
+        where = numbers("place", place), numbers("column", 3 * at), columns
+        if alone:
+            launch("select_alone", (*tile, "Order"), (*arrays, length, *where), rows)
+            continue
+        for turn, (shift, bits) in enumerate(cuts):
+            arguments = *tile, turn == 0, turn + 1 == len(cuts), "Order"
+            launch("select_digit", arguments, (*arrays, *found, length, between, shift, bits, *where), rows * parts)
+    shared_bytes = 2 * max(4, key_bytes) + 8 + 8 * 2**_DIGIT
+    return Plan(
+        tuple(launches),
+        1,
+        (((*shape[:-1], 3 * len(places)), dtype),),
+        numbers.all(),
+        zeroed_bytes=0 if alone else rows * shared_bytes,
+        scratch_bytes=0 if alone else rows * 16,
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+Run = Callable[[Array], tuple[Array, Array]]
+
+
+def prepare(xp: Namespace, x: Array, k: int, descending: bool, otherwise: Run) -> Run:
+    """Return a function of contiguous arrays like x that finds k elements along the last axis, and their positions.
+
+    ``otherwise`` is what a JAX program computes away from CUDA devices, for arrays of any dimensions.
+    """
+    dtype, index, shape = dtype_name(x.dtype), dtype_name(index_dtype(xp)), tuple(x.shape)
+
+    def made() -> Plan:
+        return plan(dtype, index, shape, k, _cuda.tuned_for(TUNING, xp, x), descending=descending)
+
+    def batched(x: Array) -> tuple[Array, ...]:
+        return prepare(xp, x, k, descending, otherwise)(x)
+
+    key = ("top_k", mode(xp), dtype, index, shape, k, descending)
+    return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))
+
+
+def prepare_places(
+    xp: Namespace, x: Array, places: tuple[int, ...], otherwise: Callable[[Array], tuple[Array]]
+) -> Callable[[Array], tuple[Array]]:
+    """Return a function of contiguous arrays like x that carries out `places_plan`; ``otherwise`` as for `prepare`."""
+    dtype, shape = dtype_name(x.dtype), tuple(x.shape)
+
+    def made() -> Plan:
+        return places_plan(dtype, shape, places, _cuda.tuned_for(TUNING, xp, x))
+
+    def batched(x: Array) -> tuple[Array, ...]:
+        return prepare_places(xp, x, places, otherwise)(x)
+
+    return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, lambda: (otherwise, batched))
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plan of every kind of kernel."""
+    every = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    for dtype in (*every, "float16", "bfloat16", "float32", "float64"):
+        yield f"top {dtype}", plan(dtype, "int64", (1 << 28,), 100)
+        if dtype in ("uint8", "int32", "float16", "float32", "float64"):
+            for descending in (True, False):
+                yield f"top {dtype} short", plan(dtype, "int64", (500, 1000), 10, descending=descending)
+                yield f"top {dtype}", plan(dtype, "int32", (128, 1 << 16), 64, descending=descending)
+        for shape in ((1000, 1 << 16), (1 << 28,)):
+            yield f"places {dtype}", places_plan(dtype, shape, (100,))

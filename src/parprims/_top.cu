@@ -1,0 +1,255 @@
+// The first k elements of every row in the order of a sort, and their positions. Every element is read once, in one
+// launch. Needs _common.cuh, _digits.cuh, _sort.cu and _keys.cuh (for the order of keys), and _ticket.cuh.
+//
+// A row is cut into parts, each for one block. Phases:
+//   1. A block goes through its part in batches and keeps candidates in shared memory: the elements whose key is at most
+//      a limit. The limit comes from the first batch: every thread finds its best key, and of these THREADS keys the
+//      k-th is the limit, for at least k elements are as good.
+//   2. If the candidates no longer fit, they are sorted. The first k stay, and the limit falls below the k-th key: an
+//      equal element that comes later has k before it.
+//   3. The candidates are sorted, and the first k are the block's.
+//   4. If a row has several parts, the last block of the row (see _ticket.cuh) goes through the first k of all parts in
+//      the same way.
+// Candidates are ordered by key, equal ones by position. No two are equal, so the result does not depend on the order in
+// which threads append them. Sorts are bitonic networks.
+// Reproducibility: elements are moved as they are; which ones depends on the input alone.
+//
+// K. E. Batcher, Sorting Networks and Their Applications, AFIPS Spring Joint Computer Conference, 1968.
+// J. Zhang, A. Naruse, X. Li and Y. Wang, Parallel Top-K Algorithms on GPU: A Comprehensive Study and New Methods,
+// SC, 2023.
+
+namespace top {
+
+using namespace digits;
+
+using Position = long long;
+
+// ---- Candidates -------------------------------------------------------------------------------------------------
+
+// A key of 32 bits and its position in the part, in one number that orders both.
+template <class Key>
+struct Candidate {
+    unsigned long long both;
+
+    DEVICE static Candidate of(Key key, unsigned position) { return {(unsigned long long)key << 32 | position}; }
+    DEVICE static Candidate none() { return {~0ull}; }  // comes after all others
+    DEVICE Key key() const { return (Key)(both >> 32); }
+    DEVICE unsigned position() const { return (unsigned)both; }
+    DEVICE bool operator<(const Candidate& other) const { return both < other.both; }
+};
+
+// The same for a key of 64 bits.
+template <>
+struct __align__(16) Candidate<unsigned long long> {
+    unsigned long long its_key, its_position;
+
+    DEVICE static Candidate of(unsigned long long key, unsigned position) { return {key, position}; }
+    DEVICE static Candidate none() { return {~0ull, ~0ull}; }
+    DEVICE unsigned long long key() const { return its_key; }
+    DEVICE unsigned position() const { return (unsigned)its_position; }
+    DEVICE bool operator<(const Candidate& other) const {
+        return its_key < other.its_key || (its_key == other.its_key && its_position < other.its_position);
+    }
+};
+
+// What a block tells the last one of its row.
+struct Told {
+    unsigned long long key;
+    Position position;  // in the row
+};
+
+// Sorts the first `count` of some candidates by all threads. There is memory for the next power of two, at least 64. A
+// warp compares pairs within 64 neighbours at distances up to 32, which needs no barrier of the block.
+template <int THREADS, class One>
+DEVICE void sort_candidates(One* all, int count) {
+    int size = 2 * WARP;
+    while (size < count) size *= 2;
+    __syncthreads();  // separates the writes of candidates from the sort
+    for (int at = count + threadIdx.x; at < size; at += THREADS) all[at] = One::none();
+    __syncthreads();  // separates the writes of none from the sort
+    for (int span = 2; span <= size; span *= 2)
+        for (int distance = span / 2; distance > 0; distance /= 2) {
+#pragma unroll 1  // which saves registers
+            for (int pair = threadIdx.x; pair < size / 2; pair += THREADS) {
+                const int low = 2 * pair - (pair & (distance - 1)), high = low + distance;
+                const One one = all[low], other = all[high];
+                if ((other < one) == ((low & span) == 0)) {
+                    all[low] = other;
+                    all[high] = one;
+                }
+            }
+            const int next = distance > 1 ? distance / 2 : span;  // the distance of the next step
+            if (distance <= WARP && next <= WARP)
+                __syncwarp();  // separates the steps of the warp
+            else
+                __syncthreads();  // separates the steps of the block
+        }
+    __syncthreads();  // separates the sort from the reads of what is sorted
+}
+
+// ---- The first k of a part ----------------------------------------------------------------------------------------
+
+// A block's candidates. CAPACITY is a power of two, at least THREADS + k.
+template <int THREADS, int ITEMS, int CAPACITY, class Key>
+struct Best {
+    using One = Candidate<Key>;
+
+    One* all;
+    int k, held;
+    Key limit;  // candidates have at most this key
+    bool over;  // whether no element can be a candidate any more
+
+    DEVICE Best(One* memory, int first) : all(memory), k(first), held(0), limit(~(Key)0), over(false) {}
+
+    // Returns the place of the calling thread's first candidate among those that the block adds now, if it has `mine`
+    // of them; `added` counts them.
+    DEVICE static int reserve(int mine, unsigned* added) {
+        int upto = mine;
+#pragma unroll
+        for (int distance = 1; distance < WARP; distance *= 2) {
+            const int before = __shfl_up_sync(ALL_LANES, upto, distance);
+            if (threadIdx.x % WARP >= distance) upto += before;
+        }
+        int first = 0;
+        if (threadIdx.x % WARP == WARP - 1 && upto > 0) first = (int)atomicAdd(added, (unsigned)upto);
+        return __shfl_sync(ALL_LANES, first, WARP - 1) + upto - mine;
+    }
+
+    // Keeps the first k of the candidates, in order, and lowers the limit if there are k.
+    DEVICE void settle() {
+        sort_candidates<THREADS>(all, held);
+        if (held < k) return;
+        held = k;
+        const Key last = all[k - 1].key();
+        over = last == 0;
+        limit = last - 1;
+        __syncthreads();  // separates the read of the last from what is appended
+    }
+
+    // Sets the limit by the best key of each thread. There are at least k threads, and each has an element.
+    DEVICE void bound(Key best) {
+        all[threadIdx.x] = One::of(best, threadIdx.x);
+        sort_candidates<THREADS>(all, THREADS);
+        limit = all[k - 1].key();
+        __syncthreads();  // separates the read of the limit from what is appended
+    }
+
+    // Goes through `count` elements, of which load(position) returns the key, and sorts the candidates.
+    template <class Load>
+    DEVICE void find(Position count, const Load& load) {
+        __shared__ unsigned added[3];  // by the batches, in turn
+        if (threadIdx.x < 3) added[threadIdx.x] = 0;
+        __syncthreads();  // separates the zeros from the counting
+        int turn = 0;
+        for (Position begin = 0; begin < count && !over; begin += THREADS * ITEMS) {
+            const int here = (int)min((Position)(THREADS * ITEMS), count - begin);
+            Key keys[ITEMS];
+            const Position mine = begin + threadIdx.x;
+            if (here == THREADS * ITEMS) {  // no load depends on a branch, so that all begin before the first is used
+#pragma unroll
+                for (int i = 0; i < ITEMS; ++i) keys[i] = load(mine + i * THREADS);
+            } else {
+#pragma unroll
+                for (int i = 0; i < ITEMS; ++i) {
+                    const bool exists = i * THREADS + (int)threadIdx.x < here;
+                    if constexpr (ITEMS <= 8) {
+                        keys[i] = load(exists ? mine + i * THREADS : begin);
+                        if (!exists) keys[i] = ~(Key)0;
+                    } else {  // it is rare, and the above would take registers
+                        keys[i] = exists ? load(mine + i * THREADS) : ~(Key)0;
+                    }
+                }
+            }
+            if (begin == 0 && here > THREADS && k <= THREADS) {
+                Key best = keys[0];
+#pragma unroll
+                for (int i = 1; i < ITEMS; ++i) best = min(best, keys[i]);
+                bound(best);
+            }
+            unsigned wanted = 0;
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (keys[i] <= limit && i * THREADS + (int)threadIdx.x < here) wanted |= 1u << i;
+            int place = held + reserve(__popc(wanted), &added[turn]);
+            const int next = turn == 2 ? 0 : turn + 1;
+            if (threadIdx.x == 0) added[next] = 0;  // which all threads read before the barrier of the batch before
+            __syncthreads();                        // separates the counting from the read of the count
+            const int all_held = held + (int)added[turn];
+            turn = next;
+            if (all_held <= CAPACITY) {
+#pragma unroll
+                for (int i = 0; i < ITEMS; ++i)
+                    if (wanted >> i & 1u)
+                        all[place++] = One::of(keys[i], (unsigned)(begin + i * THREADS + threadIdx.x));
+                held = all_held;
+            } else {
+                find_step_by_step(begin, here, load);
+            }
+        }
+        settle();
+    }
+
+    // Goes through a batch, of which not all candidates have room, one element of each thread at a time.
+    template <class Load>
+    DEVICE void find_step_by_step(Position begin, int here, const Load& load) {
+        __shared__ unsigned added;
+#pragma unroll 1
+        for (int from = 0; from < here && !over; from += THREADS) {
+            if (held + THREADS > CAPACITY) settle();
+            const int at = from + threadIdx.x;
+            const Key key = at < here ? load(begin + at) : ~(Key)0;
+            const bool wanted = !over && at < here && key <= limit;
+            if (threadIdx.x == 0) added = 0;
+            __syncthreads();  // separates the zero from the counting
+            const int place = held + reserve(wanted, &added);
+            if (wanted) all[place] = One::of(key, (unsigned)(begin + at));
+            __syncthreads();  // separates the counting from the read of the count
+            held += (int)added;
+            __syncthreads();  // separates the read of the count from its next zero
+        }
+    }
+};
+
+// ---- The kernel ---------------------------------------------------------------------------------------------------
+
+// Writes the first k elements of every row of n, and their positions. A row has `parts` parts of `length` elements, fewer
+// than 2^32 - 1; only the last part may have fewer. If there are several, `told` has k places for each, and `tickets` a
+// zero for each row.
+template <int THREADS, int ITEMS, int CAPACITY, class Order, class Index>
+DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, Index* indices, unsigned* told,
+                     unsigned* tickets, Position n, Position first, Position parts, Position length) {
+    using Key = typename sorting::Compared<typename Order::Key>::Type;
+    using One = Candidate<Key>;
+    extern __shared__ __align__(16) uint4 memory[];
+    One* const all = reinterpret_cast<One*>(memory);
+    const int k = (int)first;
+    const Position row = blockIdx.x / parts, part = blockIdx.x - row * parts;
+    const Position begin = part * length, end = min(begin + length, n);
+    const typename Order::Key* const from = x + row * n;
+    const auto write = [&](int place, Position position) {
+        values[row * k + place] = from[position];
+        indices[row * k + place] = (Index)position;
+    };
+    Best<THREADS, ITEMS, CAPACITY, Key> own(all, k);
+    own.find(end - begin, [&](Position at) { return sorting::compared<Order>(__ldg(from + begin + at)); });
+    if (parts == 1) {
+        for (int place = threadIdx.x; place < k; place += THREADS) write(place, all[place].position());
+        return;
+    }
+    const Position others = row * parts * k;
+    for (int place = threadIdx.x; place < k; place += THREADS) {
+        // What the last part lacks comes after all others.
+        const bool exists = place < own.held;
+        const Told one = {exists ? all[place].key() : ~0ull, exists ? begin + all[place].position() : 0};
+        store_for_others(told, others + part * k + place, one);
+    }
+    if (!is_last_to_arrive(tickets + row, parts)) return;
+    // Of equal keys those of earlier parts come first, and of a part those of lower position: the order is that of the
+    // positions in `told`.
+    Best<THREADS, ITEMS, CAPACITY, Key> together(all, k);
+    together.find(parts * k, [&](Position at) { return (Key)load_of_others<Told>(told, others + at).key; });
+    for (int place = threadIdx.x; place < k; place += THREADS)
+        write(place, load_of_others<Told>(told, others + all[place].position()).position);
+}
+
+}  // namespace top

@@ -1,0 +1,206 @@
+"""The kernels of order statistics: every way they cut their work, orders that are hard for them, and every dtype.
+
+They run on machines with a GPU, and on the emulator (``--backend emulated``).
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import parprims
+from parprims import _order_statistics_kernel
+from tests import emulator
+from tests.contract import compare, strided, unaligned
+from tests.test_sort import REAL, extremes
+from tests.test_sort_kernel import indices
+
+SIZES = _order_statistics_kernel.TUNING[90]
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """Return a function that changes the sizes of the kernel's work."""
+    change = emulator.changing(monkeypatch, _order_statistics_kernel)
+    return lambda **sizes: change(TUNING={90: dataclasses.replace(SIZES, **sizes)})
+
+
+def first(x, k, descending):
+    """Return the first k of each row and their indices, by NumPy's sort."""
+    index = indices(x, descending)[..., :k]
+    return np.take_along_axis(x, index, -1), index
+
+
+def check(backend, run, x, k, descending=True, given=None):
+    mode = "largest" if descending else "smallest"
+    given = backend.asarray(x) if given is None else given
+    with parprims.explain() as calls:
+        found = run(parprims.top_k, given, k, mode=mode, method="kernel")
+    assert [call.primitive for call in calls] == ["top_k"]
+    values, index = first(x, k, descending)
+    compare(backend, found[1], index)
+    assert backend.to_numpy(found[0]).tobytes() == values.tobytes()
+
+
+ORDERS = {
+    "random": lambda rng, n: rng.standard_normal(n),
+    "ascending": lambda _, n: np.arange(n),
+    "descending": lambda _, n: np.arange(n)[::-1],
+    "equal": lambda _, n: np.zeros(n),
+    "few": lambda rng, n: rng.integers(0, 3, n),
+    "late": lambda rng, n: np.where(np.arange(n) < n - 700, 0, rng.standard_normal(n)),
+}
+
+
+class TestOrders:
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_rows(self, gpu, run, rng, order, subtests):
+        """Rows of a block, short and long, on whose order it depends how often candidates are sorted."""
+        for n in (256, 1000, 8192, 20000) if gpu.name != "jax-cuda" else (1000,):
+            for k in (1, 60, 128, 129, 1024):
+                if k <= n:
+                    with subtests.test(n=n, k=k):
+                        x = np.stack([ORDERS[order](rng, n), rng.permutation(n)]).astype(np.float32)
+                        check(gpu, run, x, k, descending=bool(k % 2))
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_parts(self, gpu, run, rng, sizes, order):
+        """Rows that several blocks share."""
+        sizes(part=600, blocks=14)
+        for rows, n, k in (
+            ((1, 9001, 100), (2, 8200, 150), (14, 700, 20)) if gpu.name != "jax-cuda" else ((1, 9001, 100),)
+        ):
+            x = np.stack([ORDERS[order](rng, n) for _ in range(rows)]).astype(np.float32)
+            check(gpu, run, x, k)
+            check(gpu, run, x, k, descending=False)
+
+    @pytest.mark.sanitize
+    def test_small(self, gpu, run, rng, sizes):
+        sizes(part=300)
+        check(gpu, run, rng.standard_normal(1300).astype(np.float32), 30)
+        check(gpu, run, rng.integers(0, 9, (2, 300)).astype(np.int64), 20, descending=False)
+
+
+def check_quantile(backend, run, x, q, **options):
+    """Hold quantiles along the last axis against the same of the sorted elements, found by places."""
+    with parprims.explain() as calls:
+        found = run(parprims.quantile, backend.asarray(x), q, axis=-1, method="kernel", **options)
+    assert [call.primitive for call in calls] == ["quantile"]
+    by_sort = parprims.quantile(np.take_along_axis(x, indices(x, False), -1), q, axis=-1, method="array", **options)
+    np.testing.assert_array_equal(backend.to_numpy(found), by_sort)
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_orders(self, gpu, run, rng, sizes, order, subtests):
+        sizes(part=700, blocks=14)
+        for rows, n in ((3, 256), (1, 1401)):
+            for q in (0.5, (0.0, 0.999)):
+                with subtests.test(rows=rows, n=n, q=q):
+                    x = np.stack([ORDERS[order](rng, n) for _ in range(rows)]).astype(np.float32)
+                    check_quantile(gpu, run, x, q)
+
+    @pytest.mark.sanitize
+    def test_small(self, gpu, run, rng, sizes):
+        sizes(part=300)
+        check_quantile(gpu, run, rng.standard_normal(1300).astype(np.float32), 0.5)
+        check_quantile(gpu, run, rng.integers(0, 9, (2, 300)).astype(np.int64), (0.1, 0.5))
+
+    @pytest.mark.parametrize("dtype", [dtype for dtype in REAL if dtype not in ("bool", "bfloat16")])
+    def test_dtypes(self, gpu, run, rng, sizes, dtype):
+        """Extreme numbers, with NaN and without, and places at random."""
+        if not gpu.supports(dtype):
+            pytest.skip(f"{gpu.name} has no {dtype}")
+        sizes(part=300)
+        numbers = extremes(dtype)
+        usual = numbers[numbers == numbers]
+        for some in (numbers, usual):
+            for n in (280, 600):
+                q = tuple(rng.random(3).tolist())
+                check_quantile(gpu, run, rng.choice(some, n), q, interpolation=str(rng.choice(["lower", "higher"])))
+
+    def test_neighbours(self, gpu, run, rng, sizes):
+        """Where two neighbours differ in the first, a middle or the last digit, and where the second is the largest."""
+        sizes(part=300)
+        for dtype in ("uint32", "int64"):
+            info = np.iinfo(dtype)
+            for low, high in ((0, 1), (1023, 1024), (7, info.max), (info.max - 1, info.max)):
+                x = rng.permutation(np.repeat(np.array([low, high], dtype), 300))
+                found = run(parprims.quantile, gpu.asarray(x), 0.5, interpolation="higher", method="kernel")
+                assert float(gpu.to_numpy(found)) == float(high)
+                found = run(parprims.quantile, gpu.asarray(x), 0.5, interpolation="lower", method="kernel")
+                assert float(gpu.to_numpy(found)) == float(low)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in REAL if dtype != "bool"])
+@pytest.mark.parametrize("descending", [True, False])
+def test_dtypes(gpu, run, rng, sizes, dtype, descending):
+    """Extreme numbers, NaN and zeros of both signs, whose bits stay."""
+    if not gpu.supports(dtype):
+        pytest.skip(f"{gpu.name} has no {dtype}")
+    sizes(part=1000)
+    for shape in ((3, 400), (9000,)):
+        check(gpu, run, rng.choice(extremes(dtype), shape), 70, descending)
+
+
+def test_narrow_indices(gpu, rng, monkeypatch):
+    """Indices of 32 bits, which JAX asks for."""
+    if gpu.name != "emulated":
+        pytest.skip("other libraries than JAX have indices of 64 bits")
+    emulator.forget(monkeypatch)
+    monkeypatch.setattr(_order_statistics_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    for n in (700, 9000):
+        x = rng.standard_normal(n).astype(np.float32)
+        values, index = parprims.top_k(x, 8, method="kernel")
+        assert index.dtype == np.int32
+        np.testing.assert_array_equal(index, first(x, 8, True)[1])
+        np.testing.assert_array_equal(values, x[index])
+
+
+def test_layouts(gpu, run, rng):
+    x = rng.standard_normal((3, 500)).astype(np.float32)
+    if gpu.family != "jax":
+        for made in (unaligned, strided):
+            check(gpu, run, x, 9, given=made(gpu, x))
+    found = run(parprims.top_k, gpu.asarray(np.ascontiguousarray(x.T)), 9, axis=0, method="kernel")
+    compare(gpu, found, tuple(one.T for one in first(x, 9, True)))
+
+
+def test_derivative(tensors, rng):
+    """On PyTorch the kernel finds the elements, and PyTorch moves them, where a derivative is asked for."""
+    import torch
+
+    x = tensors.asarray(rng.standard_normal((2, 400))).requires_grad_()
+    (got,) = torch.autograd.grad(parprims.median(x, axis=1, method="kernel").sum(), x)
+    assert bool((got.sum(1) == 1).all())
+    with torch.no_grad():
+        found = parprims.median(x, axis=1, method="kernel")
+    torch.testing.assert_close(found, torch.quantile(x.detach(), 0.5, dim=1))
+    values, index = parprims.top_k(x, 5, method="kernel")
+    (got,) = torch.autograd.grad((values * torch.arange(1.0, 6, device=x.device)).sum(), x)
+    expected = torch.zeros_like(x).scatter_(1, index, torch.arange(1.0, 6, dtype=x.dtype, device=x.device).expand(2, 5))
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_programs(rng, monkeypatch):
+    """What JAX programs hold: the kernel, which here is one of a GPU, and the library's way elsewhere."""
+    jax = pytest.importorskip("jax")
+    emulator.install_for_jax(monkeypatch)
+    x = rng.standard_normal((3, 300)).astype(np.float32)
+
+    def top(x):
+        return parprims.top_k(x, 4, method="kernel")
+
+    assert "xla.gpu.ptx" in jax.jit(top).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    for got, wanted in zip(jax.vmap(top)(x), first(x, 4, True), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), wanted)
+
+    def median(x):
+        return parprims.median(x, axis=0, method="kernel")
+
+    assert "xla.gpu.ptx" in jax.jit(median).trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()
+    np.testing.assert_allclose(np.asarray(jax.vmap(median)(x)), np.median(x, 1), rtol=1e-6)
+    got = jax.grad(median)(x[0])
+    assert np.count_nonzero(got) == 2
+    got = jax.grad(lambda x: top(x)[0].sum())(x[0])
+    np.testing.assert_array_equal(np.flatnonzero(np.asarray(got)), np.sort(first(x[0], 4, True)[1]))
