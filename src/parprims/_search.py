@@ -21,6 +21,7 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    is_jax,
     library,
     move_axis,
     normalize_axis,
@@ -471,8 +472,9 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
 
 
 def _prepare(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
-    """Return what merges by the CUDA kernel, or sorts where a derivative is asked for."""
-    return (_SORTS.prepare if any(map(asked_for, c.arrays)) else _merge_kernel.prepare)(xp, c)
+    """Return what merges by the CUDA kernel, or sorts where PyTorch asks for a derivative; on JAX the kernel has one."""
+    sorts = not is_jax(xp) and any(map(asked_for, c.arrays))
+    return (_SORTS.prepare if sorts else _merge_kernel.prepare)(xp, c)
 
 
 _METHODS = {

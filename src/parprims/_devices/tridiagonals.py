@@ -121,7 +121,9 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
     def begin(place: Place, system: Any, __: Any) -> Any:
         xp = namespace_of(system[1])
         lower, diag, upper, rhs = system
-        y = solve_tridiagonal(lower, diag, upper, rhs)  # which reads neither the first element of lower nor the last one of upper
+        y = solve_tridiagonal(
+            lower, diag, upper, rhs
+        )  # which reads neither the first element of lower nor the last one of upper
         # The equations at the ends, one more than are changed, and the unknowns of one more.
         first = [x[..., : head + 1] for x in system]
         last = [x[..., -head - 1 :] for x in system]
