@@ -472,7 +472,7 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
 
 
 def _prepare(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
-    """Return what merges by the CUDA kernel, or sorts where PyTorch asks for a derivative; on JAX the kernel has one."""
+    """Return what merges by the CUDA kernel, or sorts where PyTorch asks for a derivative."""
     sorts = not is_jax(xp) and any(map(asked_for, c.arrays))
     return (_SORTS.prepare if sorts else _merge_kernel.prepare)(xp, c)
 
