@@ -28,7 +28,8 @@ class Tuning(_cuda.Tuning):
     threads : int
         The threads of a block.
     tiles : tuple of (bytes, items, resident)
-        By the bytes of what is staged of an element, or compared: the elements of a thread, and the blocks on a multiprocessor.
+        By the bytes of what is staged of an element, or compared: the elements of a thread, and the blocks on a
+        multiprocessor.
     blocks : int
         One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
     counters : int
