@@ -1,4 +1,4 @@
-"""Searches in sorted arrays, and merges of two."""
+"""Searches in sorted arrays."""
 
 from __future__ import annotations
 
@@ -20,23 +20,10 @@ def search_problem(rng, n):
     return Problem((x1, x2), np.searchsorted(x1, x2))
 
 
-def merge_problem(rng, n):
-    x1, x2 = (np.sort(numbers(rng, n)) for _ in range(2))
-    return Problem((x1, x2), np.sort(np.concatenate([x1, x2])))
-
-
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     k = scale.pick(12, 18, 26)
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
     searches = library(lambda xp, x1, x2: xp.searchsorted(x1, x2))
-    joined = library(
-        lambda xp, x1, x2: xp.sort(xp.concatenate([x1, x2])),
-        torch=lambda torch, x1, x2: torch.sort(torch.cat([x1, x2])).values,
-    )
     make = functools.partial(search_problem, n=2**k)
-    merges = functools.partial(merge_problem, n=2**k)
-    return [
-        Case("searchsorted", f"unsorted, 2^{k}", make, parprims.searchsorted, searches, skip=skip),
-        Case("merge", f"float32, 2^{k}", merges, parprims.merge, joined, skip=skip),
-    ]
+    return [Case("searchsorted", f"unsorted, 2^{k}", make, parprims.searchsorted, searches, skip=skip)]

@@ -55,6 +55,37 @@ def by_torch(torch, x, ids, segments, op):
     return torch.full((segments,), -torch.inf, dtype=x.dtype, device=x.device).scatter_reduce_(0, ids, x, "amax")
 
 
+def by_jax(_, x, ids, segments, op):
+    """Return the same, or the sums, by JAX's own functions."""
+    import jax
+
+    function = jax.ops.segment_sum if op == "add" else jax.ops.segment_max
+    return function(x, ids, segments)
+
+
+def by_cupy(cupy, x, ids, segments, op):
+    """Return the same, or the sums, by CuPy's own functions, of which sums of floats change from run to run."""
+    if op == "add":
+        found = cupy.zeros(segments, x.dtype)
+        cupy.add.at(found, ids, x)
+        return found
+    found = cupy.full(segments, -cupy.inf, x.dtype)
+    cupy.maximum.at(found, ids, x)
+    return found
+
+
+def reduced_by_numpy(np, x, offsets):
+    """Return the sums of segments by NumPy's own function, which adds to each empty one the next element."""
+    sums = np.add.reduceat(np.append(x, x.dtype.type(0)), offsets[:-1])
+    sums[offsets[1:] == offsets[:-1]] = 0
+    return sums
+
+
+def reduced_by_torch(torch, x, offsets):
+    """Return the sums of segments by PyTorch's own function."""
+    return torch.segment_reduce(x, "sum", offsets=offsets, initial=0)
+
+
 def reduced(x, offsets, *, method):
     return parprims.reduce(x, offsets=offsets, method=method)
 
@@ -65,13 +96,14 @@ def scanned(x, offsets, *, method):
 
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
-    k, few = scale.pick(12, 20, 26), 10
+    k, few = scale.pick(12, 20, 28), 10
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    many = 2 ** (k - 5)
+    many = 2**k // 27
+    peers = {"numpy": reduced_by_numpy, "torch": reduced_by_torch}
     found = []
     for segments in (few, many):
         make = functools.partial(problem, n=2**k, segments=segments, scanned=False)
-        found.append(Case("reduce", f"{segments} segments, 2^{k}", make, reduced, ceiling="read", skip=skip))
+        found.append(Case("reduce", f"{segments} segments, 2^{k}", make, reduced, peers, ceiling="read", skip=skip))
         make = functools.partial(problem, n=2**k, segments=segments, scanned=True)
         found.append(Case("scan", f"{segments} segments, 2^{k}", make, scanned, skip=skip))
     for op, segments in (("add", 1000), ("maximum", 1000), ("add", 2 ** (k - 2))):
@@ -80,6 +112,8 @@ def cases(scale: Scale) -> list[Case]:
         peers = {
             "numpy": functools.partial(by_numpy, segments=segments, op=op),
             "torch": functools.partial(by_torch, segments=segments, op=op),
+            "cupy": functools.partial(by_cupy, segments=segments, op=op),
+            "jax": functools.partial(by_jax, segments=segments, op=op),
         }
         words = "" if op == "add" else f"{op} "
         found.append(Case("segment_reduce", f"{words}{segments} segments, 2^{k}", make, run, peers, skip=skip))

@@ -87,6 +87,12 @@ SEARCHES = {
         ("256 bins", "65536 bins", "256 bins with weights"),
         ("threads", "each", "blocks", "counters", "sums_bytes", "runs"),
     ),
+    "merge": Search("_merge_kernel", ("float32", "float32 and int32"), ("tiles",)),
+    "segments": Search(
+        "_segments_kernel",
+        ("10 segments", "9942053 segments"),
+        ("warps", "lane_bytes", "resident", "runs"),
+    ),
     "selection": Search(
         "_selection_kernel",
         (*(f"{share}% kept of size n" for share in (1, 50, 99)), "50% kept", "half", "runs up to 100"),

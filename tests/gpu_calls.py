@@ -310,6 +310,33 @@ def shortest(a, b):
     return np.stack([(row[:, None] + b).min(axis=0) for row in a])
 
 
+def with_offsets(n, segments):
+    """Return a maker of integers and of offsets of segments of uneven length, some without elements."""
+
+    def make(rng):
+        inner = np.sort(rng.integers(0, n + 1, segments - 1))
+        return rng.integers(-99, 100, n), np.concatenate([[0], inner, [n]])
+
+    return make
+
+
+def segment_sums(x, offsets):
+    sums = np.concatenate([[0], np.cumsum(x)])
+    return sums[offsets[1:]] - sums[offsets[:-1]]
+
+
+def segment_scan(x, offsets):
+    sums = np.concatenate([[0], np.cumsum(x)])
+    return sums[1:] - np.repeat(sums[offsets[:-1]], np.diff(offsets))
+
+
+def sums_at(x, ids):
+    found = np.zeros(1000, x.dtype)
+    inside = (ids >= 0) & (ids < 1000)
+    np.add.at(found, ids[inside], x[inside])
+    return found
+
+
 def calling(function, *args, **options):
     """Return a function of arrays and a method."""
     return lambda *arrays, method: function(*arrays, *args, method=method, **options)
@@ -364,6 +391,24 @@ CASES = [
     ),
     Case("recurrence", maps(700_001), calling(parprims.linear_recurrence), check_recurrence),
     Case("recurrence of rows", maps(300, 3000), calling(parprims.linear_recurrence), check_recurrence),
+    Case(
+        "reduction of segments",
+        with_offsets(1_000_003, 40_000),
+        lambda x, offsets, method: parprims.reduce(x, offsets=offsets, method=method),
+        equal(segment_sums),
+    ),
+    Case(
+        "scan of segments",
+        with_offsets(700_001, 9000),
+        lambda x, offsets, method: parprims.scan(x, offsets=offsets, method=method),
+        equal(segment_scan),
+    ),
+    Case(
+        "reduction by numbers of segments",
+        lambda rng: (rng.integers(-99, 100, 200_003), rng.integers(-1, 1001, 200_003)),
+        calling(parprims.segment_reduce, 1000),
+        equal(sums_at),
+    ),
     Case("sort", integers(300_001, high=1 << 30), calling(parprims.sort), equal(np.sort)),
     Case("argsort", integers(100_003), calling(parprims.argsort), check_argsort),
     Case(

@@ -118,6 +118,19 @@ class TestBeyond32Bits:
         places = (0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, FAR - 1)
         assert [int(y[place]) for place in places] == [place + 1 for place in places]
 
+    def test_segments(self, room):
+        cupy = room(14 << 30)
+        x = cupy.zeros(FAR, "int8")
+        places = np.array([(1 << 31) - 1, 1 << 31, (1 << 31) + 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 7])
+        x[cupy.asarray(places)] = cupy.arange(1, 7, dtype="int8")
+        offsets = cupy.asarray(np.array([0, *places, FAR]))
+        found = parprims.reduce(x, "maximum", offsets=offsets, method="kernel")
+        assert found.tolist() == [0, 1, 2, 3, 4, 5, 6]
+        y = parprims.scan(x, "maximum", offsets=offsets, method="kernel")
+        bounds = offsets.tolist()
+        for value in range(7):
+            assert bool((y[bounds[value] : bounds[value + 1]] == value).all())
+
     @pytest.mark.parametrize("reverse", [False, True])
     def test_scan(self, room, reverse):
         cupy = room(14 << 30)

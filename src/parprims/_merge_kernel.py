@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
-from parprims._sort import sort_by_key
+from parprims._sort import sort, sort_by_key
 from parprims._sort_kernel import WORDS, Specialisation
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -187,7 +187,9 @@ def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         rows = _joined(xp, arrays[0].ndim - 1, dtypes, *arrays)
-        return sort_by_key(*rows, descending=descending, method="native") if each > 1 else _sorted(rows, descending)
+        if each == 1:
+            return (sort(*rows, descending=descending, method="native"),)
+        return sort_by_key(*rows, descending=descending, method="native")
 
     run = merger(xp, laid_out(call.arrays), sum(lengths), descending, None, otherwise)
 
@@ -196,12 +198,6 @@ def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
         return found if axis == last else tuple([move_axis(xp, x, -1, axis) for x in found])
 
     return merged
-
-
-def _sorted(rows: tuple[Array, ...], descending: bool) -> tuple[Array, ...]:
-    from parprims._sort import sort
-
-    return (sort(*rows, descending=descending, method="native"),)
 
 
 def _joined(xp: Namespace, axis: int, dtypes: tuple[Any, ...], *arrays: Array) -> tuple[Array, ...]:

@@ -221,7 +221,7 @@ def _cut_columns(
     blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
     return _Work(
         "scan_columns",
-        (width, groups, rounds, vector, _carry(tuning, tiles, blocks)),
+        (width, groups, rounds, vector, carry_of(tuning, tiles, blocks)),
         (("lines", lines), ("low", low), ("read", read), ("n", n), ("inner", inner), ("tiles", tiles)),
         grid=blocks * tiles,
         block=block,
@@ -246,7 +246,7 @@ def _cut_rows(
     # Narrow elements would be unpacked in registers, and elements of strided arrays are loaded one by one.
     direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
     kept_bytes = vector * special.raw_bytes + special.state_bytes
-    waiting = _rounds(tuning.shared_bytes, vector * sum(sizes))
+    waiting = rounds_in(tuning.shared_bytes, vector * sum(sizes))
     by_tile = max(1, tuning.tile_bytes // kept_bytes) if direct else waiting
     by_line = max(1, tuning.line_bytes // kept_bytes) if direct else waiting
     tiles, block, serial = 1, tuning.threads, False
@@ -262,7 +262,7 @@ def _cut_rows(
             block = _cuda.power_of_two(-(-vectors // each), up=True)
         elif lines >= tuning.serial_lines:
             direct, serial, block = False, True, tuning.serial_threads
-            tiles = -(-vectors // (block * _rounds(tuning.serial_bytes, vector * sum(sizes))))
+            tiles = -(-vectors // (block * rounds_in(tuning.serial_bytes, vector * sum(sizes))))
         elif lines >= tuning.chained_lines:
             tiles = -(-vectors // (block * by_tile))
         else:
@@ -275,15 +275,8 @@ def _cut_rows(
         if lanes <= 32:
             lanes, block, grid = 32, tuning.threads, -(-lines * 32 // tuning.threads)
             rounds = -(-vectors // 32)
-    shared = 0
-    if not direct:
-        places = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1)
-        for size in sizes:  # each begins where its vectors are aligned
-            shared = -(-shared // (vector * size)) * vector * size + places * vector * size
-        if serial:
-            shared = 2 * -(-shared // 16) * 16
-    shared = -(-shared // 16) * 16
-    carry = "SERIAL" if serial else _carry(tuning, tiles, lines)
+    shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if serial else 1)
+    carry = "SERIAL" if serial else carry_of(tuning, tiles, lines)
     return _Work(
         "scan_rows",
         (block, lanes, rounds, vector, carry, direct, shared),
@@ -297,13 +290,21 @@ def _cut_rows(
     )
 
 
-def _rounds(nbytes: int, vector_bytes: int) -> int:
+def rounds_in(nbytes: int, vector_bytes: int) -> int:
     """Return how many vectors of a thread fit in shared memory. An even number takes an eighth more, for the gaps."""
     most = max(1, nbytes // vector_bytes)
     return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
 
 
-def _carry(tuning: Tuning, tiles: int, lines: int) -> str:
+def staged_bytes(block: int, rounds: int, vector: int, sizes: Sequence[int], tiles: int = 1) -> int:
+    """Return the bytes of shared memory in which tiles are staged, given the itemsizes of their places."""
+    places, shared = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1), 0
+    for size in sizes:  # each begins where its vectors are aligned
+        shared = -(-shared // (vector * size)) * vector * size + places * vector * size
+    return tiles * -(-shared // 16) * 16
+
+
+def carry_of(tuning: Tuning, tiles: int, lines: int) -> str:
     """Return how a tile gets its prefix, by the names of `Carry` in _scan.cu."""
     return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"
 

@@ -151,12 +151,13 @@ class Specialisation:
     def places(self, accesses: Sequence[str]) -> tuple[list[int | None], list[int]]:
         """Return where in shared memory the vectors of each array are staged, and the itemsizes of all places.
 
-        A constant input has no place. An output takes the place of an input of its width, or one of its own.
+        A constant input has no place. An output takes the place of an input of its width, or one of its own. Without
+        outputs among the accesses there are the places of inputs alone.
         """
         count = len(self.inputs)
         places: list[int | None] = []
         sizes: list[int] = []
-        for at, size in enumerate(self.itemsizes):
+        for at, size in enumerate(self.itemsizes[: len(accesses)]):
             free = {one for one in range(len(sizes)) if one not in places[count:] and sizes[one] == size}
             if at < count and accesses[at] == "CONSTANT":
                 places.append(None)
@@ -167,14 +168,17 @@ class Specialisation:
                 sizes.append(size)
         return places, sizes
 
-    def source(self, accesses: Sequence[str]) -> str:
-        """Return the CUDA text of the kernels for arrays that are accessed in these ways."""
-        places, sizes = self.places(accesses)
+    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True) -> str:
+        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways."""
         count = len(self.inputs)
+        places, sizes = self.places(accesses if stages_outputs else accesses[:count])
+        places += [None] * (len(accesses) - len(places))
         types = [f"const {C_TYPES[name]}" for name in self.inputs], [C_TYPES[name] for name in self.outputs]
         return "\n".join(
             (
-                _cuda.device_source("_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu"),
+                _cuda.device_source(
+                    "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", *(kernels or ("_scan.cu",))
+                ),
                 self.definitions,
                 *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:]),
                 "};",

@@ -21,6 +21,7 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    is_jax,
     library,
     move_axis,
     normalize_axis,
@@ -165,11 +166,12 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
 
     Notes
     -----
-    Work and depth: for every element of the result log2 n comparisons, one after another (array); kernel and native
-    sort all elements, which is the same.
-    Error: none. If x1 or x2 is not sorted the result by array holds any of their elements, by the others all in order.
+    Work and depth: for every element of the result log2 n comparisons, one after another (array), or about one (kernel
+    on GPUs); native, and kernel on CPUs, sort all elements, which is the same.
+    Error: none. If x1 or x2 is not sorted the result by array, and by kernel on GPUs, holds any of their elements, by
+    the others all in order.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel and native (as `sort` has them), array.
+    Methods: kernel (on GPUs its own, on CPUs that of `sort`), native (as `sort` has it), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
     Memory and more: docs/searchsorted.md.
 
@@ -470,8 +472,9 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
 
 
 def _prepare(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
-    """Return what merges by the CUDA kernel, or sorts where a derivative is asked for."""
-    return (_SORTS.prepare if any(map(asked_for, c.arrays)) else _merge_kernel.prepare)(xp, c)
+    """Return what merges by the CUDA kernel, or sorts where PyTorch asks for a derivative."""
+    sorts = not is_jax(xp) and any(map(asked_for, c.arrays))
+    return (_SORTS.prepare if sorts else _merge_kernel.prepare)(xp, c)
 
 
 _METHODS = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segments_cpu
+from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -29,7 +30,7 @@ from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
 from parprims._search import searchsorted
-from parprims._sort import argsort
+from parprims._sort import argsort, sort_by_key
 from parprims._sorting import index_dtype, moved
 from parprims._through_numpy import as_numpy, in_numpy, is_shared, returned
 
@@ -52,6 +53,7 @@ class Segmented(Composed):
     segments: int = 0
     in_order: bool = False
     keepdims: bool = False
+    reduces: bool = False
     descending: bool = False
     keyed: bool = True
 
@@ -303,8 +305,7 @@ def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
 
 def _narrow(xp: Namespace, numbers: Array, count: int) -> Array:
     """Return numbers below a count in the narrowest dtype that holds them, which is the quickest to sort."""
-    name = next(one for one in ("uint8", "int16", "int32", "int64") if count <= np.iinfo(one).max)
-    return cast(xp, numbers, getattr(xp, name))
+    return cast(xp, numbers, getattr(xp, _segment_ids.narrowest(count)))
 
 
 def _reduced_in_order(xp: Namespace, c: Segmented, method: str, reduced: Callable[..., Any]) -> Any:
@@ -371,6 +372,25 @@ def _kernel(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Me
     return dataclasses.replace(found, slower=slower)
 
 
+def _nothing(c: Segmented) -> bool:
+    """Return whether there are no elements or no results, which no kernel is launched for."""
+    return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
+
+
+def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+
+    def by_operations(xp: Namespace, c: Segmented) -> Any:
+        return compose(xp, c, Inside("array"))
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        if _nothing(c):
+            return directly(by_operations)(xp, c)
+        return _segments_kernel.prepare(xp, c, by_operations)
+
+    return prepare
+
+
 _IN_ORDER = by_parts("native", _by_ids_native, _reduceat_ids)
 _BY_ARRAY = by_parts("array", _by_ids, _id_parts)
 
@@ -400,9 +420,59 @@ def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     return lambda *arrays: run(*arrays)[0]
 
 
+def _scan_on_gpu() -> Method:
+    """Return the kernel of scans on GPUs: one of segments, or of flags where lines are adjacent in memory."""
+    lines = Method(_by_one_launch(_scanned), _segments_kernel.refusal)
+    columns = by_parts("kernel", _scanned, _scan_parts)
+
+    def of(c: Segmented) -> Method:
+        return columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines
+
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
+        found = of(c).refusal
+        return None if found is None else found(xp, c)
+
+    return Method(lambda xp, c: of(c).prepare(xp, c), refusal)
+
+
+_SCAN = _scan_on_gpu()
+
+
+def _in_order(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of elements sorted by ids, in each step by kernels for GPUs."""
+    x, ids, *starts = c.arrays
+    if not c.in_order:
+        ids = _segment_ids.narrowed(xp, ids, c.segments)
+        if x.ndim == 1:
+            ids, x = sort_by_key(ids, x, method=method)
+        else:
+            order = argsort(ids, method=method)
+            ids = xp.take(ids, order, axis=0)
+            x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    offsets = _segment_ids.offsets_of(xp, ids, c.segments)
+    c = dataclasses.replace(c, arrays=(x, offsets, *starts), key=None)
+    return _by_one_launch(_reduced)(xp, c)(*c.arrays)
+
+
+def _ids_on_gpu() -> Method:
+    """Return the kernel of reductions by ids on GPUs."""
+
+    def sorts(_: Namespace, c: Segmented) -> list[Part]:
+        x, ids = c.arrays[:2]
+        return [] if c.in_order else [(sort_by_key, (ids, x), {})] if x.ndim == 1 else [(argsort, (ids,), {})]
+
+    by_sorts, nothing = by_parts("kernel", _in_order, sorts), by_parts("kernel", _by_ids, _id_parts)
+
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
+        assert by_sorts.refusal is not None
+        return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
+
+    return Method(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c), refusal)
+
+
 _BY_IDS = {
     "kernel": by_device(
-        by_parts("kernel", _by_ids, _id_parts),
+        _ids_on_gpu(),
         Method(
             _prepare_cpu,
             _segments_cpu.refusal,
@@ -419,10 +489,13 @@ METHODS = {
         "reduce",
         _reduced,
         _reduce_parts,
-        kernel=_kernel(_reduced, _reduce_parts),
+        kernel=by_device(Method(_by_one_launch(_reduced), _segments_kernel.refusal), _kernel(_reduced, _reduce_parts)),
         native=by_parts("native", _by_numpy, _reduceat),
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
-    **{name: composed(name, _scanned, _scan_parts) for name in ("scan", "linear_recurrence")},
+    **{
+        name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, by_parts("kernel", _scanned, _scan_parts)))
+        for name in ("scan", "linear_recurrence")
+    },
     **{name: composed(name, _sorted, _sort_parts) for name in ("sort", "argsort", "sort_by_key")},
 }

@@ -105,12 +105,12 @@ def segment_reduce(
     Notes
     -----
     Work and depth: one combination for each element (kernel on CPUs, native where a library has it); those of a stable
-    `argsort` of ids and a `scan` of the elements (kernel on GPUs, array).
-    Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel on CPUs
-    and native (NumPy adds in float64), as for `scan` by array and by kernel on GPUs.
+    sort by ids and a `reduce` with offsets (kernel on GPUs), of an `argsort` of ids and a `scan` (array).
+    Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel
+    and native (NumPy adds in float64), as for `scan` by array.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
-    Methods: kernel (CPU arrays by Numba; on GPUs where `argsort` and `scan` have one), native (NumPy, PyTorch on CPUs),
-    array.
+    Methods: kernel (CPU arrays by Numba; on GPUs where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on
+    CPUs), array.
     Derivatives: by x on PyTorch and JAX, those of the operations.
     Memory and more: docs/segments.md.
 
@@ -157,6 +157,7 @@ def segment_reduce(
         axis=at,
         dtypes=own.dtypes,
         segments=count,
+        reduces=True,
         in_order=indices_are_sorted,
     )
     return METHODS["segment_reduce"](method, xp, call)
@@ -302,6 +303,7 @@ def _elementwise(
         axis=at,
         dtypes=own.dtypes,
         segments=segments,
+        reduces=name == "reduce",
         **options,
     )
     return METHODS[name](method, xp, call)

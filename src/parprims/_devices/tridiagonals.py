@@ -121,7 +121,9 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
     def begin(place: Place, system: Any, __: Any) -> Any:
         xp = namespace_of(system[1])
         lower, diag, upper, rhs = system
-        y = solve_tridiagonal(lower, diag, upper, rhs)  # which reads neither the first element of lower nor the last one of upper
+        y = solve_tridiagonal(
+            lower, diag, upper, rhs
+        )  # which reads neither the first element of lower nor the last one of upper
         # The equations at the ends, one more than are changed, and the unknowns of one more.
         first = [x[..., : head + 1] for x in system]
         last = [x[..., -head - 1 :] for x in system]
@@ -133,8 +135,8 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
             xp.concat([first[0][..., :1], zeros], axis=-1),
             xp.concat([zeros, last[2][..., -1:]], axis=-1),
         )
-        ends = (xp.stack([x[..., :head], x_[..., 1:]]) for x, x_ in zip(first[:3], last[:3], strict=True))
-        found = solve_tridiagonal(*ends, xp.stack([before, after]))
+        lower, diag, upper = (xp.stack([x[..., :head], x_[..., 1:]]) for x, x_ in zip(first[:3], last[:3], strict=True))
+        found = solve_tridiagonal(lower, diag, upper, xp.stack([before, after]))
         v, w = found[0, ...], found[1, ...]
         one, zero = xp.ones_like(v[..., :1]), xp.zeros_like(v[..., :1])
         states = xp.stack([v[..., :1], one, zero, zero, zero, zero, one, w[..., -1:]])

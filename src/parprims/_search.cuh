@@ -1,0 +1,21 @@
+// Searches by a warp. Needs _common.cuh, _block_reduce.cuh and _block.cuh.
+
+constexpr int HALF_WARP = 16;
+
+// Returns how many of the places 0, 1, ..., count - 1 are "before" something: those in front are, and the others are
+// not. A warp calls it together. Its two halves search each for themselves. In every step 16 lanes look at one place
+// each, so that a seventeenth of the places is left.
+template <class IsBefore>
+DEVICE Index count_before(Index count, const IsBefore& is_before) {
+    const int lane = threadIdx.x % HALF_WARP, half = threadIdx.x % WARP_SIZE / HALF_WARP;
+    Index found = 0;
+    while (__any_sync(0xffffffffu, count > 0)) {
+        const Index step = count / (HALF_WARP + 1) + 1;
+        const Index at = step * (lane + 1) - 1;
+        const bool before = at < count && is_before(found + at);
+        const int steps = __popc(__ballot_sync(0xffffffffu, before) >> half * HALF_WARP & 0xffffu);
+        found += steps * step;
+        count = min(count, (steps + 1) * step - 1) - steps * step;
+    }
+    return found;
+}

@@ -1,0 +1,47 @@
+// Numbers of segments, one for each place along an axis: made narrow, and turned into offsets where they ascend. Needs
+// _common.cuh, _block_reduce.cuh, _block.cuh and _search.cuh.
+
+// keys[i] = ids[i] if that is a number from 0 to count - 1, else count. A block takes THREADS x EACH places, and a thread
+// begins EACH loads before it uses the first.
+template <int THREADS, int EACH, class Id, class Key>
+DEVICE void narrow_ids(const Id* ids, Key* keys, Index n, Index stride, Index count) {
+    const Index begin = (Index)blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    Id own[EACH];
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) own[k] = ids[min(begin + k * THREADS, n - 1) * stride];
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        const bool is_one = own[k] >= (Id)0 && (unsigned long long)own[k] < (unsigned long long)count;
+        if (begin + k * THREADS < n) keys[begin + k * THREADS] = is_one ? (Key)own[k] : (Key)count;
+    }
+}
+
+// offsets[s] = how many of the n ascending ids are less than s, for s from 0 to count. A block finds THREADS x EACH of
+// them: a warp searches for the first and for the last, and each thread searches between these. If ids do not ascend,
+// offsets are any numbers from 0 to n.
+template <int THREADS, int EACH, class Id, class Offset>
+DEVICE void find_offsets(const Id* ids, Offset* offsets, Index n, Index stride, Index count) {
+    const auto is_before = [&](Index at, Index segment) {
+        const Id id = ids[at * stride];
+        return id < (Id)0 || (unsigned long long)id < (unsigned long long)segment;
+    };
+    __shared__ Index bounds[2];
+    const Index begin = (Index)blockIdx.x * (THREADS * EACH), last = min(count, begin + (THREADS * EACH - 1));
+    if (threadIdx.x < WARP_SIZE) {
+        const Index segment = threadIdx.x < HALF_WARP ? begin : last;
+        const Index found = count_before(n, [&](Index at) { return is_before(at, segment); });
+        if (threadIdx.x % HALF_WARP == 0) bounds[threadIdx.x / HALF_WARP] = found;
+    }
+    __syncthreads();  // separates the writes of bounds from their reads
+    for (Index segment = begin + threadIdx.x; segment <= last; segment += THREADS) {
+        Index at = bounds[0], end = max(at, bounds[1]);
+        while (at < end) {
+            const Index middle = at + (end - at) / 2;
+            if (is_before(middle, segment))
+                at = middle + 1;
+            else
+                end = middle;
+        }
+        offsets[segment] = (Offset)at;
+    }
+}

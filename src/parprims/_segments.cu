@@ -1,0 +1,275 @@
+// Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
+// element is read once and every result written once, in one launch, and the time does not depend on how long segments
+// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh and _search.cuh.
+//
+// A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
+// end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
+// the result is number s + 1 here, and ends at offsets[s + 1]. What is behind the last offset has no end. The path is cut
+// into equal shares, one for each warp. Template parameters:
+//     WARPS      warps of a block
+//     ROUNDS     vectors that a lane takes of a run of elements
+//     VEC        adjacent elements that a lane loads as one vector
+//     ALONE      whether a warp has a line by itself; otherwise `blocks` blocks share one
+//     JOINS      whether there is an initial element before each segment; otherwise Starts holds what an empty one gives
+//     Scan       what is combined (see _scan.cu): Op, Raw, Result, element(raw), result(state, raw, next)
+//     Offset     the type of offsets
+//     Inputs, Outputs, Starts    the arrays (see _scan.cu)
+//
+// Phases:
+//   1. A warp finds the first element and the first segment of its share by a search of the offsets.
+//   2. It goes along its elements in runs of 32 lanes x ROUNDS x VEC, and loads a run while it works on the last one. In
+//      a run where no segment ends, lanes combine all elements. Otherwise the warp marks in shared memory where segments
+//      end, lanes combine their own consecutive elements anew from every mark on, and a scan over the lanes gives each
+//      the prefix of its elements. The result of a segment is then read at its last element.
+//   3. What a share has of its first segment and of the last, which it does not end, is combined with other shares': by
+//      the block, and by the last block of the line to arrive (see _ticket.cuh).
+// Operands stay in order: the operator need not be commutative. It is applied to elements of the line only, and needs no
+// identity. The grouping depends on offsets and shape alone, so the same input gives the same bits.
+// Wrong offsets give wrong results, but all places that are read or written are within the arrays.
+//
+// D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+
+// What a part of the path, one share or several, has of segments that it does not hold whole.
+template <class State>
+struct Part {
+    Optional<State> first;  // of the first segment that ends in the part
+    Optional<State> rest;   // of the segment that does not end in it
+    Index segment;          // the number of the first
+    bool ends;              // whether one ends in it
+};
+
+template <class Op>
+DEVICE void append(Optional<typename Op::State>& total, const Optional<typename Op::State>& later) {
+    if (later.valid) append<Op>(total, later.state);
+}
+
+// Returns the part that `count` parts in a row are. Calls finish(segment, state) for every segment that begins and ends in
+// them; if they are `all` parts of the line, also for the first.
+template <class Op, class Get, class Finish>
+DEVICE Part<typename Op::State> fold_parts(int count, bool all, const Get& get, const Finish& finish) {
+    Part<typename Op::State> whole;
+    whole.first.valid = whole.rest.valid = whole.ends = false;
+    whole.segment = 0;
+    for (int at = 0; at < count; ++at) {
+        const Part<typename Op::State> one = get(at);
+        if (one.ends) {
+            append<Op>(whole.rest, one.first);
+            if (all || whole.ends) {
+                finish(one.segment, whole.rest);
+            } else {
+                whole.first = whole.rest;
+                whole.segment = one.segment;
+            }
+            whole.ends = true;
+            whole.rest = one.rest;
+        } else {
+            append<Op>(whole.rest, one.rest);
+        }
+    }
+    return whole;
+}
+
+// The shared memory of a warp.
+template <class Buffers, class State, int EACH>
+struct RunOfWarp {
+    static constexpr int STRIDE = EACH | 1;  // odd, which avoids bank conflicts
+
+    Buffers staged[2];
+    State states[WARP_SIZE * STRIDE];  // combinations of a lane's elements since the last mark, up to each of them
+    State prefixes[WARP_SIZE];         // what is before a lane's first element, if its segment begins before that
+    unsigned marks[WARP_SIZE];         // a bit for each element of a lane: whether a segment ends before it
+};
+
+template <int WARPS, int ROUNDS, int VEC, bool ALONE, bool JOINS, int SHARED_BYTES, class Scan, class Offset,
+          class Inputs, class Outputs, class Starts>
+DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& starts, const Offset* offsets,
+                            unsigned* tickets, unsigned* partials, Index lines, Index low, Index n, Index segments,
+                            Index share, unsigned blocks) {
+    using Op = typename Scan::Op;
+    using State = typename Op::State;
+    using Raw = typename Scan::Raw;
+    using Result = typename Scan::Result;
+    constexpr int THREADS = WARPS * WARP_SIZE, EACH = ROUNDS * VEC, RUN = WARP_SIZE * EACH;
+    using Run = RunOfWarp<typename Inputs::template Buffers<VEC, WARP_SIZE * ROUNDS>, State, EACH>;
+    static_assert(EACH <= 32, "a lane has a word of marks");
+    static_assert(WARPS * sizeof(Run) <= SHARED_BYTES && (ALONE || THREADS * sizeof(Part<State>) <= SHARED_BYTES) &&
+                      sizeof(Part<State>) <= 2 * sizeof(State) + 48,
+                  "see _segments_kernel.py");
+    extern __shared__ uint4 shared[];
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    Run& run = reinterpret_cast<Run*>(shared)[warp];
+    const Index line = ALONE ? (Index)blockIdx.x * WARPS + warp : blockIdx.x / blocks;
+    if (ALONE && line >= lines) return;
+    const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    const Inputs from = views_at(in, h, l, 0);
+    const Outputs to = views_at(out, h, l, 0);
+    const State start = starts.load(h, l, 0);
+    const auto finish = [&](Index segment, const Optional<State>& found) {
+        if (segment == 0) return;
+        State state = found.valid ? found.state : start;
+        if (JOINS && found.valid) state = Op::combine(start, found.state);
+        const Result results[1] = {Scan::result(state, Raw(), 0)};
+        store_along(to, results, segment - 1, segments);
+    };
+
+    // The share: elements from `begin` to `past`, ends of segments from `first` to `end`.
+    Index first = 0, end = segments + 1, begin = 0, past = n;
+    if (!ALONE) {
+        const Index items = n + segments + 1;
+        const Index one = min(items, ((Index)(blockIdx.x % blocks) * WARPS + warp) * share), other = min(items, one + share);
+        const Index item = lane < HALF_WARP ? one : other;
+        const Index ended = count_before(min(item, end), [&](Index s) { return (Index)offsets[s] + s < item; });
+        first = shuffle(ended, 0);
+        end = max(first, shuffle(ended, HALF_WARP));
+        begin = min(n, max((Index)0, one - first));
+        past = min(n, max(begin, other - end));
+    }
+    const auto end_of = [&](Index segment) { return segment < end ? (Index)offsets[segment] : 2 * n + RUN; };
+
+    Index base = begin / VEC * VEC;  // the first element of the run
+    const Index readable = min(n, (max(past, (Index)1) + VEC - 1) / VEC * VEC);
+    const auto stage = [&](int turn, Index from_here) {
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r)
+            stage_vectors<VEC>(from, run.staged[turn], r * WARP_SIZE + lane, from_here + (r * WARP_SIZE + lane) * VEC,
+                               readable);
+        end_group_of_staged();
+    };
+    stage(0, base);
+    int lead = (int)(begin - base);  // places of the run in front that are not of the share
+    Index next = first;              // the first segment that has not ended
+    Index window = end_of(next + lane);
+    Optional<State> total, kept;  // of the segment `next` before the run; of the first segment, in lane 0
+    total.valid = kept.valid = false;
+    for (int turn = 0;; turn ^= 1) {
+        const bool is_final = base + RUN >= past;
+        const int last = is_final ? (int)(past - base) : RUN;
+        const auto place_of = [&](Index ends_at) { return (int)min(max(ends_at - base, (Index)lead), (Index)RUN + 1); };
+        if (is_final)
+            end_group_of_staged();
+        else
+            stage(turn ^ 1, base + RUN);
+        run.marks[lane] = lane == 0 && lead > 0 ? 1u << lead : 0;
+        __syncwarp();  // separates the marks that are cleared from those that are set
+        Index behind = next;  // the first segment that does not end in the run or at its end
+        int place = place_of(window), count;
+        do {
+            const bool here = place <= last;
+            if (here && place < RUN) atomicOr(&run.marks[place / EACH], 1u << place % EACH);
+            count = __popc(__ballot_sync(0xffffffffu, here));
+            behind += count;
+            if (count == WARP_SIZE) place = place_of(end_of(behind + lane));
+        } while (count == WARP_SIZE);
+        wait_for_earlier_groups();
+        __syncwarp();  // separates the lanes' copies and marks from each other's reads
+        const auto fetch = [&](int r, Raw(&raw)[VEC]) {
+            fetch_vectors(from, raw, run.staged[turn], lane * ROUNDS + r);
+        };
+        if (behind == next && lead == 0 && last == RUN) {
+            State mine;
+#pragma unroll
+            for (int r = 0; r < ROUNDS; ++r) {
+                Raw raw[VEC];
+                fetch(r, raw);
+                State s[VEC];
+#pragma unroll
+                for (int k = 0; k < VEC; ++k) s[k] = Scan::element(raw[k]);
+                const State folded = reduce_items<Op>(s);
+                mine = r > 0 ? Op::combine(mine, folded) : folded;
+            }
+#pragma unroll
+            for (int distance = 1; distance < WARP_SIZE; distance *= 2)
+                mine = Op::combine(mine, shuffle_down(mine, distance));
+            append<Op>(total, shuffle(mine, 0));
+        } else {
+            const unsigned marks = run.marks[lane];
+            State mine;
+#pragma unroll
+            for (int r = 0; r < ROUNDS; ++r) {
+                Raw raw[VEC];
+                fetch(r, raw);
+#pragma unroll
+                for (int k = 0; k < VEC; ++k) {
+                    const int at = r * VEC + k;
+                    const State one = Scan::element(raw[k]);
+                    mine = at == 0 || (marks >> at & 1) != 0 ? one : Op::combine(mine, one);
+                    run.states[lane * Run::STRIDE + at] = mine;
+                }
+            }
+            const unsigned heads = __ballot_sync(0xffffffffu, marks != 0);
+            const unsigned heads_so_far = heads & 0xffffffffu >> (WARP_SIZE - 1 - lane);
+            const int head = heads_so_far ? WARP_SIZE - 1 - __clz(heads_so_far) : 0;
+#pragma unroll
+            for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
+                const State before = shuffle_up(mine, distance);
+                if (lane - distance >= head) mine = Op::combine(before, mine);
+            }
+            State before = shuffle_up(mine, 1);
+            if (total.valid && (heads & ((1u << lane) - 1)) == 0)
+                before = lane > 0 ? Op::combine(total.state, before) : total.state;
+            run.prefixes[lane] = before;
+            __syncwarp();  // separates the lanes' states and prefixes from each other's reads
+            // The combination of the elements of a segment up to a place.
+            const auto up_to = [&](int at) {
+                const int owner = at / EACH, own = at % EACH;
+                const State state = run.states[owner * Run::STRIDE + own];
+                const bool is_whole = (run.marks[owner] & ((2u << own) - 1)) != 0 || (owner == 0 && !total.valid);
+                return is_whole ? state : Op::combine(run.prefixes[owner], state);
+            };
+            int before_batch = lead, latest = -1;  // where the segment begins; where the last one ends
+            for (Index batch = next; batch < behind; batch += WARP_SIZE) {
+                const Index segment = batch + lane;
+                place = min(last, place_of(batch == next ? window : end_of(segment)));
+                int begins = __shfl_up_sync(0xffffffffu, place, 1);
+                if (lane == 0) begins = before_batch;
+                before_batch = __shfl_sync(0xffffffffu, place, WARP_SIZE - 1);
+                latest = __shfl_sync(0xffffffffu, place, (int)min((Index)WARP_SIZE, behind - batch) - 1);
+                if (segment < behind) {
+                    Optional<State> found;
+                    found.valid = place > begins || (segment == next && total.valid);
+                    if (found.valid) found.state = place > begins ? up_to(place - 1) : total.state;
+                    if (segment == first && !ALONE)
+                        kept = found;
+                    else
+                        finish(segment, found);
+                }
+            }
+            if (latest == last)
+                total.valid = false;
+            else if (last > lead)
+                total = {up_to(last - 1), true};
+            if (behind > next) window = end_of(behind + lane);
+            next = behind;
+        }
+        if (is_final) break;
+        __syncwarp();  // separates the reads of the run from the next copies and marks
+        base += RUN;
+        lead = 0;
+    }
+    if (ALONE) return;
+
+    Part<State>* const parts = reinterpret_cast<Part<State>*>(shared);
+    const auto share_of = [&](int at) { return parts[at]; };
+    Part<State> mine = {kept, total, first, next > first};
+    __syncthreads();  // separates the reads of the runs from the parts, which take their place
+    if (lane == 0) parts[warp] = mine;
+    __syncthreads();  // separates the writes of parts from their reads
+    if (threadIdx.x == 0) mine = fold_parts<Op>(WARPS, blocks == 1, share_of, finish);
+    if (blocks == 1) return;
+    if (threadIdx.x == 0) store_for_others(partials, blockIdx.x, mine);
+    if (!is_last_to_arrive(tickets + line, blocks)) return;
+    const int each = ((int)blocks + THREADS - 1) / THREADS;
+    const int from_block = min((int)blocks, (int)threadIdx.x * each);
+    const int number = min((int)blocks, from_block + each) - from_block;
+    const auto block_of = [&](int at) {
+        return load_of_others<Part<State>>(partials, line * blocks + from_block + at);
+    };
+    parts[threadIdx.x] = fold_parts<Op>(number, false, block_of, finish);
+    __syncthreads();  // separates the writes of the threads' parts from their reads
+    const auto thread_of = [&](int at) { return parts[threadIdx.x + at]; };
+    if (lane == 0) mine = fold_parts<Op>(WARP_SIZE, false, thread_of, finish);
+    __syncthreads();  // separates these reads from the warps' parts
+    if (lane == 0) parts[warp] = mine;
+    __syncthreads();  // separates the writes of the warps' parts from their reads
+    if (threadIdx.x == 0) fold_parts<Op>(WARPS, true, share_of, finish);
+}

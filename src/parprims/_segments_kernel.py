@@ -1,0 +1,484 @@
+"""Reductions and scans of segments by CUDA kernels: the division of work, and the launch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parprims import _cuda, _scan_kernel
+from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
+from parprims._block import look_back_bytes
+from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
+from parprims._operators import BUILT_IN
+from parprims._recurrence_array import Recurrence
+from parprims._scan_array import Scan, result_dtypes, working_dtypes
+from parprims._scan_special import Specialisation, specialisation, specialised
+from parprims._sorting import index_dtype
+from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """How the kernel divides its work on devices of one compute capability.
+
+    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
+    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
+    """
+
+    warps: int
+    """Warps of a block."""
+    lane_bytes: int
+    """The most bytes of shared memory that a lane has for two runs of elements and for the states of one."""
+    shared_bytes: int
+    """Shared memory of a multiprocessor."""
+    resident: tuple[tuple[int, int], ...]
+    """The most blocks of a multiprocessor that run together, by the most bytes of a state."""
+    runs: int
+    """The fewest runs of elements of a warp, where several warps share a line."""
+
+
+TUNING = {
+    90: Tuning(
+        record="",
+        multiprocessors=132,
+        warps=4,
+        lane_bytes=320,
+        shared_bytes=228 << 10,
+        resident=((4, 6), (8, 5), (1 << 30, 3)),
+        runs=4,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+# ---- Plan -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """A call as a plan needs it: shapes and layouts are of inputs, then of starts, whose length along the axis is 1."""
+
+    special: Specialisation
+    shape: tuple[int, ...]
+    axis: int
+    segments: int
+    offsets: str
+    shapes: tuple[tuple[int, ...], ...]
+    layouts: tuple[Layout, ...]
+    reverse: bool = False
+
+    @property
+    def n(self) -> int:
+        """The length of the axis."""
+        return self.shape[self.axis]
+
+    @property
+    def arrays(self) -> int:
+        """The number of inputs and outputs."""
+        return len(self.special.inputs) + len(self.special.outputs)
+
+    def lines(self, result: tuple[int, ...]) -> Lines | None:
+        """Return the lines of inputs, outputs and starts, or None if lines are adjacent or have no one stride each."""
+        inputs = len(self.special.inputs)
+        given = zip(self.shapes, self.layouts, strict=True)
+        strides = [broadcast_strides(steps, one, len(self.shape)) for one, (steps, _) in given]
+        strides[inputs:inputs] = [row_major(result)] * len(self.special.outputs)
+        merged = lines_along(self.shape, self.axis, strides)
+        return None if merged is None or merged.inner > 1 else merged
+
+    def access(self, merged: Lines, at: int, length: int, vector: int) -> str:
+        """Return how so many elements in a row of an array are reached that has a length along the axis."""
+        itemsize, step = self.special.itemsizes[at], -merged.along[at] if self.reverse else merged.along[at]
+        inputs = len(self.special.inputs)
+        address = self.layouts[at][1] if at < inputs else 0
+        begin = (length - 1) * merged.along[at] if self.reverse else 0
+        first = address + (begin - (vector - 1 if step == -1 else 0)) * itemsize
+        return access(step, first, (merged.upward[at], merged.downward[at]), vector, itemsize)
+
+    def parameters(self, numbers: _cuda.Numbers, merged: Lines, length: int) -> tuple[_cuda.Parameter, ...]:
+        """Return Inputs, Outputs of a length along the axis, Starts, and offsets."""
+        special, inputs = self.special, len(self.special.inputs)
+
+        def view(at: int, memory: str, dtype: str, length: int = 1) -> _cuda.Struct:
+            step = merged.along[at]
+            return _cuda.Struct(
+                _cuda.Pointer(memory, dtype, elements=numbers("begin", (length - 1) * step if self.reverse else 0)),
+                numbers("high_stride", merged.upward[at]),
+                numbers("low_stride", merged.downward[at]),
+                numbers("stride", -step if self.reverse else step),
+                numbers("inner_stride", 0),
+            )
+
+        def named(at: int, name: str) -> tuple[str, str]:
+            return f"in{at}", f"const {C_TYPES[name]}"
+
+        reads = [view(at, *named(at, name), self.n) for at, name in enumerate(special.inputs)]
+        writes = [view(inputs + at, f"out{at}", C_TYPES[name], length) for at, name in enumerate(special.outputs)]
+        starts = [view(self.arrays + at, *named(inputs + 1 + at, name)) for at, name in enumerate(special.starts)]
+        return (
+            _cuda.Struct(*reads, type="Inputs"),
+            _cuda.Struct(*writes, type="Outputs"),
+            _cuda.Struct(*starts, type="Starts"),
+            _cuda.Pointer(*named(inputs, self.offsets)),
+        )
+
+    def plan(self, launch: _cuda.Launch, numbers: _cuda.Numbers, result: tuple[int, ...], **scratch: int) -> _cuda.Plan:
+        """Return the plan of a launch."""
+        special = self.special
+        outputs = tuple([(result, name) for name in special.outputs])
+        return _cuda.Plan((launch,), len(special.inputs) + 1 + len(special.starts), outputs, numbers.all(), **scratch)
+
+
+def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
+    """Return the launch of a reduction, or None if there is none for these layouts."""
+    special, n, segments = work.special, work.n, work.segments
+    inputs = len(special.inputs)
+    result = (*work.shape[: work.axis], segments, *work.shape[work.axis + 1 :])
+    merged = work.lines(result)
+    if merged is None:
+        return None
+    lines = merged.high * merged.low
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        reads = [work.access(merged, at, n, vector) for at in range(inputs)]
+        return (*reads, *["ASCENDING" if merged.along[at] == 1 else "STRIDED" for at in range(inputs, work.arrays)])
+
+    vector = max(1, 16 // max(special.itemsizes[:inputs]))
+    accesses = accesses_of(vector)
+    if "STRIDED" in accesses[:inputs]:  # then it is best if adjacent lanes load adjacent elements
+        vector = 1
+        accesses = accesses_of(vector)
+    _, sizes = special.places(accesses[:inputs])
+    state = state_size(special.states)
+    # An odd number of vectors for a lane, so that lanes read them without bank conflicts.
+    most = min(32 // vector, max(1, (tuning.lane_bytes - 2 * state) // (vector * (2 * sum(sizes) + state))))
+    rounds = most - (most % 2 == 0)
+    each = rounds * vector
+    staged = sum(-(-32 * each * size // 16) * 16 for size in sizes) or 16
+    run_bytes = 2 * staged + sum(-(-32 * states * state // 16) * 16 for states in (each | 1, 1)) + 128
+    items = n + segments + 1
+    part_bytes = -(-(2 * state + 48) // 8) * 8
+    wide = tuning.warps * max(run_bytes, 32 * part_bytes)
+    resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
+    resident = min(resident, tuning.shared_bytes // (wide + 1024))
+    most_blocks = resident * tuning.multiprocessors  # no more than run together, with equal shares
+    blocks = max(1, min(most_blocks // lines, -(-items // (tuning.warps * tuning.runs * 32 * each))))
+    alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * tuning.warps >= most_blocks)
+    shared = tuning.warps * run_bytes if alone else wide
+    numbers = _cuda.Numbers()
+    lengths = {
+        "lines": lines,
+        "low": merged.low,
+        "n": n,
+        "segments": segments,
+        "share": -(-items // (blocks * tuning.warps)),
+        "blocks": blocks,
+    }
+    launch = _cuda.Launch(
+        special.source(accesses, "_ticket.cuh", "_search.cuh", "_segments.cu", stages_outputs=False),
+        "reduce_segments",
+        (tuning.warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
+        (
+            *work.parameters(numbers, merged, segments),
+            _cuda.Pointer("zeroed", "unsigned"),
+            _cuda.Pointer("scratch", "unsigned"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        -(-lines // tuning.warps) if alone else lines * blocks,
+        32 * tuning.warps,
+        shared_bytes=shared,
+        resident_blocks=resident,
+    )
+    several = blocks > 1
+    return work.plan(
+        launch, numbers, result, zeroed_bytes=4 * lines * several, scratch_bytes=lines * blocks * part_bytes * several
+    )
+
+
+_RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
+"""The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
+
+
+def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
+    """Return the launch of a scan, or None if there is none for these layouts."""
+    special, n = work.special, work.n
+    inputs = len(special.inputs)
+    merged = work.lines(work.shape)
+    if merged is None:
+        return None
+    lines = merged.high * merged.low
+
+    def accesses_of(vector: int) -> tuple[str, ...]:
+        return tuple([work.access(merged, at, n, vector) for at in range(work.arrays)])
+
+    vector = max(1, 16 // max(special.itemsizes))
+    accesses = accesses_of(vector)
+    if "STRIDED" in accesses[inputs:]:
+        vector = 1
+        accesses = accesses_of(vector)
+    _, sizes = special.places(accesses)
+    vectors = -(-n // vector)
+    most = _scan_kernel.rounds_in(tuning.shared_bytes, vector * sum(sizes))
+    block, rounds = tuning.threads, most
+    if vectors <= block * most:
+        block = max(32, _cuda.power_of_two(-(-vectors // most), up=True))
+    elif lines < tuning.chained_lines:
+        rounds = max(1, min(most, vectors * lines // (tuning.tiles * block)))
+    tiles = -(-vectors // (block * rounds))
+    rounds = -(-vectors // (block * tiles))
+    tiles = -(-vectors // (block * rounds))
+    shared = _scan_kernel.staged_bytes(block, rounds, vector, sizes)
+    carry = _scan_kernel.carry_of(tuning, tiles, lines)
+    widest = max(4, *(state_size((name,)) for name in special.states))
+    state = -(-(state_size(special.states) + 4) // widest) * widest  # with a flag
+    numbers = _cuda.Numbers()
+    lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles}
+    launch = _cuda.Launch(
+        special.source(accesses, "_scan.cu", "_search.cuh", "_scan_segments.cu"),
+        "scan_segments",
+        (block, rounds, vector, carry, work.reverse, shared, state, "Scan"),
+        (
+            *work.parameters(numbers, merged, n),
+            _cuda.Pointer("status", "ulonglong2"),
+            *(numbers(name, value) for name, value in lengths.items()),
+        ),
+        lines * tiles,
+        block,
+        shared_bytes=shared,
+        resident_blocks=next(blocks for most_bytes, blocks in _RESIDENT if state <= most_bytes) if block == 256 else 0,
+    )
+    status = look_back_bytes(lines, tiles, state) if carry != "ALONE" else 0
+    return work.plan(launch, numbers, work.shape, status_bytes=status)
+
+
+# ---- The method -------------------------------------------------------------------------------------------------
+
+
+def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+    """Return the scan of which every segment is one, and whose last results are the reductions."""
+    arrays = (*c.arrays[: c.count], *c.starts)
+    shape = tuple(arrays[0].shape)
+    if c.operation == "recurrence":
+        return Recurrence(arrays=arrays, shape=shape, axis=c.axis, reverse=c.reverse, dtype=c.dtypes[0])
+    working = working_dtypes(xp, c.op, c.dtypes)
+    begins = (c.exclusive or c.reduces) and not c.starts
+    return Scan(
+        arrays=arrays,
+        shape=shape,
+        single=c.single,
+        op=c.op,
+        operation=c.operation,
+        axis=c.axis,
+        exclusive=c.exclusive,
+        reverse=c.reverse,
+        identity=c.op.identity(*map(dtype_name, working)) if begins else None,
+        n=shape[c.axis],
+        working=working,
+        dtypes=c.dtypes,
+    )
+
+
+def _is_readable(dtype: Any, to: Any) -> bool:
+    """Return whether the kernel casts elements by itself: where no dtype between matters."""
+    if dtype == to:
+        return True
+    whole = ("bool", "int", "uint")
+    return dtype_kind(dtype) in whole and dtype_kind(to) in whole[1:] and dtype_bits(to) >= dtype_bits(dtype)
+
+
+def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
+    count, axis, dtypes, offsets = c.count, c.axis, c.dtypes, c.arrays[c.count]
+    kept = [_is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    direct = dtype_name(offsets.dtype) in ("int32", "int64")
+    adjacent = _cuda.layout(xp, offsets)[0] == (1,)
+    if all(kept) and direct and adjacent and not c.starts:
+        return None
+
+    def made(*arrays: Array) -> tuple[Array, ...]:
+        xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
+        offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
+        starts = [xp.expand_dims(one, axis=axis) for one in arrays[count + 1 :]]
+        return (*xs, _cuda.contiguous(xp, offsets), *starts)
+
+    return made
+
+
+def refusal(xp: Namespace, c: Any) -> str | None:
+    """Return the sentence why the kernel cannot serve the call, or None."""
+    reason = _cuda.refusal(xp, c.arrays)
+    if reason is not None:
+        return reason
+    try:
+        specialised(xp, _as_scan(xp, c))
+    except Untraceable as reason:
+        return str(reason)
+    return None
+
+
+def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Any]:
+    """Return a function of the arrays that computes a call by one launch, and ``array`` by operations."""
+    made = _given(xp, c)
+    run = _prepared(xp, c.on(*(c.arrays if made is None else made(*c.arrays))), array)
+    found = _cuda.only(run) if c.single else run
+    return found if made is None else lambda *arrays: found(*made(*arrays))
+
+
+def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+    """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
+    special = specialised(xp, _as_scan(xp, c))
+    return _cuda.on_readable(
+        xp,
+        c.arrays,
+        lambda arrays: _runner(xp, special, c.on(*arrays), array),
+        _on_copies(xp, special, c, array),
+    )
+
+
+def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run | None:
+    """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
+    count, axis, offsets = c.count, c.axis, c.arrays[c.count]
+    others = (*c.arrays[:count], *c.arrays[count + 1 :])
+    layouts = tuple([_cuda.layout(xp, x) for x in others])
+    shapes = tuple([tuple(x.shape) for x in others])
+
+    def plan() -> _cuda.Plan | None:
+        work = _Work(special, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts, c.reverse)
+        if c.reduces:
+            return plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
+        return plan_scan(work, _cuda.tuned_for(_scan_kernel.TUNING, xp, others[0]))
+
+    def in_program() -> tuple[_cuda.Run, _cuda.Run]:
+        bare = c.on(*(None,) * len(c.arrays))
+
+        def otherwise(*arrays: Array) -> tuple[Array, ...]:
+            starts = [xp.squeeze(one, axis=axis) for one in arrays[count + 1 :]]
+            found = array(xp, bare.on(*arrays[: count + 1], *starts))
+            return found if isinstance(found, tuple) else (found,)
+
+        def batched(*arrays: Array) -> tuple[Array, ...]:
+            size = max(x.shape[0] for x in arrays)
+            if arrays[count].shape[0] > 1:  # every line has segments of its own
+                import jax
+
+                whole = tuple([xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays])
+                return tuple(jax.lax.map(lambda rows: otherwise(*rows), whole))
+            xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
+            results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
+            more = dataclasses.replace(bare, axis=axis + 1, results=results)
+            return _prepared(xp, more.on(*xs, arrays[count][0], *arrays[count + 1 :]), array)(
+                *xs, arrays[count][0], *arrays[count + 1 :]
+            )
+
+        return otherwise, batched
+
+    names = c.reduces, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
+    key = ("segments", special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
+    return _cuda.ready(xp, others[0], key, plan, in_program)
+
+
+def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
+    """Return the same for arrays whose lines do not lie one after another: it copies them so that they do."""
+    count, ndim, at = c.count, len(c.results[0][0]), c.axis
+    last = (*(one for one in range(ndim) if one != at), at)
+    back = (*range(at), ndim - 1, *range(at, ndim - 1))
+    results = tuple([(tuple([shape[one] for one in last]), dtype) for shape, dtype in c.results])
+    bare = dataclasses.replace(c.on(*(None,) * len(c.arrays)), axis=ndim - 1, results=results, key=None)
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        moved = [
+            x if number == count else _cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), last))
+            for number, x in enumerate(arrays)
+        ]
+        launch = _runner(xp, special, bare.on(*moved), array)
+        assert launch is not None
+        return tuple([_cuda.contiguous(xp, xp.permute_dims(y, back)) for y in launch(*moved)])
+
+    return run
+
+
+# ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Lines that warps have by themselves, and lines that blocks share; lines of one tile, and of tiles that are chained or
+# look back.
+_REDUCED = (((1 << 16, 300), 1, 20), ((64, 1 << 14), 1, 300), ((1 << 28,), 0, 10_000_000))
+_SCANNED = (((1 << 16, 300), 1, 20), ((512, 20_000), 1, 300), ((1 << 28,), 0, 10_000_000))
+
+
+def cases() -> Iterator[tuple[str, _cuda.Plan]]:
+    """Yield the name and the plan of every kind of kernel that calls can ask for."""
+    for reduces, layouts in ((True, _REDUCED), (False, _SCANNED)):
+        for layout in layouts:
+            for dtype in ("int8", "float32", "complex128"):
+                yield _case("add", (dtype,), reduces, *layout)
+            yield _case("add", ("float32",), reduces, *layout, offsets="int32")
+            yield _case("maximum", ("float32",), reduces, *layout, start=True)
+            if not reduces:
+                yield _case("add", ("float32",), reduces, *layout, exclusive=True)
+                yield _case("add", ("float32",), reduces, *layout, reverse=True)
+                yield _case("recurrence", ("float32",) * 2, reduces, *layout)
+        for dtype in C_TYPES:
+            yield _case("add", (dtype,), reduces, *layouts[-1])
+        yield _case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
+        for op, dtypes in (
+            ("maximum", ("float16",)),
+            ("logaddexp", ("float32",)),
+            ("affine", ("float32",) * 2),
+            ("argmax", ("float32", "int64")),
+            ("welford", ("float64",) * 3),
+        ):
+            yield _case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
+    for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
+        yield _case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
+
+
+def _case(
+    op: str,
+    dtypes: tuple[str, ...],
+    reduces: bool,
+    shape: tuple[int, ...],
+    axis: int,
+    segments: int,
+    *,
+    offsets: str = "int64",
+    exclusive: bool = False,
+    reverse: bool = False,
+    start: bool = False,
+    unaligned: bool = False,
+) -> tuple[str, _cuda.Plan]:
+    from array_api_compat import numpy as xp
+
+    starts = dtypes * start
+    call: Scan | Recurrence
+    if op == "recurrence":
+        starts = starts[1:]
+        call = Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
+    else:
+        operator = BUILT_IN[op]
+        results = result_dtypes(xp, operator, tuple([Dtype(one) for one in dtypes]))
+        working = working_dtypes(xp, operator, results)
+        begins = (reduces or exclusive) and not start
+        call = Scan(
+            arrays=(),
+            shape=shape,
+            single=len(dtypes) == 1,
+            op=operator,
+            axis=axis,
+            exclusive=exclusive,
+            reverse=reverse,
+            identity=operator.identity(*map(dtype_name, working)) if begins else None,
+            n=shape[axis],
+            working=working,
+            dtypes=results,
+        )
+    shapes = (*[shape] * len(dtypes), *[(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts))
+    layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
+    special = specialisation(xp, call, dtypes, starts)
+    work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
+    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, _scan_kernel.TUNING[90])
+    assert plan is not None
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned}
+    names = ("segments", op, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
+    return " ".join(names), plan
