@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims import _cpu
-from parprims._arrays import Namespace
+from parprims._arrays import Namespace, is_jax
+from parprims._derivatives import asked_for
 from parprims._dispatch import Checked, Method
 
 
-def by_device(gpu: Method, cpu: Method) -> Method:
-    """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere."""
-
-    def of(xp: Namespace, call: Checked) -> Method:
-        return cpu if _cpu.on_cpu(xp, call.arrays) else gpu
+def either_of(of: Callable[[Namespace, Any], Method], **options: Any) -> Method:
+    """Return the method that is, for each call, the one that a function returns; ``options`` are its other fields."""
 
     def slower(xp: Namespace, call: Checked) -> str | None:
         found = of(xp, call).slower
@@ -27,5 +25,20 @@ def by_device(gpu: Method, cpu: Method) -> Method:
     def prepare(xp: Namespace, call: Checked) -> Callable[..., Any]:
         return of(xp, call).prepare(xp, call)
 
+    return Method(prepare, refusal, slower, **options)
+
+
+def by_device(gpu: Method, cpu: Method) -> Method:
+    """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere."""
     assert gpu.derivative is cpu.derivative
-    return Method(prepare, refusal, slower, gpu.derivative, cpu.quiet)
+    return either_of(
+        lambda xp, call: cpu if _cpu.on_cpu(xp, call.arrays) else gpu, derivative=gpu.derivative, quiet=cpu.quiet
+    )
+
+
+def or_by_parts(kernel: Method, parts: Method) -> Method:
+    """Return the method of a kernel that is made of ``parts``, which have derivatives, where PyTorch asks for one.
+
+    In a program of JAX a kernel has the derivative of what stands for it elsewhere.
+    """
+    return either_of(lambda xp, call: parts if not is_jax(xp) and any(map(asked_for, call.arrays)) else kernel)

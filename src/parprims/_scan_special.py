@@ -190,6 +190,8 @@ class Specialisation:
                     f"        DEVICE auto& vector(Place<{at}>, int slot) {{ return vectors{at}[slot]; }}"
                     for at, size in enumerate(sizes)
                 ),
+                # No vector is staged of constants alone, but the compiler wants to see the name.
+                *([] if sizes else ["        char none;\n        DEVICE char& vector(NoPlace, int) { return none; }"]),
                 "    };",
                 "};",
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
-    is_jax,
     library,
     move_axis,
     normalize_axis,
@@ -39,7 +37,7 @@ from parprims._composed import (
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
-from parprims._kernels import by_device
+from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
@@ -471,12 +469,6 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
     return None if _SORTS.slower is None else _SORTS.slower(xp, c)
 
 
-def _prepare(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
-    """Return what merges by the CUDA kernel, or sorts where PyTorch asks for a derivative."""
-    sorts = not is_jax(xp) and any(map(asked_for, c.arrays))
-    return (_SORTS.prepare if sorts else _merge_kernel.prepare)(xp, c)
-
-
 _METHODS = {
     "searchsorted": Methods(
         "searchsorted",
@@ -490,7 +482,7 @@ _METHODS = {
             _by_sorting,
             _sort_parts,
             kernel=by_device(
-                Method(_prepare, lambda xp, c: _merge_kernel.refusal(xp, c.arrays)),
+                or_by_parts(Method(_merge_kernel.prepare, lambda xp, c: _merge_kernel.refusal(xp, c.arrays)), _SORTS),
                 dataclasses.replace(_SORTS, slower=_kernel_slower),
             ),
             native=native_by_numpy(_by_merging, _merge_parts),
