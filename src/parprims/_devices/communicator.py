@@ -13,7 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from parprims._arrays import Array, dtype_bits, is_tensor, is_traced, namespace_of
+from array_api_extra import at
+
+from parprims._arrays import Array, along, dtype_bits, is_tensor, is_traced, namespace_of
 
 Step = Callable[["Place", Any, Any], tuple["Message | None", Any]]
 
@@ -62,6 +64,19 @@ def unless(condition: Any, found: Array, other: Callable[[], Any]) -> Any:
     import jax
 
     return jax.lax.while_loop(lambda state: ~state[0], lambda _: (condition | True, other()), (condition, found))[1]
+
+
+def overwritten(x: Array, part: Array, first: int, axis: int) -> Array:
+    """Return an array with a part along an axis in the place of its own elements from ``first`` on.
+
+    JAX writes into the memory of an array that nobody uses any more, see `settled`.
+    """
+    axis %= x.ndim
+    if is_traced(x) or is_traced(part):
+        import jax
+
+        return jax.lax.dynamic_update_slice_in_dim(x, part, first, axis)
+    return at(x)[along(axis, first, first + part.shape[axis])].set(part)
 
 
 def settled(*arrays: Array) -> tuple[Array, ...]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from array_api_extra import at
-
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -20,7 +18,7 @@ from parprims._arrays import (
     dtype_name,
     namespace_of,
 )
-from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, settled
+from parprims._devices.communicator import Gather, Place, Quick, Step, blotted, either, overwritten, settled
 from parprims._elements import flattened, rebuilt
 from parprims._operators import BUILT_IN, Operator
 from parprims._recurrence import linear_recurrence
@@ -343,7 +341,8 @@ def decaying(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dtype
         if given is None and is_first is not False:
             z = y[window(y)] if is_first is True else xp.where(is_first, y[window(y)], z)
         y, z = settled(y, z)
-        found = blotted(at(y)[window(y)].set(z), xp.expand_dims(lost, axis=axis))
+        first = y.shape[axis] - z.shape[axis] if reverse else 0
+        found = blotted(overwritten(y, z, first, axis), xp.expand_dims(lost, axis=axis))
         return None, cast(xp, found, dtype)
 
     return [begin, judged], [solved, end]

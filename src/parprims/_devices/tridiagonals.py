@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from array_api_extra import at
-
 from parprims._arrays import Array, Namespace, broadcast_shapes, device, dtype_name, move_axis, namespace_of
-from parprims._devices.communicator import Gather, Place, Quick, Step, settled
+from parprims._devices.communicator import Gather, Place, Quick, Step, overwritten, settled
 from parprims._tridiagonal import solve_tridiagonal
 from parprims._tridiagonal_array import Rows, Tree, closed
 from parprims._tridiagonal_system import System, backward_error, residual, safe_backward_error
@@ -157,7 +155,8 @@ def by_ends(*, axis: int, periodic: bool, transpose: bool, head: int) -> Quick:
             error(first, before, x_first, y_first[..., head:]), error(last, y_last[..., :2], x_last, after)
         )
         y, x_first, x_last, largest = settled(y, x_first, x_last, largest)
-        return Gather((largest,)), at(at(y)[..., :head].set(x_first))[..., -head:].set(x_last)
+        x = overwritten(overwritten(y, x_first, 0, -1), x_last, y.shape[-1] - head, -1)
+        return Gather((largest,)), x
 
     def judged(_: Place, x: Array, states: tuple[Array, ...]) -> Any:
         xp = namespace_of(x)
