@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import functools
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import parprims
+from benches import records
 from benches.cases import Case, Scale
 
 
@@ -223,6 +226,28 @@ def shown(row: dict[str, Any], case: Split) -> str:
     return "  ".join(words + [row[name] for name in ("error one", "error all") if name in row])
 
 
+def table(file: Mapping[str, Any]) -> str:
+    """Return the table that docs/devices.md shows of a results file."""
+    head = file["header"]
+    lines = [
+        f"{head['devices']} {head['device']} of one host, JAX {head['versions']['jax']}, {head['date'][:10]}, commit "
+        f"{head['commit'][:7]}; milliseconds, several calls in a row.\n",
+        "| call | shape | dtype | one | all | one / all | goal on two H200 |\n|---|---|---|---|---|---|---|",
+    ]
+    for row in file["rows"]:
+        shape = " x ".join(map(_power, row["shape"]))
+        times = [f"{row[f'ms {name}']:.2f}" if f"ms {name}" in row else "does not fit" for name in ("one", "all")]
+        goal = f"{row['goal']}" if "goal" in row else f"{row['goal ms']} ms" if "goal ms" in row else ""
+        ratio = f"{row['ratio']:.2f}" if "ratio" in row else ""
+        cells = (row["case"], shape, row["dtype"], *times, ratio, goal)
+        lines.append(f"| {' | '.join(cells)} |".replace("|a|", "\\|a\\|"))
+    return "\n".join(lines)
+
+
+def _power(n: int) -> str:
+    return f"2^{n.bit_length() - 1}" if n >= 2**10 and n & (n - 1) == 0 else str(n)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Time all cases; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches.bench_devices", description=__doc__.splitlines()[0])
@@ -230,6 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=11, help="how often each call is timed")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--all-alone", action="store_true", help="do not run on one device")
+    parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument("--json", metavar="PATH", help="file to write the rows to")
     given = parser.parse_args(arguments)
     import jax
@@ -239,11 +265,19 @@ def main(arguments: list[str] | None = None) -> int:
     rows = []
     for case in splits(given.log2):
         if given.case in case.name:
+            goals = {"goal": case.goal, "goal ms": case.limit_ms}
             rows.append(measured(case, given.rounds, not given.all_alone))
+            rows[-1] |= {name: goal for name, goal in goals.items() if goal == goal}
             print(shown(rows[-1], case), flush=True)
     if given.json:
-        with open(given.json, "w") as file:
-            json.dump(rows, file, indent=1)
+        header = {
+            "device": jax.devices()[0].device_kind,
+            "devices": len(jax.devices()),
+            "versions": records.versions(True),
+            "commit": given.commit or records.commit(),
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        Path(given.json).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
     return int(any("error all" in row for row in rows))
 
 

@@ -11,9 +11,10 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-READ, SCAN, SORT, SOLVE = 4.5e12, 3.54e12, 53e9, 0.6e12
-"""Bytes a second that one H200 reads, that it reads and writes in a scan; keys of 32 bits a second that it sorts; and
-bytes a second of the array form of a tridiagonal solver, counted as 40 bytes an unknown."""
+READ, SCAN, SORT, MERGE, SOLVE = 4.5e12, 3.54e12, 53e9, 3.1e12, 2.1e12
+"""Bytes a second that one H200 reads, that it reads and writes in a scan; keys of 32 bits a second that it sorts; bytes
+a second that a merge reads and writes (73 % of a copy); and bytes a second of a tridiagonal solver, counted as 40 bytes
+an unknown."""
 
 HOST, LINK, NETWORK = 8, 320e9, 40e9
 """Devices of a host, and bytes a second between two of a host, as measured, and of two hosts, as a network may have."""
@@ -77,12 +78,18 @@ MODELS = (
     Model(
         "sort, 32 bits",
         lambda n: n / SORT,
-        lambda each, p: 2 * each / SORT + 4 * message(p, 2**19 * (p - 1)) + message(p, 4 * each * (p - 1) / p),
+        lambda each, p: (
+            each / SORT
+            + math.ceil(math.log2(p)) * 8 * each / MERGE
+            + 8 * each * (p - 1) / p / SCAN  # the blocks that are cut out
+            + 4 * message(p, 2**19 * (p - 1))
+            + message(p, 17 / 16 * 4 * each * (p - 1) / p)
+        ),
     ),
     Model(
-        f"solve_tridiagonal, {SYSTEMS} systems, float64",
+        f"solve_tridiagonal by ends, {SYSTEMS} systems, float64",
         lambda n: 40 * n / SOLVE,
-        lambda each, p: 40 * each / SOLVE + 4 * message(p, SYSTEMS * 113 / 4 * (p - 1)),
+        lambda each, p: (1 + 1 / 8) * 40 * each / SOLVE + message(p, SYSTEMS * 80 * (p - 1)) + message(p, 8 * (p - 1)),
     ),
     Model(
         "histogram of 1000 bins, float32",

@@ -5,13 +5,14 @@ Nothing is measured. tests/test_docs.py fails where a record has changed and thi
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benches import tables
+from benches import bench_devices, tables
 from benches.records import RESULTS, ROOT
 from docs import diagrams, plots, source_rows, support
 
@@ -28,6 +29,9 @@ ROWS = (
     ("histogram", "65536 bins, 2^26", "float32"),
 )
 """The cases that the README shows, a defeat among them."""
+
+DEVICES = "two-nvidia-h100-80gb-hbm3"
+"""The results of two devices beside one, of ``python -m benches.bench_devices --json``."""
 
 
 def committed(folder: Path, to: Path) -> Path:
@@ -60,6 +64,8 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "README.md", "support", support.short_table()
     yield ROOT / "docs" / "support.md", "support", support.long_table()
     yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
+    devices = json.loads((results / "devices" / f"{DEVICES}.json").read_text())
+    yield ROOT / "docs" / "devices.md", "measured", bench_devices.table(devices)
     yield ROOT / "docs" / "results.md", "results", tables.results_table(results)
 
 
