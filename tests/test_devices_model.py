@@ -90,9 +90,7 @@ def check_a_sort_sends_what_belongs_elsewhere():
             text = jax.jit(lambda x: parprims.sort(x)).lower(x).compile().as_text()
         (one,) = calls
         found = collectives(text)
-        (block,) = found[
-            "all-to-all"
-        ]  # of one round: a sixteenth more than random elements need, and a little
+        (block,) = found["all-to-all"]  # of one round: a sixteenth more than random elements need, and a little
         assert length * 2 <= block <= (-(-length * 17 // (16 * count)) + 4 * math.isqrt(length)) * count * 2
         assert one.steps[-1].nbytes == length * 2 * (count - 1) // count
         *rounds, ends = one.steps[:-1]
