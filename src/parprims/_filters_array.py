@@ -139,7 +139,7 @@ def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
 def _toeplitz(xp: Namespace, column: Array, length: int) -> Array:
     """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such.
 
-    A circle of 2 n numbers, repeated and cut into rows of 2 n - 1, moves by one from row to row. So nothing is gathered,
+    A circle of 2 n numbers, repeated and cut into rows of 2 n - 1, moves by one a row. So nothing is gathered,
     whose derivative a GPU would add in any order.
     """
     zeros = xp.zeros((length, *column.shape[1:]), dtype=column.dtype, device=device(column))
