@@ -10,9 +10,11 @@ import argparse
 import dataclasses
 import datetime
 import functools
+import gzip
 import json
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -226,6 +228,39 @@ def shown(row: dict[str, Any], case: Split) -> str:
     return "  ".join(words + [row[name] for name in ("error one", "error all") if name in row])
 
 
+def profile(case: Split, calls: int = 3) -> str:
+    """Return what one device does in a call on all, by JAX's profiler: the longest operations first."""
+    import jax
+
+    mesh = jax.make_mesh((len(jax.devices()),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    bounds = case.scaled * (len(case.shapes) // len(case.scaled))
+    arrays = [
+        made(mesh, shape, case.dtype, axis, seed, limits)
+        for seed, (shape, axis, limits) in enumerate(zip(case.shapes, case.axes, bounds, strict=True))
+    ]
+    compiled = jax.jit(case.call)
+    in_a_row(functools.partial(compiled, *arrays), 2)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, create_perfetto_trace=True):
+            in_a_row(functools.partial(compiled, *arrays), calls)
+        (path,) = Path(folder).rglob("perfetto_trace.json.gz")
+        found = json.loads(gzip.decompress(path.read_bytes()))
+    events = found["traceEvents"] if isinstance(found, dict) else found
+    named = {name: {} for name in ("process_name", "thread_name")}
+    for one in events:
+        if one.get("name") in named:
+            named[one["name"]][one["pid"], one.get("tid")] = one["args"]["name"]
+    processes = {pid: name for (pid, _), name in named["process_name"].items()}
+    times: dict[str, float] = {}
+    for one in events:
+        stream = named["thread_name"].get((one.get("pid"), one.get("tid")), "")
+        if one.get("ph") == "X" and "GPU:0" in processes.get(one["pid"], "") and "Stream" in stream:
+            name = one["name"].partition("(")[0]
+            times[name] = times.get(name, 0.0) + one["dur"] / calls
+    lines = [f"{took:10.1f} us  {name}" for name, took in sorted(times.items(), key=lambda one: -one[1])[:12]]
+    return "\n".join((f"{case.name}, {' x '.join(map(str, case.shapes[0]))}", *lines))
+
+
 def table(file: Mapping[str, Any]) -> str:
     """Return the table that docs/devices.md shows of a results file."""
     head = file["header"]
@@ -241,7 +276,7 @@ def table(file: Mapping[str, Any]) -> str:
         ratio = f"{row['ratio']:.2f}" if "ratio" in row else ""
         cells = (row["case"], shape, row["dtype"], *times, ratio, goal)
         lines.append(f"| {' | '.join(cells)} |".replace("|a|", "\\|a\\|"))
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _power(n: int) -> str:
@@ -257,6 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--all-alone", action="store_true", help="do not run on one device")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument("--json", metavar="PATH", help="file to write the rows to")
+    parser.add_argument("--profile", action="store_true", help="tell what one device does in a call on all")
     given = parser.parse_args(arguments)
     import jax
 
@@ -264,7 +300,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{len(jax.devices())} devices: {jax.devices()[0].device_kind}; JAX {jax.__version__}", flush=True)
     rows = []
     for case in splits(given.log2):
-        if given.case in case.name:
+        if given.case in case.name and given.profile:
+            print(profile(case), flush=True)
+        elif given.case in case.name:
             goals = {"goal": case.goal, "goal ms": case.limit_ms}
             rows.append(measured(case, given.rounds, not given.all_alone))
             rows[-1] |= {name: goal for name, goal in goals.items() if goal == goal}

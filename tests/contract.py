@@ -108,6 +108,12 @@ def some_dtypes(backend: Any, method: str, dtypes: Sequence[str]) -> Sequence[st
     return [one for one in dtypes if one in _COMPILED] or dtypes
 
 
+def skip_without_derivative(backend, method):
+    """Skip a test of a primitive whose kernel for GPUs refuses where PyTorch asks for a derivative."""
+    if backend.name == "torch-cuda" and method == "kernel":
+        pytest.skip("a gradient is asked for, which the kernel does not carry")
+
+
 def few_on_jax(gpu: Any, rng: np.random.Generator, items: Sequence[Any], few: int) -> Sequence[Any]:
     """Return all items, or on JAX, which compiles for every shape, a few of them."""
     if gpu.name != "jax-cuda":

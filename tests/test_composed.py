@@ -24,10 +24,10 @@ CALLS = {
 
 
 def like(x, other):
-    """Return an array of NumPy as one of the library of x."""
-    from array_api_compat import array_namespace
+    """Return an array of NumPy as one of the library of x, on its device."""
+    from array_api_compat import array_namespace, device
 
-    return array_namespace(x).asarray(other)
+    return array_namespace(x).asarray(other, device=device(x))
 
 
 @pytest.mark.parametrize("name", CALLS)

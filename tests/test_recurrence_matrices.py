@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare, eps, random
+from tests.contract import compare, eps, random, skip_without_derivative
 from tests.test_filters import check_derivatives
 
 
@@ -67,6 +67,7 @@ class TestMatrices:
     def test_derivatives(self, backend, run, method, rng):
         if backend.name == "jax" and method == "native":
             pytest.skip("much to compile")
+        skip_without_derivative(backend, method)
         inputs = 0.5 * random(rng, (6, 2, 2), "float64"), random(rng, (6, 2), "float64"), random(rng, (2,), "float64")
 
         def solved(a, b, initial):

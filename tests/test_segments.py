@@ -8,7 +8,7 @@ import pytest
 
 import parprims
 from parprims._operators import Operator
-from tests.contract import compare, eps, random
+from tests.contract import compare, eps, random, skip_without_derivative
 from tests.fuzz import values
 from tests.test_order_statistics import drawn, gradient, order
 
@@ -188,6 +188,7 @@ class TestOffsets:
     def test_derivative(self, backend, run, method, rng):
         if backend.family not in ("torch", "jax"):
             pytest.skip("has no derivatives")
+        skip_without_derivative(backend, method)
         x, offsets, g = rng.standard_normal(12), np.array([0, 5, 5, 12]), rng.standard_normal(3)
 
         def loss(x):

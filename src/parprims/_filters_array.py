@@ -137,14 +137,16 @@ def _powers(xp: Namespace, matrix: Array, length: int) -> Array:
 
 
 def _toeplitz(xp: Namespace, column: Array, length: int) -> Array:
-    """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such."""
-    at = xp.arange(length, device=device(column))
-    behind = xp.reshape(at, (length, 1)) - at
-    inside = behind >= 0
-    found = xp.take(column, xp.reshape(xp.where(inside, behind, xp.zeros_like(behind)), (-1,)), axis=0)
-    found = xp.reshape(found, (length, length, *column.shape[1:]))
-    inside = xp.reshape(inside, (length, length, *(1,) * (column.ndim - 1)))
-    return xp.where(inside, found, xp.zeros_like(found))
+    """Return the lower triangular matrix with these numbers on and below its diagonal, by blocks if they are such.
+
+    A circle of 2 n numbers, repeated and cut into rows of 2 n - 1, moves by one a row. So nothing is gathered,
+    whose derivative a GPU would add in any order.
+    """
+    zeros = xp.zeros((length, *column.shape[1:]), dtype=column.dtype, device=device(column))
+    circle = xp.concat([column[:1, ...], zeros, xp.flip(column[1:length, ...], axis=0)], axis=0)
+    whole = xp.broadcast_to(circle[None, ...], (length, *circle.shape))
+    flat = xp.reshape(whole, (length * 2 * length, *column.shape[1:]))[: length * (2 * length - 1), ...]
+    return xp.reshape(flat, (length, 2 * length - 1, *column.shape[1:]))[:, :length, ...]
 
 
 def _states(xp: Namespace, matrix: Array, u: Array, z: Array) -> tuple[Array, Array]:

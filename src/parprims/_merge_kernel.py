@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
+from parprims._dispatch import unwatched
 from parprims._sort import sort, sort_by_key
 from parprims._sort_kernel import WORDS, Specialisation
 
@@ -187,9 +188,10 @@ def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
 
     def otherwise(*arrays: Array) -> tuple[Array, ...]:
         rows = _joined(xp, arrays[0].ndim - 1, dtypes, *arrays)
-        if each == 1:
-            return (sort(*rows, descending=descending, method="native"),)
-        return sort_by_key(*rows, descending=descending, method="native")
+        with unwatched():
+            if each == 1:
+                return (sort(*rows, descending=descending, method="native"),)
+            return sort_by_key(*rows, descending=descending, method="native")
 
     run = merger(xp, laid_out(call.arrays), sum(lengths), descending, None, otherwise)
 

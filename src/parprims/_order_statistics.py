@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from parprims._arrays import (
     move_axis,
     normalize_axes,
     normalize_axis,
+    one_program,
     shown,
 )
 from parprims._arrays import mode as wide_dtypes
@@ -616,7 +618,10 @@ def _prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
         return (xp.stack(taken, axis=-1),)
 
     run = _order_statistics_kernel.prepare_places(xp, laid_out(c.arrays[0]), lows, otherwise)
-    return lambda x: between(xp, found, run(laid_out(x))[0])
+    finish: Callable[[Array], Array] = functools.partial(between, xp, found)
+    if is_jax(xp):
+        finish = one_program(finish)
+    return lambda x: finish(run(laid_out(x))[0])
 
 
 def _quantile_refusal(xp: Namespace, c: Quantiles) -> str | None:

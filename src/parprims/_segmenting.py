@@ -25,8 +25,8 @@ from parprims._arrays import (
 )
 from parprims._composed import Composed, Part, by_parts, composed, gathered, through_numpy
 from parprims._derivatives import asked_for, constant
-from parprims._dispatch import Inside, Method, directly
-from parprims._kernels import by_device, either_of, or_by_parts
+from parprims._dispatch import Inside, Method, directly, unwatched
+from parprims._kernels import by_device, either_of
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
 from parprims._search import searchsorted
@@ -381,7 +381,8 @@ def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., A
     """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
 
     def by_operations(xp: Namespace, c: Segmented) -> Any:
-        return compose(xp, c, Inside("array"))
+        with unwatched():
+            return compose(xp, c, Inside("array"))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _nothing(c):
@@ -422,12 +423,9 @@ def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
 
 def _scan_on_gpu() -> Method:
     """Return the kernel of scans on GPUs: one of segments, or of flags where lines are adjacent in memory."""
-    lines, columns = (
-        Method(_by_one_launch(_scanned), _segments_kernel.refusal),
-        by_parts("kernel", _scanned, _scan_parts),
-    )
-    of_lines = or_by_parts(lines, columns)
-    return either_of(lambda _, c: columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else of_lines)
+    lines = Method(_by_one_launch(_scanned), _segments_kernel.refusal)
+    columns = by_parts("kernel", _scanned, _scan_parts)
+    return either_of(lambda _, c: columns if math.prod(c.arrays[0].shape[c.axis + 1 :]) > 1 else lines)
 
 
 _SCAN = _scan_on_gpu()
@@ -462,8 +460,7 @@ def _ids_on_gpu() -> Method:
         assert by_sorts.refusal is not None
         return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
 
-    kernel = Method(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c), refusal)
-    return or_by_parts(kernel, nothing)
+    return Method(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c), refusal)
 
 
 _BY_IDS = {
@@ -485,12 +482,7 @@ METHODS = {
         "reduce",
         _reduced,
         _reduce_parts,
-        kernel=by_device(
-            or_by_parts(
-                Method(_by_one_launch(_reduced), _segments_kernel.refusal), by_parts("kernel", _reduced, _reduce_parts)
-            ),
-            _kernel(_reduced, _reduce_parts),
-        ),
+        kernel=by_device(Method(_by_one_launch(_reduced), _segments_kernel.refusal), _kernel(_reduced, _reduce_parts)),
         native=by_parts("native", _by_numpy, _reduceat),
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),

@@ -422,6 +422,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for dtype in C_TYPES:
             yield _case("add", (dtype,), reduces, *layouts[-1])
         yield _case("add", ("float32",), reduces, *layouts[-1], unaligned=True)
+        yield _case("add", ("float32",), reduces, (1,), 0, 1)  # all that is read is one element
         for op, dtypes in (
             ("maximum", ("float16",)),
             ("logaddexp", ("float32",)),

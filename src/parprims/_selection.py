@@ -478,8 +478,7 @@ def _is_carried(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
 
 def _prepare(results: str, compose: Compose, xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, ...]]:
     """Return what computes a call by kernels of a GPU, all of it where no derivative is asked for."""
-    nothing = 0 in c.arrays[0].shape or (c.size == 0 and is_jax(xp))
-    if nothing or _is_carried(xp, c.arrays):
+    if 0 in c.arrays[0].shape or _is_carried(xp, c.arrays):
         return directly(lambda xp, call: compose(xp, call, "kernel"))(xp, c)
     bare = c.on(*(None,) * len(c.arrays))
 
@@ -488,6 +487,8 @@ def _prepare(results: str, compose: Compose, xp: Namespace, c: _Selection) -> Ca
             found: tuple[Array, ...] = compose(xp, bare.on(*arrays), "native")
         return found
 
+    if c.size == 0 and is_jax(xp):  # whose kernels have no results without elements
+        return otherwise
     return _selection_kernel.prepare(xp, results, c.arrays, otherwise, c.size, c.fill_value)
 
 
