@@ -37,7 +37,7 @@ def by_device(gpu: Method, cpu: Method) -> Method:
 
 
 def or_by_parts(kernel: Method, parts: Method) -> Method:
-    """Return the method of a kernel that is made of ``parts``, which have derivatives, where PyTorch asks for one.
+    """Return the method that is ``kernel``, but ``parts``, which have derivatives, where PyTorch asks for one.
 
     In a program of JAX a kernel has the derivative of what stands for it elsewhere.
     """

@@ -103,8 +103,8 @@ def top_k(
     once.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (on CPUs where `max` and `argsort` have one), native (JAX's top_k; else as `max` and `argsort`),
-    array.
+    Methods: kernel (CUDA arrays; on CPUs where `max` and `argsort` have one), native (JAX's top_k; else as `max` and
+    `argsort`), array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
     Memory and more: docs/order_statistics.md.
 
@@ -286,7 +286,8 @@ def quantile(
     Notes
     -----
     Work and depth: those of `sort`; NumPy's own partition instead by native, for PyTorch's CPU arrays too. Kernel on
-    GPUs, for up to three places and no derivative on PyTorch: one pass over x for each 11 bits of an element.
+    GPUs, for up to three places, 256 elements or more and no derivative on PyTorch: for each place one pass over x for
+    each 11 bits of an element.
     Error: 2 units in the last place of the larger of the two elements; none where one is taken as it is.
     Reproducibility: the same input gives the same bits by every method, but for the sign of a zero if x has both.
     Methods: kernel (CUDA arrays; on CPUs where `sort` has one), native, array.

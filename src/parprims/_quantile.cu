@@ -12,8 +12,8 @@
 //   2. Only select_digit: blocks add their counters to those of the row in global memory, and the last block (see
 //      _ticket.cuh) goes on. Counters are integers, so the order of additions does not matter.
 //   3. A scan of the counters tells in which digit the place is, and how many keys come before.
-// With the last digit, the blocks also find the largest key, and the smallest of those that begin with higher digits than
-// the ones found before: it follows if no other key with these does.
+// With the last digit, the blocks also find the largest key, and the smallest key whose first digits are above those found
+// before. It is the next element unless a key that begins with those digits is.
 // Reproducibility: the results depend on the keys alone. The two zeros have one key, and so have all NaN.
 //
 // T. Alabi, J. D. Blanchard, B. Gordon and R. Steinbach, Fast K-Selection Algorithms for Graphics Processing Units, ACM

@@ -1,6 +1,6 @@
 // Scan of every segment along one axis: y[o, i, j] = x[o, offsets[s], j] op ... op x[o, i, j] for offsets[s] <= i <
 // offsets[s + 1]. Every element is read once and every result written once, in one launch, and the time does not depend
-// on how long segments are. Needs what _scan.cu needs, that, and _search.cuh.
+// on how long segments are. Needs _scan.cu with all that it needs, and _search.cuh.
 //
 // Template parameters, besides those of scan_rows in _scan.cu:
 //     REVERSE        whether the scan runs from the ends of segments; the views then run backward

@@ -21,8 +21,8 @@
 //      a run where no segment ends, lanes combine all elements. Otherwise the warp marks in shared memory where segments
 //      end, lanes combine their own consecutive elements anew from every mark on, and a scan over the lanes gives each
 //      the prefix of its elements. The result of a segment is then read at its last element.
-//   3. What a share has of its first segment and of the last, which it does not end, is combined with other shares': by
-//      the block, and by the last block of the line to arrive (see _ticket.cuh).
+//   3. A share may hold only parts of its first and of its last segment. The block combines those of its own shares, and
+//      the last block of the line to arrive (see _ticket.cuh) those of all blocks.
 // Operands stay in order: the operator need not be commutative. It is applied to elements of the line only, and needs no
 // identity. The grouping depends on offsets and shape alone, so the same input gives the same bits.
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.

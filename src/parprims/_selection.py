@@ -89,7 +89,7 @@ def select(
     Notes
     -----
     Work and depth: a cumulative sum of the mask, and for every element of the result a search of it (array); one pass
-    over the mask and the elements kept, without ``size`` another over the mask (kernel on GPUs).
+    over the mask and the elements kept, and one more over the mask without ``size``, except on JAX (kernel on GPUs).
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
     Methods: kernel (CUDA arrays; on CPUs where `argsort` has one), native (NumPy, CuPy, PyTorch and JAX), array.
@@ -125,7 +125,8 @@ def partition_by(x: Array, mask: Array, /, *, method: str = "auto") -> tuple[Arr
     mask : array
         Which of them come first: of dtype bool and the shape of x.
     method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `select`, whose notes apply. On GPUs kernel reads the mask twice, the elements once.
+        Who computes, as in `select`, whose errors and notes apply. Kernel on GPUs reads the mask twice, the elements
+        once. NumPy's own takes both parts by the mask; all other ways sort by it.
 
     Returns
     -------
@@ -182,7 +183,7 @@ def run_lengths(
     fill_value : scalar
         What stands behind the last element where there are fewer than ``size`` runs.
     method : {"auto", "kernel", "native", "array"}
-        Who computes. On GPUs kernel reads the elements once, without ``size`` twice.
+        Who computes. Kernel on GPUs reads the elements once; without ``size``, except on JAX, twice.
 
     Returns
     -------

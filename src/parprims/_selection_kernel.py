@@ -61,7 +61,7 @@ TUNING = {
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 FEWEST = 4
-"""The fewest elements of a thread."""
+"""Threads that have no more elements than this are not given fewer."""
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
