@@ -603,7 +603,8 @@ def _finds_places(xp: Namespace, c: Quantiles) -> bool:
 def _prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
     """Return what finds quantiles by the kernel of a GPU."""
     if not _finds_places(xp, c):
-        return _QUANTILES_BY_SORT.prepare(xp, c)
+        by_sort = _QUANTILES_BY_SORT.prepare(xp, c)
+        return one_program(by_sort) if is_jax(xp) else by_sort
     lows, bare = _lows(c), c.on(None)
     steps = tuple([(3 * lows.index(low), 3 * lows.index(low) + (high > low), part) for low, high, part in c.steps])
     found = dataclasses.replace(bare, steps=steps, key=None)
