@@ -77,6 +77,7 @@ def available(name: str) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
+    parser.addoption("--as-gpu", action="store_true", help="take the CPU of PyTorch and JAX for a GPU, see emulator.py")
     parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
     parser.addoption(
         "--promise", action="append", default=[], choices=[*BACKENDS, "kernel", "ways"], help="its absence is a failure"
@@ -173,9 +174,15 @@ def streams(gpu: Backend) -> Backend:
 
 @pytest.fixture(autouse=True)
 def _emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let kernels take NumPy arrays while a test of the emulated backend runs."""
-    if "backend" in request.fixturenames and request.getfixturevalue("backend").name == "emulated":
+    """Let kernels take NumPy arrays while a test of the emulated backend runs, and by an option those of others."""
+    name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
+    if name == "emulated":
         emulator.install(monkeypatch)
+    elif request.config.getoption("--as-gpu") and name == "torch":
+        emulator.install(monkeypatch)
+        emulator.install_for_torch(monkeypatch)
+    elif request.config.getoption("--as-gpu") and (name == "jax" or "jax" in request.fixturenames):
+        emulator.install_for_jax(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
