@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import array_api_compat
@@ -180,6 +180,11 @@ def asked_for(x: Any) -> bool:
 
         return bool(transformed() or (torch.is_grad_enabled() and x.requires_grad))
     return is_traced(x)
+
+
+def asked_by_torch(arrays: Iterable[Array]) -> bool:
+    """Return whether PyTorch may ask for a derivative by one of these arrays."""
+    return any(array_api_compat.is_torch_array(x) and asked_for(x) for x in arrays)
 
 
 def constant(x: Array) -> Array:

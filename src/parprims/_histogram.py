@@ -621,14 +621,7 @@ def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
             more = first if bins == "edges" else []
             return _native(xp, dataclasses.replace(h, density=False).on(x, *others, *more))
 
-        def batched(*arrays: Array) -> tuple[Array, ...]:
-            import jax
-
-            size = max(one.shape[0] for one in arrays)
-            arrays = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
-            return tuple(jax.lax.map(lambda rows: otherwise(*rows), arrays))
-
-        return otherwise, batched
+        return otherwise, _cuda.row_by_row(otherwise)
 
     key = ("histogram", mode(xp), kind, n, h.bins, h.ends)
 

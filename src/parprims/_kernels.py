@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims import _cpu
-from parprims._arrays import Namespace, is_jax
-from parprims._derivatives import asked_for
+from parprims._arrays import Namespace
+from parprims._derivatives import asked_by_torch
 from parprims._dispatch import Checked, Method
 
 
@@ -41,4 +41,4 @@ def or_by_parts(kernel: Method, parts: Method) -> Method:
 
     In a program of JAX a kernel has the derivative of what stands for it elsewhere.
     """
-    return either_of(lambda xp, call: parts if not is_jax(xp) and any(map(asked_for, call.arrays)) else kernel)
+    return either_of(lambda _, call: parts if asked_by_torch(call.arrays) else kernel)

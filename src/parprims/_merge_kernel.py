@@ -14,6 +14,7 @@ from parprims._cuda import Launch, Numbers, Plan, Pointer, Struct
 from parprims._dispatch import unwatched
 from parprims._sort import sort, sort_by_key
 from parprims._sort_kernel import WORDS, Specialisation
+from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ def plan(spec: Specialisation, names: tuple[str, ...], runs: Runs, shape: tuple[
     words = [spec.word, *(WORDS[nbytes] for nbytes in spec.values)]
     bounds, bound = None, "int"
     if runs.bound is not None:
-        bound = {"int32": "int", "int64": "long long"}[runs.bound]
+        bound = C_TYPES[runs.bound]
         bounds = Pointer(f"in{2 * len(words)}", f"const {bound}")
     arrays = [
         Struct(
@@ -157,20 +158,12 @@ def merger(
     runs = Runs(math.prod(shape[:-1]), arrays[0].shape[-1], arrays[each].shape[-1], n, bound)
     spec = Specialisation(names[0], descending, True, tuple([x.dtype.itemsize for x in arrays[1:each]]), None)
 
-    def batched(*given: Array) -> tuple[Array, ...]:
-        import jax
-
-        size = max(one.shape[0] for one in given)
-        given = tuple(xp.broadcast_to(one, (size, *one.shape[1:])) for one in given)
-        found: tuple[Array, ...] = jax.lax.map(lambda rows: otherwise(*rows), given)
-        return found
-
     return _cuda.ready(
         xp,
         arrays[0],
         ("merge", mode(xp), names, runs, shape, descending),
         lambda: plan(spec, names, runs, shape, _cuda.tuned_for(TUNING, xp, arrays[0])),
-        lambda: (otherwise, batched),
+        lambda: (otherwise, _cuda.row_by_row(otherwise)),
     )
 
 

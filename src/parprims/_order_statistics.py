@@ -42,9 +42,9 @@ from parprims._composed import (
     in_program,
     native_by_numpy,
 )
-from parprims._derivatives import asked_for, constant
+from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
-from parprims._kernels import by_device
+from parprims._kernels import by_device, either_of
 from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
@@ -487,11 +487,8 @@ def _is_served(c: _Selection) -> bool:
 
 def _prepare_top(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, Array]]:
     """Return what finds the first of all elements by the kernel of a GPU."""
-    if not _is_served(c):
-        whole: Callable[..., tuple[Array, Array]] = _TOP_BY_SORT.prepare(xp, c)
-        return whole
     (x,), (k,), last = c.arrays, c.places, c.arrays[0].ndim - 1
-    carried = library(xp) == "torch" and asked_for(x)
+    carried = asked_by_torch((x,))
     rows = _rows_of(xp, constant(x) if carried else x, c.axis)
     bare = dataclasses.replace(c, arrays=(None,), axis=-1, key=None)
 
@@ -517,17 +514,12 @@ def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
 
 
 def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
-    if not _is_served(c):
-        return None if _TOP_BY_SORT.refusal is None else _TOP_BY_SORT.refusal(xp, c)
     (x,) = c.arrays
-    return _cuda.refusal(xp, (constant(x),) if library(xp) == "torch" and asked_for(x) else c.arrays)
-
-
-def _top_slower(xp: Namespace, c: _Selection) -> str | None:
-    return None if _is_served(c) or _TOP_BY_SORT.slower is None else _TOP_BY_SORT.slower(xp, c)
+    return _cuda.refusal(xp, (constant(x),) if asked_by_torch((x,)) else c.arrays)
 
 
 _TOP_BY_SORT = by_parts("kernel", _top, _top_parts)
+_TOP = Method(_prepare_top, _top_refusal)
 
 
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
@@ -592,19 +584,16 @@ def _lows(c: Quantiles) -> tuple[int, ...]:
     return tuple(sorted({low for low, _, _ in c.steps}))
 
 
-def _finds_places(xp: Namespace, c: Quantiles) -> bool:
+def _finds_places(c: Quantiles) -> bool:
     """Return whether the kernel of a GPU finds the elements, and no sort does, which a derivative goes through."""
     (x,) = c.arrays
-    if 0 in x.shape or (library(xp) == "torch" and asked_for(x)):
+    if 0 in x.shape or asked_by_torch((x,)):
         return False
     return _order_statistics_kernel.finds_places(math.prod([x.shape[at] for at in c.axes]), len(_lows(c)))
 
 
 def _prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
     """Return what finds quantiles by the kernel of a GPU."""
-    if not _finds_places(xp, c):
-        by_sort = _QUANTILES_BY_SORT.prepare(xp, c)
-        return one_program(by_sort) if is_jax(xp) else by_sort
     lows, bare = _lows(c), c.on(None)
     steps = tuple([(3 * lows.index(low), 3 * lows.index(low) + (high > low), part) for low, high, part in c.steps])
     found = dataclasses.replace(bare, steps=steps, key=None)
@@ -625,17 +614,15 @@ def _prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
     return lambda x: finish(run(laid_out(x))[0])
 
 
-def _quantile_refusal(xp: Namespace, c: Quantiles) -> str | None:
-    if _finds_places(xp, c):
-        return _cuda.refusal(xp, c.arrays)
-    return None if _QUANTILES_BY_SORT.refusal is None else _QUANTILES_BY_SORT.refusal(xp, c)
-
-
-def _quantile_slower(xp: Namespace, c: Quantiles) -> str | None:
-    return None if _finds_places(xp, c) or _QUANTILES_BY_SORT.slower is None else _QUANTILES_BY_SORT.slower(xp, c)
+def _prepare_sorted(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
+    """Return what finds quantiles by a sort on a GPU."""
+    by_sort = _QUANTILES_BY_SORT.prepare(xp, c)
+    return one_program(by_sort) if is_jax(xp) else by_sort
 
 
 _QUANTILES_BY_SORT = by_parts("kernel", _quantiles, _quantile_parts)
+_SORTED = dataclasses.replace(_QUANTILES_BY_SORT, prepare=_prepare_sorted)
+_PLACES = Method(_prepare_quantiles, lambda xp, c: _cuda.refusal(xp, c.arrays))
 
 
 _METHODS = {
@@ -643,7 +630,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        kernel=by_device(Method(_prepare_top, _top_refusal, _top_slower), _TOP_BY_SORT),
+        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT), _TOP_BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
@@ -656,7 +643,7 @@ _METHODS = {
             _quantiles,
             _quantile_parts,
             kernel=by_device(
-                Method(_prepare_quantiles, _quantile_refusal, _quantile_slower),
+                either_of(lambda _, c: _PLACES if _finds_places(c) else _SORTED),
                 _numpy_first("partition", _quantiles, _quantile_parts)["kernel"],
             ),
             native=native_by_numpy(_quantiles_by_numpy, _quantile_parts),

@@ -12,6 +12,7 @@ from parprims._arrays import Array, Namespace, dtype_name, mode
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer
 from parprims._sort_kernel import Specialisation
 from parprims._sorting import index_dtype
+from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -82,8 +83,6 @@ _LONGEST = 1 << 31
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
-_INDICES = {"int32": "int", "int64": "long long"}
-
 
 def serves(n: int, k: int, tuning: Tuning | None = None) -> bool:
     """Return whether the kernel finds k elements of rows of length n, which else are sorted."""
@@ -109,11 +108,11 @@ def plan(
     launch = Launch(
         source=spec.source("_keys.cuh", "_ticket.cuh", "_top.cu"),
         template="top::find_top",
-        arguments=(threads, items, capacity, "Order", _INDICES[index]),
+        arguments=(threads, items, capacity, "Order", C_TYPES[index]),
         parameters=(
             Pointer("in0", f"const {spec.word}"),
             Pointer("out0", spec.word),
-            Pointer("out1", _INDICES[index]),
+            Pointer("out1", C_TYPES[index]),
             Pointer("scratch", "unsigned") if parts > 1 else None,
             Pointer("zeroed", "unsigned") if parts > 1 else None,
             numbers("n", n),

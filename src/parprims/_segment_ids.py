@@ -46,12 +46,7 @@ def offsets_of(xp: Namespace, ids: Array, count: int) -> Array:
         wanted = xp.arange(count + 1, dtype=ids.dtype, device=device(ids))
         return (cast(xp, xp.searchsorted(ids, wanted), getattr(xp, name)),)
 
-    def batched(ids: Array) -> tuple[Array, ...]:
-        import jax
-
-        return tuple(jax.lax.map(otherwise, ids))
-
-    return _run(xp, "find_offsets", ids, name, count + 1, count, otherwise, batched)
+    return _run(xp, "find_offsets", ids, name, count + 1, count, otherwise, _cuda.row_by_row(otherwise))
 
 
 def _run(
@@ -62,7 +57,7 @@ def _run(
     length: int,
     count: int,
     otherwise: Callable[[Array], tuple[Array, ...]],
-    batched: Callable[[Array], tuple[Array, ...]],
+    batched: Callable[..., tuple[Array, ...]],
 ) -> Array:
     ids = _cuda.plain(xp, ids)
     n, stride, name = ids.shape[0], _cuda.layout(xp, ids)[0][0], dtype_name(ids.dtype)

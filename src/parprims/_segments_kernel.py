@@ -361,10 +361,7 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
             if arrays[count].shape[0] > 1:  # every line has segments of its own
-                import jax
-
-                whole = tuple([xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays])
-                return tuple(jax.lax.map(lambda rows: otherwise(*rows), whole))
+                return _cuda.row_by_row(otherwise)(*arrays)
             xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
             results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
             more = dataclasses.replace(bare, axis=axis + 1, results=results)

@@ -39,7 +39,7 @@ from parprims._composed import (
     in_program,
     native_by_numpy,
 )
-from parprims._derivatives import asked_for, constant
+from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device
 from parprims._scalars import as_scalar
@@ -441,7 +441,7 @@ def _differ(xp: Namespace, x: Array, in_order: bool) -> Array:
 def _runs(xp: Namespace, c: _Selection, x: Array, method: str, in_order: bool = False) -> tuple[Array, ...]:
     """Return the runs of x, whose lengths are the distances of their beginnings."""
     n = x.shape[0]
-    if _launches(xp, c.on(x), method) and not _is_carried(xp, (x,)):
+    if _launches(xp, c.on(x), method) and not asked_by_torch((x,)):
         return _prepare("runs", _run_lengths, xp, c.on(x))(x)
     places, count = _places(xp, _differ(xp, x, in_order), None if c.size is None else c.size + 1, method)
     if c.size is None:
@@ -471,14 +471,12 @@ def _launches(xp: Namespace, c: _Selection, method: str) -> bool:
     return method == "kernel" and 0 not in c.arrays[0].shape and not _cpu.on_cpu(xp, c.arrays)
 
 
-def _is_carried(xp: Namespace, arrays: tuple[Array, ...]) -> bool:
-    """Return whether the derivative is that of PyTorch's operations, and kernels only find out what is to be moved."""
-    return library(xp) == "torch" and any(map(asked_for, arrays))
-
-
 def _prepare(results: str, compose: Compose, xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, ...]]:
-    """Return what computes a call by kernels of a GPU, all of it where no derivative is asked for."""
-    if 0 in c.arrays[0].shape or _is_carried(xp, c.arrays):
+    """Return what computes a call by kernels of a GPU.
+
+    Where PyTorch asks for a derivative it is that of its operations, and kernels only find out what is to be moved.
+    """
+    if 0 in c.arrays[0].shape or asked_by_torch(c.arrays):
         return directly(lambda xp, call: compose(xp, call, "kernel"))(xp, c)
     bare = c.on(*(None,) * len(c.arrays))
 
@@ -496,7 +494,7 @@ def _by_kernels(results: str, compose: Compose, cpu: Method) -> Method:
     """Return the method that launches kernels on a GPU, and is the other elsewhere."""
 
     def refusal(xp: Namespace, c: Any) -> str | None:
-        arrays = tuple(map(constant, c.arrays)) if _is_carried(xp, c.arrays) else c.arrays
+        arrays = tuple(map(constant, c.arrays)) if asked_by_torch(c.arrays) else c.arrays
         return _selection_kernel.refusal(xp, arrays)
 
     return by_device(Method(functools.partial(_prepare, results, compose), refusal), cpu)

@@ -66,7 +66,6 @@ FEWEST = 4
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
 _WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "uint2", 16: "uint4"}
-_COUNTS = {"int32": "int", "int64": "long long"}
 _FILES = "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_ticket.cuh", "_compact.cu"
 
 
@@ -119,7 +118,7 @@ def fill_bits(value: Any, dtype: str) -> tuple[int, int, int, int]:
 def count_plan(kind: Kind, n: int, tuning: Tuning) -> Plan:
     """Return the launch that counts the marks."""
     numbers = Numbers()
-    launch = _count(kind, n, tuning, numbers("n", n), Pointer("out0", _COUNTS[kind.index]), "in0")
+    launch = _count(kind, n, tuning, numbers("n", n), Pointer("out0", C_TYPES[kind.index]), "in0")
     return Plan((launch,), 1, (((), kind.index),), numbers.all(), zeroed_bytes=16)
 
 
@@ -128,7 +127,7 @@ def _count(kind: Kind, n: int, tuning: Tuning, length: Number, count: Pointer, m
     return Launch(
         source=_cuda.device_source(*_FILES),
         template="compaction::count_marks",
-        arguments=(tuning.threads, marks, _COUNTS[kind.index]),
+        arguments=(tuning.threads, marks, C_TYPES[kind.index]),
         parameters=(
             Struct(Pointer(memory, pointer.type), type=marks),
             count,
@@ -143,7 +142,7 @@ def _count(kind: Kind, n: int, tuning: Tuning, length: Number, count: Pointer, m
 
 def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = (0, 0, 0, 0)) -> Plan:
     """Return the launches that move what is marked among n elements, at least one, into results of a size."""
-    numbers, count = Numbers(), _COUNTS[kind.index]
+    numbers, count = Numbers(), C_TYPES[kind.index]
     staged = kind.nbytes if kind.results in ("values", "parted") else 4
     widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
     items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])

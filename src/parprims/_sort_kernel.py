@@ -11,6 +11,7 @@ from parprims import _cuda, _sort_native
 from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
+from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -120,7 +121,6 @@ TUNING = {
 # ---- What a kernel is made for ----------------------------------------------------------------------------------
 
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long", 16: "uint4"}
-_INDICES = {"int32": "int", "int64": "long long"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Specialisation:
             given, out = Pointer(f"in{at + 1}", f"const {word}"), Pointer(f"out{at + 1}", word)
             yield Struct(given, None, out, type=f"Move<{word}>")
         if self.index:
-            index = _INDICES[self.index]
+            index = C_TYPES[self.index]
             yield Struct(None, None, Pointer(f"out{len(self.values) + self.keyed}", index), 0, type=f"Indices<{index}>")
 
 
@@ -421,7 +421,7 @@ class _TilesPlan:
                     aside = self._reserved("aside_offset", place, self.rows * self.n * place_bytes)
                 else:
                     key_out = self._reserved("keys_aside_offset", key, self.rows * self.n * spec.key_bytes)
-            index = _INDICES[spec.index]
+            index = C_TYPES[spec.index]
             kind = f"Indices<{index}, {place}>"
             indices = [Struct(place_temporary, aside, Pointer(last, index), places_apart, type=kind)]
         values: list[Parameter] = []

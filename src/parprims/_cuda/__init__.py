@@ -26,7 +26,7 @@ from parprims._cuda.plan import (
 )
 from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Tuning, tuned
-from parprims._cuda.xla import jax_export_checks, traced
+from parprims._cuda.xla import jax_export_checks, row_by_row, traced
 from parprims._memo import Memo
 
 Run = Callable[..., tuple[Array, ...]]
@@ -114,6 +114,7 @@ __all__ = [
     "ready",
     "refusal",
     "returning",
+    "row_by_row",
     "transformed",
     "tuned",
     "tuned_for",

@@ -146,6 +146,19 @@ def embedded(plan: Plan, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(outputs[: len(plan.outputs)])
 
 
+def row_by_row(run: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of arrays with one more leading axis, as `traced` takes: one row of them after another."""
+
+    def batched(*arrays: Array) -> tuple[Array, ...]:
+        import jax
+
+        size = max(one.shape[0] for one in arrays)
+        whole = tuple(jax.numpy.broadcast_to(one, (size, *one.shape[1:])) for one in arrays)
+        return tuple(jax.lax.map(lambda rows: run(*rows), whole))
+
+    return batched
+
+
 def traced(
     plan: Plan,
     otherwise: Callable[..., tuple[Array, ...]],
