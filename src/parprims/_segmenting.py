@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel
+from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -26,7 +26,7 @@ from parprims._arrays import (
 from parprims._composed import Composed, Part, by_parts, composed, gathered, through_numpy
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Inside, Method, directly, unwatched
-from parprims._kernels import by_device, either_of
+from parprims._kernels import by_device, either_of, or_by_parts
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
 from parprims._search import searchsorted
@@ -463,6 +463,21 @@ def _ids_on_gpu() -> Method:
     return Method(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c), refusal)
 
 
+_SORTS = by_parts("kernel", _sorted, _sort_parts)
+
+
+def _prepare_sort(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
+    """Return what sorts segments by the kernels of a GPU."""
+    if 0 in c.arrays[0].shape:
+        return _SORTS.prepare(xp, c)
+
+    def otherwise(c: Segmented) -> tuple[Array, ...]:
+        with unwatched():
+            return _sorted(xp, c, Inside("native"))
+
+    return _sort_segments_kernel.prepare(xp, c, otherwise)
+
+
 _BY_IDS = {
     "kernel": by_device(
         _ids_on_gpu(),
@@ -490,5 +505,13 @@ METHODS = {
         name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, by_parts("kernel", _scanned, _scan_parts)))
         for name in ("scan", "linear_recurrence")
     },
-    **{name: composed(name, _sorted, _sort_parts) for name in ("sort", "argsort", "sort_by_key")},
+    **{
+        name: composed(
+            name,
+            _sorted,
+            _sort_parts,
+            kernel=by_device(or_by_parts(Method(_prepare_sort, _sort_segments_kernel.refusal), _SORTS), _SORTS),
+        )
+        for name in ("sort", "argsort", "sort_by_key")
+    },
 }

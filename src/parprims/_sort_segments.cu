@@ -1,0 +1,387 @@
+// Stable sort of segments: of the parts of every row that offsets, the same for all rows, bound.
+//
+// Two kernels. Tiles of SIZE elements do not respect segments: most segments lie in one tile, some cross its ends.
+//   sort_pieces   A block sorts a tile by (segment, key) in registers and shared memory: a stable radix sort by the
+//                 digits of the keys, then by those of the segment's number within the tile. So segments that lie in the
+//                 tile are done, and of the others the piece in the tile is in order.
+//   merge_pieces  Runs of 2^level tiles become runs of twice as many. Two such runs meet at one place, which at most one
+//                 segment crosses. Only elements of that segment move. A block has a tile of the result, and elements of
+//                 at most two segments that cross its ends.
+//
+// A segment from tile s to tile t is in order after L = bit_length(s xor t) levels: only then all its tiles are in one
+// run. Its elements move at each of these levels, even where a level has nothing to merge. So all elements of a segment
+// are always in the same one of two buffers, and sort_pieces chooses that one from which L moves lead to the result.
+// After that the tiles of the segment are skipped. Which levels there are depends on the length of rows alone, so the
+// host launches them without knowing the offsets.
+//
+// Traffic: an element is read once and written once by sort_pieces, and once more each by every level of its segment:
+// none if it lies in a tile, else about log2 of its length in tiles. Offsets are read once. Time does not depend on how
+// many segments there are.
+//
+// Template parameters besides those in _sort.cu:
+//   Offset    the integer type of offsets
+//   Moved...  what moves with the keys, any number of Moving<V> and Places<Index, Place>
+//
+// S. Baxter, moderngpu: segmented sort, 2013. O. Green, R. McColl and D. A. Bader, GPU Merge Path, ICS 2012.
+
+namespace sorting {
+
+// The keys: where they are read, another copy, and the result. If `keyless` they are no result, though the last level
+// reads them there.
+template <class Key>
+struct Buffers {
+    const Key* in;
+    Key* own;
+    Key* out;
+    bool keyless;
+};
+
+// Elements that move with their keys: where they are read, another copy, and the result.
+template <class V>
+struct Moving {
+    const V* in;
+    V* own;
+    V* out;
+
+    DEVICE V given(Position row, Position at) const { return in[row + at]; }
+};
+
+// The positions of the keys in their row, which are numbers of type Place in the other copy.
+template <class Index, class Place>
+struct Places {
+    Place* own;
+    Index* out;
+
+    DEVICE Index given(Position, Position at) const { return (Index)at; }
+};
+
+// Rows of n elements in `tiles` tiles, and `count` offsets. Ones that do not ascend from 0 to n sort nothing in particular,
+// but nothing outside of the arrays is read or written.
+template <class Offset>
+struct Bounds {
+    const Offset* offsets;
+    Position count, n, tiles;
+};
+
+// The segments of the first and of the last element of a tile, and how many levels have been merged.
+struct Pieces {
+    Position first_begin, first_end, last_begin, last_end, level;
+};
+static_assert(sizeof(Pieces) == 40, "_sort_segments_kernel.py reserves memory for them");
+
+// Returns how many levels merge a segment that is not empty.
+template <int SIZE>
+DEVICE int levels_of(Position begin, Position end) {
+    const unsigned long long differing = (unsigned long long)(begin / SIZE ^ (end - 1) / SIZE);
+    return 64 - __clzll((long long)differing);
+}
+
+template <class To, class V>
+DEVICE void store_as(To* to, V x) {
+    *to = (To)x;
+}
+
+// Merges two runs in shared memory, of `first_length` keys and of the rest of `length`: every thread ITEMS adjacent keys
+// of the result, and the places where they were.
+template <class Order, int ITEMS>
+DEVICE void merge_in_order(typename Order::Key (&merged)[ITEMS], unsigned short (&from)[ITEMS],
+                           const typename Order::Key* held, int first_length, int length) {
+    using Key = typename Order::Key;
+    const int diagonal = min((int)threadIdx.x * ITEMS, length);
+    int low = max(0, diagonal - (length - first_length)), high = min(diagonal, first_length);
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], false))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int one = low, other = first_length + diagonal - low;
+    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, false));
+        merged[k] = takes ? a : b;
+        from[k] = (unsigned short)(takes ? one : other);
+        if (takes) {
+            if (++one < first_length) a = held[one];
+        } else {
+            if (++other < length) b = held[other];
+        }
+    }
+}
+
+// A tile that is sorted by (segment, key).
+template <int THREADS, int ITEMS, class Order>
+struct SortedPieces {
+    using Key = typename Order::Key;
+    static constexpr int SIZE = THREADS * ITEMS, BITS = 8, RADIX = 1 << BITS, WARPS = THREADS / WARP;
+    static constexpr int WORDS = (SIZE + WARP * WARP - 1) / (WARP * WARP) * WARP;  // of a bit for each element
+    static_assert(WORDS <= THREADS && SIZE <= 1 << 16, "a thread for each word, and 16 bits for a place");
+    struct Shared {
+        Key keys[SIZE];
+        unsigned short sources[SIZE];
+        alignas(16) unsigned counts[WARPS][RADIX];
+        unsigned sums[RADIX / WARP + 1], needed;
+        unsigned heads[WORDS], before[WORDS];  // whether a segment begins, and how many do before each word
+        Position found[2];
+        Pieces pieces;
+    };
+
+    Shared& shared;
+    Key keys[ITEMS];
+    unsigned short sources[ITEMS];
+    int length;
+
+    template <class Offset>
+    DEVICE SortedPieces(Shared& memory, const Key* in, Bounds<Offset> bounds, Position begin) : shared(memory) {
+        length = (int)min((Position)SIZE, bounds.n - begin);
+        if (threadIdx.x == 0) shared.needed = 0;
+        const Key first = ordered<Order>(in[0]);
+        Key differing = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int at = in_tile<ITEMS>(threadIdx.x, i);
+            keys[i] = at < length ? in[at] : (Key)0;
+            sources[i] = (unsigned short)at;
+            if (at < length) differing |= ordered<Order>(keys[i]) ^ first;
+        }
+        const unsigned segments = number(bounds, begin);
+        unsigned needed = 0;  // a bit for each digit in which keys of the tile differ
+#pragma unroll
+        for (int shift = 0; shift < Order::WIDTH; shift += BITS)
+            needed |= (unsigned)(__any_sync(ALL_LANES, (differing >> shift & (RADIX - 1)) != 0) != 0) << shift / BITS;
+        if (threadIdx.x % WARP == 0) atomicOr(&shared.needed, needed);
+        __syncthreads();  // separates the additions from the read
+        needed = shared.needed;
+        for (; needed; needed &= needed - 1) {
+            const int shift = (__ffs(needed) - 1) * BITS;
+            sort_by([&](int i) { return digit_of<Order, BITS>(keys[i], shift); });
+        }
+        for (int shift = 0; segments >> shift; shift += BITS)
+            sort_by([&](int i) { return number_of(sources[i]) >> shift & (RADIX - 1); });
+    }
+
+    // Marks where segments begin, and finds those at the ends of the tile. Returns the largest number of a segment.
+    template <class Offset>
+    DEVICE unsigned number(Bounds<Offset> bounds, Position begin) {
+        const Offset* const offsets = bounds.offsets;
+        const Position count = bounds.count, n = bounds.n, end = begin + length;
+        if (threadIdx.x < WORDS) shared.heads[threadIdx.x] = 0;
+        if (threadIdx.x < WARP) {
+            const Position wanted = threadIdx.x < HALF_WARP ? begin : end - 1;
+            const Position found = count_before(count, [&](Position at) { return (Position)offsets[at] <= wanted; });
+            if (threadIdx.x % HALF_WARP == 0) shared.found[threadIdx.x / HALF_WARP] = found;
+        }
+        __syncthreads();  // separates the zeros, and what is found, from their uses
+        const Position first = shared.found[0], last = max(first, shared.found[1]);
+        const auto mark = [&](Position at) {
+            if (at > 0 && at < length) atomicOr(&shared.heads[at / WARP], 1u << at % WARP);
+        };
+        if (last - first <= 8 * SIZE) {
+            for (Position at = first + threadIdx.x; at < last; at += THREADS) mark((Position)offsets[at] - begin);
+        } else {  // where many segments are empty, it takes less to search for each element
+            for (int place = threadIdx.x; place < length; place += THREADS) {
+                Position low = first, high = last;
+                while (low < high) {
+                    const Position middle = low + (high - low) / 2;
+                    if ((Position)offsets[middle] < begin + place)
+                        low = middle + 1;
+                    else
+                        high = middle;
+                }
+                if (low < last && (Position)offsets[low] == begin + place) mark(place);
+            }
+        }
+        if (threadIdx.x == 0) {
+            Pieces& own = shared.pieces;
+            own.first_begin = first > 0 ? clamped(offsets[first - 1], 0, begin) : 0;
+            own.first_end = first < count ? clamped(offsets[first], begin + 1, n) : n;
+            own.last_begin = last > 0 ? clamped(offsets[last - 1], 0, end - 1) : 0;
+            own.last_end = last < count ? clamped(offsets[last], end, n) : n;
+            own.level = 0;
+        }
+        __syncthreads();  // separates the marks from their reads
+        const unsigned heads = threadIdx.x < WORDS ? __popc(shared.heads[threadIdx.x]) : 0;
+        const unsigned before = exclusive_scan<THREADS, WORDS>(heads, threadIdx.x, shared.sums);
+        if (threadIdx.x < WORDS) shared.before[threadIdx.x] = before;
+        __syncthreads();  // separates the writes of the numbers from their reads
+        return number_of(length - 1);
+    }
+
+    DEVICE static Position clamped(Position x, Position low, Position high) { return max(low, min(x, high)); }
+
+    // Returns the number of the segment of an element, counted from that of the first element of the tile.
+    DEVICE unsigned number_of(int at) const {
+        return shared.before[at / WARP] + __popc(shared.heads[at / WARP] & ALL_LANES >> (WARP - 1 - at % WARP));
+    }
+
+    template <class Digit>
+    DEVICE void sort_by(Digit digit) {
+        unsigned digits[ITEMS];
+        // Elements past the end have the largest digit and come last. So they stay there.
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            digits[i] = in_tile<ITEMS>(threadIdx.x, i) < length ? digit(i) : RADIX - 1;
+        unsigned(&own)[RADIX] = shared.counts[threadIdx.x / WARP];
+        count_in_warp<BITS>(digits, own);
+        place_digits<THREADS, RADIX>(shared.counts, threadIdx.x, shared.sums, [](unsigned) {});
+        rank_in_warp<BITS>(digits, own, [&](int i, unsigned next) {
+            shared.keys[next - 1] = keys[i];
+            shared.sources[next - 1] = sources[i];
+        });
+        __syncthreads();  // separates the writes of keys from their reads
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            keys[i] = shared.keys[in_tile<ITEMS>(threadIdx.x, i)];
+            sources[i] = shared.sources[in_tile<ITEMS>(threadIdx.x, i)];
+        }
+    }
+};
+
+// Sorts a tile of a row in each block, which has SHARED_BYTES of dynamic shared memory.
+template <int THREADS, int ITEMS, int SHARED_BYTES, class Order, class Offset, class... Moved>
+DEVICE void sort_pieces(Buffers<typename Order::Key> keys, Bounds<Offset> bounds, Pieces* pieces, Moved... moved) {
+    using Tile = SortedPieces<THREADS, ITEMS, Order>;
+    static_assert(sizeof(typename Tile::Shared) <= SHARED_BYTES);
+    extern __shared__ uint4 dynamic[];
+    typename Tile::Shared& shared = *reinterpret_cast<typename Tile::Shared*>(dynamic);
+    const unsigned row_number = blockIdx.x / (unsigned)bounds.tiles;
+    const Position begin = (Position)(blockIdx.x - row_number * (unsigned)bounds.tiles) * Tile::SIZE;
+    const Position row = row_number * bounds.n;
+    const Tile sorted(shared, keys.in + row + begin, bounds, begin);
+
+    const Pieces own = shared.pieces;
+    if (threadIdx.x == 0 && pieces) pieces[blockIdx.x] = own;
+    const int first_levels = levels_of<Tile::SIZE>(own.first_begin, own.first_end);
+    const int last_levels = levels_of<Tile::SIZE>(own.last_begin, own.last_end);
+    const int first_end = (int)min(own.first_end - begin, (Position)sorted.length);
+    const int last_begin = (int)max(own.last_begin - begin, (Position)first_end);
+    // Calls write(i, at, levels) for the elements of this thread: `at` is the place in the tile.
+    const auto each = [&](auto write) {
+        asm volatile("" ::: "memory");  // else the compiler computes the addresses of all arrays first: more registers
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int at = in_tile<ITEMS>(threadIdx.x, i);
+            const int levels = at < first_end ? first_levels : at >= last_begin ? last_levels : 0;
+            if (at < sorted.length) write(i, row + begin + at, levels);
+        }
+    };
+    each([&](int i, Position at, int levels) {
+        if (levels % 2)
+            keys.own[at] = sorted.keys[i];
+        else if (levels || !keys.keyless)
+            keys.out[at] = sorted.keys[i];
+    });
+    const auto move = [&](const auto& array) {
+        each([&](int i, Position at, int levels) {
+            const auto one = array.given(row, begin + sorted.sources[i]);
+            if (levels % 2)
+                store_as(array.own + at, one);
+            else
+                array.out[at] = one;
+        });
+    };
+    (move(moved), ...);
+}
+
+// Merges the pieces in a tile of a row in each block, by one level.
+template <int THREADS, int ITEMS, class Order, class... Moved>
+DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position tiles, Pieces* pieces,
+                         Moved... moved) {
+    using Key = typename Order::Key;
+    constexpr int SIZE = THREADS * ITEMS;
+    constexpr bool MOVES = sizeof...(Moved) > 0;
+    static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
+    __shared__ Key held[SIZE];
+    __shared__ unsigned short places[MOVES ? SIZE : 1];
+    __shared__ Position ends[2];
+
+    const Pieces own = pieces[blockIdx.x];
+    __syncthreads();  // separates the reads of the level from its write
+    if (threadIdx.x == 0) pieces[blockIdx.x].level = own.level + 1;
+    const int level = (int)own.level;
+    const unsigned row_number = blockIdx.x / (unsigned)tiles;
+    const Position tile = blockIdx.x - row_number * (unsigned)tiles, row = row_number * n;
+    const Position pair = (tile >> level >> 1 << 1 << level) * SIZE, width = (Position)SIZE << level;
+
+    for (int which = 0; which < 2; ++which) {
+        if (which == 1 && own.last_begin == own.first_begin) break;  // one segment
+        const Position segment_begin = which ? own.last_begin : own.first_begin;
+        const Position segment_end = which ? own.last_end : own.first_end;
+        const int left = levels_of<SIZE>(segment_begin, segment_end) - level;
+        if (left <= 0) continue;
+        // The two runs, and the part of the result in this tile.
+        const Position low = max(segment_begin, pair), high = min(segment_end, min(n, pair + 2 * width));
+        const Position middle = max(low, min(pair + width, high)), first_n = middle - low, second_n = high - middle;
+        const Position begin = max(segment_begin, tile * SIZE);
+        const int length = (int)(min(high, (tile + 1) * SIZE) - begin);
+        const bool from_own = left % 2;
+        const Key* const first = (from_own ? keys.own : keys.out) + row + low;
+        const Key* const second = first + first_n;
+        if (threadIdx.x < 2 * WARP) {
+            const int end = threadIdx.x / WARP;
+            const Position diagonal = begin - low + end * length;
+            const Position found = merge_path<Order>(first, first_n, second, second_n, diagonal, false);
+            if (threadIdx.x % WARP == 0) ends[end] = found;
+        }
+        __syncthreads();  // separates the write of the ends from their reads
+        const Position first_begin = ends[0], second_begin = begin - low - first_begin;
+        // Offsets that do not ascend make runs that are not in order: nothing beside them is read.
+        const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
+
+        Key loaded[ITEMS];
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const int at = k * THREADS + threadIdx.x;
+            if (at < length)
+                loaded[k] = at < first_length ? first[first_begin + at] : second[second_begin + (at - first_length)];
+        }
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const int at = k * THREADS + threadIdx.x;
+            if (at < length) held[at] = loaded[k];
+        }
+        __syncthreads();  // separates the writes of keys from their reads
+
+        unsigned short from[ITEMS];
+        merge_in_order<Order>(loaded, from, held, first_length, length);
+        __syncthreads();  // separates the reads of keys from the writes of merged ones
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {
+            const int at = (int)threadIdx.x * ITEMS + k;
+            if (at < length) {
+                held[at] = loaded[k];
+                if (MOVES) places[at] = from[k];
+            }
+        }
+        __syncthreads();  // separates the writes of merged keys from their reads
+
+        Key* const to = (from_own ? keys.out : keys.own) + row + begin;
+        if (left > 1 || !keys.keyless)
+#pragma unroll
+            for (int k = 0; k < ITEMS; ++k) {
+                const int at = k * THREADS + threadIdx.x;
+                if (at < length) to[at] = held[at];
+            }
+        const auto move = [&](const auto& array) {
+#pragma unroll 4  // more loads at a time would take too many registers
+            for (int k = 0; k < ITEMS; ++k) {
+                const int at = k * THREADS + threadIdx.x;
+                if (at >= length) break;
+                const int place = places[at];
+                const Position source =
+                    row + low +
+                    (place < first_length ? first_begin + place : first_n + second_begin + (place - first_length));
+                if (from_own)
+                    store_as(array.out + row + begin + at, array.own[source]);
+                else
+                    store_as(array.own + row + begin + at, array.out[source]);
+            }
+        };
+        (move(moved), ...);
+        __syncthreads();  // separates the reads of this segment from the writes of the next
+    }
+}
+
+}  // namespace sorting
