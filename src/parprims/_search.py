@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from parprims import _merge_kernel
+from parprims import _merge_kernel, _search_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -33,7 +34,6 @@ from parprims._composed import (
     gathered,
     in_program,
     native_by_numpy,
-    no_kernel,
 )
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
@@ -82,10 +82,11 @@ def searchsorted(
 
     Notes
     -----
-    Work and depth: log2 n comparisons for every element of x2, one after another (array, native).
+    Work and depth: log2 n comparisons for every element of x2, one after another (array, native), or by a tree whose
+    nodes have 8 elements (kernel).
     Error: none. If x1 is not sorted the places are any from 0 to n.
     Reproducibility: the same input gives the same result by every method.
-    Methods: native (NumPy, CuPy, PyTorch and JAX), array. There is no kernel yet.
+    Methods: kernel (on GPUs), native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: none.
     Memory and more: docs/searchsorted.md.
 
@@ -366,6 +367,24 @@ def _no_search(xp: Namespace, c: _Search) -> str | None:
     return f"{spoken(xp)} has no search of its own" if library(xp) == "other" else None
 
 
+def _no_kernel(_: Namespace, c: _Search) -> str | None:
+    del c
+    return "there is no kernel of this primitive for CPUs"
+
+
+def _prepare_search(xp: Namespace, c: _Search) -> Callable[..., Array]:
+    """Return what searches by the kernel of a GPU."""
+    if 0 in c.arrays[0].shape or 0 in c.arrays[1].shape:
+        return directly(_by_halving)(xp, c)  # type: ignore[no-any-return]
+    side = "right" if c.right else "left"
+
+    def otherwise(x1: Array, x2: Array) -> Array:
+        one, other = (ascending_integers(xp, x) for x in (x1, x2))
+        return cast(xp, as_result(xp.searchsorted(one, other, side=side)), index_dtype(xp))
+
+    return _search_kernel.prepare(xp, c, otherwise)
+
+
 # ---- Merges -----------------------------------------------------------------------------------------------------
 
 
@@ -472,7 +491,7 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
 _METHODS = {
     "searchsorted": Methods(
         "searchsorted",
-        kernel=Method(directly(_by_halving), no_kernel),
+        kernel=by_device(Method(_prepare_search, _search_kernel.refusal), Method(directly(_by_halving), _no_kernel)),
         native=Method(directly(_by_library), _no_search),
         array=Method(directly(_by_halving)),
     ),

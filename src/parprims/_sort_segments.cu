@@ -43,7 +43,7 @@ struct Moving {
     V* own;
     V* out;
 
-    DEVICE V given(Position row, Position at) const { return in[row + at]; }
+    DEVICE V given(Position row, Position begin, int at) const { return (in + row + begin)[at]; }
 };
 
 // The positions of the keys in their row, which are numbers of type Place in the other copy.
@@ -52,7 +52,7 @@ struct Places {
     Place* own;
     Index* out;
 
-    DEVICE Index given(Position, Position at) const { return (Index)at; }
+    DEVICE Index given(Position, Position begin, int at) const { return (Index)(begin + at); }
 };
 
 // Rows of n elements in `tiles` tiles, and `count` offsets. Ones that do not ascend from 0 to n sort nothing in particular,
@@ -257,6 +257,7 @@ DEVICE void sort_pieces(Buffers<typename Order::Key> keys, Bounds<Offset> bounds
     const int last_levels = levels_of<Tile::SIZE>(own.last_begin, own.last_end);
     const int first_end = (int)min(own.first_end - begin, (Position)sorted.length);
     const int last_begin = (int)max(own.last_begin - begin, (Position)first_end);
+    const Position place = row + begin;
     // Calls write(i, at, levels) for the elements of this thread: `at` is the place in the tile.
     const auto each = [&](auto write) {
         asm volatile("" ::: "memory");  // else the compiler computes the addresses of all arrays first: more registers
@@ -264,22 +265,22 @@ DEVICE void sort_pieces(Buffers<typename Order::Key> keys, Bounds<Offset> bounds
         for (int i = 0; i < ITEMS; ++i) {
             const int at = in_tile<ITEMS>(threadIdx.x, i);
             const int levels = at < first_end ? first_levels : at >= last_begin ? last_levels : 0;
-            if (at < sorted.length) write(i, row + begin + at, levels);
+            if (at < sorted.length) write(i, at, levels);
         }
     };
-    each([&](int i, Position at, int levels) {
+    each([&](int i, int at, int levels) {
         if (levels % 2)
-            keys.own[at] = sorted.keys[i];
+            keys.own[place + at] = sorted.keys[i];
         else if (levels || !keys.keyless)
-            keys.out[at] = sorted.keys[i];
+            keys.out[place + at] = sorted.keys[i];
     });
-    const auto move = [&](const auto& array) {
-        each([&](int i, Position at, int levels) {
-            const auto one = array.given(row, begin + sorted.sources[i]);
+    const auto move = [&](auto array) {
+        each([&](int i, int at, int levels) {
+            const auto one = array.given(row, begin, sorted.sources[i]);
             if (levels % 2)
-                store_as(array.own + at, one);
+                store_as(array.own + place + at, one);
             else
-                array.out[at] = one;
+                array.out[place + at] = one;
         });
     };
     (move(moved), ...);

@@ -35,7 +35,7 @@ TUNING = {
     90: Tuning(
         record="",
         multiprocessors=132,
-        tiles=((4, 256, 15), (8, 256, 11)),
+        tiles=((4, 256, 15), (8, 256, 9)),
         resident=(3, 3),
         places=2**32,
     )
