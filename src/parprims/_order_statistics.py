@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _order_statistics_kernel
+from parprims import _cuda, _order_statistics_kernel, _partition_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -563,6 +563,58 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
+def _prepare_partition(indices: bool, xp: Namespace, c: _Selection) -> Callable[..., Array]:
+    """Return what partitions, or finds indices, by the kernels of a GPU: around what stands at a place of the order."""
+    last, place = c.arrays[0].ndim - 1, c.places[0]
+
+    def pivots(rows: Array) -> tuple[Array]:
+        with unwatched():
+            ordered = sort(rows, method="native")
+        taken = [ordered[..., at] for at in (place, min(place + 1, rows.shape[-1] - 1), rows.shape[-1] - 1)]
+        return (xp.stack(taken, axis=-1),)
+
+    def otherwise(rows: Array, found: Array) -> tuple[Array]:
+        keys, pivot = (ascending_integers(xp, _fixed(x)) for x in (rows, found[..., :1]))
+        parts = xp.astype(keys > pivot, xp.uint8) + xp.astype(keys >= pivot, xp.uint8)
+        with unwatched():
+            order = argsort(parts, method="native")
+        return (order if indices else moved(xp, rows, lambda one: gathered(xp, one, order, rows.ndim - 1)),)
+
+    def laid_out(x: Array) -> Array:
+        return _rows_of(xp, _fixed(x) if indices else x, c.axis)
+
+    rows = laid_out(c.arrays[0])
+    find = _order_statistics_kernel.prepare_places(xp, _fixed(rows), (place,), pivots)
+    part = _partition_kernel.prepare(xp, rows, indices, otherwise)
+
+    def run(x: Array) -> Array:
+        rows = laid_out(x)
+        (y,) = part(rows, find(_fixed(rows))[0])
+        return y if c.axis == last else move_axis(xp, y, -1, c.axis)
+
+    return run
+
+
+def _partition_on_gpu(name: str, by_sort: Method) -> Method:
+    """Return the kernels of a partition, or the sort of short rows, for several places, or with a derivative."""
+    kernel = Method(
+        functools.partial(_prepare_partition, name == "argpartition"), lambda xp, c: _cuda.refusal(xp, c.arrays)
+    )
+
+    def serves(c: _Selection) -> bool:
+        (x,) = c.arrays
+        return 0 not in x.shape and not asked_by_torch((x,)) and _partition_kernel.serves(x.shape[c.axis], c.places)
+
+    return either_of(lambda _, c: kernel if serves(c) else by_sort)
+
+
+def _partitioning(name: str, compose: Any, parts: Any) -> dict[str, Method]:
+    """Return the methods of a partition."""
+    found = _numpy_first(name, compose, parts)
+    gpu = _partition_on_gpu(name, by_parts("kernel", compose, parts))
+    return {**found, "kernel": by_device(gpu, found["kernel"])}
+
+
 def _quantile_parts(xp: Namespace, c: Quantiles) -> list[Part]:
     return [(sort, (rows_of(xp, c),), {})]
 
@@ -633,9 +685,9 @@ _METHODS = {
         kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT), _TOP_BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
-    "partition": composed("partition", _sorted, _sort_parts, **_numpy_first("partition", _sorted, _sort_parts)),
+    "partition": composed("partition", _sorted, _sort_parts, **_partitioning("partition", _sorted, _sort_parts)),
     "argpartition": composed(
-        "argpartition", _ordered, _order_parts, **_numpy_first("argpartition", _ordered, _order_parts)
+        "argpartition", _ordered, _order_parts, **_partitioning("argpartition", _ordered, _order_parts)
     ),
     **{
         name: composed(

@@ -137,8 +137,8 @@ def prepare(xp: Namespace, c: Any, otherwise: Callable[[Array, Array], Array]) -
         x1, x2, *sorter = (_fixed(x) for x in arrays)
         if sorter:
             x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
-        found = [_cuda.contiguous(xp, _cuda.plain(xp, cast(xp, x, dtype))) for x in (x1, x2)]
-        return found[0], found[1]
+        x1, x2 = (_cuda.plain(xp, cast(xp, x, dtype)) for x in (x1, x2))
+        return _cuda.contiguous(xp, x1), _cuda.contiguous(xp, x2) if x2.ndim else x2
 
     run = _runner(xp, right, otherwise, laid_out(c.arrays))
     return lambda *arrays: run(*laid_out(arrays))[0]

@@ -1,0 +1,172 @@
+// Partition of every row of an array around one of its elements, the pivot, which _quantile.cu has found: the smaller
+// elements, then the equal ones, then the larger ones, each in the order they had. Needs _common.cuh, _digits.cuh,
+// _sort.cu and _keys.cuh (for the order of keys).
+//
+// Three kernels:
+//   count_parts    a block for each tile of a row counts the smaller and the equal elements
+//   scan_parts     a block for each row makes of these counts how many there are before each tile, and in all
+//   move_parts     a block for each tile brings its elements in order in shared memory, and writes each of the three
+//                  parts as one contiguous piece
+//
+// Traffic: every element is read twice and written once, after the three passes (for 32 bits) that find the pivot: 24 bytes
+// for each of 4. A radix sort has 36, and ranks every element four times.
+//
+// M. Billeter, O. Olsson and U. Assarsson, Efficient Stream Compaction on Wide SIMD Many-Core Architectures, HPG, 2009.
+
+namespace partitions {
+
+using namespace digits;
+using sorting::Position;
+
+// How many elements are smaller than the pivot, and how many equal.
+struct Counts {
+    Position smaller, equal;
+};
+static_assert(sizeof(Counts) == 16, "_partition_kernel.py reserves memory for them");
+
+// Returns 0 for an element smaller than the pivot, 1 for an equal one, and 2 for a larger one.
+template <class Order>
+DEVICE int part_of(typename Order::Key x, typename Order::Key pivot) {
+    const auto one = sorting::compared<Order>(x), other = sorting::compared<Order>(pivot);
+    return one < other ? 0 : one == other ? 1 : 2;
+}
+
+// The parts of the elements of a tile, element i of lane l being number i * WARP + l of those of its warp.
+template <int THREADS, int ITEMS, class Order>
+struct Parts {
+    using Key = typename Order::Key;
+    static constexpr int SIZE = THREADS * ITEMS, WARPS = THREADS / WARP;
+    struct Shared {
+        int smaller[WARPS], equal[WARPS];
+    };
+
+    Key keys[ITEMS];
+    Position row, tile, begin;
+    int length, smaller, equal;  // in the tile
+
+    DEVICE Parts(const Key* x, Key const* pivots, Position columns, Position n, Position tiles, Shared& shared) {
+        const unsigned number = blockIdx.x / (unsigned)tiles;
+        row = number, tile = blockIdx.x - number * (unsigned)tiles;
+        begin = tile * SIZE, length = (int)min((Position)SIZE, n - begin);
+        const Key* const from = x + row * n + begin;
+        pivot = pivots[row * columns];
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int at = in_tile<ITEMS>(threadIdx.x, i);
+            keys[i] = at < length ? from[at] : (Key)0;
+        }
+        int own_smaller = 0, own_equal = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            own_smaller += __popc(__ballot_sync(ALL_LANES, part(i) == 0));
+            own_equal += __popc(__ballot_sync(ALL_LANES, part(i) == 1));
+        }
+        if (threadIdx.x % WARP == 0) {
+            shared.smaller[threadIdx.x / WARP] = own_smaller;
+            shared.equal[threadIdx.x / WARP] = own_equal;
+        }
+        __syncthreads();  // separates the writes of counts from their reads
+        smaller = equal = 0;
+#pragma unroll
+        for (int warp = 0; warp < WARPS; ++warp) smaller += shared.smaller[warp], equal += shared.equal[warp];
+    }
+
+    // Elements past the end have part 3.
+    DEVICE int part(int i) const {
+        return in_tile<ITEMS>(threadIdx.x, i) < length ? part_of<Order>(keys[i], pivot) : 3;
+    }
+
+    // Calls take(i, place) for the elements of this thread, where `place` is that in the order of parts.
+    template <class Take>
+    DEVICE void rank(const Shared& shared, Take take) const {
+        const int own = threadIdx.x / WARP;
+        int next[3] = {0, smaller, smaller + equal};  // of the parts, in this warp
+#pragma unroll
+        for (int warp = 0; warp < WARPS; ++warp)
+            if (warp < own) {
+                next[0] += shared.smaller[warp], next[1] += shared.equal[warp];
+                next[2] += WARP * ITEMS - shared.smaller[warp] - shared.equal[warp];  // earlier warps are full
+            }
+        const unsigned before = (1u << threadIdx.x % WARP) - 1;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int mine = part(i);
+#pragma unroll
+            for (int which = 0; which < 3; ++which) {
+                const unsigned votes = __ballot_sync(ALL_LANES, mine == which);
+                if (mine == which) take(i, next[which] + __popc(votes & before));
+                next[which] += __popc(votes);
+            }
+        }
+    }
+
+private:
+    Key pivot;
+};
+
+template <int THREADS, int ITEMS, class Order>
+DEVICE void count_parts(const typename Order::Key* x, const typename Order::Key* pivots, Counts* counts, Position columns,
+                        Position n, Position tiles) {
+    using Tile = Parts<THREADS, ITEMS, Order>;
+    __shared__ typename Tile::Shared shared;
+    const Tile own(x, pivots, columns, n, tiles, shared);
+    if (threadIdx.x == 0) counts[own.row * (tiles + 1) + own.tile] = {own.smaller, own.equal};
+}
+
+// Replaces the counts of a row's tiles by those of all tiles before, and writes those of the row behind them.
+template <int THREADS>
+DEVICE void scan_parts(Counts* counts, Position tiles) {
+    __shared__ Position sums[2][THREADS / WARP];
+    __shared__ Counts total;
+    Counts* const own = counts + blockIdx.x * (tiles + 1);
+    Counts before = {0, 0};
+    for (Position begin = 0; begin < tiles; begin += THREADS) {
+        const Position at = begin + threadIdx.x;
+        const Counts mine = at < tiles ? own[at] : Counts{0, 0};
+        const Position smaller = before.smaller + exclusive_scan<THREADS, THREADS>(mine.smaller, threadIdx.x, sums[0]);
+        const Position equal = before.equal + exclusive_scan<THREADS, THREADS>(mine.equal, threadIdx.x, sums[1]);
+        if (at < tiles) own[at] = {smaller, equal};
+        if (threadIdx.x == THREADS - 1) total = {smaller + mine.smaller, equal + mine.equal};
+        __syncthreads();  // separates the write of the total, and the reads of sums, from what follows
+        before = total;
+        __syncthreads();  // separates the read of the total from its next write
+    }
+    if (threadIdx.x == 0) own[tiles] = before;
+}
+
+// Writes elements, or if PLACES the positions that they had in their row.
+template <int THREADS, int ITEMS, bool PLACES, class Order, class V>
+DEVICE void move_parts(const typename Order::Key* x, const typename Order::Key* pivots, const Counts* counts, V* out,
+                       Position columns, Position n, Position tiles) {
+    using Key = typename Order::Key;
+    using Tile = Parts<THREADS, ITEMS, Order>;
+    __shared__ typename Tile::Shared shared;
+    __shared__ Key keys[PLACES ? 1 : Tile::SIZE];
+    __shared__ unsigned short places[PLACES ? Tile::SIZE : 1];
+    const Tile own(x, pivots, columns, n, tiles, shared);
+    own.rank(shared, [&](int i, int place) {
+        if constexpr (PLACES)
+            places[place] = (unsigned short)in_tile<ITEMS>(threadIdx.x, i);
+        else
+            keys[place] = own.keys[i];
+    });
+    __syncthreads();  // separates the writes of elements from their reads
+    const Counts before = counts[own.row * (tiles + 1) + own.tile], all = counts[own.row * (tiles + 1) + tiles];
+    // What to add to a place in the tile, for each part.
+    const Position row = own.row * n, smaller = row + before.smaller;
+    const Position equal = row + all.smaller + before.equal - own.smaller;
+    const Position larger = row + all.smaller + all.equal + (own.begin - before.smaller - before.equal) -
+                            own.smaller - own.equal;
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at >= own.length) break;
+        const Position to = (at < own.smaller ? smaller : at < own.smaller + own.equal ? equal : larger) + at;
+        if constexpr (PLACES)
+            out[to] = (V)(own.begin + places[at]);
+        else
+            out[to] = keys[at];
+    }
+}
+
+}  // namespace partitions

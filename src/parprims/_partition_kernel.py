@@ -1,0 +1,117 @@
+"""The CUDA kernels of partitions around an element: the division of their work, and the launches of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+from parprims import _cuda
+from parprims._arrays import Array, Namespace, dtype_name, mode
+from parprims._cuda import Launch, Numbers, Plan, Pointer
+from parprims._sort_kernel import Specialisation
+from parprims._sorting import index_dtype
+from parprims._trace import C_TYPES
+
+# ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """The sizes that the kernels use on devices of one compute capability. Results do not depend on them."""
+
+    least: int
+    """Shorter rows are sorted whole."""
+    threads: int
+    """The threads of a block."""
+    items: tuple[tuple[int, int], ...]
+    """By the bytes of a key, the elements of a thread."""
+    scanning: int
+    """The threads of a block that goes through the tiles of a row."""
+
+
+TUNING = {
+    90: Tuning(record="", multiprocessors=132, least=1 << 17, threads=256, items=((4, 16), (8, 8)), scanning=1024),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+_COUNTS_BYTES = 16
+"""sizeof(Counts) in _partition.cu."""
+
+
+def serves(n: int, places: tuple[int, ...]) -> bool:
+    """Return whether the kernels partition rows of length n, which else are sorted."""
+    return n >= TUNING[90].least and len(set(places)) == 1
+
+
+# ---- Plans ------------------------------------------------------------------------------------------------------
+
+
+def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) -> Plan:
+    """Return the launches that partition rows around pivots, the first of what `places_plan` finds of one place.
+
+    ``index`` is the dtype of positions, or None for the elements themselves.
+    """
+    spec, numbers, threads = Specialisation(dtype, False, True, (), None), Numbers(), tuning.threads
+    n, rows = shape[-1], math.prod(shape[:-1])
+    items = next(one[1] for one in tuning.items if spec.key_bytes <= one[0])
+    tiles = -(-n // (threads * items))
+    source = spec.source("_keys.cuh", "_partition.cu")
+    given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
+    counts = Pointer("scratch", "partitions::Counts")
+    sizes = numbers("columns", 3), numbers("n", n), numbers("tiles", tiles)
+    result = C_TYPES[index] if index else spec.word
+    tile = threads, items
+    launches = (
+        Launch(source, "partitions::count_parts", (*tile, "Order"), (*given, counts, *sizes), rows * tiles, threads),
+        Launch(source, "partitions::scan_parts", (tuning.scanning,), (counts, sizes[2]), rows, tuning.scanning),
+        Launch(
+            source,
+            "partitions::move_parts",
+            (*tile, index is not None, "Order", result),
+            (*given, counts, Pointer("out0", result), *sizes),
+            rows * tiles,
+            threads,
+        ),
+    )
+    return Plan(
+        launches, 2, ((shape, index or dtype),), numbers.all(), scratch_bytes=_COUNTS_BYTES * rows * (tiles + 1)
+    )
+
+
+# ---- Calls ------------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    xp: Namespace, x: Array, places: bool, otherwise: Callable[[Array, Array], tuple[Array]]
+) -> Callable[[Array, Array], tuple[Array]]:
+    """Return a function that partitions contiguous arrays like x along their last axis, given what `places_plan` finds.
+
+    ``places`` asks for the positions of elements in the place of these. ``otherwise`` is what a JAX program computes
+    away from CUDA devices: in the same order, for the derivative is its.
+    """
+    dtype, shape = dtype_name(x.dtype), tuple(x.shape)
+    index = dtype_name(index_dtype(xp)) if places else None
+
+    def made() -> Plan:
+        return plan(dtype, index, shape, _cuda.tuned_for(TUNING, xp, x))
+
+    def batched(x: Array, found: Array) -> tuple[Array, ...]:
+        size = max(x.shape[0], found.shape[0])
+        x = xp.broadcast_to(x, (size, *x.shape[1:]))
+        found = xp.broadcast_to(found, (size, *found.shape[1:]))
+        return prepare(xp, x, places, otherwise)(x, found)
+
+    key = ("partition", mode(xp), dtype, index, shape)
+    return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))
+
+
+# ---- What is compiled without a GPU -----------------------------------------------------------------------------
+
+
+def cases() -> Iterator[tuple[str, Plan]]:
+    """Yield the name and the plan of every kind of partition."""
+    every = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    for dtype in (*every, "float16", "bfloat16", "float32", "float64"):
+        for index in (None, "int32", "int64"):
+            yield f"partition {dtype}", plan(dtype, index, (1 << 28,), TUNING[90])
