@@ -9,6 +9,7 @@ import parprims
 from parprims import _order_statistics_kernel, _partition_kernel
 from tests import emulator
 from tests.contract import reversed_view
+from tests.test_order_statistics import gradient
 from tests.test_sort import REAL, raw
 from tests.test_sort_kernel import indices, make
 
@@ -92,3 +93,22 @@ def test_what_is_sorted():
     assert not _partition_kernel.serves(least, (5, 6))
     assert not _partition_kernel.serves(least - 1, (5,))
     assert _order_statistics_kernel.finds_places(least, 1)
+
+
+def test_derivative(backend, run, rng, monkeypatch):
+    """Those of JAX go the way of what stands for the kernels elsewhere, in the same order; PyTorch's through a sort."""
+    if backend.family not in ("torch", "jax"):
+        pytest.skip("has no derivatives")
+    emulator.forget(monkeypatch)
+    table = {90: dataclasses.replace(_partition_kernel.TUNING[90], least=4)}
+    monkeypatch.setattr(_partition_kernel, "TUNING", table)
+    x = rng.permutation(40).reshape(20, 2).astype("float32")
+    g = np.where(np.arange(40).reshape(20, 2) // 2 == 7, np.float32(3), np.float32(0))
+
+    def loss(x):
+        return (run(parprims.partition, x, 7, axis=0, method="kernel") * backend.asarray(g)).sum()
+
+    expected = np.where(np.argsort(np.argsort(x, axis=0), axis=0) == 7, np.float32(3), np.float32(0))
+    np.testing.assert_array_equal(gradient(backend, loss, x), expected)
+    places = backend.to_numpy(run(parprims.argpartition, backend.asarray(x), 7, axis=0, method="kernel"))
+    np.testing.assert_array_equal(np.take_along_axis(x, places, 0)[7], np.sort(x, axis=0)[7])

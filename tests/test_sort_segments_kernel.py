@@ -19,9 +19,12 @@ SIZE = 64 * 5  # a tile of `small`
 
 @pytest.fixture
 def small(gpu, monkeypatch):
-    """A GPU whose tiles have 320 elements, so that the number of a segment in a tile can have two digits."""
+    """A GPU whose tiles have 320 elements, so that the number of a segment in a tile can have two digits.
+
+    Three blocks merge.
+    """
     emulator.forget(monkeypatch)
-    sizes = dataclasses.replace(_sort_segments_kernel.TUNING[90], tiles=((8, 64, 5),))
+    sizes = dataclasses.replace(_sort_segments_kernel.TUNING[90], tiles=((8, 64, 5),), blocks=3)
     monkeypatch.setitem(_sort_segments_kernel.TUNING, 90, sizes)
     return gpu
 
@@ -108,6 +111,13 @@ def test_rows_and_views(small, run, rng):
 def test_equal_keys(small, run):
     keys = np.where(np.arange(3000) % 2, np.float32(0), np.float32(-0.0))
     check(small, run, keys, np.array([0, 100, 2900, 3000]))
+
+
+def test_many_tiles(small, run, rng):
+    """More tiles than the threads of the blocks that merge look at together: one segment, and short ones beside it."""
+    rows = 200
+    x = make(rng, (rows, SIZE + 5), "int32")
+    check(small, run, x, np.array([0, 3, 300, SIZE + 1, SIZE + 5]), what="b")
 
 
 def test_wrong_offsets(small, run, rng):

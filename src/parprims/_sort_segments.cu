@@ -5,8 +5,8 @@
 //                 digits of the keys, then by those of the segment's number within the tile. So segments that lie in the
 //                 tile are done, and of the others the piece in the tile is in order.
 //   merge_pieces  Runs of 2^level tiles become runs of twice as many. Two such runs meet at one place, which at most one
-//                 segment crosses. Only elements of that segment move. A block has a tile of the result, and elements of
-//                 at most two segments that cross its ends.
+//                 segment crosses. Only elements of that segment move. A block merges what lies in one tile of the
+//                 result after another: elements of at most two segments, which cross the ends of the tile.
 //
 // A segment from tile s to tile t is in order after L = bit_length(s xor t) levels: only then all its tiles are in one
 // run. Its elements move at each of these levels, even where a level has nothing to merge. So all elements of a segment
@@ -286,10 +286,10 @@ DEVICE void sort_pieces(Buffers<typename Order::Key> keys, Bounds<Offset> bounds
     (move(moved), ...);
 }
 
-// Merges the pieces in a tile of a row in each block, by one level.
+// Merges the pieces in a tile, by one level. All threads of a block call it.
 template <int THREADS, int ITEMS, class Order, class... Moved>
-DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position tiles, Pieces* pieces,
-                         Moved... moved) {
+DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position tiles, Position number, const Pieces& own,
+                       Moved... moved) {
     using Key = typename Order::Key;
     constexpr int SIZE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
@@ -298,12 +298,9 @@ DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position
     __shared__ unsigned short places[MOVES ? SIZE : 1];
     __shared__ Position ends[2];
 
-    const Pieces own = pieces[blockIdx.x];
-    __syncthreads();  // separates the reads of the level from its write
-    if (threadIdx.x == 0) pieces[blockIdx.x].level = own.level + 1;
-    const int level = (int)own.level;
-    const unsigned row_number = blockIdx.x / (unsigned)tiles;
-    const Position tile = blockIdx.x - row_number * (unsigned)tiles, row = row_number * n;
+    const int level = (int)own.level - 1;  // counted already
+    const unsigned row_number = (unsigned)number / (unsigned)tiles;
+    const Position tile = (unsigned)number - row_number * (unsigned)tiles, row = row_number * n;
     const Position pair = (tile >> level >> 1 << 1 << level) * SIZE, width = (Position)SIZE << level;
 
     for (int which = 0; which < 2; ++which) {
@@ -366,7 +363,7 @@ DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position
                 if (at < length) to[at] = held[at];
             }
         const auto move = [&](const auto& array) {
-#pragma unroll 4  // more loads at a time would take too many registers
+#pragma unroll 2  // more loads at a time would take too many registers
             for (int k = 0; k < ITEMS; ++k) {
                 const int at = k * THREADS + threadIdx.x;
                 if (at >= length) break;
@@ -382,6 +379,34 @@ DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position
         };
         (move(moved), ...);
         __syncthreads();  // separates the reads of this segment from the writes of the next
+    }
+}
+
+// Merges all pieces by one level. There are `count` tiles, of which every block has as many as the others, to within one.
+// Its threads look at a tile each, and the block then goes through those that have something to merge.
+template <int THREADS, int ITEMS, class Order, class... Moved>
+DEVICE void merge_pieces(Buffers<typename Order::Key> keys, Position n, Position tiles, Position count, Pieces* pieces,
+                         Moved... moved) {
+    constexpr int SIZE = THREADS * ITEMS;
+    __shared__ int waiting[THREADS], length;
+    for (Position begin = blockIdx.x; begin < count; begin += (Position)gridDim.x * THREADS) {
+        const Position mine = begin + (Position)threadIdx.x * gridDim.x;
+        if (threadIdx.x == 0) length = 0;
+        __syncthreads();  // separates the zero from the additions
+        if (mine < count) {
+            const Pieces own = pieces[mine];
+            pieces[mine].level = own.level + 1;
+            if (levels_of<SIZE>(own.first_begin, own.first_end) > own.level ||
+                levels_of<SIZE>(own.last_begin, own.last_end) > own.level)
+                waiting[atomicAdd(&length, 1)] = threadIdx.x;
+        }
+        __syncthreads();  // separates the writes of the list, and of levels, from their reads
+        const int some = length;
+        for (int at = 0; at < some; ++at) {
+            const Position number = begin + (Position)waiting[at] * gridDim.x;
+            merge_tile<THREADS, ITEMS, Order>(keys, n, tiles, number, pieces[number], moved...);
+        }
+        __syncthreads();  // separates the reads of the list from its next writes
     }
 }
 

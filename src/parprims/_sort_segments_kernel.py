@@ -25,10 +25,12 @@ class Tuning(_cuda.Tuning):
     """By the bytes of a key, the threads of a block and the most elements of a thread."""
     resident: tuple[int, int]
     """The blocks that are to fit on a multiprocessor: those that sort tiles, and those that merge."""
+    blocks: int
+    """The most blocks that merge."""
     places: int
     """Integers of 32 bits number the keys of rows up to this length."""
 
-    scaled = ()
+    scaled = ("blocks",)
 
 
 TUNING = {
@@ -37,6 +39,7 @@ TUNING = {
         multiprocessors=132,
         tiles=((4, 256, 15), (8, 256, 9)),
         resident=(3, 3),
+        blocks=3 * 132,
         places=2**32,
     )
 }
@@ -118,8 +121,8 @@ def plan(
         source=source,
         template="merge_pieces",
         arguments=(threads, items, "Order"),
-        parameters=(keys, length, parts, pieces, *moved),
-        grid=rows * tiles,
+        parameters=(keys, length, parts, numbers("all_tiles", rows * tiles), pieces, *moved),
+        grid=min(rows * tiles, tuning.blocks),
         block=threads,
         resident_blocks=tuning.resident[1],
     )
