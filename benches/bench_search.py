@@ -15,15 +15,23 @@ def numbers(rng, n):
     return drawn(rng, n, np.dtype("float32"), lambda own, length: own.standard_normal(length, np.float32))
 
 
-def search_problem(rng, n):
-    x1, x2 = np.sort(numbers(rng, n)), numbers(rng, n)
+def search_problem(rng, n, m):
+    x1, x2 = np.sort(numbers(rng, n)), numbers(rng, m)
     return Problem((x1, x2), np.searchsorted(x1, x2))
+
+
+def by_jax(jnp, x1, x2):
+    """Return the places by the quickest way that JAX has for many elements: a sort of both arrays."""
+    return jnp.searchsorted(x1, x2, method="sort" if x1.shape[0] * 8 > x2.shape[0] else "scan_unrolled")
 
 
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
-    k = scale.pick(12, 18, 26)
+    found = []
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    searches = library(lambda xp, x1, x2: xp.searchsorted(x1, x2))
-    make = functools.partial(search_problem, n=2**k)
-    return [Case("searchsorted", f"unsorted, 2^{k}", make, parprims.searchsorted, searches, skip=skip)]
+    for k, m in scale.pick(((12, 12),), ((18, 18), (10, 18)), ((26, 26), (24, 24), (10, 24))):
+        make = functools.partial(search_problem, n=2**k, m=2**m)
+        name = f"unsorted, 2^{k}" if k == m else f"unsorted 2^{m} in 2^{k}, 2^{k}"
+        peers = library(lambda xp, x1, x2: xp.searchsorted(x1, x2), jax=by_jax)
+        found.append(Case("searchsorted", name, make, parprims.searchsorted, peers, skip=skip))
+    return found

@@ -330,6 +330,22 @@ def segment_scan(x, offsets):
     return sums[1:] - np.repeat(sums[offsets[:-1]], np.diff(offsets))
 
 
+def segment_order(x, offsets):
+    return np.lexsort((x, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))))
+
+
+def sorted_and_wanted(n, m):
+    """Return a maker of sorted integers, and of integers to search for."""
+    return lambda rng: (np.sort(rng.integers(-(1 << 30), 1 << 30, n)), rng.integers(-(1 << 30), 1 << 30, m))
+
+
+def check_partition(inputs, results):
+    (x,), (y,) = inputs, results
+    kth = np.sort(x)[x.size // 3]
+    parts = [x[x < kth], x[x == kth], x[x > kth]]
+    np.testing.assert_array_equal(y, np.concatenate(parts))
+
+
 def sums_at(x, ids):
     found = np.zeros(1000, x.dtype)
     inside = (ids >= 0) & (ids < 1000)
@@ -420,6 +436,25 @@ CASES = [
     Case("sort of short rows", integers(501, 20), calling(parprims.sort), equal(np.sort)),
     Case("sort of rows", integers(501, 1000, high=1 << 30), calling(parprims.sort), equal(np.sort)),
     Case("sort of long rows", integers(501, 9001, dtype="int16"), calling(parprims.sort), equal(np.sort)),
+    Case(
+        "sort of segments",
+        with_offsets(300_007, 9000),
+        lambda x, offsets, method: parprims.sort(x, offsets=offsets, method=method),
+        equal(lambda x, offsets: x[segment_order(x, offsets)]),
+    ),
+    Case(
+        "argsort of segments",
+        with_offsets(300_007, 9),
+        lambda x, offsets, method: parprims.argsort(x, offsets=offsets, method=method),
+        equal(segment_order),
+    ),
+    Case("search", sorted_and_wanted(200_003, 100_001), calling(parprims.searchsorted), equal(np.searchsorted)),
+    Case(
+        "partition",
+        integers(300_001),
+        lambda x, method: parprims.partition(x, x.shape[0] // 3, method=method),
+        check_partition,
+    ),
     Case("short systems", systems(1000, 50, dtype="float32"), solving(), check_solution),
     Case("systems", systems(30, 3000), solving(pivot="partial"), check_solution),
     Case("long system", systems(300_001), solving(pivot="none"), check_solution),

@@ -110,12 +110,6 @@ def _numpy_dtype(dtype: Any) -> Any:
     return np.dtype(dtype_name(dtype))
 
 
-def no_kernel(_: Namespace, call: Checked) -> str | None:
-    """Return the sentence why a primitive without a kernel has none."""
-    del call
-    return "there is no kernel of this primitive yet"
-
-
 def in_program(primitive: str, arrays: dict[str, Any], options: dict[str, Any], method: Any) -> tuple[Array, ...]:
     """Return what a primitive made of others computes as a node of torch.compile's graph."""
     found: tuple[Array, ...] = nodes().call(primitive, arrays, options, method, composed=True)

@@ -155,8 +155,8 @@ def partition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, method
     axis : int
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `sort`, whose errors and notes apply. NumPy's own moves no more than it must; all other
-        ways sort.
+        Who computes, as in `sort`, whose errors and notes apply. NumPy's own and the kernel on GPUs move no more than
+        they must; all other ways sort.
 
     Returns
     -------
@@ -187,8 +187,8 @@ def argpartition(x: Array, kth: int | tuple[int, ...], /, *, axis: int = -1, met
     axis : int
         The axis to partition along.
     method : {"auto", "kernel", "native", "array"}
-        Who computes, as in `sort`, whose errors and notes apply. NumPy's own moves no more than it must; all other
-        ways sort.
+        Who computes, as in `sort`, whose errors and notes apply. NumPy's own and the kernel on GPUs move no more than
+        they must; all other ways sort.
 
     Returns
     -------

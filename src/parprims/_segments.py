@@ -3,6 +3,7 @@
 The elements of a segment stand side by side, segment j from offsets[j] to offsets[j + 1]. A scan of all elements by
 an operator that starts anew at flags is one of every segment, so time does not depend on how long they are; its last
 results are the reductions. A sort by the number of the segment, after one by the keys, is one of every segment.
+Kernels for GPUs have ways of their own.
 """
 
 from __future__ import annotations
