@@ -286,7 +286,8 @@ def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: 
         return run(parts)
     import jax
 
-    length, told = -(-shape[apart] // count), []
+    length = -(-shape[apart] // count)
+    told: list[Any] = []
     count = -(-shape[apart] // length)
 
     def piece(index: Array, found: Array) -> Array:
