@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._devices import calls
+from parprims._devices import calls, torch_groups
 from tests import devices
 
 
@@ -120,6 +120,13 @@ def check_plain_tensors_of_uneven_and_empty_parts():
         with parprims.explain() as told:
             parprims.scan(part(b), axis_name=group)
         assert [(one.devices, len(one.steps)) for one in told] == [(len(lengths), 1)]
+
+
+def check_one_element_of_any_stride():
+    import torch
+
+    x = torch.arange(3, device=where())[1:2].as_strided((1,), (0,))
+    assert torch_groups._bytes(x).tolist() == [1, *7 * [0]]
 
 
 def check_dtensors():
