@@ -95,6 +95,8 @@ SPILLS = {
     "sort_rows<256, 256, 32, 8, false, false, 41040, Order> sort float32": _OCCUPANCY,
     "sort_rows<384, 384, ": "up to 190 bytes each way, which another block is worth",
     "sort_tiles<512, 18, ": "up to 80 bytes each way, the price of longer tiles",
+    "sort_pieces<256, ": _OCCUPANCY,
+    "merge_pieces<256, 15, Order> sort segments uint8 ": _OCCUPANCY,
     "multiply_conflict_free<Semiring, 128, 128, ": "up to 300 bytes each way, which let another block fit",
     "multiply_doubles_by_groups<Semiring, DOUBLE, 64, 128, 16, 8, 197632, 2, false, 1,": "8 bytes, not in loops",
     "multiply_tiled<Semiring, 32, 32, 32, 16384> matmul uint64": "8 bytes: 1024 threads have 64 registers each",

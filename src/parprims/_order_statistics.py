@@ -563,42 +563,10 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
-def _prepare_partition(indices: bool, xp: Namespace, c: _Selection) -> Callable[..., Array]:
-    """Return what partitions, or finds indices, by the kernels of a GPU: around what stands at a place of the order."""
-    last, place = c.arrays[0].ndim - 1, c.places[0]
-
-    def pivots(rows: Array) -> tuple[Array]:
-        with unwatched():
-            ordered = sort(rows, method="native")
-        taken = [ordered[..., at] for at in (place, min(place + 1, rows.shape[-1] - 1), rows.shape[-1] - 1)]
-        return (xp.stack(taken, axis=-1),)
-
-    def otherwise(rows: Array, found: Array) -> tuple[Array]:
-        keys, pivot = (ascending_integers(xp, _fixed(x)) for x in (rows, found[..., :1]))
-        parts = xp.astype(keys > pivot, xp.uint8) + xp.astype(keys >= pivot, xp.uint8)
-        with unwatched():
-            order = argsort(parts, method="native")
-        return (order if indices else moved(xp, rows, lambda one: gathered(xp, one, order, rows.ndim - 1)),)
-
-    def laid_out(x: Array) -> Array:
-        return _rows_of(xp, _fixed(x) if indices else x, c.axis)
-
-    rows = laid_out(c.arrays[0])
-    find = _order_statistics_kernel.prepare_places(xp, _fixed(rows), (place,), pivots)
-    part = _partition_kernel.prepare(xp, rows, indices, otherwise)
-
-    def run(x: Array) -> Array:
-        rows = laid_out(x)
-        (y,) = part(rows, find(_fixed(rows))[0])
-        return y if c.axis == last else move_axis(xp, y, -1, c.axis)
-
-    return run
-
-
 def _partition_on_gpu(name: str, by_sort: Method) -> Method:
     """Return the kernels of a partition, or the sort of short rows, for several places, or with a derivative."""
     kernel = Method(
-        functools.partial(_prepare_partition, name == "argpartition"), lambda xp, c: _cuda.refusal(xp, c.arrays)
+        functools.partial(_partition_kernel.prepare, name == "argpartition"), lambda xp, c: _cuda.refusal(xp, c.arrays)
     )
 
     def serves(c: _Selection) -> bool:

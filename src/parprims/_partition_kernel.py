@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from parprims import _cuda
-from parprims._arrays import Array, Namespace, dtype_name, mode
+from parprims import _cuda, _order_statistics_kernel
+from parprims._arrays import Array, Namespace, dtype_name, mode, move_axis
+from parprims._composed import gathered
 from parprims._cuda import Launch, Numbers, Plan, Pointer
+from parprims._derivatives import asked_for, constant
+from parprims._dispatch import unwatched
+from parprims._sort import argsort, sort
 from parprims._sort_kernel import Specialisation
-from parprims._sorting import index_dtype
+from parprims._sorting import ascending_integers, index_dtype, moved
 from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -82,7 +87,45 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
 # ---- Calls ------------------------------------------------------------------------------------------------------
 
 
-def prepare(
+def prepare(indices: bool, xp: Namespace, c: Any) -> Callable[..., Array]:
+    """Return what partitions, or finds indices, around what stands at the place of a call in the order."""
+    last, place = c.arrays[0].ndim - 1, c.places[0]
+
+    def pivots(rows: Array) -> tuple[Array]:
+        with unwatched():
+            ordered = sort(rows, method="native")
+        taken = [ordered[..., at] for at in (place, min(place + 1, rows.shape[-1] - 1), rows.shape[-1] - 1)]
+        return (xp.stack(taken, axis=-1),)
+
+    def otherwise(rows: Array, found: Array) -> tuple[Array]:
+        keys, pivot = (ascending_integers(xp, _fixed(x)) for x in (rows, found[..., :1]))
+        parts = xp.astype(keys > pivot, xp.uint8) + xp.astype(keys >= pivot, xp.uint8)
+        with unwatched():
+            order = argsort(parts, method="native")
+        return (order if indices else moved(xp, rows, lambda one: gathered(xp, one, order, rows.ndim - 1)),)
+
+    def laid_out(x: Array) -> Array:
+        x = _cuda.plain(xp, _fixed(x) if indices else x)
+        return _cuda.contiguous(xp, x if c.axis == last else move_axis(xp, x, c.axis, -1))
+
+    rows = laid_out(c.arrays[0])
+    find = _order_statistics_kernel.prepare_places(xp, _fixed(rows), (place,), pivots)
+    part = _parter(xp, rows, indices, otherwise)
+
+    def run(x: Array) -> Array:
+        rows = laid_out(x)
+        (y,) = part(rows, find(_fixed(rows))[0])
+        return y if c.axis == last else move_axis(xp, y, -1, c.axis)
+
+    return run
+
+
+def _fixed(x: Array) -> Array:
+    """Return x for an order, by which there is no derivative."""
+    return constant(x) if asked_for(x) else x
+
+
+def _parter(
     xp: Namespace, x: Array, places: bool, otherwise: Callable[[Array, Array], tuple[Array]]
 ) -> Callable[[Array, Array], tuple[Array]]:
     """Return a function that partitions contiguous arrays like x along their last axis, given what `places_plan` finds.
@@ -100,7 +143,7 @@ def prepare(
         size = max(x.shape[0], found.shape[0])
         x = xp.broadcast_to(x, (size, *x.shape[1:]))
         found = xp.broadcast_to(found, (size, *found.shape[1:]))
-        return prepare(xp, x, places, otherwise)(x, found)
+        return _parter(xp, x, places, otherwise)(x, found)
 
     key = ("partition", mode(xp), dtype, index, shape)
     return _cuda.ready(xp, x, key, made, lambda: (otherwise, batched))

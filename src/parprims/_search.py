@@ -375,7 +375,7 @@ def _no_kernel(_: Namespace, c: _Search) -> str | None:
 def _prepare_search(xp: Namespace, c: _Search) -> Callable[..., Array]:
     """Return what searches by the kernel of a GPU."""
     if 0 in c.arrays[0].shape or 0 in c.arrays[1].shape:
-        return directly(_by_halving)(xp, c)  # type: ignore[no-any-return]
+        return directly(_by_halving)(xp, c)
     side = "right" if c.right else "left"
 
     def otherwise(x1: Array, x2: Array) -> Array:
