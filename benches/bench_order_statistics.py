@@ -31,17 +31,6 @@ def median_problem(rng, n):
     return Problem((x,), np.asarray(np.median(x.astype(np.float64)).astype(np.float32)), 2.0**-20)
 
 
-def partition_problem(rng, n):
-    """Return numbers, and those smaller than the one in the middle of the order, that one, and the larger ones."""
-    x = numbers(rng, n)
-    kth = np.partition(x, n // 2)[n // 2]
-    return Problem((x,), np.concatenate([x[x < kth], x[x == kth], x[x > kth]]))
-
-
-def _partition(x, *, method):
-    return parprims.partition(x, x.shape[0] // 2, method=method)
-
-
 def by_jax(_, x, k):
     import jax
 
@@ -67,11 +56,6 @@ def cases(scale: Scale) -> list[Case]:
     del peers["torch"]  # whose median is the lower of the two in the middle
     make = functools.partial(median_problem, n=2**k)
     found.append(Case("median", f"float32, 2^{k}", make, parprims.median, peers, ceiling="read", skip=skip))
-    sorts = "it leaves the order within the parts open, and another one than the kernel has"
-    make = functools.partial(partition_problem, n=2**k)
-    others = {**skip, "native": sorts, "array": sorts}
-    if scale.gpu:
-        found.append(Case("partition", f"float32, 2^{k}", make, _partition, skip=others))
     return found
 
 

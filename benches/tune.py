@@ -93,6 +93,15 @@ SEARCHES = {
         ("10 segments", "9942053 segments"),
         ("warps", "lane_bytes", "resident", "runs"),
     ),
+    "sort_segments": Search(
+        "_sort_segments_kernel", ("10 segments", "1000000 segments"), ("tiles", "resident", "blocks")
+    ),
+    "search": Search(
+        "_search_kernel",
+        ("unsorted", "unsorted 2^24 in 2^10"),
+        ("threads", "each", "shared_bytes", "blocks", "resident"),
+    ),
+    "partition": Search("_partition_kernel", ("float32",), ("threads", "items")),
     "selection": Search(
         "_selection_kernel",
         (*(f"{share}% kept of size n" for share in (1, 50, 99)), "50% kept", "half", "runs up to 100"),

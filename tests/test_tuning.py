@@ -43,7 +43,7 @@ def test_table(name):
 
 @pytest.mark.once
 def test_tables_of_all_primitives_with_a_kernel():
-    newer = {"segments", "merge", "selection", "order_statistics"}
+    newer = {"segments", "sort_segments", "search", "merge", "selection", "order_statistics", "partition"}
     assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram", *newer} == STEMS
 
 
