@@ -212,9 +212,7 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     numbers = [is_scalar(a), is_scalar(b)]
     xp = namespace_of(b if numbers[0] else a)
     a, b = (
-        xp.asarray(one, dtype=other.dtype, device=other.device if is_tensor(other) else None)
-        if is_scalar(one)
-        else one
+        xp.asarray(one, dtype=other.dtype, device=other.device if is_tensor(other) else None) if is_scalar(one) else one
         for one, other in ((a, b), (b, a))
     )
     if any(numbers):
