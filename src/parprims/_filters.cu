@@ -290,6 +290,18 @@ template <class W, int S, int K>
 struct Sections {
     W b[S][K + 1], a[S][K];
 
+    template <class Tables>
+    explicit DEVICE Sections(const Tables& tables) {
+#pragma unroll
+        for (int t = 0; t < S; ++t) {
+#pragma unroll
+            for (int i = 0; i <= K; ++i) {
+                b[t][i] = tables.b[t][i];
+                if (i < K) a[t][i] = tables.a[t][i];
+            }
+        }
+    }
+
     // Filters one sample, and changes the states.
     DEVICE W step(W (&z)[S * K], W x) const {
 #pragma unroll
@@ -363,15 +375,6 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         for (int at = threadIdx.x; at < (int)(sizeof(Powers) / sizeof(W)); at += THREADS) to[at] = from[at];
         __syncthreads();  // separates the tables from their reads
     }
-    Sections<W, S, K> filter;
-#pragma unroll
-    for (int t = 0; t < S; ++t) {
-#pragma unroll
-        for (int i = 0; i <= K; ++i) {
-            filter.b[t][i] = tables.b[t][i];
-            if (i < K) filter.a[t][i] = tables.a[t][i];
-        }
-    }
     const auto fetch = [&](int r, W(&x)[VEC]) {
         Sample found[VEC];
         samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(place(lane * ROUNDS + r)));
@@ -385,12 +388,15 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     W z[D], mine[D], before[D];
 #pragma unroll
     for (int j = 0; j < D; ++j) z[j] = W();
+    {
+        const Sections<W, S, K> filter(tables);
 #pragma unroll 2
-    for (int r = 0; r < ROUNDS; ++r) {
-        W x[VEC];
-        fetch(r, x);
+        for (int r = 0; r < ROUNDS; ++r) {
+            W x[VEC];
+            fetch(r, x);
 #pragma unroll
-        for (int k = 0; k < VEC; ++k) filter.step(z, x[k]);
+            for (int k = 0; k < VEC; ++k) filter.step(z, x[k]);
+        }
     }
     tables.between_threads(z, mine);
     const auto above = [](const W(&from)[D], int distance, W(&to)[D]) {
@@ -470,6 +476,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         tables.within_thread(start, z);
     }
 
+    const Sections<W, S, K> filter(tables);  // not kept in registers meanwhile
 #pragma unroll 2
     for (int r = 0; r < ROUNDS; ++r) {
         W x[VEC];

@@ -69,7 +69,7 @@ class Kind:
     @property
     def together(self) -> int:
         """How many sections one launch filters by: as many as its tables and registers have room for."""
-        return 1 if len(self.counts) == 2 else 2
+        return 4 if self.working == "float64" else 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +84,12 @@ class _Cut:
     grid: int
 
 
-def _cut(tuning: Tuning, sizes: tuple[int, int], aligned: bool, lines: int, n: int) -> _Cut:
-    """Return the division of lines, given the itemsizes of samples and results."""
+def _cut(tuning: Tuning, d: int, sizes: tuple[int, int], aligned: bool, lines: int, n: int) -> _Cut:
+    """Return the division of lines, given the numbers of a state and the itemsizes of samples and results."""
     size = max(sizes)
     vector = max(1, 16 // size) if aligned else 1
-    most = max(1, min(32, tuning.staged_bytes // (vector * size)))
+    # The tables of large states take shared memory from the samples.
+    most = max(1, min(32, tuning.staged_bytes // (vector * size)) // (2 if d > 4 else 1))
     vectors = -(-n // vector)
     if vectors <= 32 * most:
         lanes = _cuda.power_of_two(-(-vectors // most), up=True)
@@ -124,8 +125,9 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     for first in groups:
         count, last = min(kind.together, kind.sections - first), first == groups[-1]
         sizes = (itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
-        cut = _cut(tuning, sizes, kind.aligned, lines, n)
-        d, warps, waits = count * k, max(1, cut.lanes // 32), cut.carry != "ALONE"
+        d = count * k
+        cut = _cut(tuning, d, sizes, kind.aligned, lines, n)
+        warps, waits = max(1, cut.lanes // 32), cut.carry != "ALONE"
         elements = d * d * (32 + warps + (32 if waits else 1)) + count * (1 + 4 * k + k * k + 1)
         table_bytes = -(-elements * wide_bytes // 16) * 16
         spare = 2 * d * d * wide_bytes
@@ -199,6 +201,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                 cut.grid,
                 tuning.threads,
                 shared_bytes=shared_bytes,
+                resident_blocks=2 if d > 4 else 0,
             )
         )
         if waits:  # a state and how many tiles it is of, aligned as its numbers are
@@ -221,7 +224,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
 def refusal(xp: Namespace, f: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     if f.order > MOST_ORDER:
-        return f"the kernel for GPUs has filters up to order {MOST_ORDER}, and this one has order {f.order}"
+        return f"there is no kernel of filters of order {f.order} for GPUs, only up to order {MOST_ORDER}"
     if dtype_kind(f.dtype) not in ("float", "complex") or dtype_name(f.dtype) not in C_TYPES:
         return f"the kernel has no dtype {dtype_name(f.dtype)}"
     return _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in f.arrays]))
