@@ -74,13 +74,15 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     Notes
     -----
     Work and depth: about 32 + 2k multiplications for a sample in products of matrices, of which log2 n / 5 come one
-    after another, and from order 3 on 66 + 8k in twice as many (array); 2k + 1 in n steps (kernel, native).
-    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32). With
+    after another, and from order 3 on 66 + 8k in twice as many (array); 2k + 1 in n steps (kernel on a CPU, native);
+    4k + 2 and a scan of states, reading every sample once (kernel on a GPU).
+    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but
+    for the kernel). With
     poles 1e-6 from the unit circle, up to order 4, float32 is within 2^-20 of the largest result of SciPy in float64
     with the same coefficients. More is in docs/filters.md.
     Reproducibility: the same input gives the same bits, run after run, by every method.
-    Methods: kernel (CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if the program has imported
-    ``scipy.signal``), array.
+    Methods: kernel (CUDA arrays up to order 4, CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if
+    the program has imported ``scipy.signal``), array.
     Derivatives: by b, a, x and zi on PyTorch and JAX, by array, and on PyTorch by kernel.
     Memory and more: docs/filters.md.
 
