@@ -5,8 +5,9 @@
 // side. So a group has coefficients in the columns of the group before it, in its own, and in those of the next.
 // Template parameters:
 //     T          the type of elements: float, double or Complex of these
-//     Rows       where coefficients are: rows.at(system, group, row, column) is one of group's row, whose columns are
-//                counted from those of the group before on, and rows.past(group, row) is whether there is no such row
+//     Rows       where coefficients are: rows.at(system, group, row, column) is one of a group's row, whose columns are
+//                counted from those of the group before on; rows.index(group, row) is the number of that row in the
+//                system, or -1 if there is no such row; rows.length() is how many there are
 //     ONE        whether there is one column of right-hand sides, which then stays in registers
 //     AHEAD      whether the next group is loaded while one is eliminated
 //
@@ -50,19 +51,29 @@ DEVICE F size_of(Complex<F> x) {
 
 // ---- Coefficients ----------------------------------------------------------------------------------------------
 
-// Bands: the coefficient of row i in column i - below + c is base[system * apart + offset + c * diagonal + i].
-template <class T, int K>
+// Bands: the coefficient of row i in column i - below + c, counted modulo n if PERIODIC, is
+// base[system * apart + offset + c * diagonal + i], or with BY_COLUMN, where diagonals are as callers have them,
+// base[system * apart + (below + above - c) * n + column].
+template <class T, int K, bool BY_COLUMN>
 struct Bands {
     const T* base;
-    Index apart, offset, diagonal;
-    Index below, above, n;
+    Index apart, below, above, n;
 
-    DEVICE bool past(Index group, int row) const { return group * K + row >= n; }
+    DEVICE Index length() const { return n; }
+    DEVICE Index index(Index group, int row) const { return group * K + row < n ? group * K + row : -1; }
+    DEVICE T load(Index system, Index i, Index j, Index c) const {
+        return base[system * apart + (BY_COLUMN ? (below + above - c) * n + j : c * n + i)];
+    }
     DEVICE T at(Index system, Index group, int row, int column) const {
         const Index i = group * K + row, j = (group - 1) * K + column, c = j - i + below;
         if (i >= n) return ops::cast<T>(i == j ? 1.f : 0.f);
-        if (c < 0 || c > below + above || j < 0 || j >= n) return T();
-        return base[system * apart + offset + c * diagonal + i];
+        return c < 0 || c > below + above || j < 0 || j >= n ? T() : load(system, i, j, c);
+    }
+    // The coefficient of row i in column j of a periodic system.
+    DEVICE T entry(Index system, Index i, Index j) const {
+        Index c = j - i + below;
+        c = c < 0 ? c + n : c >= n ? c - n : c;
+        return c > below + above ? T() : load(system, i, j, c);
     }
 };
 
@@ -72,12 +83,40 @@ struct Blocks {
     const T *lower, *diag, *upper;
     Index lower_apart, diag_apart, upper_apart, groups;
 
-    DEVICE bool past(Index, int) const { return false; }
+    DEVICE Index length() const { return groups * K; }
+    DEVICE Index index(Index group, int row) const { return group < groups ? group * K + row : -1; }
     DEVICE T at(Index system, Index group, int row, int column) const {
         const Index place = (group * K + row) * K + column % K;
         if (column < K) return group > 0 ? lower[system * lower_apart + place] : T();
         if (column < 2 * K) return diag[system * diag_apart + place];
         return group + 1 < groups ? upper[system * upper_apart + place] : T();
+    }
+    DEVICE T entry(Index system, Index i, Index j) const {
+        const Index group = i / K, other = j / K, place = i * K + j % K;
+        if (group == other) return diag[system * diag_apart + place];
+        if (other == (group > 0 ? group : groups) - 1) return lower[system * lower_apart + place];
+        return other == (group + 1 < groups ? group + 1 : 0) ? upper[system * upper_apart + place] : T();
+    }
+};
+
+// A periodic system, folded: a group holds K rows from the front and K from the back, so that the first and the last rows
+// are in one group, and no group has coefficients but in its own columns and those of its neighbours. The last group may
+// have fewer rows.
+template <class T, int K, class Rows>
+struct Folded {
+    Rows rows;
+
+    DEVICE Index length() const { return rows.length(); }
+    DEVICE Index index(Index group, int row) const {
+        const Index n = length();
+        if (group < 0 || 2 * group * K >= n) return -1;
+        const Index i = row < K ? group * K + row : n - (group + 2) * K + row;
+        return (row < K ? i < n - group * K : i >= (group + 1) * K) ? i : -1;
+    }
+    DEVICE T at(Index system, Index group, int row, int column) const {
+        const Index i = index(group, row), j = index(group - 1 + column / (2 * K), column % (2 * K));
+        if (i < 0) return ops::cast<T>(column == 2 * K + row ? 1.f : 0.f);
+        return j < 0 ? T() : rows.entry(system, i, j);
     }
 };
 
@@ -100,14 +139,13 @@ DEVICE void exchange(T (&rows)[ROWS], int first, int pivot) {
         }
 }
 
-// Solves `systems` systems of n rows with `columns` right-hand sides each. `b` and `x` are (systems, n, columns), the
-// systems of b `b_apart` elements apart. `saved` has SAVED elements for every group of every system.
+// Solves systems with `columns` right-hand sides each. `b` and `x` are (systems, rows, columns). `saved` has SAVED elements for every group of every system.
 template <class T, int K, bool ONE, bool AHEAD, int THREADS, class Rows>
-DEVICE void solve(const Rows& rows, const T* b, Index b_apart, T* x, T* saved, Index systems, Index n, Index columns) {
+DEVICE void solve(const Rows& rows, const T* b, T* x, T* saved, Index systems, Index columns) {
     constexpr int EACH = SAVED<K, ONE>;
-    const Index system = (Index)blockIdx.x * THREADS + threadIdx.x, groups = (n + K - 1) / K;
+    const Index system = (Index)blockIdx.x * THREADS + threadIdx.x, n = rows.length(), groups = (n + K - 1) / K;
     if (system >= systems) return;
-    const T* const right = b + system * b_apart;
+    const T* const right = b + system * n * columns;
     T* const found = x + system * n * columns;
     const auto keep = [&](Index group, int at) -> T& { return saved[(group * EACH + at) * systems + system]; };
     const auto load = [&](Index group, T(&to)[K][3 * K], T(&side)[K]) {
@@ -115,7 +153,10 @@ DEVICE void solve(const Rows& rows, const T* b, Index b_apart, T* x, T* saved, I
         for (int row = 0; row < K; ++row) {
 #pragma unroll
             for (int c = 0; c < 3 * K; ++c) to[row][c] = group < groups ? rows.at(system, group, row, c) : T();
-            if (ONE) side[row] = group < groups && !rows.past(group, row) ? right[group * K + row] : T();
+            if (ONE) {
+                const Index i = group < groups ? rows.index(group, row) : -1;
+                side[row] = i < 0 ? T() : right[i];
+            }
         }
     };
 
@@ -127,9 +168,9 @@ DEVICE void solve(const Rows& rows, const T* b, Index b_apart, T* x, T* saved, I
 #pragma unroll
         for (int c = 0; c < 3 * K; ++c) a[c][row] = c < 2 * K ? next[row][c < 2 * K ? K + c : 0] : T();
         r[row] = ONE ? next_side[row] : T();
-        if (!ONE)
-            for (Index column = 0; column < columns; ++column)
-                if (!rows.past(0, row)) found[row * columns + column] = right[row * columns + column];
+        const Index i = rows.index(0, row);
+        if (!ONE && i >= 0)
+            for (Index column = 0; column < columns; ++column) found[i * columns + column] = right[i * columns + column];
     }
     if (AHEAD) load(1, next, next_side);
     for (Index group = 0; group < groups; ++group) {
@@ -179,12 +220,11 @@ DEVICE void solve(const Rows& rows, const T* b, Index b_apart, T* x, T* saved, I
             // What is left of right-hand sides waits in the place of solutions.
             for (Index column = 0; column < columns; ++column) {
                 T side[2 * K];
+                const auto row_of = [&](int row) { return group + row / K < groups ? rows.index(group + row / K, row % K) : -1; };
 #pragma unroll
                 for (int row = 0; row < 2 * K; ++row) {
-                    const Index of = group + row / K, i = group * K + row;
-                    side[row] = of >= groups || rows.past(of, row % K) ? T()
-                                : row < K                              ? found[i * columns + column]
-                                                                       : right[i * columns + column];
+                    const Index i = row_of(row);
+                    side[row] = i < 0 ? T() : row < K ? found[i * columns + column] : right[i * columns + column];
                 }
 #pragma unroll
                 for (int j = 0; j < K; ++j) {
@@ -194,8 +234,8 @@ DEVICE void solve(const Rows& rows, const T* b, Index b_apart, T* x, T* saved, I
                 }
 #pragma unroll
                 for (int row = 0; row < 2 * K; ++row) {
-                    const Index of = group + row / K;
-                    if (of < groups && !rows.past(of, row % K)) found[(group * K + row) * columns + column] = side[row];
+                    const Index i = row_of(row);
+                    if (i >= 0) found[i * columns + column] = side[row];
                 }
             }
         }
@@ -216,16 +256,15 @@ DEVICE void solve(const Rows& rows, const T* b, Index b_apart, T* x, T* saved, I
             int at = EACH;
 #pragma unroll
             for (int row = K - 1; row >= 0; --row) {
-                const bool exists = !rows.past(group, row);
-                T& place = found[exists ? (group * K + row) * columns + column : 0];
-                T total = ONE ? keep(group, --at) : exists ? place : T();
+                const Index i = rows.index(group, row);
+                T total = ONE ? keep(group, --at) : i < 0 ? T() : found[i * columns + column];
                 // Row `row` is saved from its own column on.
                 at -= 3 * K - row;
 #pragma unroll
                 for (int c = row + 1; c < 3 * K; ++c)
                     total = minus_product(total, keep(group, at + c - row), c < K ? own[c < K ? c : 0] : later[c < K ? 0 : c - K]);
                 own[row] = ops::divide(total, keep(group, at));
-                if (exists) place = own[row];
+                if (i >= 0) found[i * columns + column] = own[row];
             }
 #pragma unroll
             for (int c = 0; c < K; ++c) {

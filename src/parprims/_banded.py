@@ -78,11 +78,12 @@ def solve_banded(
     Notes
     -----
     Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array),
-    2 l (l + u) n in n steps by row exchanges (kernel, native).
+    2 l (l + u) n in n steps by row exchanges (kernel, native); on a GPU a thread for each system.
     Error: the backward error is within 64 (l + u) (log2 n + 1) units in the last place, and mostly one. 16-bit floats
     are computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
-    Methods: kernel (CPU arrays by Numba, not periodic), native (LAPACK by SciPy: one system in the memory of a CPU, not
+    Methods: kernel (CPU arrays by Numba, not periodic; CUDA arrays, up to 4 diagonals on either side, 2 if periodic or
+    complex128, 1 if both), native (LAPACK by SciPy: one system in the memory of a CPU, not
     periodic), array.
     Derivatives: by ab and b on PyTorch and JAX, of every order, by array, and on PyTorch by kernel.
     Memory and more: docs/solve_banded.md.

@@ -15,7 +15,7 @@ from parprims._dispatch import directly
 from parprims._trace import C_TYPES
 
 MOST_ROWS = {"float32": 4, "float64": 4, "complex64": 4, "complex128": 2}
-"""The most rows of a block, or diagonals on one side, by the dtype computed in: a thread keeps six times their square."""
+"""The most rows that are taken together, by the dtype computed in: a thread keeps six times their square."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,18 +26,13 @@ class Tuning(_cuda.Tuning):
     """Threads of a block."""
     ahead_bytes: int
     """The most bytes of a group of rows that are loaded while the group before is eliminated."""
-    systems: int
-    """The fewest systems that are worth their kernel, if they are long."""
-    short: int
-    """The most rows of systems that are worth it however few they are."""
-
-    scaled = ("systems",)
 
 
-TUNING = {
-    90: Tuning(record="", multiprocessors=132, threads=32, ahead_bytes=128, systems=4 * 132, short=64),
-}
+TUNING = {90: Tuning(record="", multiprocessors=132, threads=32, ahead_bytes=128)}
 """By compute capability; `_cuda.tuned` tells what other devices have."""
+
+_FEWEST, _SHORT = 512, 64
+"""The fewest systems that are worth the kernel if they are longer than so many rows: a choice by reasoning alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +40,14 @@ class Kind:
     """What a plan is made for, besides sizes.
 
     ``widths`` are the numbers of diagonals below and above the main one, or None for blocks of ``k`` rows. Diagonals
-    are given ``by_column``, as callers have them, or by row. ``shared`` says of each array of coefficients whether it is
-    the same for all systems.
+    are given ``by_column``, as callers have them, or by row. ``shared`` says of each array of coefficients whether it
+    is the same for all systems.
     """
 
     dtype: str
     widths: tuple[int, int] | None
     k: int
+    periodic: bool
     by_column: bool
     shared: tuple[bool, ...]
 
@@ -63,35 +59,35 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
     sides (systems, rows, columns). The output is like the last.
     """
     numbers, k, own = _cuda.Numbers(), kind.k, C_TYPES[kind.dtype]
-    nbytes, one = dtype_bits(kind.dtype) // 8, columns == 1
+    nbytes, one, rows = dtype_bits(kind.dtype) // 8, columns == 1, n if kind.widths is not None else n * k
     if kind.widths is None:
-        rows, groups = n * k, n
         apart = [numbers("apart", 0 if shared else n * k * k) for shared in kind.shared]
         pointers = [_cuda.Pointer(f"in{at}", f"const {own}") for at in range(3)]
-        of = _cuda.Struct(*pointers, *apart, numbers("groups", n), type=f"banded::Blocks<{own}, {k}>")
+        name = f"banded::Blocks<{own}, {k}>"
+        of = _cuda.Struct(*pointers, *apart, numbers("groups", n), type=name)
     else:
-        (below, above), rows, groups = kind.widths, n, -(-n // k)
+        below, above = kind.widths
+        name = f"banded::Bands<{own}, {k}, {str(kind.by_column).lower()}>"
         of = _cuda.Struct(
             _cuda.Pointer("in0", f"const {own}"),
             numbers("apart", 0 if kind.shared[0] else (below + above + 1) * n),
-            numbers("offset", (below + above) * n - below if kind.by_column else 0),
-            numbers("diagonal", 1 - n if kind.by_column else n),
-            *(below, above, numbers("rows", n)),
-            type=f"banded::Bands<{own}, {k}>",
+            *(numbers("below", below), numbers("above", above), numbers("n", n)),
+            type=name,
         )
-    saved = k * (k + 1) // 2 + 2 * k * k + k * one
+    if kind.periodic:
+        of = _cuda.Struct(of, type=f"banded::Folded<{own}, {k}, {name}>")
+    together = k * (1 + kind.periodic)
+    saved = together * (together + 1) // 2 + 2 * together**2 + together * one
     launch = _cuda.Launch(
         _cuda.device_source("_common.cuh", "_banded.cu"),
         "banded::solve",
-        (own, k, one, 3 * k * k * nbytes <= tuning.ahead_bytes, tuning.threads),
+        (own, together, one, 3 * together**2 * nbytes <= tuning.ahead_bytes, tuning.threads),
         (
             of,
             _cuda.Pointer(f"in{len(kind.shared)}", f"const {own}"),
-            numbers("right_apart", rows * columns),
             _cuda.Pointer("out0", own),
             _cuda.Pointer("temporary", own),
             numbers("systems", systems),
-            numbers("n", rows),
             numbers("columns", columns),
         ),
         -(-systems // tuning.threads),
@@ -103,7 +99,7 @@ def make_plan(kind: Kind, tuning: Tuning, systems: int, n: int, columns: int) ->
         len(kind.shared) + 1,
         (((systems, rows, columns), kind.dtype),),
         numbers.all(),
-        temporary_bytes=systems * groups * saved * nbytes,
+        temporary_bytes=systems * -(-rows // together) * saved * nbytes,
     )
 
 
@@ -117,23 +113,23 @@ def _rows_of(s: Any) -> int:
 
 def refusal(xp: Namespace, s: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    if s.periodic:
-        return "there is no kernel of periodic systems"
     most = MOST_ROWS.get(dtype_name(s.working))
     if most is None:
         return f"the kernel has no dtype {dtype_name(s.working)}"
-    if _rows_of(s) > most:
+    rows, most = _rows_of(s), most // (1 + s.periodic)
+    if rows > most:
         what = "diagonals on one side" if s.widths is not None else "rows of a block"
-        return f"there is no kernel of more than {most} {what} in {dtype_name(s.working)}, and there are {_rows_of(s)}"
+        of = "periodic systems" if s.periodic else "systems"
+        return (
+            f"there is no kernel of {of} with more than {most} {what} in {dtype_name(s.working)}, and there are {rows}"
+        )
     return _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in s.arrays]))
 
 
-def slower(xp: Namespace, s: Any) -> str | None:
+def slower(_: Namespace, s: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    shape = s.results[0][0]
-    tuning = _cuda.tuned_for(TUNING, xp, s.arrays[0])
     systems = math.prod(_batch(s))
-    if 0 in shape or s.n <= tuning.short or systems >= tuning.systems:
+    if s.n <= _SHORT or systems >= _FEWEST:
         return None
     return f"a thread solves a system, which for {systems} long ones leaves the device idle"
 
@@ -157,7 +153,8 @@ def prepare(xp: Namespace, s: Any, by_array: Callable[[Namespace, Any], Array]) 
         inputs = [_flat(xp, x, batch, systems, bands) for x in coefficients]
         right = b if b.shape == (*batch, *b.shape[len(batch) :]) else xp.broadcast_to(b, (*batch, *b.shape[-bands:]))
         right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, right), (systems, rows, columns)))
-        kind = Kind(dtype_name(s.working), matrix.widths, k, by_column, tuple([x.shape[0] < systems for x in inputs]))
+        shared = tuple([x.shape[0] < systems for x in inputs])
+        kind = Kind(dtype_name(s.working), matrix.widths, k, s.periodic, by_column, shared)
         return _runner(xp, kind, matrix, inputs[0].shape, right.shape, right)(*inputs, right)[0]
 
     def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
@@ -231,8 +228,11 @@ def _runner(
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield what each is for, and the plan, of every kind of kernel here."""
     for dtype, most in MOST_ROWS.items():
-        for k in range(1, most + 1):
+        for k, periodic in [(k, False) for k in range(1, most + 1)] + [(k, True) for k in range(1, most // 2 + 1)]:
             for columns in (1, 3):
-                for kind in (Kind(dtype, None, k, True, (False,) * 3), Kind(dtype, (k, k), k, True, (False,))):
-                    name = "blocks" if kind.widths is None else "bands"
+                for widths in (None, (k, k)):
+                    kind = Kind(dtype, widths, k, periodic, True, (False,) * (3 if widths is None else 1))
+                    name = "blocks" if widths is None else "bands"
                     yield f"{name} {dtype}", make_plan(kind, TUNING[90], 8192, 32, columns)
+    kind = Kind("float64", (2, 2), 2, False, False, (False,))
+    yield "bands by row float64", make_plan(kind, TUNING[90], 8192, 32, 1)
