@@ -247,31 +247,34 @@ def prepare(
     others = (*f.shape[:axis], *f.shape[axis + 1 :])
     n = f.shape[axis]
 
+    states, dtype = f.states, f.dtype
+
     def laid_out(*arrays: Array) -> tuple[Array, ...]:
         """Return the inputs of the kernel."""
-        given = [cast(xp, _cuda.plain(xp, x), f.dtype) for x in arrays]
+        given = [cast(xp, _cuda.plain(xp, x), dtype) for x in arrays]
         found = [_cuda.contiguous(xp, x) for x in given[:coefficients]]
         x = given[coefficients]
         rows = xp.reshape(x if axis == last else move_axis(xp, x, axis, -1), (-1, n))
         steps, _ = _cuda.layout(xp, rows)
         if steps[1] != 1 and n > 1:
             rows = _cuda.contiguous(xp, rows)
-        if not f.states:
+        if not states:
             return (*found, rows)
         return (*found, rows, _cuda.contiguous(xp, bare.states_of_lines(xp, given[-1])))
 
+    run = _runner(xp, bare, laid_out(*map(_derivatives.detached, f.arrays)), lines_by_array)
+
     def computed(*arrays: Array) -> tuple[Array, ...]:
-        inputs = laid_out(*arrays)
-        y, *z = _runner(xp, bare, inputs, lines_by_array)(*inputs)
+        y, *z = run(*laid_out(*arrays))
         y = xp.reshape(y, (*others, n))
         if axis != last:
             y = _cuda.contiguous(xp, move_axis(xp, y, -1, axis))
-        if not f.states:
+        if not states:
             return (y,)
         return y, _cuda.contiguous(xp, bare.states_as_given(xp, z[0]))
 
     differentiable = _derivatives.by_operations(xp, f.arrays, computed, lambda: directly(by_array)(xp, f))
-    return differentiable if f.states else lambda *arrays: differentiable(*arrays)[0]
+    return differentiable if states else lambda *arrays: differentiable(*arrays)[0]
 
 
 def _runner(xp: Namespace, f: Any, inputs: tuple[Array, ...], lines_by_array: LinesByArray) -> _cuda.Run:
