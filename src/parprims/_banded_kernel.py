@@ -151,10 +151,9 @@ def prepare(xp: Namespace, s: Any, by_array: Callable[[Namespace, Any], Array]) 
 
     def run(matrix: Matrix, by_column: bool, coefficients: tuple[Array, ...], b: Array) -> Array:
         inputs = [_flat(xp, x, batch, systems, bands) for x in coefficients]
-        right = b if b.shape == (*batch, *b.shape[len(batch) :]) else xp.broadcast_to(b, (*batch, *b.shape[-bands:]))
-        right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, right), (systems, rows, columns)))
+        right = _cuda.contiguous(xp, xp.reshape(_cuda.plain(xp, b), (systems, rows, columns)))
         shared = tuple([x.shape[0] < systems for x in inputs])
-        kind = Kind(dtype_name(s.working), matrix.widths, k, s.periodic, by_column, shared)
+        kind = Kind(dtype_name(bare.working), matrix.widths, k, bare.periodic, by_column, shared)
         return _runner(xp, kind, matrix, inputs[0].shape, right.shape, right)(*inputs, right)[0]
 
     def solve(_: Namespace, matrix: Matrix, coefficients: tuple[Array, ...], b: Array) -> Array:
@@ -167,7 +166,7 @@ def prepare(xp: Namespace, s: Any, by_array: Callable[[Namespace, Any], Array]) 
         return cast(xp, xp.reshape(x, shape), dtype)
 
     def solved(*arrays: Array) -> Array:
-        *coefficients, b = [cast(xp, x, s.working) for x in arrays]
+        *coefficients, b = [cast(xp, x, bare.working) for x in arrays]
         if b.shape != shape:
             b = xp.broadcast_to(b, shape)
         return cast(xp, xp.reshape(run(bare.matrix, True, tuple(coefficients), b), shape), dtype)
