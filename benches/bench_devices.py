@@ -1,7 +1,7 @@
 """Arrays split over the devices of one host against one device, through JAX: ``python -m benches.bench_devices``.
 
 Prints one row a case: the seconds of one device and of all, their ratio, and the goal for two devices.
-A case that one device cannot hold is run on all alone. No time is printed before the results agree.
+No time is printed before the results agree. `benches.larger` has what one device cannot hold.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def splits(log2: int) -> list[Split]:
     n, rows = 2**log2, 2 ** max(log2 - 24, 3)
     side = 2 ** (log2 * 14 // 30)
     systems, unknowns = 2 ** max(log2 - 14, 3), 2 ** min(12, max(log2 - 8, 4))
-    decaying, any_a = (-0.5, 0.5), (-1.0, 1.0)
+    decaying, near_one, any_b = (-0.5, 0.5), (1 - 1e-5, 1.0), (-1.0, 1.0)
     solve = functools.partial(parprims.solve_tridiagonal, axis=-1)
     dominant = ((-1.0, 1.0), (3.0, 4.0), (-1.0, 1.0), (-1.0, 1.0))
     return [
@@ -80,9 +80,9 @@ def splits(log2: int) -> list[Split]:
         Split("scan of a batch", ((rows, n // rows),), "float32", (0,), parprims.scan, 1.95),
         Split("scan", ((n,),), "float32", (0,), parprims.scan, 1.38),
         Split("linear_recurrence, |a| < 0.5", ((n,),) * 2, "float32", (0, 0), parprims.linear_recurrence, 1.8,
-              scaled=(decaying, any_a)),
-        Split("linear_recurrence, |a| < 1", ((n,),) * 2, "float32", (0, 0), parprims.linear_recurrence, 1.15,
-              scaled=(any_a, any_a)),
+              scaled=(decaying, any_b)),
+        Split("linear_recurrence, a near 1", ((n,),) * 2, "float32", (0, 0), parprims.linear_recurrence, 1.15,
+              scaled=(near_one, any_b)),
         Split("sort u32", ((n,),), "uint32", (0,), parprims.sort, 1.35),
         Split("sort u64", ((n // 2,),), "uint64", (0,), parprims.sort, 1.5),
         Split("argsort u32", ((n // 4,),), "uint32", (0,), parprims.argsort),
@@ -98,6 +98,16 @@ def splits(log2: int) -> list[Split]:
 # ---- Arrays -----------------------------------------------------------------------------------------------------
 
 
+def hashed(shape: tuple[int, ...], places: tuple[Any, ...], seed: int) -> Any:
+    """Return 32 bits for elements of an array of a shape, given their places along each axis."""
+    place = places[0] * np.uint32(0) + np.uint32(seed * 7919 + 1)
+    for n, along in zip(shape, places, strict=True):
+        place = place * np.uint32((n | 1) % 2**32) + along
+    for multiplier in (0x85EBCA6B, 0xC2B2AE35):
+        place = (place ^ (place >> 15)) * np.uint32(multiplier)
+    return place ^ (place >> 16)
+
+
 def made(mesh: Any, shape: tuple[int, ...], dtype: str, axis: int, seed: int, bounds: tuple[float, float]) -> Any:
     """Return an array of numbers that depend on their place alone, so that any number of devices make the same."""
     import jax
@@ -110,15 +120,13 @@ def made(mesh: Any, shape: tuple[int, ...], dtype: str, axis: int, seed: int, bo
 
     def part() -> Any:
         xp = jax.numpy
-        place = xp.zeros((), xp.uint32) + np.uint32(seed * 7919 + 1)
+        places = []
         for at, n in enumerate(own):
             along = jax.lax.broadcasted_iota(xp.uint32, own, at)
             if spec[at]:
-                along = along + xp.uint32(n) * jax.lax.axis_index("i").astype(xp.uint32)
-            place = place * xp.uint32(shape[at] | 1) + along
-        for multiplier in (0x85EBCA6B, 0xC2B2AE35):
-            place = (place ^ (place >> 15)) * xp.uint32(multiplier)
-        place = place ^ (place >> 16)
+                along = along + np.uint32(n % 2**32) * jax.lax.axis_index("i").astype(xp.uint32)
+            places.append(along)
+        place = hashed(shape, tuple(places), seed)
         if np.dtype(dtype).kind == "u":
             return place if dtype == "uint32" else place.astype(xp.uint64) << 32 | (place * xp.uint32(0x9E3779B9))
         low, high = bounds
@@ -167,7 +175,7 @@ def in_a_row(call: Callable[[], Any], count: int) -> float:
     return (time.perf_counter() - began) / count
 
 
-def measured(case: Split, rounds: int, alone: bool) -> dict[str, Any]:
+def measured(case: Split, rounds: int) -> dict[str, Any]:
     """Return the row of a case."""
     import jax
 
@@ -180,8 +188,6 @@ def measured(case: Split, rounds: int, alone: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"case": case.name, "shape": case.shapes[0], "dtype": case.dtype, "devices": len(devices)}
     calls, results = {}, {}
     for name, mesh in meshes.items():
-        if name == "one" and not alone:
-            continue
         try:
             bounds = case.scaled * (len(case.shapes) // len(case.scaled))
             arrays = [
@@ -289,7 +295,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--log2", type=int, default=30, help="the logarithm of the largest number of elements")
     parser.add_argument("--rounds", type=int, default=11, help="how often each call is timed")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
-    parser.add_argument("--all-alone", action="store_true", help="do not run on one device")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument("--json", metavar="PATH", help="file to write the rows to")
     parser.add_argument("--profile", action="store_true", help="tell what one device does in a call on all")
@@ -304,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(profile(case), flush=True)
         elif given.case in case.name:
             goals = {"goal": case.goal, "goal ms": case.limit_ms}
-            rows.append(measured(case, given.rounds, not given.all_alone))
+            rows.append(measured(case, given.rounds))
             rows[-1] |= {name: goal for name, goal in goals.items() if goal == goal}
             print(shown(rows[-1], case), flush=True)
     if given.json:

@@ -48,15 +48,18 @@ def outcomes(module, count=8, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def outcomes_of_processes(module, count, folder):
-    """Return what each check of a module raised in any of so many processes, which find each other by a file."""
+def outcomes_of_processes(module, count, folder, *words):
+    """Return what each check of a module raised in any of so many processes, which find each other by a file.
+
+    Each process is given its number, the count, the folder, and the words.
+    """
     paths = os.pathsep.join((str(ROOT), *sys.path))
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
     environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     command = [sys.executable, "-W", "error", "-m", module]
     started = [
         subprocess.Popen(
-            [*command, str(rank), str(count), str(folder)],
+            [*command, str(rank), str(count), str(folder), *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
         )
         for rank in range(count)

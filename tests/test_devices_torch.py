@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._devices import calls
+from parprims._devices import calls, torch_groups
 from tests import devices
 
 
-def test_in_four_processes(backend, subtests, tmp_path):
-    if backend.name != "torch":
-        pytest.skip("is of PyTorch on a CPU, in processes of its own")
-    for name, raised in devices.outcomes_of_processes("tests.test_devices_torch", 4, tmp_path).items():
+def test_in_processes(backend, subtests, tmp_path):
+    """Over gloo in four processes, and over NCCL in one for each GPU."""
+    if backend.family != "torch":
+        pytest.skip("is of PyTorch, in processes of its own")
+    import torch
+
+    count = torch.cuda.device_count() if backend.cuda else 4
+    if count < 2:
+        pytest.skip("needs two GPUs")
+    where = "cuda" if backend.cuda else "cpu"
+    for name, raised in devices.outcomes_of_processes("tests.test_devices_torch", count, tmp_path, where).items():
         with subtests.test(check=name):
             assert not raised, raised
 
@@ -30,7 +37,8 @@ def cut(x, lengths, rank):
 
 
 def near(found, expected, steps=64):
-    found, expected = (np.asarray(x.full_tensor() if hasattr(x, "full_tensor") else x) for x in (found, expected))
+    found, expected = (x.full_tensor() if hasattr(x, "full_tensor") else x for x in (found, expected))
+    found, expected = (np.asarray(x.cpu()) for x in (found, expected))
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     if found.dtype.kind == "f":
@@ -44,12 +52,18 @@ def draws():
     import torch
 
     rng = np.random.default_rng(27)
-    return tuple(torch.asarray(x) for x in rng.uniform(-1, 1, (4, N)))
+    return tuple(torch.asarray(x, device=where()) for x in rng.uniform(-1, 1, (4, N)))
+
+
+def where():
+    return sys.argv[4]
 
 
 def groups():
     import torch.distributed as dist
 
+    if dist.get_world_size() == 2:
+        return tuple((dist.group.WORLD, dist.get_rank(), lengths) for lengths in ((N, 0), (20, 6), (0, N)))
     pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
     return (
         (pair, dist.get_rank() % 2, (N, 0)),
@@ -63,7 +77,7 @@ def check_plain_tensors_of_uneven_and_empty_parts():
 
     a, b, c, d = draws()
     keys = (4 * b).round()
-    whole = torch.arange(N)
+    whole = torch.arange(N, device=where())
     for group, rank, lengths in groups():
 
         def part(x):
@@ -88,7 +102,7 @@ def check_plain_tensors_of_uneven_and_empty_parts():
             found = parprims.linear_recurrence(part(a), part(b), axis_name=group, **options)
             near(found, part(parprims.linear_recurrence(a, b, **options)))
         for descending in (False, True):
-            at = torch.asarray(np.argsort(-keys.numpy() if descending else keys.numpy(), kind="stable"))
+            at = torch.argsort(keys, descending=descending, stable=True)
             near(parprims.argsort(part(keys), descending=descending, axis_name=group), part(at))
             found = parprims.sort_by_key(part(keys), part(whole), descending=descending, axis_name=group)
             near(found[1], part(at))
@@ -108,13 +122,21 @@ def check_plain_tensors_of_uneven_and_empty_parts():
         assert [(one.devices, len(one.steps)) for one in told] == [(len(lengths), 1)]
 
 
+def check_one_element_of_any_stride():
+    import torch
+
+    x = torch.arange(3, device=where())[1:2].as_strided((1,), (0,))
+    assert torch_groups._bytes(x).tolist() == [1, *7 * [0]]
+
+
 def check_dtensors():
     import torch
+    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     a, b, c, d = draws()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("i", "j"))
+    mesh = init_device_mesh(where(), (2, dist.get_world_size() // 2), mesh_dim_names=("i", "j"))
     for placements in ((Shard(0), Replicate()), (Replicate(), Shard(0))):
         arrays = tuple(distribute_tensor(x, mesh, placements) for x in (a, b, c, d))
         x = parprims.scan(arrays[1])
@@ -138,12 +160,14 @@ def check_dtensors():
 
 def check_quick_ways():
     import torch
+    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh, n = init_device_mesh("cpu", (4,)), 2**13
+    count, n = dist.get_world_size(), 2**13
+    mesh = init_device_mesh(where(), (count,))
     rng = np.random.default_rng(30)
-    a, b = (torch.asarray(rng.uniform(-0.3, 0.3, 4 * n), dtype=torch.float32) for _ in range(2))
+    a, b = torch.asarray(rng.uniform(-0.3, 0.3, (2, count * n)), dtype=torch.float32, device=where())
     calls.QUICK = calls.QUICK_SYSTEMS = n
     split = [distribute_tensor(x, mesh, [Shard(0)]) for x in (a, b)]
     with parprims.explain() as told:
@@ -156,10 +180,11 @@ def check_quick_ways():
 
 def check_derivatives():
     import torch
+    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (4,))
+    mesh = init_device_mesh(where(), (dist.get_world_size(),))
 
     def loss(a, b, c):
         x = parprims.linear_recurrence(a, b)
@@ -183,7 +208,12 @@ def main():
     rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     limit = datetime.timedelta(seconds=30)  # what one process raises, others wait for
     at = f"file://{folder}/processes"
-    dist.init_process_group("gloo", init_method=at, rank=rank, world_size=count, timeout=limit)
+    if where() == "cuda":
+        import torch
+
+        torch.cuda.set_device(rank)
+    library = "nccl" if where() == "cuda" else "gloo"
+    dist.init_process_group(library, init_method=at, rank=rank, world_size=count, timeout=limit)
     devices.run_all(globals(), stop=True)
     dist.destroy_process_group()
 

@@ -155,6 +155,30 @@ def check_parts_that_depend_on_others_near_their_ends_alone():
         communicator.unless, calls.QUICK_SYSTEMS = kept, 2**16
 
 
+def check_many_systems_are_solved_piece_by_piece():
+    """Pieces of two systems, the last of which overlaps that before it; the quick way by blocks, and the driver."""
+    import jax
+
+    mesh = mesh_of(2, names=("i", "j"), shape=(2, 1))
+    lower, diag, upper, rhs = (np.stack([x * (1 + k / 8) for k in range(5)]) for x in SYSTEMS["random"])
+    matrices = [dense(*rows, False) for rows in zip(lower, diag, upper, strict=True)]
+    expected = np.stack([np.linalg.solve(*one) for one in zip(matrices, rhs, strict=True)])
+    communicator.PIECE = N
+    try:
+        for quick in (2**16, 1):
+            calls.QUICK_SYSTEMS = quick
+            given = split_up((lower, diag, upper, rhs), mesh, None, "i")
+            text = str(jax.make_jaxpr(parprims.solve_tridiagonal)(*given))
+            assert f"f64[2,{N // 2}]" in text  # a piece
+            np.testing.assert_allclose(parprims.solve_tridiagonal(*given), expected, rtol=1e-9)
+            turned = split_up([x.T for x in (lower, diag, upper, rhs)], mesh, "i")
+            np.testing.assert_allclose(parprims.solve_tridiagonal(*turned, axis=0), expected.T, rtol=1e-9)
+        slope = jax.jit(jax.grad(lambda d, *xs: parprims.solve_tridiagonal(*xs, d).sum()))(given[3], *given[:3])
+        np.testing.assert_allclose(slope, [np.linalg.solve(one.T, ONES) for one in matrices], rtol=1e-8)
+    finally:
+        communicator.PIECE, calls.QUICK_SYSTEMS = 2**25, 2**16
+
+
 if __name__ == "__main__":
     import jax as own
 

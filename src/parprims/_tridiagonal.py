@@ -281,6 +281,11 @@ _METHODS = Methods(
         Method(_tridiagonal_kernel.prepare, _tridiagonal_kernel.refusal),
         Method(_tridiagonal_cpu.prepare, _tridiagonal_cpu.refusal, _tridiagonal_cpu.slower, quiet=True),
     ),
-    native=Method(_tridiagonal_native.prepare, _tridiagonal_native.refusal, _tridiagonal_native.slower),
+    native=Method(
+        _tridiagonal_native.prepare,
+        _tridiagonal_native.refusal,
+        _tridiagonal_native.slower,
+        eager=_tridiagonal_native.is_eager,
+    ),
     array=Method(directly(array)),
 )

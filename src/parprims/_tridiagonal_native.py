@@ -1,5 +1,7 @@
 """Tridiagonal systems by the libraries' own routines: LAPACK's gtsv for NumPy and PyTorch on a CPU, and JAX's routine.
 
+JAX arrays outside of programs on a CPU are solved by LAPACK too, where SciPy is installed: it is called at once.
+
 If many systems are adjacent in memory, NumPy does for all of them at once what gtsv does without row exchanges.
 """
 
@@ -28,16 +30,16 @@ from parprims._arrays import (
     varying_alike,
 )
 from parprims._dispatch import directly
-from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, in_numpy, numpy_namespace, returned
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, has_values, in_numpy, numpy_namespace, returned
 from parprims._tridiagonal_array import empty, solve_by
 from parprims._tridiagonal_system import LAPACK, System, ends_cleared, whole
 
 
 def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
-    if library(xp) == "torch":
+    if library(xp) == "torch" or is_eager(xp, s):
         solve_in_numpy = prepare(numpy_namespace(), s.on(*map(as_numpy, s.arrays)))
-        return lambda *arrays: returned(xp, solve_in_numpy(*map(as_numpy, arrays)))
+        return lambda *arrays: returned(xp, solve_in_numpy(*map(as_numpy, arrays)), arrays)
     found = directly(_native)(xp, s)
     single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
     if not (single and array_api_compat.is_numpy_namespace(xp)):
@@ -55,6 +57,11 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
         return found(lower, diag, upper, rhs)
 
     return solve
+
+
+def is_eager(xp: Namespace, s: System) -> bool:
+    """Return whether systems of JAX are solved outside of a program: by LAPACK, in the memory that they have."""
+    return has_values(xp, s.arrays) and _has_scipy() and math.prod(s.shape) < _MOST
 
 
 def _native(xp: Namespace, s: System) -> Array:
@@ -208,6 +215,10 @@ def _jax_solve(xp: Namespace, lower: Array, diag: Array, upper: Array, rhs: Arra
     return x.T.reshape(rhs.shape)
 
 
+_MOST = 2**31
+"""LAPACK counts fewer unknowns."""
+
+
 @functools.cache
 def _has_scipy() -> bool:
     return importlib.util.find_spec("scipy") is not None
@@ -218,7 +229,7 @@ def refusal(xp: Namespace, s: System) -> str | None:
     if in_numpy(xp, s.arrays):
         if not _has_scipy():
             return "NumPy has no tridiagonal solve, and SciPy, which brings LAPACK's, is not installed"
-        if math.prod(s.shape) >= 2**31:
+        if math.prod(s.shape) >= _MOST:
             return "LAPACK counts the unknowns in 32 bits"
     elif array_api_compat.is_jax_namespace(xp):
         platform, traced = jax_platform(s.arrays), any(map(is_traced, s.arrays))  # which may stand for a batch

@@ -355,7 +355,9 @@ def tridiagonal(
             if head:
                 quick.append(tridiagonals.by_ends(axis=s.axis, head=head, **options))
             quick.append(tridiagonals.by_blocks(axis=s.axis, **options))
-        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, more)]
+        systems = [one for one in range(len(part)) if one != at]
+        apart = max(systems, key=lambda one: part[one], default=None)
+        stages = [Stage(over, n, drivers[0], (multiply, drivers[1]), quick, apart, more)]
         if more:
             stages.append(Stage(over, n, tridiagonals.finish(axis=s.axis, dtype=dtype, **options, **asked)))
     work = Work(

@@ -233,15 +233,20 @@ quick way begins with. Without a rest that is the solution, if the way serves.""
 
 
 def run_quick(
-    steps: Sequence[Step], quick: Sequence[Quick], devices: Communicator, lengths: tuple[int, ...], parts: Any
+    steps: Sequence[Step],
+    quick: Sequence[Quick],
+    devices: Communicator,
+    lengths: tuple[int, ...],
+    parts: Any,
+    apart: int | None = None,
 ) -> tuple[Any, list[Any]]:
     """Return the results of a driver, by the first of its quick ways whose trial finds that it serves.
 
     The collective operations are those of the trials and of the way that is taken; where a program decides that, of the
-    driver itself.
+    driver itself. All but the first way are taken piece by piece along the axis ``apart`` (see `in_pieces`).
     """
     if not quick:
-        return run(steps, devices, lengths, parts)
+        return in_pieces(lambda parts: run(steps, devices, lengths, parts), parts, apart)
     (trial, rest), *others = quick
     (serves, kept), told = run(trial, devices, lengths, parts)
     more: list[Any] = []
@@ -254,7 +259,7 @@ def run_quick(
         return found
 
     def by_others() -> Any:
-        found, more[:] = run_quick(steps, others, devices, lengths, parts)
+        found, more[:] = in_pieces(lambda parts: run_quick(steps, others, devices, lengths, parts, apart), parts, apart)
         return found
 
     if is_tensor(serves):
@@ -262,6 +267,37 @@ def run_quick(
     ways = (lambda: own((by_rest(),))[0]), (lambda: own((by_others(),))[0])
     found = unless(serves, own((kept,))[0], ways[1]) if rest is None else either(serves, *ways)
     return found, told + more
+
+
+PIECE = 2**25
+"""Elements of each array that are computed with at a time where that may need many times the memory of the arrays."""
+
+
+def in_pieces(run: Callable[[Any], tuple[Array, list[Any]]], parts: Any, apart: int | None) -> tuple[Any, list[Any]]:
+    """Return what a function of the own parts returns, found piece by piece where a program has large arrays.
+
+    Along the axis ``apart``, if there is one, the arrays hold problems of their own, whose solution is of their shape.
+    Then the memory that the function needs is that of one piece.
+    """
+    shape = tuple(parts[-1].shape)
+    count = -(-math.prod(shape) // PIECE)
+    alike = all(tuple(x.shape) == shape for x in parts)
+    if apart is None or not alike or min(count, shape[apart]) < 2 or not is_traced(parts[-1]):
+        return run(parts)
+    import jax
+
+    length = -(-shape[apart] // count)
+    told: list[Any] = []
+    count = -(-shape[apart] // length)
+
+    def piece(index: Array, found: Array) -> Array:
+        first = jax.numpy.minimum(index * length, shape[apart] - length)  # the last one may overlap that before it
+        own = tuple(jax.lax.dynamic_slice_in_dim(x, first, length, apart) for x in parts)
+        result, told[:] = run(own)
+        return jax.lax.dynamic_update_slice_in_dim(found, result, first, apart)
+
+    found = jax.lax.fori_loop(0, count, piece, parts[-1])
+    return found, [dataclasses.replace(one, nbytes=one.nbytes * count) for one in told]
 
 
 def _reply(message: Message, devices: Communicator, place: Place) -> tuple[Array, ...]:

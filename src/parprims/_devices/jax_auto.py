@@ -78,7 +78,8 @@ class _Known:
         found: Any = work.arrays
         for stage in work.stages:
             devices = Devices(stage.over)
-            found, _ = run_quick(stage.steps, stage.quick, devices, (stage.length,) * devices.count, _tuple(found))
+            lengths = (stage.length,) * devices.count
+            found, _ = run_quick(stage.steps, stage.quick, devices, lengths, _tuple(found), stage.apart)
         return found
 
 

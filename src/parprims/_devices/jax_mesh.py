@@ -278,20 +278,20 @@ def _stages(work: Work, record: Record, *parts: Array) -> Any:
 def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tuple[Array, ...]) -> tuple[Any, Any]:
     """Return the result of a stage, and the collective operations that took place."""
     if stage.linear is None:
-        return run_quick(stage.steps, stage.quick, devices, lengths, parts)
+        return run_quick(stage.steps, stage.quick, devices, lengths, parts, stage.apart)
     *given, rhs = parts
     multiply, turned = stage.linear
     told: list[Any] = []
 
     def solve(_: Any, b: Array) -> Any:
-        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, (*given, b))
+        found, told[:] = run_quick(stage.steps, stage.quick, devices, lengths, (*given, b), stage.apart)
         return found
 
     x = jax.lax.custom_linear_solve(
         lambda x: run(multiply, devices, lengths, (*given, x))[0],
         rhs,
         solve,
-        lambda _, g: run(turned, devices, lengths, (*given, g))[0],
+        lambda _, g: run_quick(turned, (), devices, lengths, (*given, g), stage.apart)[0],
     )
     return x, told
 

@@ -23,7 +23,8 @@ Tensor = Any
 
 def _bytes(x: Tensor) -> Tensor:
     """Return the memory of a tensor as bytes in one dimension: so groups move every dtype."""
-    return x.contiguous().reshape(-1).view(torch.uint8)
+    x = x.contiguous()
+    return x.as_strided((x.numel(),), (1,)).view(torch.uint8)  # one element may have any stride
 
 
 def _moved(x: Tensor, sent: list[int], taken: list[int], group: Any) -> Tensor:

@@ -34,6 +34,8 @@ class Stage:
     """
     quick: Sequence[Quick] = ()
     """Quick ways of the driver, which are tried in turn (see `run_quick`)."""
+    apart: int | None = None
+    """An axis along which all arrays hold problems of their own, so that they can be solved piece by piece."""
     appended: bool = False
     """Whether the next stage is given the arrays of this one before its result."""
 
