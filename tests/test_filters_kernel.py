@@ -98,15 +98,30 @@ def test_dtypes_in_tiles(small, run, rng):
     check(small, run, "kernel", *FILTERS["band"], random(rng, (3 * TILE,), "float16"))
 
 
-@pytest.mark.parametrize("poles", ["at one", "at minus one", "on both sides"])
+NEXT = np.array([0.999, 0.9985, 0.9993 + 1e-4j, 0.9993 - 1e-4j])
+CLOSE = {
+    "at one": NEXT,
+    "at minus one": -NEXT,
+    "on both sides": NEXT * [1, -1, 1, 1],
+    "two by two": [0.9999, 0.9998, -0.9999, -0.9998],
+    "narrow band": [radius * direction for radius in (0.9999, 0.9998) for direction in (1j, -1j)],
+    "narrow low band": [
+        0.9999 * np.exp(0.3j),
+        0.9999 * np.exp(-0.3j),
+        0.9998 * np.exp(0.3002j),
+        0.9998 * np.exp(-0.3002j),
+    ],
+    "three": [0.999] * 3,
+}
+
+
+@pytest.mark.parametrize("poles", CLOSE)
 def test_many_poles_next_to_each_other(small, run, rng, poles):
-    """Four poles that are within a thousandth of each other, in tiles whose powers of M would lose all digits."""
-    near = np.array([0.999, 0.9985, 0.9993 + 1e-4j, 0.9993 - 1e-4j])
-    near = {"at one": near, "at minus one": -near, "on both sides": near * [1, -1, 1, 1]}[poles]
-    b, a = np.array([1e-9]), np.real(np.poly(near))
+    """Poles within a thousandth of each other, in tiles whose powers of M would lose all digits."""
+    b, a = np.array([1e-9]), np.real(np.poly(CLOSE[poles]))
     x = random(rng, (20 * TILE,), "float64")
     found = small.to_numpy(run(parprims.lfilter, *map(small.asarray, (b, a, x)), method="kernel"))
-    y, _, largest = loop(b, a, x, np.zeros(4))
+    y, _, largest = loop(b, a, x, np.zeros(len(a) - 1))
     serial = scipy().lfilter(b, a, x)
     assert abs(found - y).max() <= min(abs(serial - y).max(), bound(b, a, len(x), largest, "float64"))
 

@@ -21,9 +21,11 @@
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
 // z nearly cancel each other. So between threads the state is w[j] = (row 0 of (M - s)^j) z instead, where M is the matrix
 // of one step, and s, 1 or -1 (or i or -i), is on the side of the poles. In these numbers one step is
-//     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] - alpha[K] w[0] - ... - alpha[1] w[K - 1] + g[K - 1] x,
-// alpha are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse response in
-// terms of 1 / (z - s). A state loses digits only within the samples of one thread, which forget them with it.
+//     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
+// where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
+// response in terms of 1 / (z - s). Four poles may be next to each other two by two, away from s, such as those of a narrow
+// band. Then a is nearly the square of a polynomial q, and the factors 1, (M - s), q(M), (M - s) q(M) take the place of
+// the powers of M - s. A state loses digits only within the samples of one thread, which forget them with it.
 // Causality: what is not finite changes nothing before it. All that follows it may become NaN.
 // Reproducibility: the grouping of samples depends only on shape and alignment. The same input gives the same bits.
 //
@@ -56,6 +58,23 @@ DEVICE double exact_sum(double a, double b, double& error) {
 DEVICE Wide exact_sum(Wide a, Wide b, Wide& error) {
     return {exact_sum(a.re, b.re, error.re), exact_sum(a.im, b.im, error.im)};
 }
+
+// Adds a b to a sum, whose error is in addition to `error`.
+DEVICE void add_exactly(double& sum, double& error, double a, double b) {
+    const double product = __dmul_rn(a, b);
+    error = __dadd_rn(error, __fma_rn(a, b, -product));
+    sum = exact_sum(sum, product, error);
+}
+DEVICE void add_exactly(Wide& sum, Wide& error, Wide a, Wide b) {
+    add_exactly(sum.re, error.re, a.re, b.re);
+    add_exactly(sum.re, error.re, -a.im, b.im);
+    add_exactly(sum.im, error.im, a.re, b.im);
+    add_exactly(sum.im, error.im, a.im, b.re);
+}
+
+// The number rounded to so few digits that the product of two is exact.
+DEVICE double shortened(double x) { return (double)(float)x; }
+DEVICE Wide shortened(Wide x) { return {shortened(x.re), shortened(x.im)}; }
 
 // The point on the unit circle, of few, that is nearest to the mean of the poles, whose sum is -a.
 DEVICE double side_of_poles(double a) { return a > 0 ? -1. : 1.; }
@@ -114,7 +133,8 @@ struct Tables {
     W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
     W warps[WARPS * D * D];
     W tiles[GROUP * D * D];
-    W b[S][K + 1], a[S][K], side[S], alpha[S][K], g[S][K];
+    W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
+    W root[S][2];     // q is (z - s)^2 + root[1] (z - s) + root[0], and zero if it is not used
     W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
 
     // Makes what belongs to section t.
@@ -145,13 +165,48 @@ struct Tables {
                 down_error[i] = ops::add(down_error[i], ops::multiply(s, down_error[i - 1]));
                 down[i] = exact_sum(down[i], ops::multiply(s, down[i - 1]), down_error[i]);
             }
+        W alpha[K];
 #pragma unroll
         for (int i = 0; i < K; ++i) {
-            alpha[t][i] = ops::add(down[i + 1], down_error[i + 1]);
+            alpha[i] = ops::add(down[i + 1], down_error[i + 1]);
+            last[t][K - 1 - i] = ops::negative(alpha[i]);
             W sum = ops::add(up[i + 1], up_error[i + 1]);
-            sum = product_sum(ops::negative(alpha[t][i]), b[t][0], sum);
-            for (int j = 0; j < i; ++j) sum = product_sum(ops::negative(alpha[t][j]), g[t][i - 1 - j], sum);
+            sum = product_sum(ops::negative(alpha[i]), b[t][0], sum);
+#pragma unroll
+            for (int j = 0; j < i; ++j) sum = product_sum(ops::negative(alpha[j]), g[t][i - 1 - j], sum);
             g[t][i] = sum;
+        }
+        root[t][0] = root[t][1] = W();
+        if constexpr (K == 4) {
+            static_assert(S == 1, "g would be another");
+            const W half = ops::cast<W>(0.5), e1 = shortened(ops::multiply(half, alpha[0]));
+            const W e0 = shortened(ops::multiply(half, product_sum(ops::negative(e1), e1, alpha[1])));
+            const W twice = ops::add(e0, e0);
+            const double rest = ops::absolute(product_sum(ops::negative(twice), e1, alpha[2])) +
+                                ops::absolute(product_sum(ops::negative(e0), e0, alpha[3]));
+            if (rest < 0.01 * ops::absolute(product_sum(e1, e1, ops::negative(ops::add(twice, twice))))) {
+                root[t][0] = e0;
+                root[t][1] = e1;
+                // (z - s)^2 q(z) modulo the polynomial a, from the highest power of z - s on
+                W sum[K], error[K];
+#pragma unroll
+                for (int i = 0; i < K; ++i) {
+                    sum[i] = ops::negative(down[K - i]);
+                    error[i] = ops::negative(down_error[K - i]);
+                }
+                add_exactly(sum[3], error[3], one<W>(), e1);
+                add_exactly(sum[2], error[2], one<W>(), e0);
+#pragma unroll
+                for (int i = 3; i >= 2; --i) {
+                    const W high = sum[i], low = error[i];
+                    add_exactly(sum[i - 1], error[i - 1], ops::negative(high), e1);
+                    add_exactly(sum[i - 2], error[i - 2], ops::negative(high), e0);
+                    error[i - 1] = product_sum(ops::negative(low), e1, error[i - 1]);
+                    error[i - 2] = product_sum(ops::negative(low), e0, error[i - 2]);
+                }
+#pragma unroll
+                for (int i = 0; i < K; ++i) last[t][i] = ops::add(sum[i], error[i]);
+            }
         }
         for (int j = 0; j < K; ++j)
             for (int i = 0; i < K; ++i) {
@@ -163,6 +218,10 @@ struct Tables {
                 if (i == 0)
                     for (int c = 0; c < j; ++c) sum = product_sum(ops::negative(rows[t][j - 1][c]), a[t][c], sum);
                 rows[t][j][i] = product_sum(ops::negative(s), rows[t][j - 1][i], sum);
+                if (K == 4 && j == 2) {
+                    sum = product_sum(root[t][1], rows[t][1][i], rows[t][2][i]);
+                    rows[t][2][i] = product_sum(root[t][0], rows[t][0][i], sum);
+                }
             }
     }
 
@@ -174,7 +233,9 @@ struct Tables {
             for (int j = 0; j < K; ++j) {
                 W next = product_sum(side[t], state(j), product_sum(g[t][j], x, j + 1 < K ? state(j + 1) : W()));
                 if (j + 1 == K)
-                    for (int i = 0; i < K; ++i) next = product_sum(ops::negative(alpha[t][K - 1 - i]), state(i), next);
+                    for (int i = 0; i < K; ++i) next = product_sum(last[t][i], state(i), next);
+                if (K == 4 && j == 1)
+                    for (int i = 0; i < 2; ++i) next = product_sum(ops::negative(root[t][i]), state(i), next);
                 matrix[(t * K + j) * D + column] = next;
             }
             x = product_sum(b[t][0], x, state(0));

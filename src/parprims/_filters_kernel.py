@@ -128,7 +128,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
         d = count * k
         cut = _cut(tuning, d, sizes, kind.aligned, lines, n)
         warps, waits = max(1, cut.lanes // 32), cut.carry != "ALONE"
-        elements = d * d * (32 + warps + (32 if waits else 1)) + count * (1 + 4 * k + k * k + 1)
+        elements = d * d * (32 + warps + (32 if waits else 1)) + count * (4 + 4 * k + k * k)
         table_bytes = -(-elements * wide_bytes // 16) * 16
         spare = 2 * d * d * wide_bytes
         places = tuning.threads * (cut.rounds + (cut.rounds % 2 == 0))  # an even number takes one more, for the gaps
