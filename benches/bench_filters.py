@@ -36,13 +36,33 @@ def by_scipy(name):
     return call
 
 
+def by_cupyx(name):
+    def call(_, *arrays):
+        from cupyx.scipy import signal
+
+        return getattr(signal, name)(*arrays)
+
+    return call
+
+
+def by_torchaudio(_, b, a, x):
+    from torchaudio.functional import lfilter
+
+    return lfilter(x, a, b, clamp=False)
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
     k = scale.pick(12, 20, 26)
-    for name, shape in ((f"one signal, 2^{k}", (2**k,)), (f"64 signals, 2^{k}", (64, 2 ** (k - 6)))):
+    of_lfilter, of_sosfilt = ({"scipy": by_scipy(name), "cupyx": by_cupyx(name)} for name in ("lfilter", "sosfilt"))
+    for name, shape, peers in (
+        (f"one signal, 2^{k}", (2**k,), of_lfilter),  # by torchaudio one thread would go along it
+        (f"64 signals, 2^{k}", (64, 2 ** (k - 6)), {**of_lfilter, "torchaudio": by_torchaudio}),
+    ):
         make = functools.partial(problem, shape=shape, coefficients=LOW, filtered="lfilter")
-        found.append(Case("lfilter", f"order 4 {name}", make, parprims.lfilter, {"scipy": by_scipy("lfilter")}))
-    make = functools.partial(problem, shape=(2**k,), coefficients=(SECTIONS,), filtered="sosfilt")
-    found.append(Case("sosfilt", f"two sections, 2^{k}", make, parprims.sosfilt, {"scipy": by_scipy("sosfilt")}))
+        found.append(Case("lfilter", f"order 4 {name}", make, parprims.lfilter, peers))
+    for sections, name in ((SECTIONS, "two sections"), (np.tile(SECTIONS, (2, 1)), "four sections")):
+        make = functools.partial(problem, shape=(2**k,), coefficients=(sections,), filtered="sosfilt")
+        found.append(Case("sosfilt", f"{name}, 2^{k}", make, parprims.sosfilt, of_sosfilt))
     return found

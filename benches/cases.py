@@ -72,6 +72,8 @@ OUTSIDE = {  # peer: (backend whose arrays it takes, module)
     "cuda.compute": ("cupy", "cuda.compute"),
     "cublas": ("cupy", "cupy"),
     "cusparse": ("cupy", "cupy"),
+    "cupyx": ("cupy", "cupyx.scipy.signal"),
+    "torchaudio": ("torch-cuda", "torchaudio"),
     "accelerated-scan": ("torch-cuda", "accelerated_scan"),
 }
 

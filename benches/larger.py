@@ -10,10 +10,10 @@ import argparse
 import dataclasses
 import datetime
 import functools
-import gc
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -157,7 +157,6 @@ def measured(case: Split, right: Callable[[Shards], bool]) -> dict[str, Any]:
     """Return the row of a case."""
     import jax
 
-    gc.collect()  # what an error of the case before keeps
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     row: dict[str, Any] = {"case": case.name, "shape": case.shapes[0], "dtype": case.dtype, "devices": len(devices)}
@@ -196,38 +195,47 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run all cases; return the exit status."""
+    """Run all cases, each in a process of its own; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches.larger", description=__doc__.splitlines()[0])
     parser.add_argument("--log2", type=int, default=33, help="what half of a device holds: 2^33 for 64 to 80 GB")
     parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("--commit", metavar="SHA", help="the commit measured, where there is no git to ask")
     parser.add_argument("--json", metavar="PATH", help="file to write the rows to")
     given = parser.parse_args(arguments)
-    # To find the fastest of its own kernels, XLA would make all of their arrays a second time.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    device = jax.devices()[0]
-    print(f"{len(jax.devices())} devices: {device.device_kind}; JAX {jax.__version__}", flush=True)
-    rows = []
-    for case in larger(given.log2):
+    processes = multiprocessing.get_context("spawn")
+    rows, about = [], {}
+    for index, case in enumerate(larger(given.log2)):
         if given.case in case.split.name:
-            rows.append(measured(case.split, case.right))
-            print(shown(rows[-1]), flush=True)
+            with processes.Pool(1) as pool:
+                row, about = pool.apply(_in_a_process, (given.log2, index))
+            rows.append(row)
+            print(shown(row), flush=True)
     if given.json:
-        memory = (device.memory_stats() or {}).get("bytes_limit", 0)
         header = {
-            "device": device.device_kind,
-            "devices": len(jax.devices()),
-            "memory": memory,
+            **about,
             "versions": records.versions(True),
             "commit": given.commit or records.commit(),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         Path(given.json).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
     return int(any("error" in row or not row["right"] for row in rows))
+
+
+def _in_a_process(log2: int, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the row of a case, and what the devices are."""
+    # To find the fastest of its own kernels, XLA would make all of their arrays a second time.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    case, device = larger(log2)[index], jax.devices()[0]
+    memory = (device.memory_stats() or {}).get("bytes_limit", 0)
+    return measured(case.split, case.right), {
+        "device": device.device_kind,
+        "devices": len(jax.devices()),
+        "memory": memory,
+    }
 
 
 if __name__ == "__main__":

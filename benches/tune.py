@@ -112,6 +112,16 @@ SEARCHES = {
         ("64 of each row", "10 of each row", "100 of each row", "float32"),
         ("tiles", "short", "part", "blocks", "digits", "counting"),
     ),
+    "filters": Search(
+        "_filters_kernel",
+        ("order 4 one signal", "order 4 64 signals", "two sections", "four sections"),
+        ("threads", "staged_bytes", "tiles", "chained_lines", "inside"),
+    ),
+    "banded": Search(
+        "_banded_kernel",
+        ("pentadiagonal", "2 x 2 blocks", "4 x 4 blocks"),
+        ("threads", "ahead_bytes"),
+    ),
 }
 
 

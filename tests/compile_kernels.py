@@ -102,6 +102,9 @@ SPILLS = {
     "multiply_tiled<Semiring, 32, 32, 32, 16384> matmul uint64": "8 bytes: 1024 threads have 64 registers each",
     "multiply_tiled<Semiring, 32, 32, 32, 8192> matmul float32": "16 bytes each way on sm_86 and sm_89, the same",
     "multiply_conflict_free<Semiring, 32, 64, 16, 12288, 1, ": "up to 120 bytes on sm_120: elements loaded one by one",
+    "filters::filter_rows<": "up to 200 bytes each way, while states are scanned, which let another block fit",
+    "banded::solve<double, 4, false,": "up to 160 bytes each way, as its window takes all registers",
+    "banded::solve<Complex<float>, 4, false,": "up to 500 bytes each way, the same",
     # The sums alone take half of the registers that a thread can have.
     "multiply_tensor<Semiring, HALF, 128, 256, ": "up to 30 bytes each way",
     "multiply_tensor<Semiring, TF32, 128, 256, ": "up to 10 bytes each way",

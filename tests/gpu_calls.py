@@ -353,6 +353,36 @@ def sums_at(x, ids):
     return found
 
 
+def signals(sections, *shape):
+    """Return a maker of sections of order two, whose coefficients are those of one, and signals."""
+    return lambda rng: (
+        np.tile([[0.3, 0.2, 0.1, 1.0, -1.2, 0.5]], (sections, 1)),
+        rng.standard_normal(shape),
+    )
+
+
+def check_filtered(inputs, results):
+    """Hold what all sections together say of results: the sum of a[i] y[n - i] is that of b[i] x[n - i]."""
+    (sos, x), y = inputs, results[0]
+    sides = []
+    for signal, columns in ((x, slice(0, 3)), (y, slice(3, 6))):
+        total = functools.reduce(np.convolve, sos[:, columns])
+        before = np.pad(signal, [*[(0, 0)] * (signal.ndim - 1), (len(total) - 1, 0)])
+        n = signal.shape[-1]
+        delayed = (c * before[..., len(total) - 1 - i :][..., :n] for i, c in enumerate(total))
+        sides.append(sum(delayed))
+    assert abs(sides[0] - sides[1]).max() <= 1e-9 * abs(sides[0]).max()
+
+
+def check_blocks(inputs, results):
+    lower, diag, upper, b = inputs
+    x = results[0]
+    found = np.einsum("bnij,bnj->bni", diag, x)
+    found[:, 1:] += np.einsum("bnij,bnj->bni", lower[:, 1:], x[:, :-1])
+    found[:, :-1] += np.einsum("bnij,bnj->bni", upper[:, :-1], x[:, 1:])
+    assert abs(found - b).max() <= 1e-10 * abs(b).max()
+
+
 def calling(function, *args, **options):
     """Return a function of arrays and a method."""
     return lambda *arrays, method: function(*arrays, *args, method=method, **options)
@@ -459,6 +489,22 @@ CASES = [
     Case("systems", systems(30, 3000), solving(pivot="partial"), check_solution),
     Case("long system", systems(300_001), solving(pivot="none"), check_solution),
     Case("long system with exchanges", systems(200_003, dominant=False), solving(), check_solution),
+    Case(
+        "filter",
+        signals(1, 600_002),
+        lambda sos, x, method: parprims.lfilter(sos[0, :3], sos[0, 3:], x, method=method),
+        check_filtered,
+    ),
+    Case("filters of rows", signals(6, 150, 20_002), calling(parprims.sosfilt), check_filtered),
+    Case(
+        "systems of blocks",
+        lambda rng: (
+            *(rng.standard_normal((600, 20, 2, 2)) + at * np.eye(2) for at in (0, 9, 0)),
+            np.ones((600, 20, 2)),
+        ),
+        calling(parprims.solve_block_tridiagonal),
+        check_blocks,
+    ),
     Case("matmul", factors((300, 200), (200, 260)), calling(parprims.matmul), equal(product)),
     Case("matmul of long sums", factors((20, 9001), (9001, 24)), calling(parprims.matmul), equal(product)),
     Case("matmul of 16 bits", factors((512, 256), (256, 384), "float16"), calling(parprims.matmul), equal(product)),

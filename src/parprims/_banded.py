@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _banded_cpu, _derivatives
+from parprims import _banded_cpu, _banded_kernel, _derivatives
 from parprims._arrays import (
     Array,
     Namespace,
@@ -30,6 +30,7 @@ from parprims._banded_system import Matrix, by_reflections
 from parprims._composed import Composed, in_program
 from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
+from parprims._kernels import by_device
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
@@ -77,11 +78,12 @@ def solve_banded(
     Notes
     -----
     Work and depth: about 20 (l + u)^2 n products in log2(n / (l + u)) steps of eliminations by reflections (array),
-    2 l (l + u) n in n steps by row exchanges (kernel, native).
+    2 l (l + u) n in n steps by row exchanges (kernel, native); on a GPU a thread for each system.
     Error: the backward error is within 64 (l + u) (log2 n + 1) units in the last place, and mostly one. 16-bit floats
     are computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
-    Methods: kernel (CPU arrays by Numba, not periodic), native (LAPACK by SciPy: one system in the memory of a CPU, not
+    Methods: kernel (CPU arrays by Numba, not periodic; CUDA arrays, up to 4 diagonals on either side, 2 if periodic or
+    complex128, 1 if both), native (LAPACK by SciPy: one system in the memory of a CPU, not
     periodic), array.
     Derivatives: by ab and b on PyTorch and JAX, of every order, by array, and on PyTorch by kernel.
     Memory and more: docs/solve_banded.md.
@@ -317,6 +319,11 @@ def _native_refusal(xp: Namespace, s: _System) -> str | None:
     return None if importlib.util.find_spec("scipy") is not None else "SciPy, which brings LAPACK, is not installed"
 
 
+def _prepare(xp: Namespace, s: _System) -> Any:
+    """Return what solves by the kernel for GPUs."""
+    return _banded_kernel.prepare(xp, s, _array)
+
+
 def _prepare_cpu(xp: Namespace, s: _System) -> Any:
     """Return what solves by the kernel for CPUs, with its derivative by the same."""
     if 0 in s.results[0][0]:
@@ -352,7 +359,10 @@ def _kernel_slower(xp: Namespace, s: _System) -> str | None:
 _METHODS = {
     name: Methods(
         name,
-        kernel=Method(_prepare_cpu, _banded_cpu.refusal, _kernel_slower, quiet=True),
+        kernel=by_device(
+            Method(_prepare, _banded_kernel.refusal, _banded_kernel.slower),
+            Method(_prepare_cpu, _banded_cpu.refusal, _kernel_slower, quiet=True),
+        ),
         native=Method(directly(_native), _native_refusal),
         array=Method(directly(_array)),
     )

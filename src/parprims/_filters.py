@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _filters_array, _filters_cpu
+from parprims import _derivatives, _filters_array, _filters_cpu, _filters_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -27,6 +27,7 @@ from parprims._arrays import (
 )
 from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._kernels import by_device
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
@@ -73,13 +74,15 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     Notes
     -----
     Work and depth: about 32 + 2k multiplications for a sample in products of matrices, of which log2 n / 5 come one
-    after another, and from order 3 on 66 + 8k in twice as many (array); 2k + 1 in n steps (kernel, native).
-    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32). With
+    after another, and from order 3 on 66 + 8k in twice as many (array); 2k + 1 in n steps (kernel on a CPU, native);
+    4k + 2 and a scan of states, reading every sample once (kernel on a GPU).
+    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but
+    for the kernel). With
     poles 1e-6 from the unit circle, up to order 4, float32 is within 2^-20 of the largest result of SciPy in float64
     with the same coefficients. More is in docs/filters.md.
     Reproducibility: the same input gives the same bits, run after run, by every method.
-    Methods: kernel (CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if the program has imported
-    ``scipy.signal``), array.
+    Methods: kernel (CUDA arrays up to order 4, CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if
+    the program has imported ``scipy.signal``), array.
     Derivatives: by b, a, x and zi on PyTorch and JAX, by array, and on PyTorch by kernel.
     Memory and more: docs/filters.md.
 
@@ -159,20 +162,28 @@ class _Filter(Composed):
         """
         *coefficients, x = self.arrays[: len(self.arrays) - self.states]
         n, k, count = self.shape[self.axis], self.order, self.sections or 1
-        if self.sections is None:
-            b, a = (_padded(xp, cast(xp, one, self.working), k + 1) for one in coefficients)
-        else:
-            sos = cast(xp, coefficients[0], self.working)
-            b, a = sos[:, :3], sos[:, 3:]
+        b, a = self.coefficients(xp, coefficients)
         rows = move_axis(xp, cast(xp, x, self.working), self.axis, -1)
         lines = math.prod(rows.shape[:-1])
         rows = xp.reshape(rows, (lines, n))
         if not self.states:
             return b, a, rows, xp.zeros((lines, count, k), dtype=self.working, device=device(rows))
-        zi = xp.broadcast_to(cast(xp, self.arrays[-1], self.working), self.state_shape)
+        return b, a, rows, self.states_of_lines(xp, cast(xp, self.arrays[-1], self.working))
+
+    def coefficients(self, xp: Namespace, given: Sequence[Array]) -> tuple[Array, Array]:
+        """Return b and a of all sections, (sections, k + 1), of the dtype computed in."""
+        if self.sections is None:
+            b, a = (_padded(xp, cast(xp, one, self.working), self.order + 1) for one in given)
+            return b, a
+        sos = cast(xp, given[0], self.working)
+        return sos[:, :3], sos[:, 3:]
+
+    def states_of_lines(self, xp: Namespace, zi: Array) -> Array:
+        """Return states as the caller has them as those of lines: (lines, sections, k)."""
+        zi = xp.broadcast_to(zi, self.state_shape)
         zi = xp.expand_dims(zi, axis=0) if self.sections is None else zi
         order = (*(at for at in range(1, zi.ndim) if at != self.axis + 1), 0, self.axis + 1)
-        return b, a, rows, xp.reshape(xp.permute_dims(zi, order), (lines, count, k))
+        return xp.reshape(xp.permute_dims(zi, order), (-1, self.sections or 1, self.order))
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -187,12 +198,16 @@ class _Filter(Composed):
         y = xp.astype(move_axis(xp, y, -1, self.axis), self.dtype, copy=True)
         if not self.states:
             return y
+        return y, xp.astype(self.states_as_given(xp, z), self.dtype, copy=True)
+
+    def states_as_given(self, xp: Namespace, z: Array) -> Array:
+        """Return states of lines as the caller has them."""
+        others = (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
         z = xp.reshape(z, (*others, self.sections or 1, self.order))
         at = len(others)
         order = [*range(self.axis), at + 1, *range(self.axis, at)]
         z = xp.permute_dims(z, (at, *order))
-        z = z if self.sections is not None else z[0, ...]
-        return y, xp.astype(z, self.dtype, copy=True)
+        return z if self.sections is not None else z[0, ...]
 
 
 def _padded(xp: Namespace, x: Array, length: int) -> Array:
@@ -261,14 +276,18 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
 
 def _array(xp: Namespace, f: _Filter) -> Any:
     """Return the result by products of matrices, one section after another."""
-    b, a, x, z = f.parts(xp)
+    return f.finished(xp, *_cascade(xp, *f.parts(xp)))
+
+
+def _cascade(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Array, Array]:
+    """Return the lines filtered by all sections, and the states after."""
     states = []
-    for section in range(f.sections or 1):
+    for section in range(b.shape[0]):
         first = a[section, 0]
         with unwatched():
             x, end = _filters_array.filtered(xp, b[section, :] / first, a[section, :] / first, x, z[:, section, :])
         states.append(end)
-    return f.finished(xp, x, xp.stack(states, axis=1) if f.states else z)
+    return x, xp.stack(states, axis=1)
 
 
 def _array_refusal(xp: Namespace, f: _Filter) -> str | None:
@@ -302,6 +321,24 @@ def _native_refusal(xp: Namespace, f: _Filter) -> str | None:
     return None if 0 not in f.shape else "SciPy filters no empty signals"
 
 
+def _lines(xp: Namespace, f: _Filter, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Return lines filtered and their states after, of the dtype of results, given what the kernel for GPUs is."""
+    *given, x = arrays[: len(arrays) - f.states]
+    b, a = f.coefficients(xp, given)
+    x = cast(xp, x, f.working)
+    if f.states:
+        z = cast(xp, arrays[-1], f.working)
+    else:
+        z = xp.zeros((x.shape[0], b.shape[0], f.order), dtype=f.working, device=device(x))
+    y, z = _cascade(xp, b, a, x, z)
+    return cast(xp, y, f.dtype), cast(xp, z, f.dtype)
+
+
+def _prepare(xp: Namespace, f: _Filter) -> Callable[..., Any]:
+    """Return what filters by the kernel for GPUs."""
+    return _filters_kernel.prepare(xp, f, _array, _lines)
+
+
 def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
     """Return what filters by the kernel for CPUs, with the derivative of the array form."""
     if 0 in f.shape:
@@ -320,7 +357,10 @@ def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
 _METHODS = {
     name: Methods(
         name,
-        kernel=Method(_prepare_cpu, _filters_cpu.refusal, _filters_cpu.slower, quiet=True),
+        kernel=by_device(
+            Method(_prepare, _filters_kernel.refusal),
+            Method(_prepare_cpu, _filters_cpu.refusal, _filters_cpu.slower, quiet=True),
+        ),
         native=Method(directly(_native), _native_refusal),
         array=Method(directly(_array), _array_refusal),
     )

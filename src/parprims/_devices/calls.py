@@ -18,6 +18,7 @@ from parprims._arrays import (
     check_flag,
     dtype_kind,
     dtype_name,
+    is_tensor,
     move_axis,
     namespace_of,
     normalize_axes,
@@ -210,7 +211,10 @@ def solved(engine: Engine, a: Any, b: Any, axis: Any, initial: Any, reverse: boo
     key = option_key("linear_recurrence", axis=axis, initial=initial, reverse=reverse, method=method)
     numbers = [is_scalar(a), is_scalar(b)]
     xp = namespace_of(b if numbers[0] else a)
-    a, b = (xp.asarray(one, dtype=other.dtype) if is_scalar(one) else one for one, other in ((a, b), (b, a)))
+    a, b = (
+        xp.asarray(one, dtype=other.dtype, device=other.device if is_tensor(other) else None) if is_scalar(one) else one
+        for one, other in ((a, b), (b, a))
+    )
     if any(numbers):
         key = None
     split = together(engine, {"a": a, "b": b})

@@ -1,0 +1,568 @@
+// Filters along contiguous lines: S sections of order K one after another, each with constant coefficients,
+//     y = b[0] x + z[0],   z[i] = z[i + 1] + b[i + 1] x - a[i + 1] y,
+// which is the transposed direct form II. Every sample is read once and every result written once, in one launch. Needs
+// _scan.cu with all that it needs.
+//
+// Template parameters:
+//     W          the type of states: double, or Complex<double>
+//     In, Out    the types of samples and results in memory; C of coefficients, Z of the states given and returned
+//     STATES     whether states are given, and returned
+//     INSIDE     whether every block makes the tables of powers; otherwise make_tables made them in a launch before
+//     others     as of scan_rows in _scan.cu
+//
+// Phases:
+//   1. Every thread filters its consecutive samples from a state of zeros on, in registers. Its last state is what these
+//      samples add to the state. What the state before adds is one constant matrix times that state, as every thread has
+//      the same number of samples.
+//   2. The states are scanned over lanes, over warps, and over tiles by look-back, with constant powers of that matrix:
+//      a state is K numbers for each section, whatever the length of a tile.
+//   3. Every thread filters its samples again, from the state that is before them on, and stores the results.
+// The powers are made of the coefficients on the device.
+// Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
+// z nearly cancel each other. So between threads the state is w[j] = (row 0 of (M - s)^j) z instead, where M is the matrix
+// of one step, and s, 1 or -1 (or i or -i), is on the side of the poles. In these numbers one step is
+//     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
+// where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
+// response in terms of 1 / (z - s). Four poles may be next to each other two by two, away from s, such as those of a narrow
+// band. Then a is nearly the square of a polynomial q, and the factors 1, (M - s), q(M), (M - s) q(M) take the place of
+// the powers of M - s. A state loses digits only within the samples of one thread, which forget them with it.
+// Causality: what is not finite changes nothing before it. All that follows it may become NaN.
+// Reproducibility: the grouping of samples depends only on shape and alignment. The same input gives the same bits.
+//
+// D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016;
+// R. H. Middleton and G. C. Goodwin, Improved finite word length characteristics in digital control using delta operators,
+// IEEE Trans. Automatic Control 31(11), 1986.
+
+namespace filters {
+
+// ---- Arithmetic ------------------------------------------------------------------------------------------------
+
+using Wide = Complex<double>;
+
+// a b + c
+DEVICE double product_sum(double a, double b, double c) { return __fma_rn(a, b, c); }
+DEVICE Wide product_sum(Wide a, Wide b, Wide c) {
+    return {__fma_rn(a.re, b.re, __fma_rn(-a.im, b.im, c.re)), __fma_rn(a.re, b.im, __fma_rn(a.im, b.re, c.im))};
+}
+
+// Numbers that are not finite become the largest: a power that overflows then leaves a state of zero as it is.
+DEVICE double bounded(double x) { return ::fabs(x) <= 1.7976931348623157e308 ? x : 1.7976931348623157e308; }
+DEVICE Wide bounded(Wide x) { return {bounded(x.re), bounded(x.im)}; }
+
+// The sum of a and b, and its error in addition to `error`.
+DEVICE double exact_sum(double a, double b, double& error) {
+    const double sum = __dadd_rn(a, b), part = __dadd_rn(sum, -a);
+    error = __dadd_rn(error, __dadd_rn(__dadd_rn(a, -__dadd_rn(sum, -part)), __dadd_rn(b, -part)));
+    return sum;
+}
+DEVICE Wide exact_sum(Wide a, Wide b, Wide& error) {
+    return {exact_sum(a.re, b.re, error.re), exact_sum(a.im, b.im, error.im)};
+}
+
+// Adds a b to a sum, whose error is in addition to `error`.
+DEVICE void add_exactly(double& sum, double& error, double a, double b) {
+    const double product = __dmul_rn(a, b);
+    error = __dadd_rn(error, __fma_rn(a, b, -product));
+    sum = exact_sum(sum, product, error);
+}
+DEVICE void add_exactly(Wide& sum, Wide& error, Wide a, Wide b) {
+    add_exactly(sum.re, error.re, a.re, b.re);
+    add_exactly(sum.re, error.re, -a.im, b.im);
+    add_exactly(sum.im, error.im, a.re, b.im);
+    add_exactly(sum.im, error.im, a.im, b.re);
+}
+
+// The number rounded to so few digits that the product of two is exact.
+DEVICE double shortened(double x) { return (double)(float)x; }
+DEVICE Wide shortened(Wide x) { return {shortened(x.re), shortened(x.im)}; }
+
+// The point on the unit circle, of few, that is nearest to the mean of the poles, whose sum is -a.
+DEVICE double side_of_poles(double a) { return a > 0 ? -1. : 1.; }
+DEVICE Wide side_of_poles(Wide a) {
+    if (::fabs(a.re) >= ::fabs(a.im)) return {side_of_poles(a.re), 0.};
+    return {0., side_of_poles(a.im)};
+}
+
+// The type that an element is computed in before it is stored.
+template <class T>
+struct Stored {
+    using Type = T;
+};
+template <>
+struct Stored<Half> {
+    using Type = float;
+};
+template <>
+struct Stored<Bfloat> {
+    using Type = float;
+};
+template <class T, class W>
+DEVICE T stored(W x) {
+    return store<T>(ops::cast<typename Stored<T>::Type>(x));
+}
+
+template <class W>
+DEVICE W one() {
+    return ops::cast<W>(1.);
+}
+
+// y += M x for the D x D matrix M, whose elements are STEP apart. A section depends on none that comes after it.
+template <int D, int K, int STEP, class W>
+DEVICE void add_product(W (&y)[D], const W* m, const W (&x)[D]) {
+#pragma unroll
+    for (int row = 0; row < D; ++row)
+#pragma unroll
+        for (int column = 0; column < D; ++column)
+            if (column / K <= row / K) y[row] = product_sum(m[(row * D + column) * STEP], x[column], y[row]);
+}
+
+// ---- Coefficients and tables of powers -------------------------------------------------------------------------
+
+// The coefficients in memory: section t has `b_count` of them from b + t * step on, and `a_count` from a + t * step on.
+template <class C>
+struct Coefficients {
+    const C *b, *a;
+    Index b_count, a_count, step;
+};
+
+// What is the same for all samples. An entry of `lanes`, `warps` and `tiles` is a power of the matrix of one step: over
+// the samples of 1, 2, ... threads, warps and tiles. ITEMS are the samples of a thread.
+template <class W, int S, int K, int ITEMS, int WARPS, bool TILES>
+struct Tables {
+    static constexpr int D = S * K, GROUP = TILES ? WARP_SIZE : 1;
+    W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
+    W warps[WARPS * D * D];
+    W tiles[GROUP * D * D];
+    W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
+    W root[S][2];     // q is (z - s)^2 + root[1] (z - s) + root[0], and zero if it is not used
+    W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
+
+    // Makes what belongs to section t.
+    template <class C>
+    DEVICE void make_section(const Coefficients<C>& given, int t) {
+        const auto load = [](const C* from, Index i, Index count) {
+            return i < count ? ops::cast<W>(value(from[i])) : W();
+        };
+        const C *from_b = given.b + t * given.step, *from_a = given.a + t * given.step;
+        const W first = load(from_a, 0, given.a_count);
+        W up[K + 1], down[K + 1], up_error[K + 1], down_error[K + 1];
+#pragma unroll
+        for (int i = 0; i <= K; ++i) {
+            up[i] = b[t][i] = ops::divide(load(from_b, i, given.b_count), first);
+            down[i] = i ? ops::divide(load(from_a, i, given.a_count), first) : one<W>();
+            if (i) a[t][i - 1] = down[i];
+            up_error[i] = down_error[i] = W();
+        }
+        const W s = side_of_poles(down[1]);
+        side[t] = s;
+        // Both polynomials around s, by repeated division by what is zero there.
+#pragma unroll
+        for (int done = 0; done < K; ++done)
+#pragma unroll
+            for (int i = 1; i <= K - done; ++i) {
+                up_error[i] = ops::add(up_error[i], ops::multiply(s, up_error[i - 1]));
+                up[i] = exact_sum(up[i], ops::multiply(s, up[i - 1]), up_error[i]);
+                down_error[i] = ops::add(down_error[i], ops::multiply(s, down_error[i - 1]));
+                down[i] = exact_sum(down[i], ops::multiply(s, down[i - 1]), down_error[i]);
+            }
+        W alpha[K];
+#pragma unroll
+        for (int i = 0; i < K; ++i) {
+            alpha[i] = ops::add(down[i + 1], down_error[i + 1]);
+            last[t][K - 1 - i] = ops::negative(alpha[i]);
+            W sum = ops::add(up[i + 1], up_error[i + 1]);
+            sum = product_sum(ops::negative(alpha[i]), b[t][0], sum);
+#pragma unroll
+            for (int j = 0; j < i; ++j) sum = product_sum(ops::negative(alpha[j]), g[t][i - 1 - j], sum);
+            g[t][i] = sum;
+        }
+        root[t][0] = root[t][1] = W();
+        if constexpr (K == 4) {
+            static_assert(S == 1, "g would be another");
+            const W half = ops::cast<W>(0.5), e1 = shortened(ops::multiply(half, alpha[0]));
+            const W e0 = shortened(ops::multiply(half, product_sum(ops::negative(e1), e1, alpha[1])));
+            const W twice = ops::add(e0, e0);
+            const double rest = ops::absolute(product_sum(ops::negative(twice), e1, alpha[2])) +
+                                ops::absolute(product_sum(ops::negative(e0), e0, alpha[3]));
+            if (rest < 0.01 * ops::absolute(product_sum(e1, e1, ops::negative(ops::add(twice, twice))))) {
+                root[t][0] = e0;
+                root[t][1] = e1;
+                // (z - s)^2 q(z) modulo the polynomial a, from the highest power of z - s on
+                W sum[K], error[K];
+#pragma unroll
+                for (int i = 0; i < K; ++i) {
+                    sum[i] = ops::negative(down[K - i]);
+                    error[i] = ops::negative(down_error[K - i]);
+                }
+                add_exactly(sum[3], error[3], one<W>(), e1);
+                add_exactly(sum[2], error[2], one<W>(), e0);
+#pragma unroll
+                for (int i = 3; i >= 2; --i) {
+                    const W high = sum[i], low = error[i];
+                    add_exactly(sum[i - 1], error[i - 1], ops::negative(high), e1);
+                    add_exactly(sum[i - 2], error[i - 2], ops::negative(high), e0);
+                    error[i - 1] = product_sum(ops::negative(low), e1, error[i - 1]);
+                    error[i - 2] = product_sum(ops::negative(low), e0, error[i - 2]);
+                }
+#pragma unroll
+                for (int i = 0; i < K; ++i) last[t][i] = ops::add(sum[i], error[i]);
+            }
+        }
+        for (int j = 0; j < K; ++j)
+            for (int i = 0; i < K; ++i) {
+                if (j == 0) {
+                    rows[t][j][i] = i == 0 ? one<W>() : W();
+                    continue;
+                }
+                W sum = i > 0 ? rows[t][j - 1][i - 1] : W();
+                if (i == 0)
+                    for (int c = 0; c < j; ++c) sum = product_sum(ops::negative(rows[t][j - 1][c]), a[t][c], sum);
+                rows[t][j][i] = product_sum(ops::negative(s), rows[t][j - 1][i], sum);
+                if (K == 4 && j == 2) {
+                    sum = product_sum(root[t][1], rows[t][1][i], rows[t][2][i]);
+                    rows[t][2][i] = product_sum(root[t][0], rows[t][0][i], sum);
+                }
+            }
+    }
+
+    // Makes a column of the matrix of one step, in the numbers w.
+    DEVICE void make_column(W* matrix, int column) const {
+        W x = W();
+        for (int t = 0; t < S; ++t) {
+            const auto state = [&](int j) { return t * K + j == column ? one<W>() : W(); };
+            for (int j = 0; j < K; ++j) {
+                W next = product_sum(side[t], state(j), product_sum(g[t][j], x, j + 1 < K ? state(j + 1) : W()));
+                if (j + 1 == K)
+                    for (int i = 0; i < K; ++i) next = product_sum(last[t][i], state(i), next);
+                if (K == 4 && j == 1)
+                    for (int i = 0; i < 2; ++i) next = product_sum(ops::negative(root[t][i]), state(i), next);
+                matrix[(t * K + j) * D + column] = next;
+            }
+            x = product_sum(b[t][0], x, state(0));
+        }
+    }
+
+    // Returns an element of a product of matrices, whose elements are STEP apart.
+    template <int STEP = 1>
+    static DEVICE W element(const W* x, const W* y, int at) {
+        W sum = W();
+        for (int i = 0; i < D; ++i) sum = product_sum(x[(at / D * D + i) * STEP], y[(i * D + at % D) * STEP], sum);
+        return bounded(sum);
+    }
+
+    // Makes powers 2, 3, ..., COUNT of the first.
+    template <int COUNT, int STEP, int APART>
+    static DEVICE void make_powers(W* all) {
+        for (int there = 1; there < COUNT; there *= 2) {
+            const W* last = all + (there - 1) * APART;
+            for (int at = threadIdx.x; at < there * D * D; at += blockDim.x)
+                all[(there + at / (D * D)) * APART + at % (D * D) * STEP] =
+                    element<STEP>(all + at / (D * D) * APART, last, at % (D * D));
+            __syncthreads();  // separates these powers from their reads
+        }
+    }
+
+    // Makes all of it, by all threads of a block, in shared memory. `spare` has room for two matrices.
+    template <class C>
+    DEVICE void make(const Coefficients<C>& given, W* spare) {
+        const int thread = threadIdx.x, all = D * D;
+        if (thread < S) make_section(given, thread);
+        __syncthreads();  // separates the sections from their reads
+        if (thread < D) make_column(spare, thread);
+        __syncthreads();  // separates the matrix from its reads
+        // The power ITEMS, from the highest bit of ITEMS on. It ends in the first of `warps`.
+        W *power = warps, *other = spare + all;
+        for (int at = thread; at < all; at += blockDim.x) power[at] = spare[at];
+        __syncthreads();  // separates the first power from its reads
+        int bit = 1;
+        while (2 * bit <= ITEMS) bit *= 2;
+        for (bit /= 2; bit > 0; bit /= 2) {
+            for (int at = thread; at < all; at += blockDim.x) other[at] = element(power, power, at);
+            __syncthreads();  // separates the square from its reads
+            for (int at = thread; at < all; at += blockDim.x)
+                power[at] = ITEMS & bit ? element(other, spare, at) : other[at];
+            __syncthreads();  // separates the power from its reads
+        }
+        for (int at = thread; at < all; at += blockDim.x) lanes[at * WARP_SIZE] = power[at];
+        __syncthreads();  // separates the first power of every table from its reads, here and below
+        make_powers<WARP_SIZE, WARP_SIZE, 1>(lanes);
+        for (int at = thread; at < all; at += blockDim.x) warps[at] = lanes[at * WARP_SIZE + WARP_SIZE - 1];
+        __syncthreads();
+        make_powers<WARPS, 1, D * D>(warps);
+        for (int at = thread; at < all; at += blockDim.x) tiles[at] = warps[(WARPS - 1) * all + at];
+        __syncthreads();
+        make_powers<GROUP, 1, D * D>(tiles);
+    }
+
+    // The state as numbers w, and back.
+    DEVICE void between_threads(const W (&z)[D], W (&w)[D]) const {
+#pragma unroll
+        for (int j = 0; j < D; ++j) {
+            w[j] = z[j];
+#pragma unroll
+            for (int i = j / K * K; i < j; ++i) w[j] = product_sum(rows[j / K][j % K][i % K], z[i], w[j]);
+        }
+    }
+    DEVICE void within_thread(const W (&w)[D], W (&z)[D]) const {
+#pragma unroll
+        for (int j = 0; j < D; ++j) {
+            z[j] = w[j];
+#pragma unroll
+            for (int i = j / K * K; i < j; ++i)
+                z[j] = product_sum(ops::negative(rows[j / K][j % K][i % K]), z[i], z[j]);
+        }
+    }
+};
+
+template <class Tables>
+constexpr int TABLE_BYTES = (sizeof(Tables) + 15) / 16 * 16;
+
+// Makes the tables of one set of sections in global memory. One block runs it.
+template <class Tables, class W, class C>
+DEVICE void make_tables(const Coefficients<C>& given, W* to) {
+    extern __shared__ uint4 shared[];
+    Tables& tables = *reinterpret_cast<Tables*>(shared);
+    tables.make(given, reinterpret_cast<W*>(reinterpret_cast<char*>(shared) + TABLE_BYTES<Tables>));
+    const W* from = reinterpret_cast<const W*>(&tables);
+    for (int at = threadIdx.x; at < (int)(sizeof(Tables) / sizeof(W)); at += blockDim.x) to[at] = from[at];
+}
+
+// ---- The filter ------------------------------------------------------------------------------------------------
+
+// What tiles add to the state, for look-back. The tables are at the beginning of shared memory.
+template <class Tables, class W, int D, int K>
+struct Join {
+    struct State {
+        W w[D];
+        unsigned tiles;  // how many
+    };
+    static DEVICE State combine(const State& earlier, const State& later) {
+        extern __shared__ uint4 shared[];
+        const Tables& tables = *reinterpret_cast<const Tables*>(shared);
+        State both = later;
+        add_product<D, K, 1>(both.w, tables.tiles + (later.tiles - 1) * D * D, earlier.w);
+        both.tiles += earlier.tiles;
+        return both;
+    }
+};
+
+// The sections at hand: coefficients in registers.
+template <class W, int S, int K>
+struct Sections {
+    W b[S][K + 1], a[S][K];
+
+    template <class Tables>
+    explicit DEVICE Sections(const Tables& tables) {
+#pragma unroll
+        for (int t = 0; t < S; ++t) {
+#pragma unroll
+            for (int i = 0; i <= K; ++i) {
+                b[t][i] = tables.b[t][i];
+                if (i < K) a[t][i] = tables.a[t][i];
+            }
+        }
+    }
+
+    // Filters one sample, and changes the states.
+    DEVICE W step(W (&z)[S * K], W x) const {
+#pragma unroll
+        for (int t = 0; t < S; ++t) {
+            const W y = product_sum(b[t][0], x, z[t * K]);
+#pragma unroll
+            for (int i = 0; i < K; ++i) {
+                const W moved = i + 1 < K ? product_sum(b[t][i + 1], x, z[t * K + (i + 1 < K ? i + 1 : 0)])
+                                          : ops::multiply(b[t][i + 1], x);
+                z[t * K + i] = product_sum(ops::negative(a[t][i]), y, moved);
+            }
+            x = y;
+        }
+        return x;
+    }
+};
+
+// Filters lines of `n` samples. `zi` and `zf` are the states of all sections: `sections` of them for every line, of which
+// these are those from `first` on. `from` are the tables, unless INSIDE.
+template <class W, int S, int K, int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool INSIDE, bool STATES,
+          int SHARED_BYTES, class C, class Z, class In, class Out>
+DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& given, const Z* zi, Z* zf, const W* from,
+                        ulonglong2* scratch, Index lines, Index n, unsigned tiles, Index sections, Index first) {
+    constexpr int D = S * K, ITEMS = ROUNDS * VEC, WIDTH = LANES < WARP_SIZE ? LANES : WARP_SIZE;
+    constexpr int WARPS = LANES / WIDTH, RUN = WIDTH * ITEMS;
+    constexpr bool TILES = CARRY != ALONE;
+    using Powers = Tables<W, S, K, ITEMS, WARPS, TILES>;
+    using Op = Join<Powers, W, D, K>;
+    using State = typename Op::State;
+    using Sample = typename In::Element;
+    using Result = typename Out::Element;
+    constexpr int BYTES = VEC * (sizeof(Sample) > sizeof(Result) ? sizeof(Sample) : sizeof(Result));
+    constexpr int GAP = ROUNDS % 2 == 0 ? ROUNDS : THREADS * ROUNDS;  // as in scan_rows
+    constexpr int PLACES = THREADS * (ROUNDS + (ROUNDS % 2 == 0));
+    static_assert(TABLE_BYTES<Powers> + PLACES * BYTES <= SHARED_BYTES, "see _filters_kernel.py");
+    static_assert(TABLE_BYTES<Powers> + 2 * D * D * sizeof(W) <= SHARED_BYTES, "see _filters_kernel.py");
+
+    extern __shared__ uint4 shared[];
+    Powers& tables = *reinterpret_cast<Powers*>(shared);
+    char* const staged = reinterpret_cast<char*>(shared) + TABLE_BYTES<Powers>;
+    const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
+    const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
+    Index line = tile.line;
+    bool exists = true;
+    if (WARPS == 1) {
+        line = ((Index)blockIdx.x * THREADS + threadIdx.x) / LANES;
+        exists = line < lines;
+        if (!exists) line = lines - 1;  // repeats the last line, so that whole warps shuffle, and stores nothing
+    }
+    const In samples = in.at(line, 0, 0);
+    const Out results = out.at(line, 0, 0);
+    const Index begin = ((Index)(WARPS == 1 ? 0u : tile.number) * WARPS + warp) * RUN;
+    const auto place = [&](int at) {
+        at += (threadIdx.x - lane) * ROUNDS;
+        return staged + (at + at / GAP) * BYTES;
+    };
+    const auto stage = [&] {
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r)
+            samples.template stage<VEC>(
+                *reinterpret_cast<typename In::template Staged<VEC>*>(place(r * WIDTH + lane)),
+                begin + (r * WIDTH + lane) * VEC, n);
+    };
+    if constexpr (INSIDE) {
+        tables.make(given, reinterpret_cast<W*>(staged));
+        __syncthreads();  // separates the reads of spare matrices from the copies
+        stage();
+    } else {
+        stage();
+        W* const to = reinterpret_cast<W*>(shared);
+        for (int at = threadIdx.x; at < (int)(sizeof(Powers) / sizeof(W)); at += THREADS) to[at] = from[at];
+        __syncthreads();  // separates the tables from their reads
+    }
+    const auto fetch = [&](int r, W(&x)[VEC]) {
+        Sample found[VEC];
+        samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(place(lane * ROUNDS + r)));
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) x[k] = ops::cast<W>(value(found[k]));
+    };
+    wait_for_staged();
+    __syncwarp();  // separates the lanes' copies from each other's reads
+
+    // What the thread's samples add to the state; then also those of the lanes before.
+    W z[D], mine[D], before[D];
+#pragma unroll
+    for (int j = 0; j < D; ++j) z[j] = W();
+    {
+        const Sections<W, S, K> filter(tables);
+#pragma unroll 2
+        for (int r = 0; r < ROUNDS; ++r) {
+            W x[VEC];
+            fetch(r, x);
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) filter.step(z, x[k]);
+        }
+    }
+    tables.between_threads(z, mine);
+    const auto above = [](const W(&from)[D], int distance, W(&to)[D]) {
+#pragma unroll
+        for (int j = 0; j < D; ++j) to[j] = shuffle_up(from[j], distance);
+    };
+#pragma unroll
+    for (int distance = 1; distance < WIDTH; distance *= 2) {
+        above(mine, distance, before);
+        if (lane >= distance) add_product<D, K, WARP_SIZE>(mine, tables.lanes + distance - 1, before);
+    }
+    above(mine, 1, before);
+
+    // The state before the warp's samples, first without what is before the tile.
+    W start[D];
+#pragma unroll
+    for (int j = 0; j < D; ++j) start[j] = W();
+    State total;
+    total.tiles = 1;
+    if constexpr (WARPS > 1) {
+        __shared__ W totals[WARPS][D];
+        if (lane == WARP_SIZE - 1) {
+#pragma unroll
+            for (int j = 0; j < D; ++j) totals[warp][j] = mine[j];
+        }
+        __syncthreads();  // separates the writes of totals from their reads
+        W up_to[D], other[D];
+#pragma unroll
+        for (int j = 0; j < D; ++j) up_to[j] = totals[lane % WARPS][j];
+#pragma unroll
+        for (int distance = 1; distance < WARPS; distance *= 2) {
+            above(up_to, distance, other);
+            if (lane % WARPS >= distance) add_product<D, K, 1>(up_to, tables.warps + (distance - 1) * D * D, other);
+        }
+#pragma unroll
+        for (int j = 0; j < D; ++j) {
+            const W earlier = shuffle(up_to[j], warp > 0 ? warp - 1 : 0);
+            if (warp > 0) start[j] = earlier;
+            total.w[j] = shuffle(up_to[j], WARPS - 1);
+        }
+    }
+    // The state before the tile.
+    const Index own = (line * sections + first) * K;
+    Optional<State> carry;
+    carry.valid = STATES;
+    if constexpr (STATES) {
+        W given_z[D];
+#pragma unroll
+        for (int j = 0; j < D; ++j) given_z[j] = ops::cast<W>(value(zi[own + j]));
+        carry.state.tiles = 1;
+        tables.between_threads(given_z, carry.state.w);
+    }
+    if constexpr (TILES) {
+        __shared__ State state_before;
+        const TileStates<State> states = {tile.slots, lines, tiles};
+        if (CARRY == LOOK_BACK)
+            carry = look_back<Op, WARPS>(states, line, tile.number, total, carry);
+        else if (threadIdx.x == 0)
+            carry = chain<Op>(states, line, tile.number, total, carry);
+        if (threadIdx.x == 0 && carry.valid) state_before = carry.state;
+        __syncthreads();  // separates the write of state_before from its reads
+        carry.valid = STATES || tile.number > 0;
+        if (carry.valid) carry.state = state_before;
+    }
+    if (carry.valid) {
+        if (warp > 0) {
+            add_product<D, K, 1>(start, tables.warps + (warp - 1) * D * D, carry.state.w);
+        } else {
+#pragma unroll
+            for (int j = 0; j < D; ++j) start[j] = carry.state.w[j];
+        }
+    }
+    if (lane > 0) {
+        add_product<D, K, WARP_SIZE>(before, tables.lanes + lane - 1, start);
+        tables.within_thread(before, z);
+    } else {
+        tables.within_thread(start, z);
+    }
+
+    const Sections<W, S, K> filter(tables);  // not kept in registers meanwhile
+#pragma unroll 2
+    for (int r = 0; r < ROUNDS; ++r) {
+        W x[VEC];
+        Result y[VEC];
+        fetch(r, x);
+        const Index i = begin + (lane * ROUNDS + r) * VEC;
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) {
+            y[k] = stored<Result>(filter.step(z, x[k]));
+            if (STATES && exists && i + k == n - 1) {
+#pragma unroll
+                for (int j = 0; j < D; ++j) zf[own + j] = stored<Z>(z[j]);
+            }
+        }
+        // Only this thread reads these places.
+        results.put(y, *reinterpret_cast<typename Out::template Staged<VEC>*>(place(lane * ROUNDS + r)));
+    }
+    __syncwarp();  // separates the lanes' results from each other's stores
+    if (exists) {
+#pragma unroll 4
+        for (int r = 0; r < ROUNDS; ++r)
+            results.template flush<VEC>(
+                *reinterpret_cast<const typename Out::template Staged<VEC>*>(place(r * WIDTH + lane)),
+                begin + (r * WIDTH + lane) * VEC, n);
+    }
+}
+
+}  // namespace filters
