@@ -31,12 +31,16 @@ class Tuning(_cuda.Tuning):
     """The threads of a block."""
     items: tuple[tuple[int, int], ...]
     """By the bytes of a key, the elements of a thread."""
+    resident: int
+    """The blocks that are to fit on a multiprocessor."""
     scanning: int
     """The threads of a block that goes through the tiles of a row."""
 
 
 TUNING = {
-    90: Tuning(record="", multiprocessors=132, least=1 << 17, threads=256, items=((4, 16), (8, 8)), scanning=1024),
+    90: Tuning(
+        record="", multiprocessors=132, least=1 << 17, threads=256, items=((4, 16), (8, 8)), resident=2, scanning=1024
+    ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
@@ -77,6 +81,7 @@ def plan(dtype: str, index: str | None, shape: tuple[int, ...], tuning: Tuning) 
             (*given, counts, Pointer("out0", result), *sizes),
             rows * tiles,
             threads,
+            resident_blocks=tuning.resident,
         ),
     )
     return Plan(
