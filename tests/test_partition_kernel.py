@@ -59,11 +59,28 @@ def test_lengths(small, run, rng, n):
         check(small, run, make(rng, (n,), "float32"), kth)
 
 
-@pytest.mark.parametrize("dtype", [name for name in REAL if name != "bool"])
+KINDS = ("uint8", "int16", "uint64")  # with float32, each size and each kind of order
+
+
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(one, marks=[pytest.mark.sanitize] * (one in KINDS)) for one in REAL if one != "bool"]
+)
 def test_every_dtype(small, run, rng, dtype):
     if not hasattr(small.xp, dtype) and small.name not in ("emulated", "cupy"):
         pytest.skip(f"{small.name} has no {dtype}")
     check(small, run, make(rng, (3, 701), dtype), 350)
+
+
+@pytest.mark.sanitize
+def test_narrow_places(small, run, rng, monkeypatch):
+    """As JAX has them."""
+    if small.family == "jax":
+        pytest.skip("has them anyway")
+    monkeypatch.setattr(_partition_kernel, "index_dtype", lambda _: np.dtype("int32"))
+    x = make(rng, (700,), "float32")
+    found = small.to_numpy(run(parprims.argpartition, small.asarray(x), 300, method="kernel"))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, parted(x, 300))
 
 
 def test_views_and_axes(small, run, rng):

@@ -54,7 +54,9 @@ def test_lengths(small, run, rng, n):
         check(small, run, ordered(make(rng, (n,), "float32")), make(rng, (m,), "float32"))
 
 
-@pytest.mark.parametrize("dtype", [name for name in REAL if name != "bool"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(one, marks=[pytest.mark.sanitize] * (one == "uint8")) for one in REAL if one != "bool"]
+)
 def test_every_dtype(small, run, rng, dtype):
     if not hasattr(small.xp, dtype) and small.name not in ("emulated", "cupy"):
         pytest.skip(f"{small.name} has no {dtype}")
@@ -64,7 +66,21 @@ def test_every_dtype(small, run, rng, dtype):
 @pytest.mark.sanitize
 def test_views_and_few(gpu, run, rng):
     """Keys that begin anywhere, and so few that each is searched for by itself."""
+    for dtype in ("int32", "uint8", "float32"):
+        x1, x2 = ordered(make(rng, (9000,), dtype)), make(rng, (150,), dtype)
+        check(gpu, run, x1, x2, view=unaligned)
+        check(gpu, run, x1, x2[:3])
+
+
+@pytest.mark.sanitize
+def test_narrow_places(gpu, run, rng, monkeypatch):
+    """As JAX has them."""
+    if gpu.family == "jax":
+        pytest.skip("has them anyway")
+    emulator.forget(monkeypatch)
+    monkeypatch.setattr(_search_kernel, "index_dtype", lambda _: np.dtype("int32"))
     x1, x2 = ordered(make(rng, (9000,), "int32")), make(rng, (150,), "int32")
+    check(gpu, run, x1, x2)
     check(gpu, run, x1, x2, view=unaligned)
     check(gpu, run, x1, x2[:3])
 

@@ -89,6 +89,13 @@ def test_more_offsets_than_elements(small, run, rng):
     check(small, run, make(rng, (2, 700), "int16"), offsets)
 
 
+@pytest.mark.sanitize
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16"])
+def test_every_order(small, run, rng, dtype):
+    """Of the kinds of keys, but for floats."""
+    check(small, run, make(rng, (700,), dtype), np.array([0, 5, 400, 700]), what="s")
+
+
 @pytest.mark.parametrize("dtype", REAL)
 def test_every_dtype(gpu, run, rng, dtype):
     descending = REAL.index(dtype) % 2 == 0  # each order of signed, unsigned and floating keys
