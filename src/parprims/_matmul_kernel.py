@@ -199,12 +199,16 @@ class Factor:
             vector = max(1, math.gcd(*steps) // itemsize)
         return Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
 
+    @property
+    def pitch(self) -> int:
+        """The distance between the lines in memory, in elements."""
+        return self.outer if self.along_k else self.along
+
     def fits_map(self, itemsize: int) -> bool:
         """Return whether a tensor map can describe the factor."""
-        pitch = self.outer if self.along_k else self.along
         if self.vector * itemsize < 16 or self.step is None:
             return False
-        return 0 < pitch * itemsize < 2**40 and 0 <= self.step * itemsize < 2**40
+        return 0 < self.pitch * itemsize < 2**40 and 0 <= self.step * itemsize < 2**40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,8 +400,10 @@ def _by_groups(
     if max(m, n, k) < 2**31 and right.fits_map(size):
         if arithmetic.kind == "TF32":
             copying = "RIGHT_AT_ONCE"  # which rounds it, too
-        elif size == 2 and left.fits_map(size) and m * n * k * matrices >= tuned.at_once:
-            copying = "AT_ONCE"
+        elif size == 2 and left.fits_map(size):
+            aligned = all(one.pitch * size % 128 == 0 for one in (left, right))
+            if m * n * k * matrices >= (tuned.at_once if aligned else tuned.at_once_unaligned):
+                copying = "AT_ONCE"
     kind, (*lengths, nbytes) = arithmetic.kind or "", tile
     start = ("Semiring", "Wgmma", kind, *lengths, stages, nbytes, copying)
     if arithmetic.kind == "DOUBLE":
@@ -627,6 +633,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
     # And by groups of four warps: 16-bit floats; float32 swapped or not, with the left factor along k or not; float64.
     some = (1024, 1024, 1024)
     yield _case("tensor", "float16")
+    yield _case("tensor", "bfloat16", (3000, 5000, 2000))
     yield _case("tensor", "bfloat16", some, transposed=(True, True))
     yield _case("tensor", "float32", precision="tf32")
     yield _case("tensor", "float32", some, precision="tf32", transposed=(False, True))

@@ -46,8 +46,9 @@ class Tuning(_cuda.Tuning):
         The least number of tiles along k in a part of a sum.
     packed : int
         The least number of lines of one factor for which the other one is packed along k, for groups.
-    at_once : int
-        The number of products from which on 16-bit floats are copied by bulk copies.
+    at_once, at_once_unaligned : int
+        The number of products from which on 16-bit floats are copied by bulk copies: where all lines of the factors
+        begin at multiples of 128 bytes, and where not, for threads then copy up to twice as slowly.
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
@@ -69,6 +70,7 @@ class Tuning(_cuda.Tuning):
     part: int
     packed: int
     at_once: int
+    at_once_unaligned: int
     chain: int
     preferred: int
     preferred_products: int
@@ -93,7 +95,7 @@ TUNING = {
             "DOUBLE": ((128, 128, 16), (64, 64, 16), (16, 64, 16), (64, 16, 16)),
         },
         groups={
-            "HALF": ((128, 256, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64)),
+            "HALF": ((128, 256, 64), (128, 192, 64), (128, 128, 64), (64, 128, 64), (64, 64, 64)),
             "TF32": ((128, 256, 32), (128, 128, 32), (64, 128, 32), (64, 64, 32)),
             "SPLIT": ((128, 96, 32), (64, 96, 32)),
             "DOUBLE": ((128, 128, 16), (64, 128, 16)),
@@ -103,6 +105,7 @@ TUNING = {
         part=4,
         packed=512,
         at_once=2**35,
+        at_once_unaligned=2**28,
         chain=128,
         preferred=256,
         preferred_products=2**30,
