@@ -80,7 +80,7 @@ SEARCHES = {
     "matmul": Search(
         "_matmul_tiles",
         ("square", "C", "conflict_free", "tf32", "highest"),
-        ("groups", "tensor", "conflict_free", "stages", "part", "packed", "at_once", "at_once_unaligned"),
+        ("groups", "tensor", "conflict_free", "stages", "part", "packed", "at_once", "at_once_uneven"),
     ),
     "histogram": Search(
         "_histogram",

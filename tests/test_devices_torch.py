@@ -140,7 +140,8 @@ def check_dtensors():
     for placements in ((Shard(0), Replicate()), (Replicate(), Shard(0))):
         arrays = tuple(distribute_tensor(x, mesh, placements) for x in (a, b, c, d))
         x = parprims.scan(arrays[1])
-        assert x.placements == placements
+        split = [one if mesh.size(dim) > 1 else Replicate() for dim, one in enumerate(placements)]
+        assert list(x.placements) == split
         near(x, parprims.scan(b))
         near(parprims.sum(arrays[1]), parprims.sum(b))
         near(parprims.linear_recurrence(arrays[0], arrays[1]), parprims.linear_recurrence(a, b))
@@ -156,6 +157,9 @@ def check_dtensors():
     near(parprims.matmul(both, other), table @ table.T)
     with pytest.raises(TypeError, match="must all be DTensors"):
         parprims.linear_recurrence(arrays[0], b)
+    flat = init_device_mesh(where(), (dist.get_world_size(), 1))  # whose second dimension splits nothing
+    for placements in ((Shard(0), Shard(0)), (Shard(0), Shard(1))):
+        near(parprims.scan(distribute_tensor(table.T.contiguous(), flat, placements), axis=0), table.T.cumsum(0))
 
 
 def check_quick_ways():

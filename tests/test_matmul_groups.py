@@ -35,7 +35,7 @@ class TestGroups:
     @pytest.fixture
     def groups(self, sizes):
         """Return a function that tells, with small tiles for groups, the tile of a dtype and whether it is theirs."""
-        sizes(groups={kind: (tile,) for kind, tile in GROUPS.items()}, at_once=0, at_once_unaligned=0)
+        sizes(groups={kind: (tile,) for kind, tile in GROUPS.items()}, at_once=0, at_once_uneven=0)
 
         def tile(dtype, precision, views):
             kind = kind_of(dtype, precision)
@@ -71,7 +71,7 @@ class TestGroups:
     def test_copied_by_threads(self, gpu, run, rng, subtests, groups, sizes, dtype, views):
         lacking(gpu, dtype)
         options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
-        sizes(at_once=2**40, at_once_unaligned=2**40)
+        sizes(at_once=2**40, at_once_uneven=2**40)
         for shapes in (((72, 136), (136, 88)), ((2, 64, 64), (64, 128)), ((40, 1200), (1200, 56))):
             with subtests.test(shapes=shapes):
                 assert "BY_THREADS" in planned(*shapes, dtype, **options)[1].launches[-1].arguments
@@ -101,13 +101,15 @@ class TestGroups:
             assert bool(plan.scratch_bytes) == (way != "BY_THREADS")
 
     def test_bulk_copies_of_lines_of_any_pitch(self):
-        """They pay earlier where lines do not begin at multiples of 128 bytes."""
+        """They pay earlier where lines do not begin at multiples of 128 bytes, and where tiles have edges."""
         for (m, k, n), at_once in (
             ((2048, 2048, 2048), False),
             ((4096, 4096, 4096), True),
             ((1000, 1000, 1000), True),
             ((1024, 1000, 1024), True),
             ((1024, 1024, 1000), True),
+            ((960, 1024, 1000), True),
+            ((240, 2688, 3904), True),
             ((200, 200, 200), False),
         ):
             plan = planned((m, k), (k, n), "float16", kernel="tensor")[1]
@@ -185,7 +187,7 @@ class TestGroups:
         """Copied by threads; numbers that are copied one by one."""
         lacking(gpu, dtype)
         options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
-        sizes(at_once=2**40, at_once_unaligned=2**40)
+        sizes(at_once=2**40, at_once_uneven=2**40)
         check(gpu, run, make(rng, ((72, 136), (136, n)), dtype), views, **options)
 
 

@@ -402,7 +402,8 @@ def _by_groups(
             copying = "RIGHT_AT_ONCE"  # which rounds it, too
         elif size == 2 and left.fits_map(size):
             aligned = all(one.pitch * size % 128 == 0 for one in (left, right))
-            if m * n * k * matrices >= (tuned.at_once if aligned else tuned.at_once_unaligned):
+            even = aligned and not any(length % of for length, of in zip((m, n, k), tile, strict=False))
+            if m * n * k * matrices >= (tuned.at_once if even else tuned.at_once_uneven):
                 copying = "AT_ONCE"
     kind, (*lengths, nbytes) = arithmetic.kind or "", tile
     start = ("Semiring", "Wgmma", kind, *lengths, stages, nbytes, copying)

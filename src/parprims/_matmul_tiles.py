@@ -46,9 +46,9 @@ class Tuning(_cuda.Tuning):
         The least number of tiles along k in a part of a sum.
     packed : int
         The least number of lines of one factor for which the other one is packed along k, for groups.
-    at_once, at_once_unaligned : int
-        The number of products from which on 16-bit floats are copied by bulk copies: where all lines of the factors
-        begin at multiples of 128 bytes, and where not, for threads then copy up to twice as slowly.
+    at_once, at_once_uneven : int
+        The number of products from which on 16-bit floats are copied by bulk copies: where tiles divide the factors and
+        all lines begin at multiples of 128 bytes, and where not, for threads then copy up to twice as slowly.
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
@@ -70,7 +70,7 @@ class Tuning(_cuda.Tuning):
     part: int
     packed: int
     at_once: int
-    at_once_unaligned: int
+    at_once_uneven: int
     chain: int
     preferred: int
     preferred_products: int
@@ -105,7 +105,7 @@ TUNING = {
         part=4,
         packed=512,
         at_once=2**35,
-        at_once_unaligned=2**28,
+        at_once_uneven=2**28,
         chain=128,
         preferred=256,
         preferred_products=2**30,

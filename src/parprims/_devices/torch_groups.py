@@ -389,13 +389,12 @@ class Distributed(_Parts):
         for dim, placement in enumerate(x.placements):
             if placement.is_partial():
                 raise ValueError("arrays must not be placed as Partial: call redistribute first")
-            if not placement.is_shard():
+            if not placement.is_shard() or self.mesh.size(dim) == 1:
                 continue
             if found[placement.dim]:
                 raise ValueError("an axis must be split over one dimension of the mesh: flatten the mesh first")
-            if self.mesh.size(dim) > 1:
-                found[placement.dim] = (dim,)
-                self.whole[(dim,)] = int(x.shape[placement.dim])
+            found[placement.dim] = (dim,)
+            self.whole[(dim,)] = int(x.shape[placement.dim])
         local = x.to_local()
         self.splits[id(local)] = tuple(found)
         return local
