@@ -5,6 +5,7 @@ import pytest
 
 import parprims
 from parprims import _merge_kernel
+from parprims._devices import jax_mesh
 from tests import devices, test_jax
 from tests.test_devices_scans import mesh_of, put
 
@@ -113,6 +114,24 @@ def check_programs():
     assert f"f32[2,{N}]" not in compiled.as_text()
     with pytest.raises(parprims.MethodRefused, match="derivative"):
         jax.jit(jax.grad(lambda x: parprims.sort(x)[0, 0]))(auto)
+
+
+def check_parts_that_go_in_many_rounds():
+    """In blocks of five elements, of which none holds a part; one row is written by slices, two by places."""
+    kept, jax_mesh.LONGEST_BLOCK = jax_mesh.LONGEST_BLOCK, 5
+    jax_mesh._programs._found.clear()
+    try:
+        for count in (2, 3):
+            mesh = mesh_of(count)
+            for name in ("random", "reversed", "equal"):
+                x = WHOLE["float32"] if name == "random" else REAL[name]
+                found = parprims.argsort(put(x, mesh, "i"), descending=count == 3)
+                assert np.asarray(found).tolist() == stable(x, count == 3).tolist(), (count, name)
+                rows = np.stack([x, x[::-1]])
+                assert (np.asarray(parprims.sort(put(rows, mesh, None, "i"))) == np.sort(rows)).all(), (count, name)
+    finally:
+        jax_mesh.LONGEST_BLOCK = kept
+        jax_mesh._programs._found.clear()
 
 
 def check_parts_that_arrive_are_merged():

@@ -23,6 +23,11 @@ _Run = tuple[tuple[Array, ...], Array, Array]
 """Sorted arrays, where a run begins in every row of them, and its length."""
 
 
+LONGEST_BLOCK = 2**26
+"""The most elements that a device sends to another at once where parts go in rounds: blocks for all and of all take
+memory beside the parts."""
+
+
 class Devices:
     """The devices along axes of a mesh, inside of shard_map."""
 
@@ -219,7 +224,7 @@ class Devices:
     def _in_rounds(self, x: Array, bounds: Array, length: int, here: Any) -> Array:
         """Return the parts of one array, sent in blocks of one size, as many of each as the longest part needs.
 
-        A part of random elements is one block. What stays here is copied.
+        A part of random elements is one block unless it is very long. What stays here is copied.
         """
         xp = jax.numpy
         rows, n = x.shape
@@ -230,6 +235,7 @@ class Devices:
         arriving = counts[:, :, here]
         first = xp.cumsum(arriving, axis=0) - arriving  # where the part of each device begins
         block, away = self._blocks(n, counts)
+        block = min(block, LONGEST_BLOCK)
         rounds = -(-xp.max(away) // block)
 
         def cut(begins: Array, size: int) -> Array:  # of shape (rows, size)
