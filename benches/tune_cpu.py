@@ -146,8 +146,7 @@ def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Mak
         for whole, dtype in elements.items():
             if whole and name == "logaddexp":
                 continue
-            # PyTorch's mapped reductions have the kind of their operator; what JAX has a routine for is in a program.
-            libraries: tuple[str, ...] = ("numpy",) if name == "map" else ("numpy", "torch")
+            libraries: tuple[str, ...] = ("numpy", "torch")  # what JAX has a routine for is in a program
             if name == "argmax" and make is _reduction:  # which NumPy finds for JAX outside of programs
                 libraries = (*libraries, "jax")
             for lines in lying:

@@ -172,9 +172,8 @@ def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
-    # To the nodes of torch.compile elements come mapped: a call is to take the way of its node.
-    mapped = r.fn not in OWN_MAPS and library(xp) != "torch"
-    name = "dot" if r.fn is conjugate_product else "map" if mapped else r.op.name
+    # To the nodes of torch.compile elements come mapped: these have the kind of the operator.
+    name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
     name = _FAMILIES.get(name, name)
     elements = dtype_kind(r.arrays[0].dtype)
     if name == "logical_and":
@@ -254,6 +253,14 @@ CROSSOVERS = _cpu.Crossovers(
             "dot, line": 1048576,
             "dot, narrow": 1048576,
             "dot, columns": 1048576,
+            "map, line": 262144,
+            "map, single line": 262144,
+            "map, narrow": 262144,
+            "map, columns": 262144,
+            "map of integers, line": 262144,
+            "map of integers, single line": 262144,
+            "map of integers, narrow": 262144,
+            "map of integers, columns": 262144,
         },
         "jax": {
             "argmax, line": 0,
