@@ -360,7 +360,7 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
     """
     name = library(xp)
     if name == "torch":
-        own = directly(_native)(xp, h)
+        own: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
         bare = dataclasses.replace(h, arrays=(None,) * len(h.arrays), edges=edges, result=result)
         by_numpy = _prepare_native(numpy_namespace(), bare)
@@ -368,12 +368,13 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
         def run(*arrays: Array) -> tuple[Array, Array]:
             if not shares_memory(xp, arrays):
                 return own(*arrays)
-            counts, edges = by_numpy(*map(as_numpy, arrays))
-            return returned(xp, counts), returned(xp, edges)
+            counts, found = by_numpy(*map(as_numpy, arrays))
+            return returned(xp, counts), returned(xp, found)
 
         return run
     if name != "numpy" or h.ends is None:
-        return directly(_native)(xp, h)
+        plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
+        return plainly
     given = _even_edges(xp, None, h)
     nothing = h.on(*(None,) * len(h.arrays))
     return lambda *arrays: _native(xp, nothing.on(*arrays), given.copy())
