@@ -16,7 +16,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,23 @@ def shown(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"{words}  {row['error']}"
     return f"{words}  {row['nbytes'] / 2**30:6.1f} GiB  {row['ms all']:9.1f} ms  {'right' if row['right'] else 'WRONG'}"
+
+
+def table(file: Mapping[str, Any]) -> str:
+    """Return the table that docs/devices.md shows of a results file."""
+    head = file["header"]
+    lines = [
+        f"{head['devices']} {head['device']} of one host, of which JAX uses {head['memory'] / 2**30:.0f} GiB each, "
+        f"{head['date'][:10]}, commit {head['commit'][:7]}.\n",
+        "| call | shape | dtype | arrays and result, GiB | milliseconds | right |\n|---|---|---|---|---|---|",
+    ]
+    for row in file["rows"]:
+        found = ("", "does not fit", "")
+        if "error" not in row:
+            found = f"{row['nbytes'] / 2**30:.0f}", f"{row['ms all']:.1f}", "yes" if row["right"] else "no"
+        cells = (row["case"], " x ".join(map(str, row["shape"])), row["dtype"], *found)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

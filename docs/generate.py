@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benches import bench_devices, tables
+from benches import bench_devices, larger, tables
 from benches.records import RESULTS, ROOT
 from docs import diagrams, plots, source_rows, support
 
@@ -31,7 +31,10 @@ ROWS = (
 """The cases that the README shows, a defeat among them."""
 
 DEVICES = "two-nvidia-h100-80gb-hbm3"
-"""The results of two devices beside one, of ``python -m benches.bench_devices --json``."""
+"""The results of two devices beside one, of ``python -m benches.bench_devices --json``.
+
+Those of `benches.larger` have the same name after ``larger-``.
+"""
 
 
 def committed(folder: Path, to: Path) -> Path:
@@ -66,6 +69,8 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "docs" / "sources.md", "sources", source_rows.table(results)
     devices = json.loads((results / "devices" / f"{DEVICES}.json").read_text())
     yield ROOT / "docs" / "devices.md", "measured", bench_devices.table(devices)
+    beyond = json.loads((results / "devices" / f"larger-{DEVICES}.json").read_text())
+    yield ROOT / "docs" / "devices.md", "larger", larger.table(beyond)
     yield ROOT / "docs" / "results.md", "results", tables.results_table(results)
 
 
