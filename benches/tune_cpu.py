@@ -146,8 +146,7 @@ def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Mak
         for whole, dtype in elements.items():
             if whole and name == "logaddexp":
                 continue
-            # PyTorch's mapped reductions have the kind of their operator; what JAX has a routine for is in a program.
-            libraries: tuple[str, ...] = ("numpy",) if name == "map" else ("numpy", "torch")
+            libraries: tuple[str, ...] = ("numpy", "torch")  # what JAX has a routine for is in a program
             if name == "argmax" and make is _reduction:  # which NumPy finds for JAX outside of programs
                 libraries = (*libraries, "jax")
             for lines in lying:
@@ -260,7 +259,19 @@ def _banded_kinds() -> Iterator[Kind]:
         bands[2] += 9
         return (bands, _numbers((n,), "float64")), lambda *x, method: parprims.solve_banded((2, 2), *x, method=method)
 
-    yield Kind("any", make, sizes=tuple(2**power for power in range(6, 16)))
+    def blocks(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        length = min(16, n // 2)  # in short systems the array form waits least
+        lower, diag, upper = (_numbers((n // (2 * length), length, 2, 2), "float64") for _ in range(3))
+        diag = diag + 9 * np.eye(2)
+        return (
+            lower,
+            diag,
+            upper,
+            _numbers((n // (2 * length), length, 2), "float64"),
+        ), parprims.solve_block_tridiagonal
+
+    yield Kind("with a routine", make, sizes=tuple(2**power for power in range(6, 16)), libraries=("numpy", "torch"))
+    yield Kind("others", blocks, sizes=tuple(2**power for power in range(3, 16)))
 
 
 def _segments_kinds() -> Iterator[Kind]:

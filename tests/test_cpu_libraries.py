@@ -83,7 +83,7 @@ def test_nothing_is_copied(library):
     from parprims._cpu import memory
 
     for dtype in DTYPES:
-        x = own(values((5000, 7), dtype))
+        x = own(values((20_000, 7), dtype))
         address = x.data_ptr() if module.__name__ == "torch" else x.unsafe_buffer_pointer()
         assert memory.host(x).ctypes.data == address
         assert memory.reader(x)(x).ctypes.data == address

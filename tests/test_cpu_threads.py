@@ -416,3 +416,39 @@ def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch):
         found.append(parprims.scan((a, b), op, method="kernel"))
     for one, other in zip(*found, strict=True):
         assert one.tobytes() == other.tobytes()
+
+
+def test_running_maxima(monkeypatch):
+    """Elements that change nothing are passed by, and the results are those of one after another on any threads."""
+    pytest.importorskip("numba")
+    many_threads(monkeypatch)
+    n = 2**17 + 77
+    noise = np.random.default_rng(6).standard_normal(n).astype(np.float32)
+    rising = np.trunc(np.linspace(-40, 40, n)).astype(np.float32)  # with zeros of both signs
+    broken = noise.copy()
+    broken[[n // 2, n - 5]] = np.nan
+    for x in (noise, rising, broken, noise[:33], rising[:31], noise[:1]):
+        index = np.arange(x.size)
+        largest = np.maximum.accumulate(x)
+        wins = np.append(True, (x[1:] > largest[:-1]) | (np.isnan(x[1:]) & ~np.isnan(largest[:-1])))
+        places = np.maximum.accumulate(np.where(wins, index, 0))
+        for count in (1, 7):
+            monkeypatch.setattr(threads, "limit", lambda count=count: count)
+            value, place = parprims.scan((x, index), "argmax", method="kernel")
+            assert value.tobytes() == x[places].tobytes()
+            np.testing.assert_array_equal(place, places)
+
+
+def test_few_columns(monkeypatch):
+    """Many threads share adjacent lines where they are long, and few walk them side by side: with the same bits."""
+    pytest.importorskip("numba")
+    many_threads(monkeypatch)
+    x = np.random.default_rng(7).standard_normal((2**17 + 99, 3)).astype(np.float32)
+    found = []
+    for count in (1, 3):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        sums = parprims.scan(x, axis=0, method="kernel")
+        totals = parprims.scan(x, axis=0, exclusive=True, reverse=True, method="kernel")
+        solution = parprims.linear_recurrence(x * np.float32(0.3), x, axis=0, method="kernel")
+        found.append([one.tobytes() for one in (sums, totals, solution)])
+    assert found[0] == found[1]

@@ -353,7 +353,7 @@ def _prepare_cpu(xp: Namespace, s: _System) -> Any:
 
 
 def _kernel_slower(xp: Namespace, s: _System) -> str | None:
-    return _banded_cpu.slower(xp, math.prod(s.results[0][0]))
+    return _banded_cpu.slower(xp, _native_refusal(xp, s) is None, math.prod(s.results[0][0]))
 
 
 _METHODS = {

@@ -27,22 +27,29 @@ CROSSOVERS = _cpu.Crossovers(
     record="benches/results/tuning/intel-r-xeon-r-processor.json",
     least={
         "numpy": {
-            "any": 512,
+            "with a routine": 512,
+            "others": 0,
         },
         "torch": {
-            "any": 2048,
+            "with a routine": 2048,
+            "others": 0,
         },
         "jax": {
-            "any": 8192,
+            "others": 8192,
         },
     },
 )
-"""Rows from which the kernel is faster than reflections by array operations."""
+"""Rows from which the kernel is faster than LAPACK's routine, or than reflections by array operations."""
 
 
-def slower(xp: Namespace, rows: int) -> str | None:
+def kind(has_routine: bool) -> str:
+    """Return the kind of a call in `CROSSOVERS`: whether LAPACK solves it or only the array form."""
+    return "with a routine" if has_routine else "others"
+
+
+def slower(xp: Namespace, has_routine: bool, rows: int) -> str | None:
     """Return the sentence why another method is to be preferred for so many rows, or None."""
-    return CROSSOVERS.slower(library(xp), "any", rows)
+    return CROSSOVERS.slower(library(xp), kind(has_routine), rows)
 
 
 def prepare(rows: Array, b: Array, below: int) -> Callable[..., tuple[Array, ...]]:

@@ -254,11 +254,15 @@ class _Histogram(Checked):
     density: bool
     result: Any
 
-    def parts(self, xp: Namespace) -> tuple[Array, Array | None, Array]:
-        """Return the elements, the weights, both of one dimension, and the edges, which are no array of the call's."""
+    def parts(self, xp: Namespace, edges: Array | None = None) -> tuple[Array, Array | None, Array]:
+        """Return the elements, the weights, both of one dimension, and the edges, which are no array of the call's.
+
+        ``edges`` are these where they are known.
+        """
         x = xp.reshape(self.arrays[0], (-1,))
         weights = xp.reshape(self.arrays[1], (-1,)) if self.weighted else None
-        edges = _even_edges(xp, x, self) if self.even else xp.astype(self.arrays[-1], self.edges, copy=True)
+        if edges is None:
+            edges = _even_edges(xp, x, self) if self.even else xp.astype(self.arrays[-1], self.edges, copy=True)
         return x, weights, edges
 
     def empty(self, xp: Namespace) -> tuple[Array, Array]:
@@ -269,8 +273,8 @@ class _Histogram(Checked):
 
 
 def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
-    """Return edges at equal distances."""
-    place = {"dtype": h.edges, "device": device(x)}
+    """Return edges at equal distances; no x is needed where the ends are given."""
+    place = {"dtype": h.edges, "device": None if x is None else device(x)}
     if h.ends is not None or x.shape[0] == 0:
         first, last = (xp.full((), one, **place) for one in (h.ends or (0.0, 1.0)))
     else:
@@ -349,15 +353,37 @@ def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
 # ---- The libraries' own -----------------------------------------------------------------------------------------
 
 
-def _native(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
+def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
+    """Return a function of the arrays: the counts by the library's own routines, for tensors by NumPy's.
+
+    NumPy makes even edges between given ends once, which takes longer than to count a hundred elements.
+    """
+    name = library(xp)
+    if name == "torch":
+        own: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
+        edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
+        bare = dataclasses.replace(h, arrays=(None,) * len(h.arrays), edges=edges, result=result)
+        by_numpy = _prepare_native(numpy_namespace(), bare)
+
+        def run(*arrays: Array) -> tuple[Array, Array]:
+            if not shares_memory(xp, arrays):
+                return own(*arrays)
+            counts, found = by_numpy(*map(as_numpy, arrays))
+            return returned(xp, counts), returned(xp, found)
+
+        return run
+    if name != "numpy" or h.ends is None:
+        plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
+        return plainly
+    given = _even_edges(xp, None, h)
+    nothing = h.on(*(None,) * len(h.arrays))
+    return lambda *arrays: _native(xp, nothing.on(*arrays), given.copy())
+
+
+def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[Array, Array]:
     """Return the counts by the library's own search, and its own counting or scattered addition."""
     name = library(xp)
-    if name == "torch" and shares_memory(xp, h.arrays):  # NumPy takes less time
-        edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
-        arrays = tuple([as_numpy(x) for x in h.arrays])
-        found = _native(numpy_namespace(), dataclasses.replace(h, arrays=arrays, edges=edges, result=result))
-        return returned(xp, found[0]), returned(xp, found[1])
-    x, weights, edges = h.parts(xp)
+    x, weights, edges = h.parts(xp, edges)
     wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
     x = cast(xp, x, h.edges)
     if name == "numpy" and h.even and _is_almost_even(edges):
@@ -651,6 +677,6 @@ _METHODS = Methods(
     kernel=by_device(
         Method(_prepare, _kernel_refusal), Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower)
     ),
-    native=Method(directly(_native), _native_refusal),
+    native=Method(_prepare_native, _native_refusal),
     array=Method(directly(_array), _array_refusal),
 )

@@ -35,6 +35,8 @@ _BLOCK = 8192
 """Elements of such a block. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions in it."""
 _BLOCK_IN_ORDER = 2048
 """Elements of a block where the operator does not commute. A term passes an eighth of them, and three more."""
+_BLOCK_OF_INTEGERS = 1 << 17
+"""Elements of a block where the operator is built in and combines integers."""
 _ROWS = 256
 """Rows of a block of columns."""
 _COLUMNS = 512
@@ -64,6 +66,15 @@ def _outputs(code: Traced, r: Reduction) -> tuple[str, ...]:
     return code.results if r.initial is None else code.states
 
 
+def _way(code: Traced) -> str:
+    """Return the way in which a block of elements in a line is combined: that of one of the functions ..._of_block."""
+    # A product of integers takes so long that it needs more lanes than the compiler gives it.
+    simple = code.op._built_in and code.op.name != "multiply" and len(code.states) == 1
+    if simple and dtype_kind(code.states[0]) in ("bool", "int", "uint"):
+        return "all"
+    return "lanes" if code.op.commutative else "parts"
+
+
 def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps: tuple[int, ...]) -> tuple[str, ...]:
     pairs = list(zip(code.values, code.states, code.codes, strict=True))
     values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
@@ -84,7 +95,7 @@ def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps
         text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
         text.function(
             "state_of_block(inputs, at, steps, count, width, lanes)",
-            (f"return {'lanes' if code.op.commutative else 'parts'}_of_block(inputs, at, steps, count, width, lanes)",),
+            (f"return {_way(code)}_of_block(inputs, at, steps, count, width, lanes)",),
         ),
         text.file("_reduce.numba"),
     )
@@ -111,8 +122,9 @@ def _plan(
         size, width = _ROWS, min(inner, _COLUMNS)
         steps = across
     else:
-        size = _BLOCK if commutative else _BLOCK_IN_ORDER
-        width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if commutative and n >= 64 else 0
+        way = _way(code)
+        size = {"all": _BLOCK_OF_INTEGERS, "lanes": _BLOCK, "parts": _BLOCK_IN_ORDER}[way]
+        width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if way == "lanes" and n >= 64 else 0
         steps = along
     blocks = -(-n // size)
     lines = outer * inner
@@ -160,9 +172,8 @@ def kind(xp: Namespace, r: Reduction) -> str:
     """Return the kind of a call in `CROSSOVERS`: its operator, elements and lines where the library has a routine."""
     if native_refusal(xp, r) is not None:
         return "operator"
-    # To the nodes of torch.compile elements come mapped: a call is to take the way of its node.
-    mapped = r.fn not in OWN_MAPS and library(xp) != "torch"
-    name = "dot" if r.fn is conjugate_product else "map" if mapped else r.op.name
+    # To the nodes of torch.compile elements come mapped: these have the kind of the operator.
+    name = "dot" if r.fn is conjugate_product else "map" if r.fn not in OWN_MAPS else r.op.name
     name = _FAMILIES.get(name, name)
     elements = dtype_kind(r.arrays[0].dtype)
     if name == "logical_and":
@@ -242,6 +253,14 @@ CROSSOVERS = _cpu.Crossovers(
             "dot, line": 1048576,
             "dot, narrow": 1048576,
             "dot, columns": 1048576,
+            "map, line": 262144,
+            "map, single line": 262144,
+            "map, narrow": 262144,
+            "map, columns": 262144,
+            "map of integers, line": 262144,
+            "map of integers, single line": 262144,
+            "map of integers, narrow": 262144,
+            "map of integers, columns": 262144,
         },
         "jax": {
             "argmax, line": 0,

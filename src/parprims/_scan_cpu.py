@@ -19,10 +19,8 @@ from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._trace import Trace, Untraceable, trace_combine
 
-_COLUMNS = 512
-"""Columns of a tile, whose states stay in the cache."""
-_NARROW = 4
-"""Columns below which each is walked by itself."""
+_COLUMNS, _MOST_COLUMNS = 512, 4096
+"""Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""
 _LEAST = 1 << 16
 """Elements that are worth a thread."""
 _FEW, _PIECE, _GROUP = 4, 1 << 12, 1 << 11
@@ -98,6 +96,7 @@ def _functions(
         *(text.group(*one) for one in zip(("in", "out", "start"), views, _firsts(views), (3, 3, 3), strict=True)),
         combine,
         *_way(r),
+        _same(states),
         text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
@@ -121,16 +120,22 @@ def _of_pieces(state: str, output: _cpu.View, read: Sequence[str], a: str) -> li
     if not _can_be_shared(state, output.dtype):
         return []
     function = _cpu.text.function
-    is_complex = state.startswith("complex")
-    bits = "as_uint32" if state in ("float32", "complex64") else "as_uint64"
-    parts = ("[0].real", "[0].imag") if is_complex else ("[0]",)
-    equal = [f"({bits}(one{part}) == {bits}(other{part}))" for part in parts]
-    size = f"abs(({a}).real) + abs(({a}).imag)" if is_complex else f"abs({a})"
+    size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
     return [
         function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
-        function("same(one, other)", [f"return {' & '.join(equal)}"]),
         function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
     ]
+
+
+def _same(states: Sequence[str]) -> str:
+    """Return the function that says whether two states have the same bits."""
+    bits = {"float32": "as_uint32", "complex64": "as_uint32", "float64": "as_uint64", "complex128": "as_uint64"}
+    equal = []
+    for at, state in enumerate(states):
+        seen = bits.get(_cpu.register_type(state), "")
+        for part in (".real", ".imag") if state.startswith("complex") else ("",):
+            equal.append(f"({seen}(one[{at}]{part}) == {seen}(other[{at}]{part}))")
+    return _cpu.text.function("same(one, other)", [f"return {' & '.join(equal)}"])
 
 
 def _can_be_shared(state: str, output: str) -> bool:
@@ -147,18 +152,23 @@ def _rounds(r: Scan) -> bool:
     return r.op not in _EXACT and any(dtype_kind(one) in ("float", "complex") for one in r.working)
 
 
-def _way(r: Call) -> tuple[str, str]:
+def _way(r: Call) -> list[str]:
     """Return the functions that walk lines and columns: in pieces where that saves roundings, else in order.
 
     A recurrence is computed as it is defined, so that its rounding errors decay as it does.
     """
     way = "in_pieces" if isinstance(r, Scan) and _rounds(r) else "in_order"
-    line = "inputs, outputs, at, to, steps, steps_out, n, state"
-    columns = "inputs, outputs, at, to, numbers, n, columns, lanes"
-    return (
-        _cpu.text.function(f"go_along({line})", (f"return along_{way}({line})",)),
-        _cpu.text.function(f"go_down({columns})", (f"return down_{way}({columns})",)),
-    )
+    along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
+    calls = {
+        "go_along(inputs, outputs, at, to, steps, steps_out, n, state)": f"along_{along}",
+        "go_down(inputs, outputs, at, to, numbers, n, columns, lanes)": f"down_{way}",
+    }
+    if isinstance(r, Scan):
+        calls |= {
+            "go_through(inputs, at, steps, state)": f"through_{along}",
+            "go_behind(inputs, outputs, at, to, steps, steps_out, n, groups, state)": f"behind_{along}",
+        }
+    return [_cpu.text.function(head, (f"return {name}{head[head.index('(') :]}",)) for head, name in calls.items()]
 
 
 _NUMBERS = 4
@@ -202,17 +212,18 @@ def _plan(
         for at, kind in enumerate(kinds)
     ]
     outer, inner = merged.high * merged.low, merged.inner
-    columns = inner >= _NARROW
-    width = min(inner, _COLUMNS)
+    lines = outer * inner
+    long = lines < _FEW and n >= 8 * _LEAST
+    columns = inner > 1 and not (shared and long)
+    width = min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
     steps = merged.across if columns else along
     groups = views[:count], views[made], views[made.stop :]
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
-    lines = outer * inner
     launches = [_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n)))]
     scratch = []
-    if not columns and lines < _FEW and n >= 8 * _LEAST:
+    if not columns and long:
         if isinstance(r, Scan) and shared:
             width = -(-(n - int(exclusive)) // _GROUP)
             launches = [
@@ -278,15 +289,17 @@ CROSSOVERS = _cpu.Crossovers(
             "operator": 0,
             "recurrence": 0,
             "add, line": 65536,
-            "add, narrow": 65536,
+            "add, narrow": 262144,
             "add, columns": 65536,
             "add of integers, line": 65536,
             "add of integers, columns": 262144,
+            "add of integers, narrow": 262144,
             "multiply, line": 65536,
-            "multiply, narrow": 65536,
+            "multiply, narrow": 262144,
             "multiply, columns": 65536,
             "multiply of integers, line": 65536,
             "multiply of integers, columns": 65536,
+            "multiply of integers, narrow": 262144,
             "maximum, line": 65536,
             "maximum, narrow": 65536,
             "maximum, columns": 65536,
@@ -294,22 +307,29 @@ CROSSOVERS = _cpu.Crossovers(
             "maximum of integers, narrow": 65536,
             "maximum of integers, columns": 65536,
             "logaddexp, columns": 16384,
+            "logaddexp, narrow": 65536,
         },
         "torch": {
             "operator": 0,
             "recurrence": 0,
             "add, columns": 262144,
+            "add, narrow": 262144,
             "add of integers, line": 1048576,
             "add of integers, columns": 262144,
+            "add of integers, narrow": 262144,
             "multiply, line": 262144,
             "multiply, columns": 262144,
+            "multiply, narrow": 262144,
             "multiply of integers, columns": 262144,
+            "multiply of integers, narrow": 262144,
             "maximum, narrow": 262144,
             "maximum, columns": 65536,
-            "maximum of integers, line": 262144,
+            "maximum, line": 1048576,
+            "maximum of integers, line": 1048576,
             "maximum of integers, narrow": 262144,
             "maximum of integers, columns": 65536,
             "logaddexp, columns": 16384,
+            "logaddexp, narrow": 262144,
         },
         "jax": {
             "operator": 65536,
@@ -361,11 +381,11 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
         plan = _plan(xp, r, hosts, names)
         readers = [lambda x, copy=copy: copy(x).reshape(-1) for copy in copies]
     assert plan is not None
-    if not isinstance(r, Scan) or not (_rounds(r) or r.op._built_in):
+    if isinstance(r, Scan) and not (_rounds(r) or r.op._built_in):
         return _cpu.runner(plan, r.arrays, readers)
     shared = _plan(xp, r, hosts, names, shared=True)
     assert shared is not None
-    if len(shared.launches) == 1:
+    if len(shared.launches) == len(plan.launches):
         return _cpu.runner(plan, r.arrays, readers)
     runs: dict[bool, Callable[..., tuple[Array, ...]]] = {}
 

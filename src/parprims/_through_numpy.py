@@ -94,22 +94,24 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     return found
 
 
-_COPIED = 1 << 14
+_COPIED = 1 << 17
 """Bytes that JAX copies in less time than it takes to hand them over."""
 
 
 _OFTEN = 8
-"""Results of the same shapes after which JAX compiles a program to take them, in a third of the time of `asarray`."""
+"""Results of the same shapes after which JAX compiles a program to take them, in a third of the time or less."""
 
 _handed: Memo[int] = Memo()
-"""How often results of the same shapes were handed to JAX, up to that number."""
+"""How often results of the same shapes were handed to the same device of JAX, up to that number."""
 
 
 @functools.cache
-def _identity() -> Callable[..., tuple[Array, ...]]:
+def _identity(device: Any) -> Callable[..., tuple[Array, ...]]:
+    """Return the program that takes arrays, to a device where one is named, which they are committed to then."""
     import jax
 
-    identity: Callable[..., tuple[Array, ...]] = jax.jit(lambda *ys: ys)
+    place = {} if device is None else {"out_shardings": jax.sharding.SingleDeviceSharding(device)}
+    identity: Callable[..., tuple[Array, ...]] = jax.jit(lambda *ys: ys, **place)
     return identity
 
 
@@ -119,15 +121,17 @@ def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
 
     # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
     committed = next((x for x in arrays if x.committed), None)
-    if committed is None and sum([y.nbytes for y in ys]) <= _COPIED:
-        shapes = tuple([(y.shape, y.dtype.char) for y in ys])
+    device = None if committed is None else next(iter(committed.devices()))
+    if sum([y.nbytes for y in ys]) <= _COPIED and jax.sharding.get_abstract_mesh().empty:  # else programs are of a mesh
+        shapes = device, tuple([(y.shape, y.dtype.char) for y in ys])
         seen = _handed.get(shapes) or 0
         if seen == _OFTEN:
-            given: tuple[Array, ...] = _identity()(*ys)
+            given: tuple[Array, ...] = _identity(device)(*ys)
             return given
         _handed.keep(shapes, seen + 1)
-        return tuple([jax.numpy.asarray(y) for y in ys])
-    found: tuple[Array, ...] = jax.device_put(ys, None if committed is None else next(iter(committed.devices())))
+        if device is None:
+            return tuple([jax.numpy.asarray(y) for y in ys])
+    found: tuple[Array, ...] = jax.device_put(ys, device)
     return found
 
 

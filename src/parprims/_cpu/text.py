@@ -93,6 +93,15 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
     )
 
 
+_READ, _WRITTEN = 0, 10
+"""The regions of memory (see _functions.numba) of inputs and of outputs, which do not overlap them."""
+
+
+def _region(component: int) -> int:
+    """Return the region of the states of a component, whatever array they are in."""
+    return 1 + component % 9
+
+
 def position(index: int, step: int, at: str = "at") -> str:
     """Return the position of an element of an array of a group; a step of 0 or 1 is compiled in."""
     return f"{at}[{index}]" + ("" if step == 0 else " + i" if step == 1 else f" + steps[{index}] * i")
@@ -104,7 +113,7 @@ def elements(views: Sequence[View], steps: Sequence[int]) -> list[str]:
     ``steps`` are the strides of the loop that counts i.
     """
     return [
-        f"x{index} = {loaded(one.dtype, f'load(inputs[{index}], {position(index, step)})')}"
+        f"x{index} = {loaded(one.dtype, f'load_from({_READ}, inputs[{index}], {position(index, step)})')}"
         for index, (one, step) in enumerate(zip(views, steps, strict=True))
     ]
 
@@ -123,8 +132,12 @@ def states_in_memory(states: Sequence[str]) -> str:
     return "\n".join(
         (
             function("scratch(count)", (f"return {packed(made)}",)),
-            function("get(states, i)", (f"return {packed(f'load(states[{at}], i)' for at in count)}",)),
-            function("put(states, i, state)", [f"store(states[{at}], i, state[{at}])" for at in count]),
+            function(
+                "get(states, i)", (f"return {packed(f'load_from({_region(at)}, states[{at}], i)' for at in count)}",)
+            ),
+            function(
+                "put(states, i, state)", [f"store_to({_region(at)}, states[{at}], i, state[{at}])" for at in count]
+            ),
         )
     )
 
@@ -132,7 +145,7 @@ def states_in_memory(states: Sequence[str]) -> str:
 def stores(dtypes: Sequence[str], codes: Sequence[str], places: Sequence[str]) -> list[str]:
     """Return the lines that write registers to places of the outputs."""
     return [
-        f"store(outputs[{index}], {place}, {stored(name, code)})"
+        f"store_to({_WRITTEN}, outputs[{index}], {place}, {stored(name, code)})"
         for index, (name, code, place) in enumerate(zip(dtypes, codes, places, strict=True))
     ]
 

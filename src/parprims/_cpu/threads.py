@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from parprims._cpu.limits import limit
 
-__all__ = ["limit", "run"]
+__all__ = ["limit", "run", "worth"]
 
 _LOCK = threading.Lock()
 _pool: tuple[concurrent.futures.ThreadPoolExecutor, int] | None = None
@@ -46,6 +46,15 @@ def _submitted(task: Callable[[], None], count: int, size: int) -> list[concurre
     return found
 
 
+def worth(most: int) -> int:
+    """Return how many threads are worth waking for so many times the least work of a thread.
+
+    Waking t threads takes time in proportion to t, as long as the least work for each. What they save is worth that
+    while t (t - 1) times the least work is there.
+    """
+    return (1 + math.isqrt(1 + 4 * most)) // 2
+
+
 def run(task: Callable[[int, int], None], count: int, least: int) -> None:
     """Call ``task(begin, end)`` for ranges that make up 0 ... count, on several threads where there is enough to do.
 
@@ -59,9 +68,7 @@ def run(task: Callable[[int, int], None], count: int, least: int) -> None:
         task(0, count)
         return
     allowed = limit()
-    # Waking t threads takes time in proportion to t, as long as the least work for each. What they save is worth that
-    # while t (t - 1) times the least work is there.
-    threads = min(allowed, (1 + math.isqrt(1 + 4 * most)) // 2)
+    threads = min(allowed, worth(most))
     if threads <= 1:
         task(0, count)
         return
