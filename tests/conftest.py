@@ -26,7 +26,7 @@ import pytest
 
 import parprims
 from examples import backends
-from tests import emulator, trust, ways
+from tests import devices, emulator, trust, ways
 
 # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"))
@@ -86,6 +86,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
+    # Compilers make many objects and few circles of them: looking for these at every 700 takes a twentieth of the time.
+    gc.set_threshold(100_000, 20, 100)
     config.pluginmanager.register(ways)
     if config.getoption("--record-errors"):
         config.pluginmanager.register(trust.Recorder(config))
@@ -215,35 +217,6 @@ def _first_gpu(request: pytest.FixtureRequest) -> None:
         torch.cuda.set_device(0)
 
 
-@functools.cache
-def _teach_to_compile_quickly() -> None:
-    """Let JAX, while it leaves out optimisations, have XLA take its older code generator, and one part for a program.
-
-    Where a release has both, that takes less than half the time. JAX has no public switch for every program.
-    """
-    jax = importlib.import_module("jax")
-
-    def known(name: str, value: Any) -> bool:
-        try:
-            jax.jit(lambda: 0, compiler_options={name: value})()
-        except jax.errors.JaxRuntimeError:  # this release has no such option
-            return False
-        return True
-
-    quick = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-    quick = {name: value for name, value in quick.items() if known(name, value)}
-    compiler = importlib.import_module("jax._src.compiler")
-    make = compiler.get_compile_options
-
-    def get_compile_options(*args: Any, **options: Any) -> Any:
-        made = make(*args, **options)
-        if made.executable_build_options.debug_options.xla_backend_optimization_level == 0:
-            made.env_option_overrides = [*made.env_option_overrides, *quick.items()]
-        return made
-
-    compiler.get_compile_options = get_compile_options
-
-
 @pytest.fixture(autouse=True)
 def _compile_quickly(request: pytest.FixtureRequest) -> None:
     """Let XLA leave out its optimisations for a CPU, which take most of the time, where no test asks for them.
@@ -256,7 +229,7 @@ def _compile_quickly(request: pytest.FixtureRequest) -> None:
         importlib.import_module("jax")
     jax = sys.modules.get("jax")
     if jax is not None and shutil.which("nvidia-smi") is None:
-        _teach_to_compile_quickly()
+        devices.teach_to_compile_quickly()
         quickly = request.node.get_closest_marker("optimised") is None
         jax.config.update("jax_disable_most_optimizations", quickly)
 

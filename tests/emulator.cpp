@@ -261,12 +261,12 @@ static void run_block(Block& mine) {
 
 // ---- Launches -------------------------------------------------------------------------------------------------
 
-// Finds the static variables of this library that belong to the calling thread: all that are thread_local. That of this
-// file is `block`.
+// Finds the static variables of the text's library that belong to the calling thread: all that are thread_local. One of
+// them is where the region begins.
 static int find_statics(dl_phdr_info* info, size_t, void* found) {
     for (int at = 0; at < info->dlpi_phnum; ++at) {
         const auto& part = info->dlpi_phdr[at];
-        const size_t offset = (char*)&block - (char*)info->dlpi_tls_data;
+        const size_t offset = static_cast<Region*>(found)->begin - (char*)info->dlpi_tls_data;
         if (part.p_type == PT_TLS && info->dlpi_tls_data && offset < part.p_memsz) {
             static_cast<Region*>(found)->set((char*)info->dlpi_tls_data, part.p_memsz);
             return 1;
@@ -280,7 +280,7 @@ static void poison(Region& region, unsigned word) {
     for (size_t at = 0; at < region.bytes; ++at) region.begin[at] = (char)(word >> at % 2 * 8);
 }
 
-int run(const Launch& launch, void (*start)(void*), void* arguments, char* message, size_t size) {
+int run(const Launch& launch, void (*start)(void*), char* (*one_static)(), void* arguments, char* message, size_t size) {
     Launched shared;
     const auto allowed = std::chrono::microseconds((long long)(launch.seconds * 1e6));
     shared.deadline = std::chrono::steady_clock::now() + allowed;
@@ -316,6 +316,7 @@ int run(const Launch& launch, void (*start)(void*), void* arguments, char* messa
         mine.warp_floors.resize(mine.given.size() / WARP);
         mine.fences_known.resize(launch.threads);
         mine.regions[0].set(mine.dynamic, launch.dynamic_bytes);
+        mine.regions[1].begin = one_static();  // for which this thread gets them all, where it has none yet
         dl_iterate_phdr(find_statics, &mine.regions[1]);
         for (const Given* one = launch.given; one < launch.given + launch.count; ++one)
             if (!strcmp(one->name, "zeroed")) mine.regions[2].set(one->begin, one->bytes);

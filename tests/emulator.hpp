@@ -61,7 +61,7 @@ struct Launch {
     const Given* given;
     long long count;
 };
-int run(const Launch& launch, void (*start)(void*), void* arguments, char* message, size_t size);
+int run(const Launch& launch, void (*start)(void*), char* (*one_static)(), void* arguments, char* message, size_t size);
 
 // The same throughout a thread, which `const` says: the compiler may ask once.
 #define FIXED __attribute__((const))

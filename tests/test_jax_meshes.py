@@ -20,8 +20,10 @@ import parprims
 from parprims import _cuda
 from parprims._cuda import compiler, xla
 from parprims._devices import calls
+from tests.devices import teach_to_compile_quickly
 from tests.test_jax import CALLS, total, same, floats
 
+teach_to_compile_quickly()
 jax.config.update("jax_enable_x64", True)
 explicit, auto = (jax.make_mesh((4,), ("i",), axis_types=(kind,)) for kind in (AxisType.Explicit, AxisType.Auto))
 alone = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
