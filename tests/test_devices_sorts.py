@@ -5,7 +5,6 @@ import pytest
 
 import parprims
 from parprims import _merge_kernel
-from parprims._devices import jax_mesh
 from tests import devices, test_jax
 from tests.test_devices_scans import mesh_of, put
 
@@ -118,6 +117,8 @@ def check_programs():
 
 def check_parts_that_go_in_many_rounds():
     """In blocks of five elements, of which none holds a part; one row is written by slices, two by places."""
+    from parprims._devices import jax_mesh
+
     kept, jax_mesh.LONGEST_BLOCK = jax_mesh.LONGEST_BLOCK, 5
     jax_mesh._programs._found.clear()
     try:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._devices import calls, torch_groups
+from parprims._devices import calls
 from tests import devices
 
 
@@ -124,6 +124,8 @@ def check_plain_tensors_of_uneven_and_empty_parts():
 
 def check_one_element_of_any_stride():
     import torch
+
+    from parprims._devices import torch_groups
 
     x = torch.arange(3, device=where())[1:2].as_strided((1,), (0,))
     assert torch_groups._bytes(x).tolist() == [1, *7 * [0]]
