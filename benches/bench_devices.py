@@ -139,6 +139,15 @@ def made(mesh: Any, shape: tuple[int, ...], dtype: str, axis: int, seed: int, bo
     return jax.jit(mapped)()
 
 
+def inputs(case: Split, mesh: Any) -> list[Any]:
+    """Return the arrays of a case, split over a mesh."""
+    bounds = case.scaled * (len(case.shapes) // len(case.scaled))
+    return [
+        made(mesh, shape, case.dtype, axis, seed, limits)
+        for seed, (shape, axis, limits) in enumerate(zip(case.shapes, case.axes, bounds, strict=True))
+    ]
+
+
 def _ends(x: Any) -> list[np.ndarray]:
     """Return the corner where all indices are least, and that where they are greatest, of the first and last parts."""
     shards = sorted(x.addressable_shards, key=lambda shard: [part.start or 0 for part in shard.index])
@@ -189,11 +198,7 @@ def measured(case: Split, rounds: int) -> dict[str, Any]:
     calls, results = {}, {}
     for name, mesh in meshes.items():
         try:
-            bounds = case.scaled * (len(case.shapes) // len(case.scaled))
-            arrays = [
-                made(mesh, shape, case.dtype, axis, seed, limits)
-                for seed, (shape, axis, limits) in enumerate(zip(case.shapes, case.axes, bounds, strict=True))
-            ]
+            arrays = inputs(case, mesh)
             compiled = jax.jit(case.call)
             with parprims.explain() as told:
                 results[name] = _ends(jax.block_until_ready(compiled(*arrays)))
@@ -202,7 +207,7 @@ def measured(case: Split, rounds: int) -> dict[str, Any]:
             if name == "all" and told:
                 row["steps"] = [(step.name, step.nbytes) for step in told[0].steps]
         except Exception as error:  # out of memory, most likely: the row says what
-            row[f"error {name}"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            row[f"error {name}"] = told_of(error)
     if len(results) == 2 and not _near(*results.values()):
         row["error all"] = "the results differ"
         return row
@@ -210,6 +215,11 @@ def measured(case: Split, rounds: int) -> dict[str, Any]:
     if "ms one" in row and "ms all" in row:
         row["ratio"] = row["ms one"] / row["ms all"]
     return row
+
+
+def told_of(error: Exception) -> str:
+    """Return an error in one line."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
 
 
 def _near(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
@@ -239,11 +249,7 @@ def profile(case: Split, calls: int = 3) -> str:
     import jax
 
     mesh = jax.make_mesh((len(jax.devices()),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
-    bounds = case.scaled * (len(case.shapes) // len(case.scaled))
-    arrays = [
-        made(mesh, shape, case.dtype, axis, seed, limits)
-        for seed, (shape, axis, limits) in enumerate(zip(case.shapes, case.axes, bounds, strict=True))
-    ]
+    arrays = inputs(case, mesh)
     compiled = jax.jit(case.call)
     in_a_row(functools.partial(compiled, *arrays), 2)
     with tempfile.TemporaryDirectory() as folder:
@@ -285,6 +291,17 @@ def table(file: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(path: str, about: Mapping[str, Any], rows: list[dict[str, Any]], commit: str | None) -> None:
+    """Write a results file: what the devices are, and the rows."""
+    header = {
+        **about,
+        "versions": records.versions(True),
+        "commit": commit or records.commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    Path(path).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
+
+
 def _power(n: int) -> str:
     return f"2^{n.bit_length() - 1}" if n >= 2**10 and n & (n - 1) == 0 else str(n)
 
@@ -313,14 +330,8 @@ def main(arguments: list[str] | None = None) -> int:
             rows[-1] |= {name: goal for name, goal in goals.items() if goal == goal}
             print(shown(rows[-1], case), flush=True)
     if given.json:
-        header = {
-            "device": jax.devices()[0].device_kind,
-            "devices": len(jax.devices()),
-            "versions": records.versions(True),
-            "commit": given.commit or records.commit(),
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        Path(given.json).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
+        about = {"device": jax.devices()[0].device_kind, "devices": len(jax.devices())}
+        write(given.json, about, rows, given.commit)
     return int(any("error all" in row for row in rows))
 
 

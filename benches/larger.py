@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import functools
 import itertools
-import json
 import math
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import parprims
-from benches import records
-from benches.bench_devices import Split, hashed, made
+from benches.bench_devices import Split, hashed, inputs, told_of, write
 
 Shards = list[tuple[Any, ...]]
 """For each device its parts of the arrays, and last that of the result."""
@@ -161,11 +157,7 @@ def measured(case: Split, right: Callable[[Shards], bool]) -> dict[str, Any]:
     mesh = jax.make_mesh((len(devices),), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
     row: dict[str, Any] = {"case": case.name, "shape": case.shapes[0], "dtype": case.dtype, "devices": len(devices)}
     try:
-        bounds = case.scaled * (len(case.shapes) // len(case.scaled))
-        arrays = [
-            made(mesh, shape, case.dtype, axis, seed, limits)
-            for seed, (shape, axis, limits) in enumerate(zip(case.shapes, case.axes, bounds, strict=True))
-        ]
+        arrays = inputs(case, mesh)
         compiled = jax.jit(case.call)
         y = jax.block_until_ready(compiled(*arrays))
         del y
@@ -175,7 +167,7 @@ def measured(case: Split, right: Callable[[Shards], bool]) -> dict[str, Any]:
         row["nbytes"] = sum(x.nbytes for x in (*arrays, y))
         row["right"] = right(list(_parts((*arrays, y))))
     except Exception as error:  # out of memory, most likely: the row says what
-        row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        row["error"] = told_of(error)
     return row
 
 
@@ -228,13 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(row)
             print(shown(row), flush=True)
     if given.json:
-        header = {
-            **about,
-            "versions": records.versions(True),
-            "commit": given.commit or records.commit(),
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        Path(given.json).write_text(json.dumps({"header": header, "rows": rows}, indent=1) + "\n")
+        write(given.json, about, rows, given.commit)
     return int(any("error" in row or not row["right"] for row in rows))
 
 
