@@ -115,7 +115,7 @@ SEARCHES = {
     "filters": Search(
         "_filters_kernel",
         ("order 4 one signal", "order 4 64 signals", "two sections", "four sections"),
-        ("threads", "staged_bytes", "tiles", "chained_lines", "inside"),
+        ("few", "many", "tiles", "chained_lines", "inside"),
     ),
     "banded": Search(
         "_banded_kernel",

@@ -11,13 +11,13 @@
 //     others     as of scan_rows in _scan.cu
 //
 // Phases:
-//   1. Every thread filters its consecutive samples from a state of zeros on, in registers. Its last state is what these
-//      samples add to the state. What the state before adds is one constant matrix times that state, as every thread has
-//      the same number of samples.
+//   1. Every thread sums what its consecutive samples add to the state after them: each sample times a constant vector,
+//      the response of the state to it. What the state before adds is one constant matrix times that state, as every
+//      thread has the same number of samples.
 //   2. The states are scanned over lanes, over warps, and over tiles by look-back, with constant powers of that matrix:
 //      a state is K numbers for each section, whatever the length of a tile.
 //   3. Every thread filters its samples again, from the state that is before them on, and stores the results.
-// The powers are made of the coefficients on the device.
+// The responses and the powers are made of the coefficients on the device.
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
 // z nearly cancel each other. So between threads the state is w[j] = (row 0 of (M - s)^j) z instead, where M is the matrix
 // of one step, and s, 1 or -1 (or i or -i), is on the side of the poles. In these numbers one step is
@@ -126,13 +126,15 @@ struct Coefficients {
 };
 
 // What is the same for all samples. An entry of `lanes`, `warps` and `tiles` is a power of the matrix of one step: over
-// the samples of 1, 2, ... threads, warps and tiles. ITEMS are the samples of a thread.
+// the samples of 1, 2, ... threads, warps and tiles. Entry i of `responses` is what a sample adds to the state after it
+// and i samples more. ITEMS are the samples of a thread.
 template <class W, int S, int K, int ITEMS, int WARPS, bool TILES>
 struct Tables {
     static constexpr int D = S * K, GROUP = TILES ? WARP_SIZE : 1;
     W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
     W warps[WARPS * D * D];
     W tiles[GROUP * D * D];
+    W responses[ITEMS * D];
     W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
     W root[S][2];     // q is (z - s)^2 + root[1] (z - s) + root[0], and zero if it is not used
     W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
@@ -225,9 +227,11 @@ struct Tables {
             }
     }
 
-    // Makes a column of the matrix of one step, in the numbers w.
-    DEVICE void make_column(W* matrix, int column) const {
-        W x = W();
+    // Makes the state after one step that begins with state number `column` one, or for column D with a sample of one, and
+    // with zeros else. Its numbers are STEP apart.
+    template <int STEP>
+    DEVICE void make_column(W* to, int column) const {
+        W x = column == D ? one<W>() : W();
         for (int t = 0; t < S; ++t) {
             const auto state = [&](int j) { return t * K + j == column ? one<W>() : W(); };
             for (int j = 0; j < K; ++j) {
@@ -236,17 +240,23 @@ struct Tables {
                     for (int i = 0; i < K; ++i) next = product_sum(last[t][i], state(i), next);
                 if (K == 4 && j == 1)
                     for (int i = 0; i < 2; ++i) next = product_sum(ops::negative(root[t][i]), state(i), next);
-                matrix[(t * K + j) * D + column] = next;
+                to[(t * K + j) * STEP] = next;
             }
             x = product_sum(b[t][0], x, state(0));
         }
     }
 
-    // Returns an element of a product of matrices, whose elements are STEP apart.
+    // Returns an element of the product of matrices, whose elements are STEP apart.
     template <int STEP = 1>
     static DEVICE W element(const W* x, const W* y, int at) {
+        return row_times<STEP, D * STEP>(x, y + at % D * STEP, at / D);
+    }
+
+    // Returns a row of a matrix times a vector.
+    template <int STEP = 1, int VECTOR_STEP = 1>
+    static DEVICE W row_times(const W* x, const W* y, int row) {
         W sum = W();
-        for (int i = 0; i < D; ++i) sum = product_sum(x[(at / D * D + i) * STEP], y[(i * D + at % D) * STEP], sum);
+        for (int i = 0; i < D; ++i) sum = product_sum(x[(row * D + i) * STEP], y[i * VECTOR_STEP], sum);
         return bounded(sum);
     }
 
@@ -268,21 +278,25 @@ struct Tables {
         const int thread = threadIdx.x, all = D * D;
         if (thread < S) make_section(given, thread);
         __syncthreads();  // separates the sections from their reads
-        if (thread < D) make_column(spare, thread);
+        if (thread < D) make_column<D>(spare + thread, thread);
+        if (thread == D) make_column<1>(responses, thread);
         __syncthreads();  // separates the matrix from its reads
-        // The power ITEMS, from the highest bit of ITEMS on. It ends in the first of `warps`.
-        W *power = warps, *other = spare + all;
-        for (int at = thread; at < all; at += blockDim.x) power[at] = spare[at];
-        __syncthreads();  // separates the first power from its reads
-        int bit = 1;
-        while (2 * bit <= ITEMS) bit *= 2;
-        for (bit /= 2; bit > 0; bit /= 2) {
-            for (int at = thread; at < all; at += blockDim.x) other[at] = element(power, power, at);
-            __syncthreads();  // separates the square from its reads
-            for (int at = thread; at < all; at += blockDim.x)
-                power[at] = ITEMS & bit ? element(other, spare, at) : other[at];
-            __syncthreads();  // separates the power from its reads
+        // Squares of the matrix: each doubles the number of responses, and the power ITEMS is the product of some.
+        W *square = spare, *next = spare + all, *power = warps, *spare_power = tiles;
+        for (int at = thread; at < all; at += blockDim.x) power[at] = at % (D + 1) == 0 ? one<W>() : W();
+        for (int bit = 1; bit <= ITEMS; bit *= 2) {
+            __syncthreads();  // separates squares, powers and responses from their reads
+            for (int at = thread; at < D * min(bit, ITEMS - bit); at += blockDim.x)
+                responses[bit * D + at] = row_times(square, responses + at / D * D, at % D);
+            for (int at = thread; at < all; at += blockDim.x) {
+                next[at] = element(square, square, at);
+                if (ITEMS & bit) spare_power[at] = element(power, square, at);
+            }
+            W *const old_square = square, *const old_power = power;
+            square = next, next = old_square;
+            if (ITEMS & bit) power = spare_power, spare_power = old_power;
         }
+        __syncthreads();  // separates the power from its reads
         for (int at = thread; at < all; at += blockDim.x) lanes[at * WARP_SIZE] = power[at];
         __syncthreads();  // separates the first power of every table from its reads, here and below
         make_powers<WARP_SIZE, WARP_SIZE, 1>(lanes);
@@ -446,20 +460,19 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     __syncwarp();  // separates the lanes' copies from each other's reads
 
     // What the thread's samples add to the state; then also those of the lanes before.
-    W z[D], mine[D], before[D];
+    W mine[D], before[D];
 #pragma unroll
-    for (int j = 0; j < D; ++j) z[j] = W();
-    {
-        const Sections<W, S, K> filter(tables);
+    for (int j = 0; j < D; ++j) mine[j] = W();
 #pragma unroll 2
-        for (int r = 0; r < ROUNDS; ++r) {
-            W x[VEC];
-            fetch(r, x);
+    for (int r = 0; r < ROUNDS; ++r) {
+        W x[VEC];
+        fetch(r, x);
 #pragma unroll
-            for (int k = 0; k < VEC; ++k) filter.step(z, x[k]);
-        }
+        for (int k = 0; k < VEC; ++k)
+#pragma unroll
+            for (int j = 0; j < D; ++j)
+                mine[j] = product_sum(tables.responses[(ITEMS - 1 - r * VEC - k) * D + j], x[k], mine[j]);
     }
-    tables.between_threads(z, mine);
     const auto above = [](const W(&from)[D], int distance, W(&to)[D]) {
 #pragma unroll
         for (int j = 0; j < D; ++j) to[j] = shuffle_up(from[j], distance);
@@ -532,10 +545,12 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     }
     if (lane > 0) {
         add_product<D, K, WARP_SIZE>(before, tables.lanes + lane - 1, start);
-        tables.within_thread(before, z);
     } else {
-        tables.within_thread(start, z);
+#pragma unroll
+        for (int j = 0; j < D; ++j) before[j] = start[j];
     }
+    W z[D];
+    tables.within_thread(before, z);
 
     const Sections<W, S, K> filter(tables);  // not kept in registers meanwhile
 #pragma unroll 2

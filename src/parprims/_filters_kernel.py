@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from parprims import _cuda, _derivatives
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, mode, move_axis
@@ -16,14 +16,24 @@ MOST_ORDER = 4
 """The highest order of a filter, whose numbers a thread keeps in registers."""
 
 
+class Tile(NamedTuple):
+    """What a block does at once."""
+
+    threads: int
+    staged_bytes: int
+    """Bytes of samples that a thread keeps in shared memory."""
+    resident: int
+    """Blocks to fit one multiprocessor by their registers; 0 leaves it to the compiler."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """How the kernels divide their work on devices of one compute capability. The bits of results depend on it."""
 
-    threads: int
-    """Threads of a block."""
-    staged_bytes: int
-    """Bytes of samples that a thread keeps in shared memory."""
+    few: Tile
+    """For states of at most 4 numbers."""
+    many: Tile
+    """For larger states, whose tables take more of the shared memory."""
     tiles: int
     """A line of several tiles is divided further until all lines together have so many."""
     chained_lines: int
@@ -33,7 +43,15 @@ class Tuning(_cuda.Tuning):
 
 
 TUNING = {
-    90: Tuning(record="", multiprocessors=132, threads=256, staged_bytes=128, tiles=132, chained_lines=128, inside=132),
+    90: Tuning(
+        record="",
+        multiprocessors=132,
+        few=Tile(256, 128, 0),
+        many=Tile(256, 64, 2),
+        tiles=132,
+        chained_lines=128,
+        inside=132,
+    ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
@@ -84,17 +102,15 @@ class _Cut:
     grid: int
 
 
-def _cut(tuning: Tuning, d: int, sizes: tuple[int, int], aligned: bool, lines: int, n: int) -> _Cut:
-    """Return the division of lines, given the numbers of a state and the itemsizes of samples and results."""
-    size = max(sizes)
+def _cut(tuning: Tuning, tile: Tile, sizes: tuple[int, int], aligned: bool, lines: int, n: int) -> _Cut:
+    """Return the division of lines, given the itemsizes of samples and results."""
+    size, threads = max(sizes), tile.threads
     vector = max(1, 16 // size) if aligned else 1
-    # The tables of large states take shared memory from the samples.
-    most = max(1, min(32, tuning.staged_bytes // (vector * size)) // (2 if d > 4 else 1))
+    most = max(1, min(32, tile.staged_bytes // (vector * size)))
     vectors = -(-n // vector)
     if vectors <= 32 * most:
         lanes = _cuda.power_of_two(-(-vectors // most), up=True)
-        return _Cut(lanes, -(-vectors // lanes), vector, "ALONE", 1, -(-lines * lanes // tuning.threads))
-    threads = tuning.threads
+        return _Cut(lanes, -(-vectors // lanes), vector, "ALONE", 1, -(-lines * lanes // threads))
     if vectors <= threads * most:
         return _Cut(threads, -(-vectors // threads), vector, "ALONE", 1, lines)
     rounds = most
@@ -126,12 +142,13 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
         count, last = min(kind.together, kind.sections - first), first == groups[-1]
         sizes = (itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
         d = count * k
-        cut = _cut(tuning, d, sizes, kind.aligned, lines, n)
+        tile = tuning.few if d <= 4 else tuning.many
+        cut = _cut(tuning, tile, sizes, kind.aligned, lines, n)
         warps, waits = max(1, cut.lanes // 32), cut.carry != "ALONE"
-        elements = d * d * (32 + warps + (32 if waits else 1)) + count * (4 + 4 * k + k * k)
+        elements = d * (d * (32 + warps + (32 if waits else 1)) + cut.rounds * cut.vector) + count * (4 + 4 * k + k * k)
         table_bytes = -(-elements * wide_bytes // 16) * 16
         spare = 2 * d * d * wide_bytes
-        places = tuning.threads * (cut.rounds + (cut.rounds % 2 == 0))  # an even number takes one more, for the gaps
+        places = tile.threads * (cut.rounds + (cut.rounds % 2 == 0))  # an even number takes one more, for the gaps
         shared_bytes = table_bytes + max(spare, places * cut.vector * max(sizes))
         inside = cut.grid <= tuning.inside
         if len(kind.counts) == 2:
@@ -154,7 +171,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                     (tables, wide),
                     (coefficients, made),
                     1,
-                    tuning.threads,
+                    tile.threads,
                     shared_bytes=table_bytes + spare,
                 )
             )
@@ -181,7 +198,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                 source,
                 "filters::filter_rows",
                 (
-                    *(wide, count, k, tuning.threads, cut.lanes, cut.rounds, cut.vector, cut.carry, inside),
+                    *(wide, count, k, tile.threads, cut.lanes, cut.rounds, cut.vector, cut.carry, inside),
                     *(kind.states, shared_bytes),
                 ),
                 (
@@ -199,9 +216,9 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                     numbers("first", first),
                 ),
                 cut.grid,
-                tuning.threads,
+                tile.threads,
                 shared_bytes=shared_bytes,
-                resident_blocks=2 if d > 4 else 0,
+                resident_blocks=tile.resident,
             )
         )
         if waits:  # a state and how many tiles it is of, aligned as its numbers are
