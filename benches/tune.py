@@ -29,8 +29,8 @@ from parprims._memo import Memo
 
 LEAST = 0.98
 """How long a value may take, of the present one's time, to be taken."""
-LARGEST = 2**30
-"""The most bytes of a case's inputs: all cases are kept."""
+LARGEST = 2**30 + 2**27
+"""The most bytes of the inputs of a case, for all cases are kept: 2^28 elements of 32 bits, and offsets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +93,7 @@ SEARCHES = {
         ("10 segments", "9942053 segments"),
         ("warps", "lane_bytes", "resident", "runs"),
     ),
-    "sort_segments": Search(
-        "_sort_segments_kernel", ("10 segments", "1000000 segments"), ("tiles", "resident", "blocks")
-    ),
+    "sort_segments": Search("_sort_segments_kernel", ("10 segments", "1000000 segments"), ("tiles", "blocks")),
     "search": Search(
         "_search_kernel",
         ("unsorted", "unsorted 2^24 in 2^10"),

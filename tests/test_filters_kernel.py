@@ -30,7 +30,7 @@ def tuned(monkeypatch):
 @pytest.fixture
 def small(gpu, tuned):
     """A GPU on which several blocks share a line of a thousand samples."""
-    tuned(threads=64, staged_bytes=32, tiles=2, chained_lines=5, inside=0)
+    tuned(few=_filters_kernel.Tile(64, 32, 0), many=_filters_kernel.Tile(64, 16, 2), tiles=2, chained_lines=5, inside=0)
     return gpu
 
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from parprims._matmul_tiles import impossible, shared_bytes
+from parprims._cuda import shared_bytes
+from parprims._matmul_tiles import impossible
 from tests.test_matmul import (
     FLOATS,
     INTEGERS,

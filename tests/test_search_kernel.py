@@ -47,9 +47,9 @@ def ordered(x):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("n", [1, 7, 39, 40, 41, 64, 319, 320, 321, 2567, 2561])
+@pytest.mark.parametrize("n", [1, 7, 15, 17, 39, 40, 41, 64, 639, 640, 655, 656, 2567, 5247, 5248])
 def test_lengths(small, run, rng, n):
-    """Around groups of 8, around what shared memory holds, and with up to two levels between."""
+    """Around groups of 16, around what shared memory holds, and with up to two levels between."""
     for m in (1, 300, 301):
         check(small, run, ordered(make(rng, (n,), "float32")), make(rng, (m,), "float32"))
 

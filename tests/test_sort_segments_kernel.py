@@ -24,7 +24,9 @@ def small(gpu, monkeypatch):
     Three blocks merge.
     """
     emulator.forget(monkeypatch)
-    sizes = dataclasses.replace(_sort_segments_kernel.TUNING[90], tiles=((8, 64, 5),), blocks=3)
+    sizes = dataclasses.replace(
+        _sort_segments_kernel.TUNING[90], tiles=(_sort_segments_kernel.Tile(8, 64, 5, 3, 3),), blocks=3
+    )
     monkeypatch.setitem(_sort_segments_kernel.TUNING, 90, sizes)
     return gpu
 

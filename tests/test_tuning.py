@@ -57,6 +57,21 @@ def test_devices_without_an_entry():
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("capability", [75, 80, 86, 89, 90, 100, 120])
+def test_blocks_fit_every_device(monkeypatch, capability):
+    """Plans of products ask for the device themselves: see test_matmul_plan."""
+    for table in TABLES.values():
+        monkeypatch.setitem(table, 90, _cuda.tuned(table, capability))
+    for name in NAMES:
+        module = importlib.import_module(f"parprims.{re.sub('(tiles|batch)$', 'kernel', name)}")
+        if module is _matmul_kernel:
+            continue
+        for label, plan in module.cases():
+            for launch in plan.launches:
+                assert launch.shared_bytes <= _cuda.shared_bytes(capability), (label, launch.name)
+
+
+@pytest.mark.once
 def test_other_devices_of_a_capability():
     for entry in ENTRIES:
         assert entry.on(None) is entry.on(entry.multiprocessors) is entry

@@ -28,7 +28,11 @@ class Tuning(_cuda.Tuning):
     """The most bytes of a group of rows that are loaded while the group before is eliminated."""
 
 
-TUNING = {90: Tuning(record="", multiprocessors=132, threads=32, ahead_bytes=128)}
+TUNING = {
+    90: Tuning(
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json", multiprocessors=132, threads=16, ahead_bytes=128
+    )
+}
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 _FEWEST, _SHORT = 512, 64

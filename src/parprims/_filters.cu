@@ -429,16 +429,31 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     const In samples = in.at(line, 0, 0);
     const Out results = out.at(line, 0, 0);
     const Index begin = ((Index)(WARPS == 1 ? 0u : tile.number) * WARPS + warp) * RUN;
+    // Vector `at` of the samples of the warp, or of the lanes that share a line.
     const auto place = [&](int at) {
         at += (threadIdx.x - lane) * ROUNDS;
         return staged + (at + at / GAP) * BYTES;
     };
+    char *const own_place = place(lane * ROUNDS), *const first_place = place(lane);
+    // Calls copy(place, i, past) for the vectors that this lane copies. Within the line, `past` is plain to the compiler.
+    const auto each_copy = [&](const auto& copy) {
+        const auto there = [&](int r) {
+            const bool evenly = ROUNDS % 2 == 1 || WIDTH % ROUNDS == 0;
+            return evenly ? first_place + r * ((WIDTH + WIDTH / GAP) * BYTES) : place(r * WIDTH + lane);
+        };
+        if (begin + RUN <= n) {
+            const Index i = begin + lane * VEC;
+#pragma unroll
+            for (int r = 0; r < ROUNDS; ++r) copy(there(r), i + r * WIDTH * VEC, i + r * WIDTH * VEC + VEC);
+        } else {
+#pragma unroll 1
+            for (int r = 0; r < ROUNDS; ++r) copy(there(r), begin + (r * WIDTH + lane) * VEC, n);
+        }
+    };
     const auto stage = [&] {
-#pragma unroll 4
-        for (int r = 0; r < ROUNDS; ++r)
-            samples.template stage<VEC>(
-                *reinterpret_cast<typename In::template Staged<VEC>*>(place(r * WIDTH + lane)),
-                begin + (r * WIDTH + lane) * VEC, n);
+        each_copy([&](char* to, Index i, Index past) {
+            samples.template stage<VEC>(*reinterpret_cast<typename In::template Staged<VEC>*>(to), i, past);
+        });
     };
     if constexpr (INSIDE) {
         tables.make(given, reinterpret_cast<W*>(staged));
@@ -452,7 +467,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     }
     const auto fetch = [&](int r, W(&x)[VEC]) {
         Sample found[VEC];
-        samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(place(lane * ROUNDS + r)));
+        samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(own_place + r * BYTES));
 #pragma unroll
         for (int k = 0; k < VEC; ++k) x[k] = ops::cast<W>(value(found[k]));
     };
@@ -568,16 +583,13 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
             }
         }
         // Only this thread reads these places.
-        results.put(y, *reinterpret_cast<typename Out::template Staged<VEC>*>(place(lane * ROUNDS + r)));
+        results.put(y, *reinterpret_cast<typename Out::template Staged<VEC>*>(own_place + r * BYTES));
     }
     __syncwarp();  // separates the lanes' results from each other's stores
-    if (exists) {
-#pragma unroll 4
-        for (int r = 0; r < ROUNDS; ++r)
-            results.template flush<VEC>(
-                *reinterpret_cast<const typename Out::template Staged<VEC>*>(place(r * WIDTH + lane)),
-                begin + (r * WIDTH + lane) * VEC, n);
-    }
+    if (exists)
+        each_copy([&](const char* from, Index i, Index past) {
+            results.template flush<VEC>(*reinterpret_cast<const typename Out::template Staged<VEC>*>(from), i, past);
+        });
 }
 
 }  // namespace filters

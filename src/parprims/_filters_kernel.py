@@ -40,17 +40,22 @@ class Tuning(_cuda.Tuning):
     """From this number of lines on, tiles are chained (see `Carry` in _scan.cu)."""
     inside: int
     """The most blocks that each make the tables of powers; for more of them, a launch before does."""
+    shared_bytes: int
+    """The most shared memory of a block."""
+
+    limited = ("shared_bytes",)
 
 
 TUNING = {
     90: Tuning(
         record="",
         multiprocessors=132,
-        few=Tile(256, 128, 0),
-        many=Tile(256, 64, 2),
+        few=Tile(256, 256, 0),
+        many=Tile(256, 256, 2),
         tiles=132,
         chained_lines=128,
         inside=132,
+        shared_bytes=227 << 10,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -85,6 +90,11 @@ class Kind:
         return "complex128" if self.dtype.startswith("complex") else "float64"
 
     @property
+    def wide_bytes(self) -> int:
+        """The size of a number of a state."""
+        return dtype_bits(self.working) // 8
+
+    @property
     def together(self) -> int:
         """How many sections one launch filters by: as many as its tables and registers have room for."""
         return 4 if self.working == "float64" else 2
@@ -94,6 +104,7 @@ class Kind:
 class _Cut:
     """How a launch divides lines: template arguments of filter_rows, the tiles of a line, and the blocks."""
 
+    tile: Tile
     lanes: int
     rounds: int
     vector: int
@@ -101,24 +112,52 @@ class _Cut:
     tiles: int
     grid: int
 
+    def table_bytes(self, count: int, k: int, wide_bytes: int) -> int:
+        """Return the size of the tables of powers of so many sections."""
+        d = count * k
+        powers = 32 + max(1, self.lanes // 32) + (32 if self.carry != "ALONE" else 1)
+        elements = d * (d * powers + self.rounds * self.vector) + count * (4 + 4 * k + k * k)
+        return -(-elements * wide_bytes // 16) * 16
 
-def _cut(tuning: Tuning, tile: Tile, sizes: tuple[int, int], aligned: bool, lines: int, n: int) -> _Cut:
-    """Return the division of lines, given the itemsizes of samples and results."""
-    size, threads = max(sizes), tile.threads
+    def shared_bytes(self, count: int, k: int, wide_bytes: int, size: int) -> int:
+        """Return the shared memory of a block: the tables, and samples of ``size`` bytes or what tables are made of."""
+        places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # an even number takes one, for the gaps
+        spare = 2 * (count * k) ** 2 * wide_bytes
+        return self.table_bytes(count, k, wide_bytes) + max(spare, places * self.vector * size)
+
+
+def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) -> _Cut:
+    """Return the division of lines for so many sections, given the larger itemsize of samples and results.
+
+    Where shared memory has no room for the tile, its threads have fewer samples.
+    """
+    tile = tuning.few if count * kind.order <= 4 else tuning.many
+    while True:
+        cut = _divided(tuning, tile, size, kind.aligned, lines, n)
+        if cut.rounds == 1 or cut.shared_bytes(count, kind.order, kind.wide_bytes, size) <= tuning.shared_bytes:
+            return cut
+        tile = tile._replace(staged_bytes=tile.staged_bytes // 2)
+
+
+def _divided(tuning: Tuning, tile: Tile, size: int, aligned: bool, lines: int, n: int) -> _Cut:
+    """Return the division of lines into such tiles."""
+    threads = tile.threads
     vector = max(1, 16 // size) if aligned else 1
     most = max(1, min(32, tile.staged_bytes // (vector * size)))
     vectors = -(-n // vector)
-    if vectors <= 32 * most:
-        lanes = _cuda.power_of_two(-(-vectors // most), up=True)
-        return _Cut(lanes, -(-vectors // lanes), vector, "ALONE", 1, -(-lines * lanes // threads))
+    lanes = _cuda.power_of_two(-(-vectors // most), up=True)
+    while lanes < min(32, vectors) and lines * lanes < 32 * tuning.tiles:
+        lanes *= 2
+    if lanes < 32 or (lanes == 32 and lines >= tuning.tiles):
+        return _Cut(tile, lanes, -(-vectors // lanes), vector, "ALONE", 1, -(-lines * lanes // threads))
     if vectors <= threads * most:
-        return _Cut(threads, -(-vectors // threads), vector, "ALONE", 1, lines)
+        return _Cut(tile, threads, -(-vectors // threads), vector, "ALONE", 1, lines)
     rounds = most
     while rounds > 2 and lines * -(-vectors // (threads * rounds)) < tuning.tiles:
         rounds = -(-rounds // 2)
     tiles = -(-vectors // (threads * rounds))
     carry = "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"
-    return _Cut(threads, rounds, vector, carry, tiles, lines * tiles)
+    return _Cut(tile, threads, rounds, vector, carry, tiles, lines * tiles)
 
 
 def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cuda.Plan:
@@ -131,7 +170,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
         "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu", "_filters.cu"
     )
     numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
-    wide, wide_bytes, itemsize = C_TYPES[kind.working], dtype_bits(kind.working) // 8, dtype_bits(kind.dtype) // 8
+    wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8
     signal = len(kind.counts) if len(kind.counts) == 2 else 1
     line_count, length, apart = numbers("lines", lines), numbers("n", n), numbers("step", step)
     sections = numbers("sections", kind.sections)
@@ -140,16 +179,11 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     groups = range(0, kind.sections, kind.together)
     for first in groups:
         count, last = min(kind.together, kind.sections - first), first == groups[-1]
-        sizes = (itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
-        d = count * k
-        tile = tuning.few if d <= 4 else tuning.many
-        cut = _cut(tuning, tile, sizes, kind.aligned, lines, n)
-        warps, waits = max(1, cut.lanes // 32), cut.carry != "ALONE"
-        elements = d * (d * (32 + warps + (32 if waits else 1)) + cut.rounds * cut.vector) + count * (4 + 4 * k + k * k)
-        table_bytes = -(-elements * wide_bytes // 16) * 16
-        spare = 2 * d * d * wide_bytes
-        places = tile.threads * (cut.rounds + (cut.rounds % 2 == 0))  # an even number takes one more, for the gaps
-        shared_bytes = table_bytes + max(spare, places * cut.vector * max(sizes))
+        size = max(itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
+        d, cut = count * k, _cut(tuning, kind, count, size, lines, n)
+        tile, warps, waits = cut.tile, max(1, cut.lanes // 32), cut.carry != "ALONE"
+        table_bytes = cut.table_bytes(count, k, wide_bytes)
+        shared_bytes = cut.shared_bytes(count, k, wide_bytes, size)
         inside = cut.grid <= tuning.inside
         if len(kind.counts) == 2:
             given = (("in0", 0), ("in1", 0)), kind.counts, 0
@@ -172,7 +206,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                     (coefficients, made),
                     1,
                     tile.threads,
-                    shared_bytes=table_bytes + spare,
+                    shared_bytes=table_bytes + 2 * d * d * wide_bytes,
                 )
             )
             scratch_bytes += table_bytes

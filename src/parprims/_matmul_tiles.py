@@ -114,15 +114,6 @@ TUNING = {
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
-SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99, 121: 99}
-"""The shared memory that a block can have, in KiB, by compute capability (CUDA C++ Programming Guide, appendix K)."""
-
-
-def shared_bytes(capability: int) -> int:
-    """Return how many bytes of shared memory a block can have; those of 9.0 on devices that are not listed."""
-    return SHARED_KIB.get(capability, SHARED_KIB[90]) << 10
-
-
 # ---- What a kernel computes with --------------------------------------------------------------------------------
 
 
@@ -262,7 +253,7 @@ def impossible(kernel: str, tile: Tile, arithmetic: Arithmetic, capability: int 
         if down * across > most:
             return f"it asks for {down * across} warps of a block, whose registers suffice for {most}"
     need = block(kernel, tile, arithmetic, 0, _cuda.tuned(TUNING, capability)).shared_bytes
-    there = shared_bytes(capability)
+    there = _cuda.shared_bytes(capability)
     if need > there:
         return f"it asks for {need} bytes of shared memory, a block has {there}"
     return None
@@ -311,7 +302,7 @@ def choose_block(
     ``swapped`` tells whether groups multiply b and a and transpose the result, None that they cannot multiply.
     """
     m, n, k = lengths
-    most, tuned = shared_bytes(capability), _cuda.tuned(TUNING, capability)
+    most, tuned = _cuda.shared_bytes(capability), _cuda.tuned(TUNING, capability)
     if kernel in ("naive", "tiled", "packed"):
         own_tile = tile or (tuned.naive if kernel == "naive" else tuned.tiled)
         return block(kernel, own_tile, arithmetic, most, tuned), 1, False

@@ -60,11 +60,11 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
         least=256,
         most=1024,
-        short=(8192, 128, 8, 1024, 4),
+        short=(8192, 64, 8, 1024, 4),
         tiles=((4, 512, 16, 4096, 2), (8, 512, 8, 2048, 2)),
         digits=((4, 16), (8, 8)),
         counting=512,

@@ -39,7 +39,13 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="", multiprocessors=132, least=1 << 17, threads=256, items=((4, 16), (8, 8)), resident=2, scanning=1024
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        multiprocessors=132,
+        least=1 << 17,
+        threads=256,
+        items=((4, 16), (8, 8)),
+        resident=2,
+        scanning=1024,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""

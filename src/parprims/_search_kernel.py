@@ -37,17 +37,18 @@ class Tuning(_cuda.Tuning):
     """A tree is made for at least one key that is wanted for so many sorted ones."""
 
     scaled = ("blocks",)
+    limited = ("shared_bytes",)
 
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
-        threads=256,
-        each=(4, 2),
-        shared_bytes=32 << 10,
-        blocks=4 * 132,
-        resident=4,
+        threads=1024,
+        each=(2, 1),
+        shared_bytes=128 << 10,
+        blocks=132,
+        resident=1,
         few=64,
     )
 }
@@ -55,6 +56,12 @@ TUNING = {
 
 _FAN_BITS = 3
 """FAN_BITS in _search_sorted.cu."""
+
+
+def _shift(level: int, key_bytes: int) -> int:
+    """Return shift_of in _search_sorted.cu."""
+    return (4 if key_bytes <= 4 else 3) + _FAN_BITS * (level - 1) if level else 0
+
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
@@ -86,10 +93,10 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
         return Plan((launch,), 2, outputs, numbers.all())
     nbytes, word = (4, "unsigned") if spec.key_bytes <= 4 else (8, "unsigned long long")
     levels = 0
-    while n >> _FAN_BITS * levels > tuning.shared_bytes // nbytes:
+    while n >> _shift(levels, spec.key_bytes) > tuning.shared_bytes // nbytes:
         levels += 1
     nodes, depth = Pointer("scratch", word), numbers("levels", levels)
-    taken = sum(-(-(n >> _FAN_BITS * level) // 8) * 8 for level in range(1, levels + 1))
+    taken = sum(-(-(n >> _shift(level, spec.key_bytes)) // 8) * 8 for level in range(1, levels + 1))
     sample = Launch(
         source,
         "searches::sample_keys",

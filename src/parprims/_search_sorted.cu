@@ -2,18 +2,18 @@
 //
 // Two ways, and a launch for one of them:
 //   search_directly   a thread halves the range of a key: for few keys, or hardly any sorted ones.
-//   search_tree       Sorted keys are the leaves of a tree. A node is a group of FAN adjacent keys of a level, and level k
-//                     holds every FAN^k-th key of x: the last of each full group of level k - 1. So of n >> 3 k keys of
-//                     level k, r >> 3 k are before a key that r keys of x are before. The lowest level that fits is held in
-//                     shared memory, where a thread halves the range. Below, one group of each level is read, which is 32
-//                     adjacent bytes if keys have 4: a sector of memory. A thread searches for EACH keys at once, so that
-//                     as many reads are under way.
+//   search_tree       Sorted keys are the leaves of a tree. Each level holds the last key of each full group of the level
+//                     before. A group of level 0, which is x, has LEAF keys: 64 bytes if keys have 4 or 8, the least that
+//                     memory reads at once. A group of another level has FAN. So if r keys of x are before the wanted one,
+//                     r / LEAF of level 1 are, and r / LEAF / FAN of level 2. The lowest level that fits is held in shared
+//                     memory, where a thread halves the range. Below, one group of each level is read. A thread searches
+//                     for EACH keys at once, so that as many reads are under way.
 //   sample_keys       writes the levels but the lowest, as integers in the order of the keys. Where all keys fit in shared
 //                     memory there are none.
 //
-// Traffic: a wanted key and its place are read and written once. For each, one sector of every level between shared memory
-// and x is read, of which the upper ones stay in the cache: 3 levels of 2^24 keys, 10 MB together, and 32 bytes of x. The
-// levels hold a seventh as many keys as x, and are written once for all.
+// Traffic: a wanted key and its place are read and written once. For each, one group of every level between shared memory
+// and x is read. Those levels stay in the cache up to about 2^26 keys, where they have 19 MB together; of x, 64 bytes are
+// read. Wanted keys and places are the first to leave the cache (ld.cs, st.cs). The levels are written once for all.
 //
 // Template parameters besides those in _sort.cu:
 //   RIGHT     whether equal keys are before the wanted one
@@ -28,10 +28,23 @@ using sorting::Compared;
 using sorting::Position;
 
 constexpr int FAN_BITS = 3, FAN = 1 << FAN_BITS;
+template <class Key>
+constexpr int LEAF_BITS = sizeof(Key) <= 4 ? 4 : 3;
 
-// How many keys level k has, and how much memory they take: levels begin at whole groups.
-DEVICE Position keys_of(Position n, int level) { return n >> FAN_BITS * level; }
-DEVICE Position taken_by(Position n, int level) { return (keys_of(n, level) + FAN - 1) / FAN * FAN; }
+// By the power of which two a level has fewer keys than x; how many it has; and how much memory they take: levels begin
+// at whole groups.
+template <class Key>
+DEVICE int shift_of(int level) {
+    return level > 0 ? LEAF_BITS<Key> + FAN_BITS * (level - 1) : 0;
+}
+template <class Key>
+DEVICE Position keys_of(Position n, int level) {
+    return n >> shift_of<Key>(level);
+}
+template <class Key>
+DEVICE Position taken_by(Position n, int level) {
+    return (keys_of<Key>(n, level) + FAN - 1) / FAN * FAN;
+}
 
 template <bool RIGHT, class Wide>
 DEVICE bool is_before(Wide key, Wide wanted) {
@@ -42,32 +55,34 @@ DEVICE bool is_before(Wide key, Wide wanted) {
 template <int THREADS, class Order>
 DEVICE void sample_keys(const typename Order::Key* x, typename Compared<typename Order::Key>::Type* nodes, Position n,
                         Position levels) {
-    using Wide = typename Compared<typename Order::Key>::Type;
+    using Key = typename Order::Key;
+    using Wide = typename Compared<Key>::Type;
     Position at = (Position)blockIdx.x * THREADS + threadIdx.x;
     for (int level = 1; level <= levels; ++level) {
-        const Position taken = taken_by(n, level);
+        const Position taken = taken_by<Key>(n, level);
         if (at < taken) {
-            nodes[at] = at < keys_of(n, level) ? sorting::compared<Order>(x[((at + 1) << FAN_BITS * level) - 1]) : ~Wide{};
+            const Position last = ((at + 1) << shift_of<Key>(level)) - 1;
+            nodes[at] = at < keys_of<Key>(n, level) ? sorting::compared<Order>(x[last]) : ~Wide{};
             return;
         }
         at -= taken, nodes += taken;
     }
 }
 
-// Loads the FAN keys of a group, which is whole.
-template <bool VECTOR, class Key>
-DEVICE void load_group(Key (&keys)[FAN], const Key* from) {
-    constexpr int BYTES = FAN * sizeof(Key) < 16 ? FAN * sizeof(Key) : 16, EACH = BYTES / sizeof(Key);
+// Loads the keys of a group, which is whole.
+template <bool VECTOR, int COUNT, class Key>
+DEVICE void load_group(Key (&keys)[COUNT], const Key* from) {
+    constexpr int BYTES = COUNT * sizeof(Key) < 16 ? COUNT * sizeof(Key) : 16, EACH = BYTES / sizeof(Key);
     using Vector = typename Word<BYTES>::Type;
     if (VECTOR)
 #pragma unroll
-        for (int k = 0; k < FAN; k += EACH) {
+        for (int k = 0; k < COUNT; k += EACH) {
             const Vector vector = *reinterpret_cast<const Vector*>(from + k);
             memcpy(keys + k, &vector, BYTES);
         }
     else
 #pragma unroll
-        for (int k = 0; k < FAN; ++k) keys[k] = from[k];
+        for (int k = 0; k < COUNT; ++k) keys[k] = from[k];
 }
 
 // Block b searches for the keys from b * THREADS * EACH on, and for those a whole grid further. Its dynamic shared memory
@@ -78,11 +93,12 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
                         Position levels) {
     using Key = typename Order::Key;
     using Wide = typename Compared<Key>::Type;
+    constexpr int LEAF = 1 << LEAF_BITS<Key>;
     extern __shared__ uint4 dynamic[];
     Wide* const top = reinterpret_cast<Wide*>(dynamic);
-    const int held = (int)keys_of(n, (int)levels);
+    const int held = (int)keys_of<Key>(n, (int)levels);
     const Wide* highest = nodes;
-    for (int level = 1; level < levels; ++level) highest += taken_by(n, level);
+    for (int level = 1; level < levels; ++level) highest += taken_by<Key>(n, level);
     for (int at = threadIdx.x; at < held; at += THREADS)
         top[at] = levels > 0 ? highest[at] : sorting::compared<Order>(x[at]);
     __syncthreads();  // separates the writes of the keys from their reads
@@ -97,7 +113,7 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
         Position places[EACH];
 #pragma unroll
         for (int one = 0; one < EACH; ++one) {
-            keys[one] = sorting::compared<Order>(wanted[min(mine + one * THREADS, m - 1)]);
+            keys[one] = sorting::compared<Order>(__ldcs(wanted + min(mine + one * THREADS, m - 1)));
             first[one] = 0;
         }
         for (int half = step; half > 0; half /= 2)
@@ -110,8 +126,8 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
         for (int one = 0; one < EACH; ++one) places[one] = first[one];
         const Wide* nodes_of = highest;
         for (int level = (int)levels - 1; level > 0; --level) {
-            nodes_of -= taken_by(n, level);
-            const Position count = keys_of(n, level), last = taken_by(n, level) - FAN;
+            nodes_of -= taken_by<Key>(n, level);
+            const Position count = keys_of<Key>(n, level), last = taken_by<Key>(n, level) - FAN;
             Wide own[EACH][FAN];
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {
@@ -127,18 +143,18 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
             }
         }
         if (levels > 0) {  // so there is more than one group
-            Key own[EACH][FAN];
+            Key own[EACH][LEAF];
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {
-                places[one] *= FAN;
-                load_group<VECTOR>(own[one], x + (places[one] + FAN <= n ? places[one] : 0));
+                places[one] *= LEAF;
+                load_group<VECTOR>(own[one], x + (places[one] + LEAF <= n ? places[one] : 0));
             }
 #pragma unroll
             for (int one = 0; one < EACH; ++one) {
                 const Position group = places[one];
-                if (group + FAN <= n)
+                if (group + LEAF <= n)
 #pragma unroll
-                    for (int k = 0; k < FAN; ++k)
+                    for (int k = 0; k < LEAF; ++k)
                         places[one] += is_before<RIGHT>(sorting::compared<Order>(own[one][k]), keys[one]);
                 else
                     for (Position at = group; at < n; ++at)
@@ -147,7 +163,7 @@ DEVICE void search_tree(const typename Order::Key* x, const typename Order::Key*
         }
 #pragma unroll
         for (int one = 0; one < EACH; ++one)
-            if (mine + one * THREADS < m) found[mine + one * THREADS] = (Place)places[one];
+            if (mine + one * THREADS < m) __stcs(found + mine + one * THREADS, (Place)places[one]);
     }
 }
 

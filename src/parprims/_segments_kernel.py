@@ -42,7 +42,7 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
         warps=4,
         lane_bytes=320,

@@ -49,10 +49,10 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
         threads=256,
-        tiles=((2, 16, 3), (4, 24, 4), (8, 16, 4), (16, 8, 3)),
+        tiles=((2, 16, 3), (4, 24, 8), (8, 16, 4), (16, 8, 3)),
         blocks=132,
         counters=8 * 132,
         each=64,

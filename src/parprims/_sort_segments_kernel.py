@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, mode, move_axis
@@ -17,14 +17,25 @@ from parprims._trace import C_TYPES
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
 
+class Tile(NamedTuple):
+    """What blocks sort and merge, for keys of at most some bytes."""
+
+    key_bytes: int
+    threads: int
+    items: int
+    """The most elements of a thread."""
+    sorting: int
+    """The blocks that sort and are to fit on a multiprocessor."""
+    merging: int
+    """The same of those that merge."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """The sizes that the kernels use on devices of one compute capability. Results do not depend on them."""
 
-    tiles: tuple[tuple[int, int, int], ...]
-    """By the bytes of a key, the threads of a block and the most elements of a thread."""
-    resident: tuple[int, int]
-    """The blocks that are to fit on a multiprocessor: those that sort tiles, and those that merge."""
+    tiles: tuple[Tile, ...]
+    """By the bytes of a key."""
     blocks: int
     """The most blocks that merge."""
     places: int
@@ -35,10 +46,9 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
-        tiles=((4, 256, 15), (8, 256, 9)),
-        resident=(3, 3),
+        tiles=(Tile(4, 512, 15, 2, 3), Tile(8, 256, 9, 3, 3)),
         blocks=3 * 132,
         places=2**32,
     )
@@ -66,7 +76,8 @@ def plan(
     They are one for tiles, and one for each level, of which there are as many as bits in the number of the last tile.
     """
     numbers, n, rows = Numbers(), shape[-1], math.prod(shape[:-1])
-    threads, items = next(one[1:] for one in tuning.tiles if spec.key_bytes <= one[0])
+    tile = next(one for one in tuning.tiles if spec.key_bytes <= one.key_bytes)
+    threads, items = tile.threads, tile.items
     while items > 1 and threads * (items + 1) // 2 >= n:
         items = (items + 1) // 2
     size = threads * items
@@ -115,7 +126,7 @@ def plan(
         grid=rows * tiles,
         block=threads,
         shared_bytes=shared_bytes,
-        resident_blocks=tuning.resident[0],
+        resident_blocks=tile.sorting,
     )
     level = Launch(
         source=source,
@@ -124,7 +135,7 @@ def plan(
         parameters=(keys, length, parts, numbers("all_tiles", rows * tiles), pieces, *moved),
         grid=min(rows * tiles, tuning.blocks),
         block=threads,
-        resident_blocks=tuning.resident[1],
+        resident_blocks=tile.merging,
     )
     return Plan(
         (first, *(level,) * levels),

@@ -79,6 +79,7 @@ class Tuning(Base):
     """The same for launches that may have nothing to do."""
 
     scaled = ("blocks", "long_blocks", "few_blocks")
+    limited = ("shared_bytes",)
 
 
 TUNING = {
@@ -170,7 +171,10 @@ def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> 
     rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging)
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
-    return Block(rows, threads, systems, 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * systems * interleaved)
+    system_bytes = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved
+    while systems > 1 and systems * system_bytes > tuning.shared_bytes:
+        systems //= 2
+    return Block(rows, threads, systems, systems * system_bytes)
 
 
 def fits_block(tuning: Tuning, nbytes: int, n: int) -> bool:

@@ -229,7 +229,8 @@ class _Exchanging:
         )
         if problem.n <= tuning.few_unknowns:
             return [in_registers] * 2
-        stable_rows, threads = tuning.rows[problem.nbytes], tuning.window_threads
+        stable_rows = tuning.rows[problem.nbytes]
+        threads = _chunk_threads(tuning, problem.nbytes, tuning.window_threads)
         stably = Launch(
             source("stable long"),
             "refine_windows_stably",
@@ -250,6 +251,13 @@ def _slot_bytes(nbytes: int, threads: int) -> int:
 def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
     """Return the shared memory of a block that holds a chunk of a system."""
     return nbytes * 4 * threads * (rows + 1) + _slot_bytes(nbytes, threads)
+
+
+def _chunk_threads(tuning: Tuning, nbytes: int, most: int) -> int:
+    """Return the threads of a block that holds a chunk: as many as its shared memory has room for, and no more."""
+    while _chunk_bytes(nbytes, tuning.rows[nbytes], most) > tuning.shared_bytes:
+        most //= 2
+    return most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,6 +283,7 @@ class _Stable:
         threads = tuning.chunk_threads
         if problem.n <= tuning.few_unknowns:
             threads = max(32, threads // 4)
+        threads = _chunk_threads(tuning, problem.nbytes, threads)
         counts = [-(-problem.n // (tuning.rows[problem.nbytes] * threads))]
         while counts[-1] > tuning.chunk_threads:
             counts.append(-(-counts[-1] // tuning.chunk_threads))

@@ -25,7 +25,7 @@ from parprims._cuda.plan import (
     power_of_two,
 )
 from parprims._cuda.runner import Runner, only, returning
-from parprims._cuda.tuning import Entry, Tuning, tuned
+from parprims._cuda.tuning import Entry, Tuning, shared_bytes, tuned
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
 from parprims._memo import Memo
 
@@ -115,6 +115,7 @@ __all__ = [
     "refusal",
     "returning",
     "row_by_row",
+    "shared_bytes",
     "transformed",
     "tuned",
     "tuned_for",
