@@ -1,7 +1,7 @@
 // Filters along contiguous lines: S sections of order K one after another, each with constant coefficients,
 //     y = b[0] x + z[0],   z[i] = z[i + 1] + b[i + 1] x - a[i + 1] y,
 // which is the transposed direct form II. Every sample is read once and every result written once, in one launch. Needs
-// _scan.cu with all that it needs.
+// _scan.cu with all that it needs, and _staging.cuh.
 //
 // Template parameters:
 //     W          the type of states: double, or Complex<double>
@@ -409,9 +409,8 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     using Sample = typename In::Element;
     using Result = typename Out::Element;
     constexpr int BYTES = VEC * (sizeof(Sample) > sizeof(Result) ? sizeof(Sample) : sizeof(Result));
-    constexpr int GAP = ROUNDS % 2 == 0 ? ROUNDS : THREADS * ROUNDS;  // as in scan_rows
-    constexpr int PLACES = THREADS * (ROUNDS + (ROUNDS % 2 == 0));
-    static_assert(TABLE_BYTES<Powers> + PLACES * BYTES <= SHARED_BYTES, "see _filters_kernel.py");
+    using Place = Slots<ROUNDS, WIDTH, ROUNDS>;
+    static_assert(TABLE_BYTES<Powers> + Place::count(THREADS * ROUNDS) * BYTES <= SHARED_BYTES, "see _filters_kernel.py");
     static_assert(TABLE_BYTES<Powers> + 2 * D * D * sizeof(W) <= SHARED_BYTES, "see _filters_kernel.py");
 
     extern __shared__ uint4 shared[];
@@ -429,30 +428,11 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     const In samples = in.at(line, 0, 0);
     const Out results = out.at(line, 0, 0);
     const Index begin = ((Index)(WARPS == 1 ? 0u : tile.number) * WARPS + warp) * RUN;
-    // Vector `at` of the samples of the warp, or of the lanes that share a line.
-    const auto place = [&](int at) {
-        at += (threadIdx.x - lane) * ROUNDS;
-        return staged + (at + at / GAP) * BYTES;
-    };
-    char *const own_place = place(lane * ROUNDS), *const first_place = place(lane);
-    // Calls copy(place, i, past) for the vectors that this lane copies. Within the line, `past` is plain to the compiler.
-    const auto each_copy = [&](const auto& copy) {
-        const auto there = [&](int r) {
-            const bool evenly = ROUNDS % 2 == 1 || WIDTH % ROUNDS == 0;
-            return evenly ? first_place + r * ((WIDTH + WIDTH / GAP) * BYTES) : place(r * WIDTH + lane);
-        };
-        if (begin + RUN <= n) {
-            const Index i = begin + lane * VEC;
-#pragma unroll
-            for (int r = 0; r < ROUNDS; ++r) copy(there(r), i + r * WIDTH * VEC, i + r * WIDTH * VEC + VEC);
-        } else {
-#pragma unroll 1
-            for (int r = 0; r < ROUNDS; ++r) copy(there(r), begin + (r * WIDTH + lane) * VEC, n);
-        }
-    };
+    const Place slots = {(threadIdx.x - lane) * ROUNDS, (unsigned)lane};
     const auto stage = [&] {
-        each_copy([&](char* to, Index i, Index past) {
-            samples.template stage<VEC>(*reinterpret_cast<typename In::template Staged<VEC>*>(to), i, past);
+        each_vector<ROUNDS, WIDTH, VEC>(lane, begin, n, [&](int r, Index i, Index past) {
+            samples.template stage<VEC>(
+                *reinterpret_cast<typename In::template Staged<VEC>*>(staged + slots.copied(r) * BYTES), i, past);
         });
     };
     if constexpr (INSIDE) {
@@ -467,7 +447,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     }
     const auto fetch = [&](int r, W(&x)[VEC]) {
         Sample found[VEC];
-        samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(own_place + r * BYTES));
+        samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(staged + slots.own(r) * BYTES));
 #pragma unroll
         for (int k = 0; k < VEC; ++k) x[k] = ops::cast<W>(value(found[k]));
     };
@@ -583,12 +563,13 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
             }
         }
         // Only this thread reads these places.
-        results.put(y, *reinterpret_cast<typename Out::template Staged<VEC>*>(own_place + r * BYTES));
+        results.put(y, *reinterpret_cast<typename Out::template Staged<VEC>*>(staged + slots.own(r) * BYTES));
     }
     __syncwarp();  // separates the lanes' results from each other's stores
     if (exists)
-        each_copy([&](const char* from, Index i, Index past) {
-            results.template flush<VEC>(*reinterpret_cast<const typename Out::template Staged<VEC>*>(from), i, past);
+        each_vector<ROUNDS, WIDTH, VEC>(lane, begin, n, [&](int r, Index i, Index past) {
+            results.template flush<VEC>(
+                *reinterpret_cast<const typename Out::template Staged<VEC>*>(staged + slots.copied(r) * BYTES), i, past);
         });
 }
 

@@ -167,7 +167,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     Outputs are the lines filtered, and the states after.
     """
     source = _cuda.device_source(
-        "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu", "_filters.cu"
+        "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu", "_staging.cuh", "_filters.cu"
     )
     numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
     wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8

@@ -1,6 +1,7 @@
 // Scan of every segment along one axis: y[o, i, j] = x[o, offsets[s], j] op ... op x[o, i, j] for offsets[s] <= i <
 // offsets[s + 1]. Every element is read once and every result written once, in one launch, and the time does not depend
-// on how long segments are. Needs _scan.cu with all that it needs, and _search.cuh.
+// on how long segments are. Needs _scan.cu with all that it needs, _search.cuh and
+// _staging.cuh.
 //
 // Template parameters, besides those of scan_rows in _scan.cu:
 //     REVERSE        whether the scan runs from the ends of segments; the views then run backward
@@ -93,8 +94,8 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     using Result = typename Scan::Result;
     using Peek = typename Scan::Peek;
     constexpr int WARPS = THREADS / WARP_SIZE, EACH = ROUNDS * VEC, RUN = WARP_SIZE * EACH, TILE = THREADS * EACH;
-    constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;  // see scan_rows
-    using Buffers = typename Inputs::template Buffers<VEC, THREADS * ROUNDS + THREADS * ROUNDS / GAP>;
+    using Place = Slots<ROUNDS, WARP_SIZE, 8>;
+    using Buffers = typename Inputs::template Buffers<VEC, Place::count(THREADS * ROUNDS)>;
     static_assert(sizeof(Buffers) <= SHARED_BYTES && sizeof(FlaggedState) == STATE_BYTES, "see _segments_kernel.py");
     extern __shared__ uint4 shared[];
     Buffers& staged = *reinterpret_cast<Buffers*>(shared);
@@ -106,13 +107,10 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     const Index h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
     const Inputs from = views_at(in, h, l, 0);
     const Outputs to = views_at(out, h, l, 0);
-    const auto slot = [&](int at) {
-        at += warp * WARP_SIZE * ROUNDS;
-        return at + at / GAP;
-    };
-#pragma unroll 4
-    for (int r = 0; r < ROUNDS; ++r)
-        stage_vectors<VEC>(from, staged, slot(r * WARP_SIZE + lane), own_run + (r * WARP_SIZE + lane) * VEC, n);
+    const Place slots = {(threadIdx.x - lane) * ROUNDS, (unsigned)lane};
+    each_vector<ROUNDS, WARP_SIZE, VEC>(lane, own_run, n, [&](int r, Index i, Index past) {
+        stage_vectors<VEC>(from, staged, slots.copied(r), i, past);
+    });
 
     const auto boundary = [&](Index at) { return REVERSE ? n - (Index)offsets[segments - at] : (Index)offsets[at]; };
     marks.clear(threadIdx.x, THREADS);
@@ -138,7 +136,7 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
 #pragma unroll 4
     for (int r = 0; r < ROUNDS; ++r) {
         Raw raw[VEC];
-        fetch_vectors(from, raw, staged, slot(lane * ROUNDS + r));
+        fetch_vectors(from, raw, staged, slots.own(r));
         const unsigned heads = marks.of_vector(threadIdx.x * ROUNDS + r);
         mine.flag |= heads;
 #pragma unroll
@@ -178,7 +176,7 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
 #pragma unroll 4
     for (int r = 0; r < ROUNDS; ++r) {
         Raw raw[VEC];
-        fetch_vectors(from, raw, staged, slot(lane * ROUNDS + r));
+        fetch_vectors(from, raw, staged, slots.own(r));
         const unsigned heads = marks.of_vector(threadIdx.x * ROUNDS + r);
         Result results[VEC];
 #pragma unroll
@@ -192,10 +190,10 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
                 state = Op::combine(state, Scan::element(raw[k]));
             if (!Scan::EXCLUSIVE) results[k] = Scan::result(state, raw[k], next);
         }
-        put_vectors(to, results, staged, slot(lane * ROUNDS + r));  // only this thread reads these slots
+        put_vectors(to, results, staged, slots.own(r));  // only this thread reads these slots
     }
     __syncwarp();  // separates the lanes' results from each other's stores
-#pragma unroll 4
-    for (int r = 0; r < ROUNDS; ++r)
-        flush_vectors<VEC>(to, staged, slot(r * WARP_SIZE + lane), own_run + (r * WARP_SIZE + lane) * VEC, n);
+    each_vector<ROUNDS, WARP_SIZE, VEC>(lane, own_run, n, [&](int r, Index i, Index past) {
+        flush_vectors<VEC>(to, staged, slots.copied(r), i, past);
+    });
 }

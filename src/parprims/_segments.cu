@@ -1,6 +1,7 @@
 // Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
-// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh and _search.cuh.
+// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh, _search.cuh and
+// _staging.cuh.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
 // end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
@@ -129,10 +130,9 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     Index base = begin / VEC * VEC;  // the first element of the run
     const Index readable = min(n, (max(past, (Index)1) + VEC - 1) / VEC * VEC);
     const auto stage = [&](int turn, Index from_here) {
-#pragma unroll 4
-        for (int r = 0; r < ROUNDS; ++r)
-            stage_vectors<VEC>(from, run.staged[turn], r * WARP_SIZE + lane, from_here + (r * WARP_SIZE + lane) * VEC,
-                               readable);
+        each_vector<ROUNDS, WARP_SIZE, VEC>(lane, from_here, readable, [&](int r, Index i, Index past) {
+            stage_vectors<VEC>(from, run.staged[turn], r * WARP_SIZE + lane, i, past);
+        });
         end_group_of_staged();
     };
     stage(0, base);

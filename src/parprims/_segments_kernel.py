@@ -177,7 +177,7 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
         "blocks": blocks,
     }
     launch = _cuda.Launch(
-        special.source(accesses, "_ticket.cuh", "_search.cuh", "_segments.cu", stages_outputs=False),
+        special.source(accesses, "_ticket.cuh", "_search.cuh", "_staging.cuh", "_segments.cu", stages_outputs=False),
         "reduce_segments",
         (tuning.warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
         (
@@ -236,7 +236,7 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
     numbers = _cuda.Numbers()
     lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles}
     launch = _cuda.Launch(
-        special.source(accesses, "_scan.cu", "_search.cuh", "_scan_segments.cu"),
+        special.source(accesses, "_scan.cu", "_search.cuh", "_staging.cuh", "_scan_segments.cu"),
         "scan_segments",
         (block, rounds, vector, carry, work.reverse, shared, state, "Scan"),
         (
