@@ -180,7 +180,6 @@ struct Tables {
         }
         root[t][0] = root[t][1] = W();
         if constexpr (K == 4) {
-            static_assert(S == 1, "g would be another");
             const W half = ops::cast<W>(0.5), e1 = shortened(ops::multiply(half, alpha[0]));
             const W e0 = shortened(ops::multiply(half, product_sum(ops::negative(e1), e1, alpha[1])));
             const W twice = ops::add(e0, e0);
@@ -189,6 +188,8 @@ struct Tables {
             if (rest < 0.01 * ops::absolute(product_sum(e1, e1, ops::negative(ops::add(twice, twice))))) {
                 root[t][0] = e0;
                 root[t][1] = e1;
+                g[t][3] = product_sum(e1, g[t][2], product_sum(e0, g[t][1], g[t][3]));
+                g[t][2] = product_sum(e1, g[t][1], product_sum(e0, g[t][0], g[t][2]));
                 // (z - s)^2 q(z) modulo the polynomial a, from the highest power of z - s on
                 W sum[K], error[K];
 #pragma unroll
