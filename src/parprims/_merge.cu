@@ -60,6 +60,63 @@ DEVICE Position merge_path(const typename Order::Key* first, Position first_n, c
     return low;
 }
 
+// Merges the keys of a tile, of which `first_length` are of the first run: so many from `first` on, and the rest of
+// `length` from `second` on. They are in order in `held` then, and with MOVES `places` says of each which of them it was.
+// All threads of a block call it; a thread merges ITEMS.
+template <int ITEMS, bool MOVES, class Order, int TILE, int PLACES>
+DEVICE void merge_tile_of_runs(typename Order::Key (&held)[TILE], unsigned short (&places)[PLACES],
+                               const typename Order::Key* first, const typename Order::Key* second, int first_length,
+                               int length, bool turned) {
+    using Key = typename Order::Key;
+    constexpr int THREADS = TILE / ITEMS;
+    Key loaded[ITEMS];
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length) loaded[k] = at < first_length ? first[at] : second[at - first_length];
+    }
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = k * THREADS + threadIdx.x;
+        if (at < length) held[at] = loaded[k];
+    }
+    __syncthreads();  // separates the writes of keys from their reads
+
+    const int diagonal = min((int)threadIdx.x * ITEMS, length);
+    int low = max(0, diagonal - (length - first_length)), high = min(diagonal, first_length);
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], turned))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    int one = low, other = first_length + diagonal - low;
+    unsigned short from[ITEMS];
+    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, turned));
+        loaded[k] = takes ? a : b;
+        from[k] = (unsigned short)(takes ? one : other);
+        if (takes) {
+            if (++one < first_length) a = held[one];
+        } else {
+            if (++other < length) b = held[other];
+        }
+    }
+    __syncthreads();  // separates the reads of keys from the writes of merged ones
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+        const int at = (int)threadIdx.x * ITEMS + k;
+        if (at < length) {
+            held[at] = loaded[k];
+            if (MOVES) places[at] = from[k];
+        }
+    }
+    __syncthreads();  // separates the writes of merged keys from their reads
+}
+
 // The runs of one row: where they begin, their lengths, and which of equal keys comes first.
 template <class Order>
 struct RunsOfRow {
@@ -135,55 +192,9 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     const Position first_begin = ends[0], second_begin = begin - first_begin;
     // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
     const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
-    const int second_length = length - first_length;
 
-    Key loaded[ITEMS];
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const int at = k * THREADS + threadIdx.x;
-        if (at < length)
-            loaded[k] = at < first_length ? first[first_begin + at] : second[second_begin + (at - first_length)];
-    }
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const int at = k * THREADS + threadIdx.x;
-        if (at < length) held[at] = loaded[k];
-    }
-    __syncthreads();  // separates the writes of keys from their reads
-
-    const int diagonal = min((int)threadIdx.x * ITEMS, length);
-    int low = max(0, diagonal - second_length), high = min(diagonal, first_length);
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], turned))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    int one = low, other = first_length + diagonal - low;
-    unsigned short from[ITEMS];
-    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, turned));
-        loaded[k] = takes ? a : b;
-        from[k] = (unsigned short)(takes ? one : other);
-        if (takes) {
-            if (++one < first_length) a = held[one];
-        } else {
-            if (++other < length) b = held[other];
-        }
-    }
-    __syncthreads();  // separates the reads of keys from the writes of merged ones
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const int at = (int)threadIdx.x * ITEMS + k;
-        if (at < length) {
-            held[at] = loaded[k];
-            if (MOVES) places[at] = from[k];
-        }
-    }
-    __syncthreads();  // separates the writes of merged keys from their reads
+    merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length, length,
+                                            turned);
 
     const Position out = row * runs.n + begin;
 #pragma unroll

@@ -81,36 +81,6 @@ DEVICE void store_as(To* to, V x) {
     *to = (To)x;
 }
 
-// Merges two runs in shared memory, of `first_length` keys and of the rest of `length`: every thread ITEMS adjacent keys
-// of the result, and the places where they were.
-template <class Order, int ITEMS>
-DEVICE void merge_in_order(typename Order::Key (&merged)[ITEMS], unsigned short (&from)[ITEMS],
-                           const typename Order::Key* held, int first_length, int length) {
-    using Key = typename Order::Key;
-    const int diagonal = min((int)threadIdx.x * ITEMS, length);
-    int low = max(0, diagonal - (length - first_length)), high = min(diagonal, first_length);
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], false))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    int one = low, other = first_length + diagonal - low;
-    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
-#pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, false));
-        merged[k] = takes ? a : b;
-        from[k] = (unsigned short)(takes ? one : other);
-        if (takes) {
-            if (++one < first_length) a = held[one];
-        } else {
-            if (++other < length) b = held[other];
-        }
-    }
-}
-
 // A tile that is sorted by (segment, key).
 template <int THREADS, int ITEMS, class Order>
 struct SortedPieces {
@@ -328,32 +298,8 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position t
         // Offsets that do not ascend make runs that are not in order: nothing beside them is read.
         const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
 
-        Key loaded[ITEMS];
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) {
-            const int at = k * THREADS + threadIdx.x;
-            if (at < length)
-                loaded[k] = at < first_length ? first[first_begin + at] : second[second_begin + (at - first_length)];
-        }
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) {
-            const int at = k * THREADS + threadIdx.x;
-            if (at < length) held[at] = loaded[k];
-        }
-        __syncthreads();  // separates the writes of keys from their reads
-
-        unsigned short from[ITEMS];
-        merge_in_order<Order>(loaded, from, held, first_length, length);
-        __syncthreads();  // separates the reads of keys from the writes of merged ones
-#pragma unroll
-        for (int k = 0; k < ITEMS; ++k) {
-            const int at = (int)threadIdx.x * ITEMS + k;
-            if (at < length) {
-                held[at] = loaded[k];
-                if (MOVES) places[at] = from[k];
-            }
-        }
-        __syncthreads();  // separates the writes of merged keys from their reads
+        merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
+                                                length, false);
 
         Key* const to = (from_own ? keys.out : keys.own) + row + begin;
         if (left > 1 || !keys.keyless)
