@@ -108,7 +108,7 @@ SEARCHES = {
     "order_statistics": Search(
         "_order_statistics_kernel",
         ("64 of each row", "10 of each row", "100 of each row", "float32"),
-        ("tiles", "short", "part", "blocks", "digits", "counting"),
+        ("tiles", "part", "blocks", "digits", "counting", "counting_blocks"),
     ),
     "filters": Search(
         "_filters_kernel",

@@ -74,6 +74,12 @@ class TestOrders:
             check(gpu, run, x, k)
             check(gpu, run, x, k, descending=False)
 
+    @pytest.mark.parametrize("k", [40, 300])
+    def test_more_rows_than_blocks(self, gpu, run, rng, sizes, k):
+        sizes(blocks=2)
+        for dtype in ("float32", "int64"):
+            check(gpu, run, rng.integers(-999, 999, (3, 9001)).astype(dtype), k)
+
     @pytest.mark.sanitize
     def test_small(self, gpu, run, rng, sizes):
         sizes(part=300)
@@ -93,7 +99,7 @@ def check_quantile(backend, run, x, q, **options):
 class TestPlaces:
     @pytest.mark.parametrize("order", ORDERS)
     def test_orders(self, gpu, run, rng, sizes, order, subtests):
-        sizes(part=700, blocks=14)
+        sizes(part=700, counting_blocks=14)
         for rows, n in ((3, 256), (1, 1401)):
             for q in (0.5, (0.0, 0.999)):
                 with subtests.test(rows=rows, n=n, q=q):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_name, mode
@@ -15,6 +15,29 @@ from parprims._sorting import index_dtype
 from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """A block that finds the first elements of a row, and the rows it is for."""
+
+    key_bytes: int
+    """The most bytes of a key."""
+    longest: int
+    """The most elements of a row."""
+    wanted: int
+    """The most elements that are wanted of a row."""
+    many: bool
+    """Whether it is only for more rows than there are blocks at once."""
+    threads: int
+    items: int
+    """The elements of a thread in a batch."""
+    capacity: int
+    """The candidates there is room for."""
+    resident: int
+    """The blocks that are to fit on a multiprocessor."""
+
+
+_ANY = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +50,8 @@ class Tuning(_cuda.Tuning):
         Shorter rows are sorted whole.
     most : int
         The most elements that are wanted of a row; for more, rows are sorted whole.
-    short : tuple of int
-        For rows of at most as many elements as the first, of which at most as many are wanted as there are threads: the
-        threads of a block, the elements of each in a batch, the candidates there is room for, and the blocks on a
-        multiprocessor.
-    tiles : tuple of (bytes, threads, items, capacity, resident)
-        For other rows, by the bytes of a key, the same.
+    tiles : tuple of Tile
+        Of these the first that is for the rows is taken.
     digits : tuple of (bytes, items)
         By the bytes of a key, the elements that a thread loads at once where it counts digits.
     counting : int
@@ -41,21 +60,23 @@ class Tuning(_cuda.Tuning):
         The most places of sorted rows that are found one after another; for more, rows are sorted whole.
     blocks : int
         Rows are cut into parts while there are fewer blocks than this.
+    counting_blocks : int
+        The same of blocks that count digits.
     part : int
         The fewest elements of a part.
     """
 
     least: int
     most: int
-    short: tuple[int, int, int, int, int]
-    tiles: tuple[tuple[int, int, int, int, int], ...]
+    tiles: tuple[Tile, ...]
     digits: tuple[tuple[int, int], ...]
     counting: int
     several: int
     blocks: int
+    counting_blocks: int
     part: int
 
-    scaled = ("blocks",)
+    scaled = ("blocks", "counting_blocks")
 
 
 TUNING = {
@@ -64,12 +85,19 @@ TUNING = {
         multiprocessors=132,
         least=256,
         most=1024,
-        short=(8192, 64, 8, 1024, 4),
-        tiles=((4, 512, 16, 4096, 2), (8, 512, 8, 2048, 2)),
+        tiles=(
+            Tile(8, 8192, 16, False, 64, 8, 1024, 8),
+            Tile(8, 8192, 128, False, 128, 8, 1024, 4),
+            Tile(4, _ANY, 256, True, 256, 16, 4096, 3),
+            Tile(4, _ANY, _ANY, False, 512, 16, 4096, 1),
+            Tile(8, _ANY, 256, True, 256, 8, 2048, 3),
+            Tile(8, _ANY, _ANY, False, 512, 8, 2048, 1),
+        ),
         digits=((4, 16), (8, 8)),
         counting=512,
         several=3,
-        blocks=2 * 132,
+        blocks=132,
+        counting_blocks=2 * 132,
         part=8192,
     ),
 }
@@ -97,10 +125,8 @@ def plan(
     sizes, numbers = tuning or TUNING[90], Numbers()
     spec = Specialisation(dtype, descending, True, (), index)
     n, rows = shape[-1], math.prod(shape[:-1])
-    longest, *tile = sizes.short
-    if n > longest or k > tile[0]:
-        tile = list(next(one[1:] for one in sizes.tiles if spec.key_bytes <= one[0]))
-    threads, items, capacity, resident = tile
+    fitting = (one for one in sizes.tiles if spec.key_bytes <= one.key_bytes and n <= one.longest and k <= one.wanted)
+    threads, items, capacity, resident = next(one for one in fitting if rows > sizes.blocks or not one.many)[4:]
     parts = max(1, min(sizes.blocks // rows, n // max(sizes.part, 4 * k)), -(-n // _LONGEST))
     length = -(-n // (parts * threads * items)) * threads * items  # of whole batches, which begin all loads at once
     parts = -(-n // length)
@@ -150,7 +176,7 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     spec = Specialisation(dtype, False, True, (), None)
     n, rows, key_bytes = shape[-1], math.prod(shape[:-1]), spec.key_bytes
     items = next(one[1] for one in sizes.digits if key_bytes <= one[0])
-    parts = max(1, min(sizes.blocks // rows, n // sizes.part), -(-n // _LONGEST))
+    parts = max(1, min(sizes.counting_blocks // rows, n // sizes.part), -(-n // _LONGEST))
     alone = parts == 1
     source, tile = spec.source("_keys.cuh", "_ticket.cuh", "_quantile.cu"), (sizes.counting, items)
     arrays = Pointer("in0", f"const {spec.word}"), Pointer("out0", spec.word)

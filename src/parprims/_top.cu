@@ -134,30 +134,35 @@ struct Best {
         __syncthreads();  // separates the read of the limit from what is appended
     }
 
-    // Goes through `count` elements, of which load(position) returns the key, and sorts the candidates.
-    template <class Load>
-    DEVICE void find(Position count, const Load& load) {
+    // Goes through `count` elements, of which load(position) returns the bits and key_of(bits) the key, and sorts the
+    // candidates. A batch is loaded while the one before is looked at.
+    template <class Load, class KeyOf>
+    DEVICE void find(Position count, const Load& load, const KeyOf& key_of) {
+        using Bits = decltype(load(0));
         __shared__ unsigned added[3];  // by the batches, in turn
         if (threadIdx.x < 3) added[threadIdx.x] = 0;
         __syncthreads();  // separates the zeros from the counting
         int turn = 0;
+        Bits ahead[ITEMS];
+        const auto load_ahead = [&](Position begin) {
+            if (begin + THREADS * ITEMS > count) return;  // a batch that is not whole is loaded when it is looked at
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) ahead[i] = load(begin + i * THREADS + threadIdx.x);
+        };
+        load_ahead(0);
         for (Position begin = 0; begin < count && !over; begin += THREADS * ITEMS) {
             const int here = (int)min((Position)(THREADS * ITEMS), count - begin);
             Key keys[ITEMS];
-            const Position mine = begin + threadIdx.x;
-            if (here == THREADS * ITEMS) {  // no load depends on a branch, so that all begin before the first is used
+            if (here == THREADS * ITEMS) {
 #pragma unroll
-                for (int i = 0; i < ITEMS; ++i) keys[i] = load(mine + i * THREADS);
+                for (int i = 0; i < ITEMS; ++i) keys[i] = key_of(ahead[i]);
+                load_ahead(begin + THREADS * ITEMS);
             } else {
 #pragma unroll
                 for (int i = 0; i < ITEMS; ++i) {
-                    const bool exists = i * THREADS + (int)threadIdx.x < here;
-                    if constexpr (ITEMS <= 8) {
-                        keys[i] = load(exists ? mine + i * THREADS : begin);
-                        if (!exists) keys[i] = ~(Key)0;
-                    } else {  // it is rare, and the above would take registers
-                        keys[i] = exists ? load(mine + i * THREADS) : ~(Key)0;
-                    }
+                    const int at = i * THREADS + (int)threadIdx.x;
+                    keys[i] = key_of(load(begin + (at < here ? at : 0)));
+                    if (at >= here) keys[i] = ~(Key)0;
                 }
             }
             if (begin == 0 && here > THREADS && k <= THREADS) {
@@ -183,7 +188,7 @@ struct Best {
                         all[place++] = One::of(keys[i], (unsigned)(begin + i * THREADS + threadIdx.x));
                 held = all_held;
             } else {
-                find_step_by_step(begin, here, load);
+                find_step_by_step(begin, here, [&](Position at) { return key_of(load(at)); });
             }
         }
         settle();
@@ -231,7 +236,9 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         indices[row * k + place] = (Index)position;
     };
     Best<THREADS, ITEMS, CAPACITY, Key> own(all, k);
-    own.find(end - begin, [&](Position at) { return sorting::compared<Order>(__ldg(from + begin + at)); });
+    own.find(
+        end - begin, [&](Position at) { return __ldg(from + begin + at); },
+        [](typename Order::Key bits) { return sorting::compared<Order>(bits); });
     if (parts == 1) {
         for (int place = threadIdx.x; place < k; place += THREADS) write(place, all[place].position());
         return;
@@ -247,7 +254,9 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
     // Of equal keys those of earlier parts come first, and of a part those of lower position: the order is that of the
     // positions in `told`.
     Best<THREADS, ITEMS, CAPACITY, Key> together(all, k);
-    together.find(parts * k, [&](Position at) { return (Key)load_of_others<Told>(told, others + at).key; });
+    together.find(
+        parts * k, [&](Position at) { return (Key)load_of_others<Told>(told, others + at).key; },
+        [](Key key) { return key; });
     for (int place = threadIdx.x; place < k; place += THREADS)
         write(place, load_of_others<Told>(told, others + all[place].position()).position);
 }
