@@ -342,7 +342,9 @@ class TestOperators:
                 result = run(parprims.reduce, arrays if len(xs) > 1 else arrays[0], op, method=method)
                 compare(backend, result, expected, bound)
 
-    @pytest.mark.parametrize("places", [[0], [70_000], [3, 4], [3, 140_000], [139_999], [5, 66_000, 131_500]])
+    @pytest.mark.parametrize(
+        "places", [[0], [70_000], [3, 4], [16_383, 16_384], [3, 140_000], [139_999], [5, 66_000, 131_500]]
+    )
     @pytest.mark.parametrize("special", [9.0, np.nan])
     def test_equal_elements_far_from_each_other(self, places, special):
         """The smallest index among the equals, however far apart, also of NaN."""

@@ -339,8 +339,18 @@ CROSSOVERS = _cpu.Crossovers(
 )
 
 
+_PAGED = 1 << 25
+"""Bytes of a result from which on glibc asks Linux for new memory in every call. PyTorch gets it in small pages, which
+takes longer than to scan; NumPy, which allocates for kernels, in huge ones.
+"""
+
+
 def slower(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
+    if library(xp) == "torch" and isinstance(r, Scan) and r.op is not BUILT_IN["logaddexp"]:
+        nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
+        if nbytes >= _PAGED:
+            return None
     return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 

@@ -135,6 +135,13 @@ def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
     return found
 
 
+def all_returned(xp: Namespace, ys: Sequence[Any], arrays: tuple[Array, ...] = ()) -> tuple[Array, ...]:
+    """Return arrays of NumPy, whose memory nobody else has, as the library's, on JAX together, where the arrays are."""
+    if library(xp) == "jax":
+        return to_jax(tuple(ys), arrays)
+    return tuple([returned(xp, y) for y in ys])
+
+
 def returned(xp: Namespace, y: Any, arrays: tuple[Array, ...] = ()) -> Array:
     """Return an array of NumPy, whose memory nobody else has, as one of the library, on JAX where the arrays are."""
     if library(xp) == "jax":
