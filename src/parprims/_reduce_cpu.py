@@ -29,9 +29,9 @@ from parprims._reduction import (
 )
 from parprims._trace import Untraceable
 
-_LANES = 256
-"""Elements that a block of an operator that commutes is folded to first: as many as hide the latency of any."""
-_BLOCK = 8192
+_LANES = 512
+"""Elements that a block of an operator that commutes is folded to first: as many as stay in the nearest cache."""
+_BLOCK = 1 << 14
 """Elements of such a block. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions in it."""
 _BLOCK_IN_ORDER = 2048
 """Elements of a block where the operator does not commute. A term passes an eighth of them, and three more."""
