@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import Array, Namespace, dtype_kind, library, mode
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
@@ -101,6 +101,12 @@ def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps
     )
 
 
+def _waits_for_memory(code: Traced, r: Reduction) -> bool:
+    """Return whether elements are combined as fast as memory is read."""
+    simple = code.op._built_in and code.op.name != "logaddexp" and len(code.states) == 1 and r.fn in OWN_MAPS
+    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in code.inputs)
+
+
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
@@ -135,8 +141,10 @@ def _plan(
     ]
     numbers = [inner, n, size, blocks, width, inner if columns else 1]
     name = "reduce_columns" if columns else "reduce_lines"
-    each = math.prod(r.shape) // tasks
-    launches = [_cpu.Launch(name, tasks, -(-_LEAST // each))]
+    least = -(-_LEAST * tasks // math.prod(r.shape))
+    if _waits_for_memory(code, r):
+        least = _cpu.threads.least_of_bytes(tasks, math.prod(r.shape) * _cpu.bytes_of(code.inputs))
+    launches = [_cpu.Launch(name, tasks, least)]
     if blocks > 1:
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
