@@ -350,7 +350,7 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         (x.dtype,) != r.dtypes
         or ring_dtype(xp, x.dtype) != x.dtype
         or lacks_products(xp, x, x.dtype)
-        or _block_lengths(xp, r)
+        or (_block_lengths(xp, r) and not _stores_no_products(xp, r))
     ):
         return None
     if _dots_in_numpy(xp, r):
@@ -361,6 +361,12 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         routine: Callable[..., Any] = np.vecdot
         return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
     return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
+
+
+def _stores_no_products(xp: Namespace, r: Reduction) -> bool:
+    """Return whether the library needs no memory for a dot product, however long it is."""
+    x1, x2 = r.arrays
+    return library(xp) == "numpy" or (is_tensor(x1) and x1.device.type == "cpu" and x1.ndim == x2.ndim == 1)
 
 
 def _native(xp: Namespace, r: Reduction) -> Any:
