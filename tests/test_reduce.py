@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from typing import Any, ClassVar
 
 import numpy as np
@@ -355,6 +356,19 @@ class TestOperators:
             value, at = parprims.reduce((x, index), "argmax")
             np.testing.assert_array_equal(value, special)
             assert at == index[places].min()
+
+    def test_what_may_not_be_written_is_not_copied(self):
+        """NumPy's argmax would: a call needs no memory of the size of its arrays, and leaves them read-only."""
+        x, index = np.sin(np.arange(2**20)), np.arange(2**20)
+        x.flags.writeable = index.flags.writeable = False
+        for search in (lambda: parprims.reduce((x, index), "argmax")[1], lambda: parprims.argmax(x)):
+            assert search() == np.argmax(x)
+            tracemalloc.start()
+            search()
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < x.nbytes // 8
+            assert not x.flags.writeable
 
     @pytest.mark.parametrize("op", ["argmax", "argmin"])
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "bfloat16", "float64"])

@@ -29,7 +29,7 @@ from parprims._composed import Composed, Part, by_parts, composed, in_program, p
 from parprims._dispatch import Method, call_key, directly, in_graph, primitive, recalled
 from parprims._reduce import reduce
 from parprims._sorting import index_dtype
-from parprims._through_numpy import as_numpy, numpy_computes, returned
+from parprims._through_numpy import as_numpy, numpy_computes, returned, searchable
 
 
 @primitive
@@ -149,7 +149,7 @@ def _native(xp: Namespace, c: _Search) -> Array:
     """Return the result of the library's own function, or of NumPy's."""
     (x,) = c.arrays
     if _by_numpy(xp, c):
-        found = getattr(as_numpy(x), c.primitive)(axis=c.axis, keepdims=c.keepdims)
+        found = getattr(searchable(as_numpy(x)), c.primitive)(axis=c.axis, keepdims=c.keepdims)
         return returned(xp, np.asarray(found, dtype=dtype_name(index_dtype(xp))), c.arrays)
     found = getattr(xp, c.primitive)(x, axis=c.axis, keepdims=c.keepdims)
     return as_result(cast(xp, as_result(found), index_dtype(xp)))

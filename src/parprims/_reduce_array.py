@@ -58,6 +58,7 @@ from parprims._through_numpy import (
     has_values,
     in_numpy,
     returned,
+    searchable,
 )
 from parprims._trace import Untraceable
 
@@ -432,7 +433,7 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
         """Return the winner of a line, after a look whether it has an equal behind it."""
-        tops = None
+        x, tops = searchable(x), None
         if len(x) < 2 * _PIECE:
             place = getattr(x, name)()
             behind = x[place:]
@@ -488,7 +489,7 @@ def _by_search(xp: Namespace, r: Reduction) -> Combined:
 
 def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
     """Return the winning values along an axis, NaN before all, and the smallest indices among those of equals."""
-    last = axis == x.ndim - 1
+    x, last = searchable(x), axis == x.ndim - 1
     if last:  # elsewhere NumPy looks for places far more slowly than for values
         place = np.expand_dims(getattr(x, name)(axis=axis), axis)
         value = np.take_along_axis(x, place, axis)

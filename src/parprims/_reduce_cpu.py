@@ -268,11 +268,9 @@ CROSSOVERS = _cpu.Crossovers(
         },
         "jax": {
             "argmax, line": 0,
-            "argmax, single line": 262144,
             "argmax, narrow": 0,
             "argmax, columns": 0,
             "argmax of integers, line": 0,
-            "argmax of integers, single line": 262144,
             "argmax of integers, narrow": 0,
             "argmax of integers, columns": 0,
         },

@@ -94,6 +94,21 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     return found
 
 
+class _Writable:
+    """Shows NumPy the memory of an array as if it could be written."""
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.x = x  # whose memory is in use as long as this is
+        self.__array_interface__ = {**x.__array_interface__, "data": (x.ctypes.data, False)}
+
+
+def searchable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array for NumPy's argmax and argmin, which copy what is read-only, as the arrays of JAX are."""
+    if x.flags.writeable or x.nbytes < _COPIED or x.dtype.kind not in "iuf" or not x.dtype.isbuiltin:
+        return x
+    return np.asarray(_Writable(x))
+
+
 _COPIED = 1 << 17
 """Bytes that JAX copies in less time than it takes to hand them over."""
 
