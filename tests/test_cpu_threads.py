@@ -312,6 +312,22 @@ def test_limits_hold_for_kernels(monkeypatch):
         np.testing.assert_array_equal(found[0], one)
 
 
+@pytest.mark.parametrize("function", [parprims.sum, parprims.cumulative_sum, parprims.max])
+def test_memory_is_read_by_one_thread_while_that_takes_no_longer(monkeypatch, function):
+    """Another thread is woken from some bytes on that are moved, and for much to compute from fewer elements on."""
+    pytest.importorskip("numba")
+    each = 16 if function is parprims.cumulative_sum else 8  # read, and written too
+    monkeypatch.setattr(threads, "limit", lambda: 2)
+    for elements, several in ((2**22 // each - 2**14, False), (2**22 // each, True)):
+        emulator.forget(monkeypatch)
+        monkeypatch.setattr(threads, "_pool", None)
+        function(np.ones((16, elements // 16)), axis=1, method="kernel")
+        assert (threads._pool is not None) == several
+    monkeypatch.setattr(threads, "_pool", None)
+    parprims.scan(np.ones((16, 2**13)), "logaddexp", axis=1, method="kernel")
+    assert threads._pool is not None
+
+
 def coefficients(rng, kind, shape, dtype):
     """Return the coefficients of a recurrence that decays, or not, or does so in parts."""
     a = np.ones(shape, dtype)

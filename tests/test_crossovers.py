@@ -83,6 +83,33 @@ def test_choice_of_auto():
     assert chosen(parprims.linear_recurrence, line[:3], line[:3]) == "kernel"
 
 
+def test_choice_where_memory_is_what_takes_time():
+    """Large results of scans on PyTorch are those of the kernel, for which NumPy allocates, but for slow operators."""
+    pytest.importorskip("numba")
+    torch = pytest.importorskip("torch")
+    for count, dtype in ((2**23, torch.float32), (2**22, torch.float64), (2**22, torch.int64)):
+        large = torch.empty(count, dtype=dtype)
+        assert parprims.methods(parprims.cumulative_sum, large)["kernel"] is None
+        if dtype.is_floating_point:
+            assert "own way" in parprims.methods(parprims.cumulative_sum, large[:-1])["kernel"]
+            assert "own way" in parprims.methods(parprims.scan, large, "logaddexp")["kernel"]
+
+
+def test_choice_for_long_lines_of_positions():
+    """NumPy searches them, whatever library has the memory; short ones, columns and halves are not its own."""
+    pytest.importorskip("numba")
+    x = np.zeros((64, 2**12), np.float32)
+    arrays = [x, *(backends.make(name).asarray(x) for name in ("torch", "jax") if backends.available(name))]
+    for one in arrays:
+        for axis in (None, 1):
+            assert "side by side" in parprims.methods(parprims.argmax, one, axis=axis)["kernel"]
+        with parprims.explain() as calls:
+            parprims.argmax(one)
+        assert calls[0].method == "native"
+    for one, axis in ((x, 0), (x.astype(np.float16), 1), (x.reshape(-1, 16), 1)):
+        assert parprims.methods(parprims.argmax, one, axis=axis)["kernel"] is None
+
+
 @pytest.mark.parametrize(
     ("sizes", "saved", "expected"),
     [

@@ -135,6 +135,58 @@ def check_parts_that_go_in_many_rounds():
         jax_mesh._programs._found.clear()
 
 
+def check_indices_in_parts_of_a_long_axis():
+    """With the numbers of the parts beside them, as where 32 bits are too few for the whole axis."""
+    from parprims._devices import jax_mesh, sorts
+
+    kept, sorts.LONGEST_SHORT = sorts.LONGEST_SHORT, N // 2 - 1
+    jax_mesh._programs._found.clear()
+    try:
+        for count in (2, 3):  # in 64 bits and in 32
+            mesh = mesh_of(count)
+            for name in ("random", "equal"):
+                x = REAL[name]
+                found = parprims.argsort(put(x, mesh, "i"), descending=count == 3)
+                assert found.dtype == np.int64
+                assert np.asarray(found).tolist() == stable(x, count == 3).tolist(), (count, name)
+            rows = np.stack([x, REAL["reversed"]])
+            found = parprims.argsort(put(rows, mesh, None, "i"))
+            assert (np.asarray(found) == np.argsort(rows, axis=1, kind="stable")).all()
+    finally:
+        sorts.LONGEST_SHORT = kept
+        jax_mesh._programs._found.clear()
+
+
+def check_memory_on_gpus():
+    """XLA plans the memory of a program with kernels, though it could not run them: at most twice that of the arrays.
+
+    A device has keys of 4 bytes and indices of 8. It sorts, sends and merges keys and numbers of 4 bytes each, beside
+    which a long axis has one byte, and needs memory for three of these.
+    """
+    import types
+
+    import jax
+
+    from parprims import _cuda
+    from parprims._devices import jax_mesh, sorts
+
+    n = 2**24
+    x = jax.ShapeDtypeStruct((n,), np.uint32, sharding=put(np.zeros(2), mesh_of(2), "i").sharding)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_cuda, "refusal", lambda *_: None)
+        patch.setattr(_cuda.xla, "devices", lambda: [types.SimpleNamespace(compute_capability="9.0")])
+        patch.setattr(_cuda.xla, "TARGET", "lapack_spotrf_ffi")  # one that XLA knows on CPUs
+        patch.setattr(_cuda.compiler, "compiled_together", lambda sources: [b""] * len(sources))
+        patch.setattr(jax.lax, "platform_dependent", lambda *arrays, cuda, **_: cuda(*arrays))
+        patch.setattr(sorts, "LONGEST_SHORT", n // 2)
+        patch.setattr(jax_mesh, "LONGEST_BLOCK", n // 64)  # as short beside a part as in long axes
+        compiled = jax.jit(parprims.argsort).lower(x).compile()
+    assert compiled.as_text().count("lapack_spotrf_ffi") > 4  # each pass of the sort is a kernel
+    found = compiled.memory_analysis()
+    assert found.temp_size_in_bytes <= 2 * (found.argument_size_in_bytes + found.output_size_in_bytes)
+    jax_mesh._programs._found.clear()
+
+
 def check_parts_that_arrive_are_merged():
     """By the steps that a kernel merges in, here computed by what stands for it on a CPU."""
     import jax

@@ -49,6 +49,18 @@ class TestPosition:
                         found = run(function, backend.asarray(x), axis=axis, keepdims=keepdims, method=method)
                         compare(backend, found, position(x, axis, keepdims, largest))
 
+    @pytest.mark.parametrize("dtype", ["uint8", "float32"])
+    def test_long_lines(self, backend, rng, dtype):
+        """Of elements side by side, and not, by the method that auto takes."""
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype} arithmetic")
+        x = drawn(rng, (64, 130), dtype)
+        for array, same in ((backend.asarray(x), x), (backend.asarray(x.T.copy()).T, x)):
+            for axis in (None, 0, 1):
+                for function, largest in FUNCTIONS.items():
+                    found = function(array, axis=axis, keepdims=axis == 1)
+                    compare(backend, found, position(same, axis, axis == 1, largest))
+
     @pytest.mark.parametrize("dtype", ["int8", "uint64", "bfloat16", "float64"])
     def test_dtypes(self, backend, run, method, rng, dtype):
         if not backend.supports(dtype):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from typing import Any, ClassVar
 
 import numpy as np
@@ -342,7 +343,9 @@ class TestOperators:
                 result = run(parprims.reduce, arrays if len(xs) > 1 else arrays[0], op, method=method)
                 compare(backend, result, expected, bound)
 
-    @pytest.mark.parametrize("places", [[0], [70_000], [3, 4], [3, 140_000], [139_999], [5, 66_000, 131_500]])
+    @pytest.mark.parametrize(
+        "places", [[0], [70_000], [3, 4], [16_383, 16_384], [3, 140_000], [139_999], [5, 66_000, 131_500]]
+    )
     @pytest.mark.parametrize("special", [9.0, np.nan])
     def test_equal_elements_far_from_each_other(self, places, special):
         """The smallest index among the equals, however far apart, also of NaN."""
@@ -353,6 +356,19 @@ class TestOperators:
             value, at = parprims.reduce((x, index), "argmax")
             np.testing.assert_array_equal(value, special)
             assert at == index[places].min()
+
+    def test_what_may_not_be_written_is_not_copied(self):
+        """NumPy's argmax would: a call needs no memory of the size of its arrays, and leaves them read-only."""
+        x, index = np.sin(np.arange(2**20)), np.arange(2**20)
+        x.flags.writeable = index.flags.writeable = False
+        for search in (lambda: parprims.reduce((x, index), "argmax")[1], lambda: parprims.argmax(x)):
+            assert search() == np.argmax(x)
+            tracemalloc.start()
+            search()
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < x.nbytes // 8
+            assert not x.flags.writeable
 
     @pytest.mark.parametrize("op", ["argmax", "argmin"])
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "bfloat16", "float64"])

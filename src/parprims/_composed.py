@@ -11,7 +11,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
-from parprims._through_numpy import as_numpy, numpy_namespace, returned, shares_memory
+from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
 """Computes a checked call by a method, all parts by the same."""
@@ -93,7 +93,7 @@ def through_numpy(compose: Compose) -> Compose:
         made = [np.asarray(one) for one in (found if isinstance(found, tuple) else (found,))]
         if is_jax(xp):  # which may have no more than 32 bits
             made = [one.astype(dtype, copy=False) for one, (_, dtype) in zip(made, results, strict=True)]
-        back = tuple([returned(xp, one, call.arrays) for one in made])
+        back = all_returned(xp, made, call.arrays)
         return back if isinstance(found, tuple) else back[0]
 
     return computed

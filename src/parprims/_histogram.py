@@ -51,7 +51,7 @@ from parprims._promotion import promoted
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._sort import sort, sort_by_key
-from parprims._through_numpy import as_numpy, numpy_namespace, returned, shares_memory
+from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, shares_memory
 from parprims._trace import C_TYPES, register_type
 
 
@@ -368,8 +368,8 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
         def run(*arrays: Array) -> tuple[Array, Array]:
             if not shares_memory(xp, arrays):
                 return own(*arrays)
-            counts, found = by_numpy(*map(as_numpy, arrays))
-            return returned(xp, counts), returned(xp, found)
+            counts, found = all_returned(xp, by_numpy(*map(as_numpy, arrays)))
+            return counts, found
 
         return run
     if name != "numpy" or h.ends is None:

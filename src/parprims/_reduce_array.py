@@ -20,6 +20,7 @@ from parprims._arrays import (
     compiling,
     dtype_bits,
     dtype_kind,
+    dtype_name,
     is_jax,
     is_tensor,
     lacks_arithmetic,
@@ -49,7 +50,16 @@ from parprims._reduction import (
     working_dtype,
 )
 from parprims._switches import narrowed
-from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, has_values, in_numpy, returned
+from parprims._through_numpy import (
+    NOT_IN_NUMPY,
+    all_returned,
+    as_numpy,
+    carries_derivative,
+    has_values,
+    in_numpy,
+    returned,
+    searchable,
+)
 from parprims._trace import Untraceable
 
 # ---- By a tree --------------------------------------------------------------------------------------------------
@@ -245,8 +255,19 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 def is_eager(xp: Namespace, r: Reduction) -> bool:
-    """Return whether JAX arrays are reduced outside of a program: by NumPy's search."""
-    return _is_extremum(r.op) and has_values(xp, r.arrays)
+    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, or its dot product."""
+    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r)
+
+
+def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
+    """Return whether arrays of JAX are multiplied by NumPy's dot product, which for long lines is faster than XLA's."""
+    same = r.fn is conjugate_product and r.initial is None and not r.keepdims and r.dtypes == (r.arrays[0].dtype,)
+    blas = all(dtype_name(x.dtype) in ("float32", "float64", "complex64", "complex128") for x in r.arrays)
+    return same and blas and len(r.shape) == 1 and r.n >= _LONG and has_values(xp, r.arrays)
+
+
+_LONG = 2**12
+"""Elements of a line from which on it takes longer to multiply than to hand over."""
 
 
 def _is_extremum(op: Operator) -> bool:
@@ -330,14 +351,23 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         (x.dtype,) != r.dtypes
         or ring_dtype(xp, x.dtype) != x.dtype
         or lacks_products(xp, x, x.dtype)
-        or _block_lengths(xp, r)
+        or (_block_lengths(xp, r) and not _stores_no_products(xp, r))
     ):
         return None
+    if _dots_in_numpy(xp, r):
+        quietly = np.errstate(all="ignore")
+        return quietly(lambda *arrays: returned(xp, np.asarray(np.vecdot(*map(as_numpy, arrays))), arrays))
     axis = r.axes[0] - len(r.shape)
     if library(xp) == "numpy":
         routine: Callable[..., Any] = np.vecdot
         return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
     return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
+
+
+def _stores_no_products(xp: Namespace, r: Reduction) -> bool:
+    """Return whether the library needs no memory for a dot product, however long it is."""
+    x1, x2 = r.arrays
+    return library(xp) == "numpy" or (is_tensor(x1) and x1.device.type == "cpu" and x1.ndim == x2.ndim == 1)
 
 
 def _native(xp: Namespace, r: Reduction) -> Any:
@@ -403,13 +433,19 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
         """Return the winner of a line, after a look whether it has an equal behind it."""
-        place = getattr(x, name)()
+        x, tops = searchable(x), None
+        if len(x) < 2 * _PIECE:
+            place = getattr(x, name)()
+            behind = x[place:]
+        else:
+            places = _winners(name, x)
+            tops = x[places]
+            place = places[getattr(tops, name)()]
+            behind = x[place : place - place % _PIECE + _PIECE]
         value = x[place]
-        equals = np.count_nonzero(x[place : place + _LOOK] == value)
-        if equals == 0:  # NaN
-            equals = np.count_nonzero(x[place:] != x[place:])
-        elif len(x) - place > _LOOK:
-            equals += sum(np.count_nonzero(x[at : at + _LOOK] == value) for at in range(place + _LOOK, len(x), _LOOK))
+        equals = _equals(behind, value)
+        if tops is not None:
+            equals += _equals(tops, value) - 1
         if equals > 1:
             value, at = _extremum(name, x, index, 0)
             return value.reshape(()), at.reshape(())
@@ -417,11 +453,26 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
     if library(xp) == "numpy":
         return search
-    return lambda *arrays: tuple([returned(xp, one, arrays) for one in search(*map(as_numpy, arrays))])
+    return lambda *arrays: all_returned(xp, search(*map(as_numpy, arrays)), arrays)
 
 
-_LOOK = 2**16
-"""Elements that are compared at once: as many as stay in a cache."""
+_PIECE = 2**14
+"""Elements of a piece of a line: where the winner is, is looked for equals, which is all that is read twice."""
+
+
+def _winners(name: str, x: Any) -> Any:
+    """Return where the winner of each piece of a line is, the last of which may be shorter."""
+    places = np.arange(0, len(x), _PIECE)
+    whole = len(x) // _PIECE
+    places[:whole] += getattr(x[: whole * _PIECE].reshape(whole, _PIECE), name)(1)
+    if whole < len(places):
+        places[whole] += getattr(x[whole * _PIECE :], name)()
+    return places
+
+
+def _equals(x: Any, value: Any) -> int:
+    """Return how many elements are equal to a value, or NaN where it is."""
+    return int(np.count_nonzero(x == value) or np.count_nonzero(x != x))
 
 
 def _native_extremum(xp: Namespace, r: Reduction) -> Any:
@@ -433,12 +484,12 @@ def _by_search(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
     x, index = (as_numpy(one) for one in xs)
-    return values, tuple([returned(xp, one, xs) for one in _extremum(r.op.name, x, index, axis)])
+    return values, all_returned(xp, _extremum(r.op.name, x, index, axis), xs)
 
 
 def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
     """Return the winning values along an axis, NaN before all, and the smallest indices among those of equals."""
-    last = axis == x.ndim - 1
+    x, last = searchable(x), axis == x.ndim - 1
     if last:  # elsewhere NumPy looks for places far more slowly than for values
         place = np.expand_dims(getattr(x, name)(axis=axis), axis)
         value = np.take_along_axis(x, place, axis)

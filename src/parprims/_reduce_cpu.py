@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import Array, Namespace, dtype_kind, library, mode
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
@@ -29,9 +29,9 @@ from parprims._reduction import (
 )
 from parprims._trace import Untraceable
 
-_LANES = 256
-"""Elements that a block of an operator that commutes is folded to first: as many as hide the latency of any."""
-_BLOCK = 8192
+_LANES = 512
+"""Elements that a block of an operator that commutes is folded to first: as many as stay in the nearest cache."""
+_BLOCK = 1 << 14
 """Elements of such a block. A term of a sum passes _BLOCK / _LANES + log2 _LANES additions in it."""
 _BLOCK_IN_ORDER = 2048
 """Elements of a block where the operator does not commute. A term passes an eighth of them, and three more."""
@@ -101,6 +101,12 @@ def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps
     )
 
 
+def _waits_for_memory(code: Traced, r: Reduction) -> bool:
+    """Return whether elements are combined as fast as memory is read."""
+    simple = code.op._built_in and code.op.name != "logaddexp" and len(code.states) == 1 and r.fn in OWN_MAPS
+    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in code.inputs)
+
+
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
@@ -135,8 +141,10 @@ def _plan(
     ]
     numbers = [inner, n, size, blocks, width, inner if columns else 1]
     name = "reduce_columns" if columns else "reduce_lines"
-    each = math.prod(r.shape) // tasks
-    launches = [_cpu.Launch(name, tasks, -(-_LEAST // each))]
+    least = -(-_LEAST * tasks // math.prod(r.shape))
+    if _waits_for_memory(code, r):
+        least = _cpu.threads.least_of_bytes(tasks, math.prod(r.shape) * _cpu.bytes_of(code.inputs))
+    launches = [_cpu.Launch(name, tasks, least)]
     if blocks > 1:
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
@@ -221,14 +229,10 @@ CROSSOVERS = _cpu.Crossovers(
             "map of integers, single line": 262144,
             "map of integers, narrow": 65536,
             "map of integers, columns": 262144,
-            "dot, line": 1048576,
-            "dot, single line": 1048576,
-            "dot, narrow": 1048576,
             "dot, columns": 1048576,
         },
         "torch": {
             "operator": 0,
-            "add, line": 1048576,
             "multiply, narrow": 1048576,
             "multiply of integers, columns": 1048576,
             "maximum, narrow": 65536,
@@ -264,11 +268,9 @@ CROSSOVERS = _cpu.Crossovers(
         },
         "jax": {
             "argmax, line": 0,
-            "argmax, single line": 262144,
             "argmax, narrow": 0,
             "argmax, columns": 0,
             "argmax of integers, line": 0,
-            "argmax of integers, single line": 262144,
             "argmax of integers, narrow": 0,
             "argmax of integers, columns": 0,
         },

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives, _recurrence_array, _scan_array
-from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_jax, library, mode, ring_dtype
+from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    library,
+    mode,
+    ring_dtype,
+)
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import broadcast_strides, lines_along, row_major
@@ -181,6 +192,12 @@ def _firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
     return [_NUMBERS + sum(counts[:at]) for at in range(len(counts))]
 
 
+def _waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
+    """Return whether elements are combined as fast as memory is read and written."""
+    simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
+    return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
+
+
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +238,10 @@ def _plan(
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
-    launches = [_cpu.Launch(name, tasks, -(-_LEAST * tasks // (lines * n)))]
+    least = -(-_LEAST * tasks // (lines * n))
+    if _waits_for_memory(r, kinds):
+        least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
+    launches = [_cpu.Launch(name, tasks, least)]
     scratch = []
     if not columns and long:
         if isinstance(r, Scan) and shared:
@@ -339,8 +359,18 @@ CROSSOVERS = _cpu.Crossovers(
 )
 
 
+_PAGED = 1 << 25
+"""Bytes of a result from which on glibc asks Linux for new memory in every call. PyTorch gets it in small pages, which
+takes longer than to scan; NumPy, which allocates for kernels, in huge ones.
+"""
+
+
 def slower(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
+    if library(xp) == "torch" and isinstance(r, Scan) and r.op is not BUILT_IN["logaddexp"]:
+        nbytes = math.prod(r.shape) * max(dtype_bits(one) for one in r.dtypes) // 8
+        if nbytes >= _PAGED:
+            return None
     return CROSSOVERS.slower(library(xp), kind(xp, r), math.prod(r.shape))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
-from parprims._through_numpy import as_numpy, has_values, numpy_namespace, returned, shares_memory
+from parprims._through_numpy import all_returned, as_numpy, has_values, numpy_namespace, shares_memory
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -105,7 +105,7 @@ def _by_numpy(xp: Namespace, call: Sorting) -> Sort:
         found = sort(*map(as_numpy, arrays))
         if index is not None:  # JAX may have no more than 32 bits
             found = (*found[:-1], found[-1].astype(index, copy=False))
-        return tuple([returned(xp, one, arrays) for one in found])
+        return all_returned(xp, found, arrays)
 
     return run
 

@@ -94,6 +94,21 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     return found
 
 
+class _Writable:
+    """Shows NumPy the memory of an array as if it could be written."""
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.x = x  # whose memory is in use as long as this is
+        self.__array_interface__ = {**x.__array_interface__, "data": (x.ctypes.data, False)}
+
+
+def searchable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array for NumPy's argmax and argmin, which copy what is read-only, as the arrays of JAX are."""
+    if x.flags.writeable or x.nbytes < _COPIED or x.dtype.kind not in "iuf" or not x.dtype.isbuiltin:
+        return x
+    return np.asarray(_Writable(x))
+
+
 _COPIED = 1 << 17
 """Bytes that JAX copies in less time than it takes to hand them over."""
 
@@ -133,6 +148,13 @@ def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
             return tuple([jax.numpy.asarray(y) for y in ys])
     found: tuple[Array, ...] = jax.device_put(ys, device)
     return found
+
+
+def all_returned(xp: Namespace, ys: Sequence[Any], arrays: tuple[Array, ...] = ()) -> tuple[Array, ...]:
+    """Return arrays of NumPy, whose memory nobody else has, as the library's, on JAX together, where the arrays are."""
+    if library(xp) == "jax":
+        return to_jax(tuple(ys), arrays)
+    return tuple([returned(xp, y) for y in ys])
 
 
 def returned(xp: Namespace, y: Any, arrays: tuple[Array, ...] = ()) -> Array:

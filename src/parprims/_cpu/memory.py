@@ -191,6 +191,11 @@ def bits_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype("uint16" if dtype in SIXTEEN_BIT_FLOATS else dtype)
 
 
+def bytes_of(dtypes: Iterable[str]) -> int:
+    """Return the bytes of one element of each dtype."""
+    return sum([bits_dtype(one).itemsize for one in dtypes])
+
+
 def own_dtype(name: str) -> np.dtype[Any]:
     """Return NumPy's dtype of a name; that of bfloat16 comes with ml_dtypes, as arrays of it do."""
     if name == "bfloat16":

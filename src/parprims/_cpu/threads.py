@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from parprims._cpu.limits import limit
 
-__all__ = ["limit", "run", "worth"]
+__all__ = ["least_of_bytes", "limit", "run", "worth"]
 
 _LOCK = threading.Lock()
 _pool: tuple[concurrent.futures.ThreadPoolExecutor, int] | None = None
@@ -53,6 +53,17 @@ def worth(most: int) -> int:
     while t (t - 1) times the least work is there.
     """
     return (1 + math.isqrt(1 + 4 * most)) // 2
+
+
+_BYTES = 1 << 20
+"""Bytes that are read or written in the time that it takes to wake another thread."""
+_FIRST = 4
+"""How many times as long it takes until the first of them is at work."""
+
+
+def least_of_bytes(tasks: int, nbytes: int) -> int:
+    """Return how many tasks are worth a thread where all of them move so many bytes, and compute meanwhile."""
+    return tasks if nbytes < _FIRST * _BYTES else max(1, tasks * _BYTES // nbytes)
 
 
 def run(task: Callable[[int, int], None], count: int, least: int) -> None:

@@ -57,13 +57,14 @@ def either(condition: Any, one: Callable[[], Any], other: Callable[[], Any]) -> 
     return jax.lax.cond(condition, one, other)
 
 
-def unless(condition: Any, found: Array, other: Callable[[], Any]) -> Any:
-    """Return an array, or what a function returns where the condition is false; the array is not copied."""
+def unless(condition: Any, found: Any, other: Callable[[Any], Any]) -> Any:
+    """Return arrays, or what a function makes of them where the condition is false, in their memory in JAX."""
     if isinstance(condition, bool):
-        return found if condition else other()
+        return found if condition else other(found)
     import jax
 
-    return jax.lax.while_loop(lambda state: ~state[0], lambda _: (condition | True, other()), (condition, found))[1]
+    state = condition, found
+    return jax.lax.while_loop(lambda state: ~state[0], lambda state: (condition | True, other(state[1])), state)[1]
 
 
 def overwritten(x: Array, part: Array, first: int, axis: int) -> Array:
@@ -265,7 +266,7 @@ def run_quick(
     if is_tensor(serves):
         return (by_rest() if bool(serves) else by_others()), told + more
     ways = (lambda: own((by_rest(),))[0]), (lambda: own((by_others(),))[0])
-    found = unless(serves, own((kept,))[0], ways[1]) if rest is None else either(serves, *ways)
+    found = unless(serves, own((kept,))[0], lambda _: ways[1]()) if rest is None else either(serves, *ways)
     return found, told + more
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from parprims import _merge_kernel
 from parprims._arrays import Array, explicit_sharding, is_traced, shown
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Sorted, Trade, run, run_quick
+from parprims._devices.communicator import Exchange, Gather, Place, Shift, Sorted, Trade, run, run_quick, unless
 from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
 from parprims._dispatch import listing, unwatched
 from parprims._memo import Memo
@@ -104,10 +104,13 @@ class Devices:
         def merged(bounds: Array, here: Array, *arrays: Array) -> tuple[Array, ...]:
             n = arrays[0].shape[1]
             block, away = self._blocks(n, jax.numpy.diff(bounds, axis=-1))
+            fits = jax.numpy.max(away) <= block
+            arrays = unless(fits, self.own(arrays), lambda arrays: by_sorting(bounds, here, *arrays))
             found: tuple[Array, ...] = jax.lax.cond(
-                jax.numpy.max(away) <= block,
-                lambda: self.own(self._by_merging(message, arrays, bounds, here, block)),
-                lambda: by_sorting(bounds, here, *arrays),
+                fits,
+                lambda *arrays: self.own(self._by_merging(message, arrays, bounds, here, block)),
+                lambda *arrays: arrays,
+                *arrays,
             )
             return found
 

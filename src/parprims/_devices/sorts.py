@@ -23,6 +23,9 @@ _CANDIDATES = 2**16
 A round takes its time for the steps of its search and for its message, however many candidates there are.
 """
 
+LONGEST_SHORT = 2**31 - 1
+"""The longest axis whose elements have numbers of 32 bits."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
@@ -128,15 +131,17 @@ def sorts(
         lengths = xp.reshape(xp.asarray(place.lengths, dtype=lower.dtype, device=device(lower)), (-1, 1, 1))
         bounds = xp.concat([ends, lower + taken, ends + lengths], axis=-1)
         merges = descending if method in ("auto", "kernel") else None
-        return Exchange(tuple(kept.rows), bounds, place.lengths, in_order, merges), kept
+        rows = [*kept.rows, *(_parts(xp, kept.rows[0], place) if indices else ())]
+        return Exchange(tuple(rows), bounds, place.lengths, in_order, merges), dataclasses.replace(kept, rows=[])
 
-    def end(_: Place, kept: _Kept, rows: tuple[Array, ...]) -> Any:
+    def end(place: Place, kept: _Kept, rows: tuple[Array, ...]) -> Any:
         xp = namespace_of(rows[0])
-        done = rows if isinstance(rows, Sorted) else in_order(rows)
+        done = list(rows if isinstance(rows, Sorted) else in_order(rows))
+        if indices:
+            parts = done.pop() if _is_long(place) else None
+            done[-1] = _whole(xp, done[-1], parts, place)
         shape = (*kept.shape[:-1], rows[0].shape[-1])
         results = [move_axis(xp, xp.reshape(one, shape), -1, axis) for one in done]
-        if indices:
-            results[-1] = cast(xp, results[-1], index_dtype(xp))
         return None, tuple(results if keyed else results[-1:])
 
     return [begin, *(narrow(at) for at in range(len(shifts))), cut, end]
@@ -160,17 +165,42 @@ def _product(lengths: tuple[int, ...]) -> int:
     return found
 
 
+def _is_long(place: Place) -> bool:
+    """Return whether the indices of elements along the whole axis need more than 32 bits."""
+    return sum(place.lengths) > LONGEST_SHORT
+
+
 def _numbers(xp: Namespace, keys: Array, place: Place) -> Array:
-    """Return the index of each element along the whole axis, in 32 bits if they suffice: less to move and to send."""
+    """Return the index of each element, along the own part of a long axis, and else along the whole axis.
+
+    It has 32 bits if they suffice: less to move and to send.
+    """
     dtype = index_dtype(xp)
     if sum(place.lengths) > xp.iinfo(dtype).max:
         raise ValueError(f"x must have at most {xp.iinfo(dtype).max} elements along the axis for indices of {dtype}")
-    if sum(place.lengths) < 2**31:
+    if max(place.lengths) <= LONGEST_SHORT:
         dtype = xp.int32
     own = xp.arange(keys.shape[1], dtype=dtype, device=device(keys))
-    first = place.first
-    own = own + (first if isinstance(first, int) else xp.astype(first, dtype))
+    if not _is_long(place):
+        first = place.first
+        own = own + (first if isinstance(first, int) else xp.astype(first, dtype))
     return xp.broadcast_to(own, tuple(keys.shape))
+
+
+def _parts(xp: Namespace, keys: Array, place: Place) -> list[Array]:
+    """Return the number of the own part beside each element of a long axis, to go with its index in the part."""
+    dtype = xp.uint8 if place.count <= 2**8 else xp.int32
+    return [xp.full(tuple(keys.shape), place.rank, dtype=dtype, device=device(keys))] if _is_long(place) else []
+
+
+def _whole(xp: Namespace, numbers: Array, parts: Array | None, place: Place) -> Array:
+    """Return indices along the whole axis, given `_numbers` and `_parts` of elements."""
+    numbers = cast(xp, numbers, index_dtype(xp))
+    if parts is None:
+        return numbers
+    first = xp.asarray([0, *itertools.accumulate(place.lengths[:-1])], dtype=numbers.dtype, device=device(numbers))
+    at = xp.reshape(xp.astype(parts, numbers.dtype), (-1,))
+    return numbers + xp.reshape(xp.take(first, at, axis=0), tuple(numbers.shape))
 
 
 def _targets(xp: Namespace, place: Place, like: Array) -> Array:
