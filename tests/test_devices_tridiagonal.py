@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._devices import calls, communicator
+from parprims._devices import calls, communicator, tridiagonals
 from tests import devices, test_jax
 from tests.test_devices_scans import mesh_of, put
 
@@ -20,6 +20,17 @@ def test_on_eight_devices(backend, subtests):
     if backend.cuda:
         pytest.skip("is of a CPU")
     devices.hold("tests.test_devices_tridiagonal", subtests)
+
+
+@pytest.mark.once
+def test_ends_of_long_systems():
+    """One program for all parts has the number of its own in 32 bits, in which 4 * 2^30 would be 0."""
+    ones = np.ones((1, 3))
+    for rank in (0, 2, 4, 7):
+        place = communicator.Place(np.asarray(rank, np.int32), (2**30,) * 8)
+        lower, upper = tridiagonals._ends_cleared(np, place, ones, ones)
+        assert lower.tolist() == [[rank > 0, 1, 1]]
+        assert upper.tolist() == [[1, 1, rank < 7]]
 
 
 # ---- In the process with eight devices --------------------------------------------------------------------------

@@ -305,8 +305,10 @@ def _ends_cleared(xp: Namespace, place: Place, lower: Array, upper: Array) -> tu
 
     They are of the first rows and of the last rows of the own part.
     """
-    own = place.lengths[place.rank if isinstance(place.rank, int) else 0]
-    at_begin, at_end = place.first == 0, place.first + own == sum(place.lengths)
+    if isinstance(place.rank, int):
+        at_begin, at_end = place.first == 0, place.first + place.lengths[place.rank] == sum(place.lengths)
+    else:  # all parts have one length
+        at_begin, at_end = place.rank == 0, place.rank == place.count - 1
     row, behind = (xp.arange(x.shape[-1], device=device(x)) for x in (lower, upper))
     lower = xp.where((row == 0) & at_begin, xp.zeros_like(lower), lower)
     return lower, xp.where((behind == upper.shape[-1] - 1) & at_end, xp.zeros_like(upper), upper)
