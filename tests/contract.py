@@ -114,6 +114,27 @@ def skip_without_derivative(backend, method):
         pytest.skip("a gradient is asked for, which the kernel does not carry")
 
 
+def check_derivatives(backend, function, inputs, order=1, **tolerances):
+    """Hold derivatives of a function of arrays, up to an order, against differences.
+
+    JAX does so under jit, which compiles a few programs in the place of every operation. Calls outside of it are in
+    test_jax.py.
+    """
+    if backend.family == "torch":
+        from torch.autograd import gradcheck, gradgradcheck
+
+        given = tuple(backend.asarray(x).requires_grad_() for x in inputs)
+        assert gradcheck(function, given)
+        assert order == 1 or gradgradcheck(function, given)
+    elif backend.family == "jax":
+        from jax import jit
+        from jax.test_util import check_grads
+
+        check_grads(jit(function), tuple(map(backend.asarray, inputs)), order=order, modes=("rev",), **tolerances)
+    else:
+        pytest.skip("has no derivatives")
+
+
 def few_on_jax(gpu: Any, rng: np.random.Generator, items: Sequence[Any], few: int) -> Sequence[Any]:
     """Return all items, or on JAX, which compiles for every shape, a few of them."""
     if gpu.name != "jax-cuda":
