@@ -205,6 +205,8 @@ class Contract:
     """Those for JAX on a CPU, which compiles for every length: the ends, odd, even, and what the array form knows."""
     many: int = 1037
     """A length at which the order of combining shows in the bits."""
+    plain: str = "float32"
+    """The dtype of programs in which the dtype is not the question."""
     options: ClassVar[dict[str, Any]] = {}
     """Keyword arguments of every call."""
     ran: str | None = None
@@ -303,7 +305,7 @@ class Contract:
 
     @pytest.mark.optimised
     def test_same_bits_twice(self, backend, run, method, rng):
-        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, self.many), "float32"))
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, self.many), self.plain))
         options = {"axis": -1, **self.options}
         first, second = (run(self.function, *arrays, method=method, **options) for _ in range(2))
         ones = first if isinstance(first, tuple) else (first,)
@@ -317,7 +319,7 @@ class Contract:
             pytest.skip("only JAX traces")
         import jax
 
-        inputs = self.make(rng, (4, 33), "float32")
+        inputs = self.make(rng, (4, 33), self.plain)
         arrays = tuple(backend.asarray(x) for x in inputs)
         options = {"axis": -1, **self.options}
         result = jax.jit(lambda *xs: run(self.function, *xs, method=method, **options))(*arrays)
