@@ -140,6 +140,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("method", ("auto", *metafunc.cls.methods))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run file after file, and in each library after library.
+
+    The libraries of a CPU share kernels and programs. Processes that have files of their own rarely compile the same.
+    """
+    places = {path: at for at, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: places[item.path])
+
+
 @pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> Backend:
     """The array library under test."""

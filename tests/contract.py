@@ -114,6 +114,27 @@ def skip_without_derivative(backend, method):
         pytest.skip("a gradient is asked for, which the kernel does not carry")
 
 
+def check_derivatives(backend, function, inputs, order=1, **tolerances):
+    """Hold derivatives of a function of arrays, up to an order, against differences.
+
+    JAX does so under jit, which compiles a few programs in the place of every operation. Calls outside of it are in
+    test_jax.py.
+    """
+    if backend.family == "torch":
+        from torch.autograd import gradcheck, gradgradcheck
+
+        given = tuple(backend.asarray(x).requires_grad_() for x in inputs)
+        assert gradcheck(function, given)
+        assert order == 1 or gradgradcheck(function, given)
+    elif backend.family == "jax":
+        from jax import jit
+        from jax.test_util import check_grads
+
+        check_grads(jit(function), tuple(map(backend.asarray, inputs)), order=order, modes=("rev",), **tolerances)
+    else:
+        pytest.skip("has no derivatives")
+
+
 def few_on_jax(gpu: Any, rng: np.random.Generator, items: Sequence[Any], few: int) -> Sequence[Any]:
     """Return all items, or on JAX, which compiles for every shape, a few of them."""
     if gpu.name != "jax-cuda":
@@ -184,6 +205,8 @@ class Contract:
     """Those for JAX on a CPU, which compiles for every length: the ends, odd, even, and what the array form knows."""
     many: int = 1037
     """A length at which the order of combining shows in the bits."""
+    plain: str = "float32"
+    """The dtype of programs in which the dtype is not the question."""
     options: ClassVar[dict[str, Any]] = {}
     """Keyword arguments of every call."""
     ran: str | None = None
@@ -282,7 +305,7 @@ class Contract:
 
     @pytest.mark.optimised
     def test_same_bits_twice(self, backend, run, method, rng):
-        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, self.many), "float32"))
+        arrays = tuple(backend.asarray(x) for x in self.make(rng, (3, self.many), self.plain))
         options = {"axis": -1, **self.options}
         first, second = (run(self.function, *arrays, method=method, **options) for _ in range(2))
         ones = first if isinstance(first, tuple) else (first,)
@@ -296,7 +319,7 @@ class Contract:
             pytest.skip("only JAX traces")
         import jax
 
-        inputs = self.make(rng, (4, 33), "float32")
+        inputs = self.make(rng, (4, 33), self.plain)
         arrays = tuple(backend.asarray(x) for x in inputs)
         options = {"axis": -1, **self.options}
         result = jax.jit(lambda *xs: run(self.function, *xs, method=method, **options))(*arrays)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import eps, numpy_dtype, random
+from tests.contract import check_derivatives, eps, numpy_dtype, random
 from tests.fuzz import values
 from tests.trust import errors
 
@@ -151,27 +151,7 @@ class TestBanded:
         def solved(ab, b):
             return run(parprims.solve_banded, (1, 1), ab, b, method=method)
 
-        check_derivatives(backend, solved, (ab, b))
-
-
-def check_derivatives(backend, function, inputs):
-    """Hold first and second derivatives against differences."""
-    if backend.family == "torch":
-        import torch
-
-        given = tuple(backend.asarray(x).requires_grad_() for x in inputs)
-        assert torch.autograd.gradcheck(function, given)
-        assert torch.autograd.gradgradcheck(function, given)
-    elif backend.family == "jax":
-        from jax.numpy import asarray
-        from jax.test_util import check_grads
-
-        def of_jax(*arrays):  # which differences are not
-            return function(*map(asarray, arrays))
-
-        check_grads(of_jax, tuple(backend.asarray(x) for x in inputs), order=2, modes=("rev",), atol=1e-4, rtol=1e-4)
-    else:
-        pytest.skip("has no derivatives")
+        check_derivatives(backend, solved, (ab, b), order=2, atol=1e-4, rtol=1e-4)
 
 
 class TestBlocks:
@@ -211,7 +191,7 @@ class TestBlocks:
         def solved(*arrays):
             return run(parprims.solve_block_tridiagonal, *arrays, method=method)
 
-        check_derivatives(backend, solved, inputs)
+        check_derivatives(backend, solved, inputs, order=2, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.once

@@ -54,9 +54,10 @@ def test_solutions_have_the_bits_of_numpy(library, dtype):
             same_bits(back, solve_tridiagonal(*map(own, inputs), method="kernel", **options), expected)
         numbers = solve_tridiagonal(1.0, 4.0, 1.0, own(rhs[..., :1]), axis=0, method="kernel")
         same_bits(back, numbers, solve_tridiagonal(1.0, 4.0, 1.0, rhs[..., :1], axis=0, method="kernel"))
-        x, error = solve_tridiagonal(*map(own, inputs), method="kernel", return_residual=True, **options)
-        same_bits(back, x, expected)
-        assert np.all(back(error) < 1e-2)
+        if dtype == "float64" or each[0] == (70,):  # array operations, which JAX compiles for every shape
+            x, error = solve_tridiagonal(*map(own, inputs), method="kernel", return_residual=True, **options)
+            same_bits(back, x, expected)
+            assert np.all(back(error) < 1e-2)
 
 
 def test_kernels_are_given_the_memory_of_the_arrays(library, monkeypatch):

@@ -80,13 +80,17 @@ def test_every_example_is_listed_and_short(load):
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_example_passes(name, backend, load, capsys, tmp_path):
+def test_example_passes(name, backend, load, capsys, tmp_path, monkeypatch):
     if backend.name == "array-api-strict":
         pytest.skip("the examples are for libraries that people compute with")
     library, _, place = backend.name.partition("-")
     options = ["--device", place or "cpu"] if library in ("torch", "jax") else []
     library = "numpy" if backend.name == "emulated" else library
     path = tmp_path / "rows.json"
+    if library == "jax":  # compiles the array form of a row like one before for seconds, and every step by itself
+        monkeypatch.setattr(load("common").Run, "shown_already", ("array",))
+        if name == "two_species":
+            monkeypatch.setattr(load(name), "STEPS", 1)
     with parprims.explain() as calls:
         code = run(load(name), "--backend", library, *options, "--size", "small", "--json", str(path))
     assert code == 0, capsys.readouterr().out
@@ -243,7 +247,7 @@ def test_normals_are_normal(load, backend):
         (3, 3, 4),
         (2, 64, 128),  # tiles of one size
         (1, 61, 132),  # one more than tiles of another
-        (22, 65, 136),
+        (12, 65, 136),
         (10, 33, 252),  # two tiles and a little
         (5, 125, 368),  # three tiles
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare, eps, numpy_dtype, random
+from tests.contract import check_derivatives, compare, eps, numpy_dtype, random
 from tests.fuzz import values
 
 METHODS = ("kernel", "native", "array")
@@ -179,25 +179,6 @@ class TestLfilter:
             return run(parprims.lfilter, b, a, x, zi=zi, method=method)
 
         check_derivatives(backend, filtered, inputs)
-
-
-def check_derivatives(backend, function, inputs):
-    """Hold derivatives against differences."""
-    if backend.family == "torch":
-        import torch
-
-        given = tuple(backend.asarray(x).requires_grad_() for x in inputs)
-        assert torch.autograd.gradcheck(function, given)
-    elif backend.family == "jax":
-        from jax.numpy import asarray
-        from jax.test_util import check_grads
-
-        def of_jax(*arrays):  # which differences are not
-            return function(*map(asarray, arrays))
-
-        check_grads(of_jax, tuple(backend.asarray(x) for x in inputs), order=1, modes=("rev",))
-    else:
-        pytest.skip("has no derivatives")
 
 
 def scipy():

@@ -17,6 +17,7 @@ D = 4 + _RNG.standard_normal(N)
 C = B[0]
 OFFSETS = np.array([0, 3, 3, 4], np.int8)
 KEYS = np.array([3, -1, 2, -1], np.int8)
+HALVES = A.astype(np.float16)  # numbers to order: by `array` their 16 bits are a quarter of the passes to compile
 MASK = KEYS > 0
 
 
@@ -49,11 +50,11 @@ CALLS = {
     "sort": (lambda m, x: parprims.sort(x, descending=True, method=m), (KEYS,)),
     "argsort": (lambda m, x: parprims.argsort(x, method=m), (KEYS,)),
     "sort_by_key": (lambda m, k, x: parprims.sort_by_key(k, x, method=m), (KEYS, A)),
-    "top_k": (lambda m, x: parprims.top_k(x, 2, method=m), (A,)),
-    "partition": (lambda m, x: parprims.partition(x, 1, method=m), (A,)),
-    "argpartition": (lambda m, x: parprims.argpartition(x, 1, method=m), (A,)),
-    "median": (lambda m, x: parprims.median(x, method=m), (A,)),
-    "quantile": (lambda m, x: parprims.quantile(x, (0.0, 0.7), method=m), (A,)),
+    "top_k": (lambda m, x: parprims.top_k(x, 2, method=m), (HALVES,)),
+    "partition": (lambda m, x: parprims.partition(x, 1, method=m), (HALVES,)),
+    "argpartition": (lambda m, x: parprims.argpartition(x, 1, method=m), (HALVES,)),
+    "median": (lambda m, x: parprims.median(x, method=m), (HALVES,)),
+    "quantile": (lambda m, x: parprims.quantile(x, (0.0, 0.7), method=m), (HALVES,)),
     "merge": (lambda m, x, y: parprims.merge(x, y, method=m), (KEYS, KEYS)),
     "merge_by_key": (lambda m, k, x: parprims.merge_by_key(k, x, k, x, method=m), (KEYS, A)),
     "segment_reduce": (lambda m, k, x: parprims.segment_reduce(x, k, 4, method=m), (KEYS, A)),
@@ -222,8 +223,8 @@ class TestArraysOfNumPy:
         def taken(x):
             return jax.numpy.take(x, parprims.argsort(x, method="array"))
 
-        found, tangent = jax.jvp(taken, (A,), (B,))
-        same(jax, (found, tangent), (np.sort(A), B[np.argsort(A)]))
+        tangent = B.astype(np.float16)
+        same(jax, jax.jvp(taken, (HALVES,), (tangent,)), (np.sort(HALVES), tangent[np.argsort(HALVES)]))
 
 
 def test_a_loss_on_the_second_component_only(jax):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare, eps, random, skip_without_derivative
-from tests.test_filters import check_derivatives
+from tests.contract import check_derivatives, compare, eps, random, skip_without_derivative
 
 
 def loop(a, b, axis, initial=None, reverse=False):
