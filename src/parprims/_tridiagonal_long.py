@@ -254,8 +254,8 @@ def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
 
 
 def _chunk_threads(tuning: Tuning, nbytes: int, most: int) -> int:
-    """Return the threads of a block that holds a chunk: as many as its shared memory has room for, and no more."""
-    while _chunk_bytes(nbytes, tuning.rows[nbytes], most) > tuning.shared_bytes:
+    """Return the threads of a block that holds a chunk: as many as its shared memory has room for, at least a warp."""
+    while most > 32 and _chunk_bytes(nbytes, tuning.rows[nbytes], most) > tuning.shared_bytes:
         most //= 2
     return most
 
