@@ -191,14 +191,15 @@ def table(file: Mapping[str, Any]) -> str:
     head = file["header"]
     lines = [
         f"{head['devices']} {head['device']} of one host, of which JAX uses {head['memory'] / 2**30:.0f} GiB each, "
-        f"{head['date'][:10]}, commit {head['commit'][:7]}.\n",
-        "| call | shape | dtype | arrays and result, GiB | milliseconds | right |\n|---|---|---|---|---|---|",
+        f"{head['date'][:10]}.\n",
+        "| call | shape | dtype | arrays and result, GiB | milliseconds | right | commit |\n|---|---|---|---|---|---|---|",
     ]
     for row in file["rows"]:
         found = ("", "does not fit", "")
         if "error" not in row:
             found = f"{row['nbytes'] / 2**30:.0f}", f"{row['ms all']:.1f}", "yes" if row["right"] else "no"
-        cells = (row["case"], " x ".join(map(str, row["shape"])), row["dtype"], *found)
+        commit = row.get("commit", head["commit"])[:7]
+        cells = (row["case"], " x ".join(map(str, row["shape"])), row["dtype"], *found, commit)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
