@@ -146,4 +146,3 @@ def test_memory_of_every_plan(subtests):
             assert len(plan.launches) == 1 + (tiles - 1).bit_length()
             assert plan.scratch_bytes == (40 * tiles if tiles > 1 else 0)
             assert plan.temporary_bytes <= (28 + 8) * n if tiles > 1 else plan.temporary_bytes == 0
-            assert all(one.shared_bytes <= 48 << 10 for one in plan.launches)
