@@ -167,6 +167,12 @@ def weighted_histogram(x, weights, low, high, bins):
     return sums
 
 
+def searchsorted(x1, x2):
+    places = np.empty(len(x2), np.int64)
+    _loops().searchsorted(x1, x2, places)
+    return places
+
+
 def tridiagonal(lower, diag, upper, rhs, axis=-1):
     """Solve without exchanges: a system or a batch along its last axis one by one, along its first side by side."""
     x = np.empty_like(diag)

@@ -1,4 +1,4 @@
-"""Sorts and histograms by which `auto` is judged on a CPU, and their peers."""
+"""Sorts, searches and histograms by which `auto` is judged on a CPU, and their peers."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ def sort_by_key_call(n: int) -> Call:
         "jax.lax.sort": functools.partial(bench_sort.by_jax_sort, None),
     }
     return line("sort_by_key", "sort_by_key", "int32", n, make, parprims.sort_by_key, peers)
+
+
+def searchsorted_call(n: int) -> Call:
+    def make(rng, n):
+        x1, x2 = np.sort(rng.random(n)), rng.random(n)
+        return Problem((x1, x2), np.searchsorted(x1, x2))
+
+    peers = {
+        "np.searchsorted": np.searchsorted,
+        "torch.searchsorted": lambda x1, x2: sys.modules["torch"].searchsorted(x1, x2),
+        "jax.numpy.searchsorted": lambda x1, x2: sys.modules["jax"].numpy.searchsorted(x1, x2),
+        "numba loop": by_numba.searchsorted,
+    }
+    return line("searchsorted", "searchsorted", "float64", n, make, parprims.searchsorted, peers)
 
 
 BINS = 256

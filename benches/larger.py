@@ -192,7 +192,8 @@ def table(file: Mapping[str, Any]) -> str:
     lines = [
         f"{head['devices']} {head['device']} of one host, of which JAX uses {head['memory'] / 2**30:.0f} GiB each, "
         f"{head['date'][:10]}.\n",
-        "| call | shape | dtype | arrays and result, GiB | milliseconds | right | commit |\n|---|---|---|---|---|---|---|",
+        "| call | shape | dtype | arrays and result, GiB | milliseconds | right | commit |",
+        f"|{'---|' * 7}",
     ]
     for row in file["rows"]:
         found = ("", "does not fit", "")

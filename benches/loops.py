@@ -265,6 +265,19 @@ def weighted_histogram(x, weights, low, high, sums):
 
 
 @loop
+def searchsorted(x1, x2, places):
+    for i in range(len(x2)):
+        low, high = 0, len(x1)
+        while low < high:
+            middle = (low + high) // 2
+            if x1[middle] < x2[i]:
+                low = middle + 1
+            else:
+                high = middle
+        places[i] = low
+
+
+@loop
 def thomas(lower, diag, upper, rhs, x, c):
     """Solve systems of shape (n, systems) by elimination without exchanges, a row of all of them at a time."""
     n, systems = diag.shape

@@ -207,6 +207,13 @@ def _histogram_kinds() -> Iterator[Kind]:
     yield Kind("any", make, True)
 
 
+def _search_kinds() -> Iterator[Kind]:
+    def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        return (np.sort(_numbers((n,), "float64")), _numbers((n,), "float64")[::-1].copy()), parprims.searchsorted
+
+    yield Kind("any", make, True)
+
+
 def _matmul_kinds() -> Iterator[Kind]:
     def product(dtype: str, *operators: str) -> Callable[..., tuple[tuple[Any, ...], Callable[..., Any]]]:
         def make(m: int, k: int, n: int, *batch: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
@@ -293,6 +300,7 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
     "tridiagonal": _tridiagonal_kinds,
     "sort": _sort_kinds,
     "histogram": _histogram_kinds,
+    "search": _search_kinds,
     "matmul": _matmul_kinds,
     "filters": _filters_kinds,
     "banded": _banded_kinds,

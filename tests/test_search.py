@@ -76,6 +76,36 @@ class TestSearchsorted:
         assert backend.to_numpy(found).tolist() == [2, 3]
 
 
+class TestManySearches:
+    """Kernels for CPUs search for some hundred elements together, and threads share these."""
+
+    methods = ("kernel", "native")
+
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_numbers_of_searches(self, backend, run, method, rng, subtests, side):
+        for n in (1, 2, 3, 1000):
+            x1 = np.sort(rng.integers(0, n, n)).astype(np.float32)
+            x1[n - n // 10 :] = np.nan
+            for m in (255, 256, 257, 9000):
+                with subtests.test(n=n, m=m):
+                    x2 = rng.integers(-1, n + 1, m).astype(np.float32)
+                    x2[:: 1 + m // 9] = np.nan
+                    found = run(parprims.searchsorted, *map(backend.asarray, (x1, x2)), side=side, method=method)
+                    compare(backend, found, np.searchsorted(x1, x2, side))
+
+    def test_unsorted(self, backend, run, method, rng):
+        """Places are anywhere, but in the array."""
+        x1, x2 = (backend.asarray(rng.standard_normal(n)) for n in (1000, 300))
+        found = backend.to_numpy(run(parprims.searchsorted, x1, x2, method=method))
+        assert ((found >= 0) & (found <= 1000)).all()
+
+    def test_views(self, backend, run, method, rng):
+        x1, x2 = np.sort(rng.standard_normal(500)), rng.standard_normal((20, 15))
+        one, other = backend.asarray(np.repeat(x1, 2)), backend.asarray(x2)
+        found = run(parprims.searchsorted, one[::2], other.T, method=method)
+        compare(backend, found, np.searchsorted(x1, x2.T))
+
+
 class TestMerge:
     methods = ("kernel", "native", "array")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _merge_kernel, _search_kernel
+from parprims import _merge_kernel, _search_cpu, _search_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -82,11 +82,11 @@ def searchsorted(
 
     Notes
     -----
-    Work and depth: log2 n comparisons for every element of x2, one after another (array, native), or by a tree whose
-    nodes have 8 elements (kernel).
+    Work and depth: log2 n comparisons for every element of x2, one after another (array, native, kernel on CPUs), or
+    by a tree (kernel on GPUs).
     Error: none. If x1 is not sorted the places are any from 0 to n.
     Reproducibility: the same input gives the same result by every method.
-    Methods: kernel (on GPUs), native (NumPy, CuPy, PyTorch and JAX), array.
+    Methods: kernel, native (NumPy, CuPy, PyTorch and JAX), array.
     Derivatives: none.
     Memory and more: docs/searchsorted.md.
 
@@ -367,14 +367,18 @@ def _no_search(xp: Namespace, c: _Search) -> str | None:
     return f"{spoken(xp)} has no search of its own" if library(xp) == "other" else None
 
 
-def _no_kernel(_: Namespace, c: _Search) -> str | None:
-    del c
-    return "there is no kernel of this primitive for CPUs"
+def _is_empty(c: _Search) -> bool:
+    return 0 in c.arrays[0].shape or 0 in c.arrays[1].shape
+
+
+def _prepare_on_cpu(xp: Namespace, c: _Search) -> Callable[..., Array]:
+    """Return what searches by the kernel of a CPU."""
+    return (directly(_by_halving) if _is_empty(c) else _search_cpu.prepare)(xp, c)
 
 
 def _prepare_search(xp: Namespace, c: _Search) -> Callable[..., Array]:
     """Return what searches by the kernel of a GPU."""
-    if 0 in c.arrays[0].shape or 0 in c.arrays[1].shape:
+    if _is_empty(c):
         return directly(_by_halving)(xp, c)
     side = "right" if c.right else "left"
 
@@ -491,7 +495,10 @@ def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
 _METHODS = {
     "searchsorted": Methods(
         "searchsorted",
-        kernel=by_device(Method(_prepare_search, _search_kernel.refusal), Method(directly(_by_halving), _no_kernel)),
+        kernel=by_device(
+            Method(_prepare_search, _search_kernel.refusal),
+            Method(_prepare_on_cpu, _search_cpu.refusal, _search_cpu.slower),
+        ),
         native=Method(directly(_by_library), _no_search),
         array=Method(directly(_by_halving)),
     ),
