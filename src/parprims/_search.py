@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,7 +42,7 @@ from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._through_numpy import numpy_computes, shares_memory
+from parprims._through_numpy import as_numpy, numpy_computes, returned, shares_memory
 
 _REAL = ("int", "uint", "float")
 
@@ -357,6 +358,21 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
     return cast(xp, as_result(xp.searchsorted(x1, x2, side="right" if c.right else "left")), index_dtype(xp))
 
 
+_SHORT = 512
+"""Elements to search for on PyTorch's arrays that NumPy finds sooner than PyTorch looks for NaN."""
+
+
+def _prepare_native(xp: Namespace, c: _Search) -> Callable[..., Array]:
+    """Return what searches by the library, or by NumPy where it reads the arrays as they are."""
+    plain = len(c.arrays) == 2 and all(x.dtype == c.dtype for x in c.arrays) and dtype_name(c.dtype) != "bfloat16"
+    side: Literal["left", "right"] = "right" if c.right else "left"
+    if plain and library(xp) == "numpy":
+        return lambda x1, x2: np.asarray(np.searchsorted(x1, x2, side), np.int64)
+    if plain and library(xp) == "torch" and shares_memory(xp, c.arrays) and math.prod(c.arrays[1].shape) <= _SHORT:
+        return lambda x1, x2: returned(xp, np.asarray(np.searchsorted(as_numpy(x1), as_numpy(x2), side), np.int64))
+    return directly(_by_library)(xp, c)
+
+
 def _is_odd(x: Array) -> bool:
     """Return whether one of the elements is NaN."""
     return bool((x != x).any())
@@ -499,7 +515,7 @@ _METHODS = {
             Method(_prepare_search, _search_kernel.refusal),
             Method(_prepare_on_cpu, _search_cpu.refusal, _search_cpu.slower),
         ),
-        native=Method(directly(_by_library), _no_search),
+        native=Method(_prepare_native, _no_search),
         array=Method(directly(_by_halving)),
     ),
     **{
