@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _selection
 from tests.contract import compare, numpy_dtype, random
 from tests.fuzz import values
 from tests.test_order_statistics import drawn, gradient, order
@@ -57,6 +58,20 @@ class TestSelect:
                     found = run(parprims.select, *arrays, method=method, **options)
                     compare(backend, found, kept(x, mask, size, -1))
                     assert backend.to_numpy(found[0]).dtype == x.dtype
+
+    def test_blocks_by_numpy(self, backend, run, method, rng, monkeypatch):
+        """Ends of blocks, with results that end in the first block, in another, and nowhere."""
+        if backend.name not in ("numpy", "torch") or method == "array":
+            pytest.skip("it is of NumPy, which computes on PyTorch's arrays too")
+        monkeypatch.setattr(_selection, "_BLOCK", 7)
+        for n in (6, 7, 8, 50):
+            x, mask = random(rng, (n,), "float32"), random(rng, (n,), "bool")
+            arrays = backend.asarray(x), backend.asarray(mask)
+            for size in (None, 2, 20, 60):
+                compare(backend, run(parprims.select, *arrays, size=size, method=method), kept(x, mask, size))
+            found, count = run(parprims.partition_by, *arrays, method=method)
+            compare(backend, found, np.concatenate([x[mask], x[~mask]]))
+            assert int(count) == mask.sum()
 
     def test_shares(self, backend, run, method, rng):
         for share in (0, 1):
