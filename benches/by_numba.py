@@ -173,6 +173,12 @@ def searchsorted(x1, x2):
     return places
 
 
+def merge(x1, x2):
+    out = np.empty(len(x1) + len(x2), x1.dtype)
+    _loops().merge(x1, x2, out)
+    return out
+
+
 def tridiagonal(lower, diag, upper, rhs, axis=-1):
     """Solve without exchanges: a system or a batch along its last axis one by one, along its first side by side."""
     x = np.empty_like(diag)

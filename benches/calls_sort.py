@@ -1,4 +1,4 @@
-"""Sorts, searches and histograms by which `auto` is judged on a CPU, and their peers."""
+"""Sorts, searches, merges and histograms by which `auto` is judged on a CPU, and their peers."""
 
 from __future__ import annotations
 
@@ -63,6 +63,20 @@ def searchsorted_call(n: int) -> Call:
         "numba loop": by_numba.searchsorted,
     }
     return line("searchsorted", "searchsorted", "float64", n, make, parprims.searchsorted, peers)
+
+
+def merge_call(n: int) -> Call:
+    def make(rng, n):
+        x1, x2 = np.sort(rng.random((2, n // 2)))
+        return Problem((x1, x2), np.sort(np.concatenate([x1, x2])))
+
+    peers = {
+        "np.sort": lambda x1, x2: np.sort(np.concatenate([x1, x2]), kind="stable"),
+        "torch.sort": lambda x1, x2: sys.modules["torch"].cat([x1, x2]).sort()[0],
+        "jax.numpy.sort": lambda x1, x2: sys.modules["jax"].numpy.concatenate([x1, x2]).sort(),
+        "numba loop": by_numba.merge,
+    }
+    return line("merge", "merge", "float64", n, make, parprims.merge, peers)
 
 
 BINS = 256

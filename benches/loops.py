@@ -278,6 +278,18 @@ def searchsorted(x1, x2, places):
 
 
 @loop
+def merge(x1, x2, out):
+    i = j = 0
+    for k in range(len(out)):
+        if j == len(x2) or (i < len(x1) and x1[i] <= x2[j]):
+            out[k] = x1[i]
+            i += 1
+        else:
+            out[k] = x2[j]
+            j += 1
+
+
+@loop
 def thomas(lower, diag, upper, rhs, x, c):
     """Solve systems of shape (n, systems) by elimination without exchanges, a row of all of them at a time."""
     n, systems = diag.shape

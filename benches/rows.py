@@ -63,6 +63,7 @@ def others(family: str, quick: bool) -> Iterator[Call]:
         yield calls_sort.argsort_call((n,), 0, "float64")
         yield calls_sort.histogram_call(n)
         yield calls_sort.searchsorted_call(n)
+        yield calls_sort.merge_call(n)
     yield calls_reduce.argmax_call(square, 0)
     yield calls_scan.maximum_call(square, 1, "float32")
     yield calls_scan.constant_call(square, 1, "float32")

@@ -214,6 +214,14 @@ def _search_kinds() -> Iterator[Kind]:
     yield Kind("any", make, True)
 
 
+def _merge_kinds() -> Iterator[Kind]:
+    def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        one, other = np.sort(_numbers((2, n // 2), "float64") + np.asarray([[0.0], [0.001]]))
+        return (one, other), parprims.merge
+
+    yield Kind("any", make, True)
+
+
 def _matmul_kinds() -> Iterator[Kind]:
     def product(dtype: str, *operators: str) -> Callable[..., tuple[tuple[Any, ...], Callable[..., Any]]]:
         def make(m: int, k: int, n: int, *batch: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
@@ -301,6 +309,7 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
     "sort": _sort_kinds,
     "histogram": _histogram_kinds,
     "search": _search_kinds,
+    "merge": _merge_kinds,
     "matmul": _matmul_kinds,
     "filters": _filters_kinds,
     "banded": _banded_kinds,

@@ -245,3 +245,30 @@ def draw(d, name):
 def sorted_again(x):
     """Return what a layout that repeats elements made of sorted ones: they are equal then, and in order."""
     return x.astype(numpy_dtype(x.dtype.name))
+
+
+class TestLongMerges:
+    """Rows of several chunks by kernels for CPUs, which merge two halves of a chunk in turn, and copy NaN."""
+
+    methods = ("kernel", "native")
+
+    @pytest.mark.parametrize("descending", [False, True])
+    @pytest.mark.parametrize(("n", "m"), [(17_000, 9_000), (3, 20_000), (8192, 8192)])
+    def test_chunks(self, backend, run, method, rng, n, m, descending):
+        """Many equal keys, zeros of both signs, and NaN in the last chunks, or the first."""
+        keys, values = [], []
+        for length in (n, m):
+            x = rng.integers(-999, 999, length) / np.float32(8) * rng.choice(np.float32([-1, 1]), length)
+            x[: length // 3] = np.nan
+            keys.append(x[order(x.tolist(), descending)])
+            values.append(rng.integers(0, 2**30, length))
+        given = (backend.asarray(x) for pair in zip(keys, values, strict=True) for x in pair)
+        found = run(parprims.merge_by_key, *given, descending=descending, method=method)
+        both = np.concatenate(keys)
+        places = np.array(order(both.tolist(), descending))
+        compare(backend, found, (both[places], np.concatenate(values)[places]))
+
+    def test_rows(self, backend, run, method, rng):
+        one, other = (np.sort(rng.standard_normal((length, 3)), axis=0) for length in (9000, 10_000))
+        found = run(parprims.merge, backend.asarray(one), backend.asarray(other), axis=0, method=method)
+        compare(backend, found, np.sort(np.concatenate([one, other]), axis=0))

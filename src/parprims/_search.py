@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from parprims import _merge_kernel, _search_cpu, _search_kernel
+from parprims import _merge_cpu, _merge_kernel, _search_cpu, _search_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -166,12 +166,12 @@ def merge(x1: Array, x2: Array, /, *, axis: int = -1, descending: bool = False, 
 
     Notes
     -----
-    Work and depth: for every element of the result log2 n comparisons, one after another (array), or about one (kernel
-    on GPUs); native, and kernel on CPUs, sort all elements, which is the same.
-    Error: none. If x1 or x2 is not sorted the result by array, and by kernel on GPUs, holds any of their elements, by
-    the others all in order.
+    Work and depth: for every element of the result log2 n comparisons, one after another (array), or about one
+    (kernel); native sorts all elements, which is the same.
+    Error: none. If x1 or x2 is not sorted the result by array and by kernel holds any of their elements, by native all
+    in order.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (on GPUs its own, on CPUs that of `sort`), native (as `sort` has it), array.
+    Methods: kernel, native (as `sort` has it), array.
     Derivatives: by x1 and x2 on PyTorch and JAX, by every method.
     Memory and more: docs/searchsorted.md.
 
@@ -502,10 +502,11 @@ def _merge_parts(xp: Namespace, c: _Merge) -> list[Part]:
 _SORTS = by_parts("kernel", _by_sorting, _sort_parts)
 
 
-def _kernel_slower(xp: Namespace, c: _Merge) -> str | None:
-    if _merges(xp, c):
-        return "numpy merges, and sorts nothing"
-    return None if _SORTS.slower is None else _SORTS.slower(xp, c)
+def _prepare_merge_on_cpu(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]]:
+    """Return what merges by the kernel of a CPU."""
+    each = len(c.arrays) // 2
+    is_empty = any(0 in x.shape for x in (c.arrays[0], c.arrays[each]))
+    return (directly(_joined) if is_empty else _merge_cpu.prepare)(xp, c)
 
 
 _METHODS = {
@@ -525,7 +526,7 @@ _METHODS = {
             _sort_parts,
             kernel=by_device(
                 or_by_parts(Method(_merge_kernel.prepare, lambda xp, c: _merge_kernel.refusal(xp, c.arrays)), _SORTS),
-                dataclasses.replace(_SORTS, slower=_kernel_slower),
+                or_by_parts(Method(_prepare_merge_on_cpu, _merge_cpu.refusal, _merge_cpu.slower), _SORTS),
             ),
             native=native_by_numpy(_by_merging, _merge_parts),
             array=Method(directly(_by_places)),
