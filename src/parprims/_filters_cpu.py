@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, dtype_name, library
 
@@ -80,11 +78,6 @@ def prepare(xp: Namespace, f: Any) -> Callable[..., tuple[Array, ...]]:
     lines, n = parts[2].shape
     number, text = _cpu.register_type(name), _cpu.text
 
-    def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
-        if _cpu.host(x).flags.c_contiguous:
-            return _cpu.reader(x)
-        return lambda x: np.ascontiguousarray(_cpu.host(x)).reshape(-1)
-
     plan = _cpu.Plan(
         (
             _cpu.Launch(
@@ -101,4 +94,4 @@ def prepare(xp: Namespace, f: Any) -> Callable[..., tuple[Array, ...]]:
         (),
         (n, sections, k),
     )
-    return _cpu.runner(plan, list(parts), [reader(one) for one in parts])
+    return _cpu.runner(plan, list(parts), [_cpu.reader_in_order(one) for one in parts])

@@ -129,13 +129,8 @@ def _prepared(xp: Namespace, h: Any) -> Callable[..., tuple[Array, Array]]:
     x, *others = h.arrays
     order = [x, *others[weighted:], *others[:weighted]]
 
-    def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
-        if _cpu.host(x).flags.c_contiguous:
-            return _cpu.reader(x)
-        return lambda x: np.ascontiguousarray(_cpu.host(x)).reshape(-1)
-
     plan = _plan(xp, h, [dtype_name(one.dtype) for one in order], math.prod(x.shape))
-    run = _cpu.runner(plan, order, [reader(one) for one in order])
+    run = _cpu.runner(plan, order, [_cpu.reader_in_order(one) for one in order])
 
     def counted(x: Array, *others: Array) -> tuple[Array, Array]:
         counts, edges = run(x, *others[weighted:], *others[:weighted])

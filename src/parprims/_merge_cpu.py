@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, dtype_name, library, move_axis
 from parprims._cpu.language import loaded, stored
@@ -79,11 +77,6 @@ def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
     shape = c.results[0][0]
     last = len(shape) - 1
 
-    def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
-        if axis == last and _cpu.host(x).flags.c_contiguous:
-            return _cpu.reader(x)
-        return lambda x: np.ascontiguousarray(np.moveaxis(_cpu.host(x), axis, -1)).reshape(-1)
-
     plan = _plan(
         tuple([dtype_name(x.dtype) for x in c.arrays]),
         tuple([dtype_name(dtype) for dtype in c.dtypes]),
@@ -91,7 +84,7 @@ def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
         (*shape[:axis], *shape[axis + 1 :], shape[axis]),
         *(c.arrays[at].shape[axis] for at in (0, each)),
     )
-    run = _cpu.runner(plan, c.arrays, [reader(x) for x in c.arrays])
+    run = _cpu.runner(plan, c.arrays, [_cpu.reader_in_order(x, axis) for x in c.arrays])
     if axis == last:
         return run
     return lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from parprims import _cpu
 from parprims._arrays import Array, Namespace, cast, dtype_name, library
 from parprims._cpu.language import loaded
@@ -72,13 +70,8 @@ def prepare(xp: Namespace, c: Any) -> Callable[..., Array]:
             x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
         return x1, x2
 
-    def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
-        if _cpu.host(x).flags.c_contiguous:
-            return _cpu.reader(x)
-        return lambda x: np.ascontiguousarray(_cpu.host(x)).reshape(-1)
-
     x1, x2 = laid_out(c.arrays)
     names = dtype_name(x1.dtype), dtype_name(x2.dtype)
     plan = _plan(names, dtype_name(c.dtype), dtype_name(index_dtype(xp)), c.right, x1.shape[0], tuple(x2.shape))
-    run = _cpu.runner(plan, (x1, x2), [reader(x1), reader(x2)])
+    run = _cpu.runner(plan, (x1, x2), [_cpu.reader_in_order(x1), _cpu.reader_in_order(x2)])
     return lambda *arrays: run(*laid_out(arrays))[0]

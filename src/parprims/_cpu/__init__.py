@@ -6,7 +6,18 @@ A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes 
 from parprims._cpu import text, threads
 from parprims._cpu.crossovers import Crossovers, of_columns
 from parprims._cpu.language import NUMBA, register_type
-from parprims._cpu.memory import bits_dtype, bytes_of, first, host, on_cpu, reader, refusal, strides, unknown_dtype
+from parprims._cpu.memory import (
+    bits_dtype,
+    bytes_of,
+    first,
+    host,
+    on_cpu,
+    reader,
+    reader_in_order,
+    refusal,
+    strides,
+    unknown_dtype,
+)
 from parprims._cpu.plan import Launch, Plan, runner
 from parprims._cpu.text import View
 
@@ -23,6 +34,7 @@ __all__ = [
     "of_columns",
     "on_cpu",
     "reader",
+    "reader_in_order",
     "refusal",
     "register_type",
     "runner",

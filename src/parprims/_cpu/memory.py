@@ -140,6 +140,18 @@ def reader(x: Array) -> Callable[[Array], np.ndarray[Any, Any]]:
     return lambda x: flat(host(x))
 
 
+def reader_in_order(x: Array, axis: int = -1) -> Callable[[Array], np.ndarray[Any, Any]]:
+    """Return the function that makes of arrays like one their elements in row-major order, after an axis is moved last.
+
+    They are copied where they do not lie so.
+    """
+    if axis in (-1, x.ndim - 1) and host(x).flags.c_contiguous:
+        return reader(x)
+    if axis == -1:
+        return lambda x: np.ascontiguousarray(host(x)).reshape(-1)
+    return lambda x: np.ascontiguousarray(np.moveaxis(host(x), axis, -1)).reshape(-1)
+
+
 def allocator(like: Array) -> Callable[..., np.ndarray[Any, Any]]:
     """Return what allocates a result, given its shape and dtype, so that it can be an array of the library of one."""
     return np.empty if is_tensor(like) or isinstance(like, np.ndarray) else _empty_for_jax
