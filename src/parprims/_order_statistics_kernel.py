@@ -59,9 +59,9 @@ class Tuning(_cuda.Tuning):
     several : int
         The most places of sorted rows that are found one after another; for more, rows are sorted whole.
     blocks : int
-        Rows are cut into parts while there are fewer blocks than this.
+        Rows are cut into parts while there are fewer blocks than this, times those of a tile on a multiprocessor.
     counting_blocks : int
-        The same of blocks that count digits.
+        Where digits are counted, rows are cut into parts while there are fewer blocks than this.
     part : int
         The fewest elements of a part.
     """
@@ -88,10 +88,12 @@ TUNING = {
         tiles=(
             Tile(8, 8192, 16, False, 64, 8, 1024, 8),
             Tile(8, 8192, 128, False, 128, 8, 1024, 4),
-            Tile(4, _ANY, 256, True, 256, 16, 4096, 3),
-            Tile(4, _ANY, _ANY, False, 512, 16, 4096, 1),
+            Tile(4, _ANY, _ANY, True, 256, 16, 4096, 3),
+            Tile(4, 1 << 22, _ANY, False, 512, 16, 4096, 1),
+            Tile(4, _ANY, _ANY, False, 512, 8, 4096, 2),
             Tile(8, _ANY, 256, True, 256, 8, 2048, 3),
-            Tile(8, _ANY, _ANY, False, 512, 8, 2048, 1),
+            Tile(8, 1 << 22, _ANY, False, 512, 8, 2048, 1),
+            Tile(8, _ANY, _ANY, False, 512, 4, 2048, 2),
         ),
         digits=((4, 16), (8, 8)),
         counting=512,
@@ -127,7 +129,8 @@ def plan(
     n, rows = shape[-1], math.prod(shape[:-1])
     fitting = (one for one in sizes.tiles if spec.key_bytes <= one.key_bytes and n <= one.longest and k <= one.wanted)
     threads, items, capacity, resident = next(one for one in fitting if rows > sizes.blocks or not one.many)[4:]
-    parts = max(1, min(sizes.blocks // rows, n // max(sizes.part, 4 * k)), -(-n // _LONGEST))
+    blocks = sizes.blocks * resident
+    parts = max(1, min(blocks // rows, n // max(sizes.part, 4 * k)), -(-n // _LONGEST))
     length = -(-n // (parts * threads * items)) * threads * items  # of whole batches, which begin all loads at once
     parts = -(-n // length)
     results = (*shape[:-1], k)

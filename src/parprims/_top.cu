@@ -3,11 +3,10 @@
 //
 // A row is cut into parts, each for one block. Phases:
 //   1. A block goes through its part in batches and keeps candidates in shared memory: the elements whose key is at most
-//      a limit. The limit comes from the first batch: every thread finds its best key, and of these THREADS keys the
-//      k-th is the limit, for at least k elements are as good.
-//   2. If the candidates no longer fit, they are sorted. The first k stay, and the limit falls below the k-th key: an
-//      equal element that comes later has k before it.
-//   3. The candidates are sorted, and the first k are the block's.
+//      a limit. The limit comes from the first batch: at least k of its elements have at most this key (see edge).
+//   2. If the candidates no longer fit, they are settled: only those stay that can be among the first k. They are sorted,
+//      the first k stay, and the limit falls below the k-th key: an equal element that comes later has k before it.
+//   3. The candidates are settled, and the first k are the block's.
 //   4. If a row has several parts, the last block of the row (see _ticket.cuh) goes through the first k of all parts in
 //      the same way.
 // Candidates are ordered by key, equal ones by position. No two are equal, so the result does not depend on the order in
@@ -115,8 +114,69 @@ struct Best {
         return __shfl_sync(ALL_LANES, first, WARP - 1) + upto - mine;
     }
 
+    // Returns a key that at least k of the keys of all threads are at most, and only a few more unless keys are equal.
+    // There are at least k keys. The search halves the range of keys that are left.
+    template <int EACH>
+    DEVICE Key edge(const Key (&keys)[EACH]) const {
+        __shared__ unsigned counted[3];  // by the steps, in turn
+        if (threadIdx.x < 3) counted[threadIdx.x] = 0;
+        __syncthreads();  // separates the zeros from the counting
+        Key low = 0, high = ~(Key)0;
+        for (int turn = 0; low < high;) {
+            const Key middle = low + (high - low) / 2;
+            int of_warp = 0;
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) of_warp += __popc(__ballot_sync(ALL_LANES, keys[e] <= middle));
+            if (threadIdx.x % WARP == 0 && of_warp > 0) atomicAdd(&counted[turn], (unsigned)of_warp);
+            const int next = turn == 2 ? 0 : turn + 1;
+            if (threadIdx.x == 0) counted[next] = 0;  // which all threads read before the barrier of the step before
+            __syncthreads();                          // separates the counting from the read of the count
+            const int count = (int)counted[turn];
+            turn = next;
+            if (count < k) {
+                low = middle + 1;
+            } else {
+                high = middle;
+                if (count <= enough()) break;
+            }
+        }
+        __syncthreads();  // separates the reads of the counts from what comes next
+        return high;
+    }
+
+    // How many candidates are so few that it does not pay to look for fewer before they are sorted.
+    DEVICE int enough() const { return k + k / 4 + WARP; }
+
+    // Drops candidates that cannot be among the first k.
+    DEVICE void drop() {
+        constexpr int EACH = CAPACITY / THREADS;
+        __shared__ unsigned kept;
+        __syncthreads();  // separates the writes of candidates from their reads
+        One mine[EACH];
+        Key keys[EACH];
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int at = e * THREADS + (int)threadIdx.x;
+            mine[e] = at < held ? all[at] : One::none();
+            keys[e] = mine[e].key();
+        }
+        if (threadIdx.x == 0) kept = 0;
+        const Key last = edge(keys);  // whose barriers separate the reads of candidates and the zero from the writes
+        unsigned stays = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e)
+            if (keys[e] <= last && e * THREADS + (int)threadIdx.x < held) stays |= 1u << e;
+        int place = reserve(__popc(stays), &kept);
+#pragma unroll
+        for (int e = 0; e < EACH; ++e)
+            if (stays >> e & 1u) all[place++] = mine[e];
+        __syncthreads();  // separates the counting from the read of the count
+        held = (int)kept;
+    }
+
     // Keeps the first k of the candidates, in order, and lowers the limit if there are k.
     DEVICE void settle() {
+        if (held > enough()) drop();
         sort_candidates<THREADS>(all, held);
         if (held < k) return;
         held = k;
@@ -124,14 +184,6 @@ struct Best {
         over = last == 0;
         limit = last - 1;
         __syncthreads();  // separates the read of the last from what is appended
-    }
-
-    // Sets the limit by the best key of each thread. There are at least k threads, and each has an element.
-    DEVICE void bound(Key best) {
-        all[threadIdx.x] = One::of(best, threadIdx.x);
-        sort_candidates<THREADS>(all, THREADS);
-        limit = all[k - 1].key();
-        __syncthreads();  // separates the read of the limit from what is appended
     }
 
     // Goes through `count` elements, of which load(position) returns the bits and key_of(bits) the key, and sorts the
@@ -143,7 +195,7 @@ struct Best {
         if (threadIdx.x < 3) added[threadIdx.x] = 0;
         __syncthreads();  // separates the zeros from the counting
         int turn = 0;
-        Bits ahead[ITEMS];
+        Key ahead[ITEMS];  // the bits, in whole registers
         const auto load_ahead = [&](Position begin) {
             if (begin + THREADS * ITEMS > count) return;  // a batch that is not whole is loaded when it is looked at
 #pragma unroll
@@ -155,7 +207,7 @@ struct Best {
             Key keys[ITEMS];
             if (here == THREADS * ITEMS) {
 #pragma unroll
-                for (int i = 0; i < ITEMS; ++i) keys[i] = key_of(ahead[i]);
+                for (int i = 0; i < ITEMS; ++i) keys[i] = key_of((Bits)ahead[i]);
                 load_ahead(begin + THREADS * ITEMS);
             } else {
 #pragma unroll
@@ -165,17 +217,20 @@ struct Best {
                     if (at >= here) keys[i] = ~(Key)0;
                 }
             }
-            if (begin == 0 && here > THREADS && k <= THREADS) {
-                Key best = keys[0];
+            Key best[1] = {keys[0]};
 #pragma unroll
-                for (int i = 1; i < ITEMS; ++i) best = min(best, keys[i]);
-                bound(best);
+            for (int i = 1; i < ITEMS; ++i) best[0] = min(best[0], keys[i]);
+            if (begin == 0 && here > enough()) {  // the best keys of many threads are of nearly the first elements
+                limit = 4 * k <= THREADS && here > THREADS ? edge(best) : edge(keys);
             }
             unsigned wanted = 0;
+            int place = held;
+            if (__any_sync(ALL_LANES, best[0] <= limit)) {
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i)
-                if (keys[i] <= limit && i * THREADS + (int)threadIdx.x < here) wanted |= 1u << i;
-            int place = held + reserve(__popc(wanted), &added[turn]);
+                for (int i = 0; i < ITEMS; ++i)
+                    if (keys[i] <= limit && i * THREADS + (int)threadIdx.x < here) wanted |= 1u << i;
+                place += reserve(__popc(wanted), &added[turn]);
+            }
             const int next = turn == 2 ? 0 : turn + 1;
             if (threadIdx.x == 0) added[next] = 0;  // which all threads read before the barrier of the batch before
             __syncthreads();                        // separates the counting from the read of the count
