@@ -4,13 +4,15 @@
 //
 // Template parameters of compact:
 //     THREADS, ITEMS    the threads of a block and the elements of each: together a tile
+//     VEC               adjacent elements that a thread loads as one vector, at most 4
 //     Marks             which elements are kept: Marked (those of a mask) or Changes (the first of every run)
 //     Results           what is written: Values, Parted, Places or Runs
 // Phases:
-//   1. Every warp reads the marks of a contiguous part of the tile, row by row: lane l has element l of each row. Votes
-//      count them, and a scan over the warps gives every element its place among the kept ones of the tile.
-//   2. Elements that move are copied from global to shared memory, each to its place. Only these are read.
-//   3. Meanwhile the tile publishes how many it keeps, and gets the number kept before it (see look_back).
+//   1. Every warp reads the marks of a contiguous part of the tile, row by row: lane l has vector l of each row. Scans
+//      over the lanes, of the counts of several rows in one word, and over the warps give every element its place among
+//      the kept ones of the tile. The tile publishes how many it keeps.
+//   2. Vectors with elements that move are loaded. These elements are written to shared memory, each to its place.
+//   3. The tile gets the number kept before it (see look_back).
 //   4. The kept elements, which now lie side by side, are written as one contiguous piece.
 // The slots behind the last kept element are filled without waiting for the total. If the r-th element that is not kept
 // fills slot n - 1 - r, these elements together fill all slots from the total to n, and each tile a contiguous piece.
@@ -24,8 +26,26 @@ namespace compaction {
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+// Loads N elements, as one vector if they are aligned.
+template <class T, int N>
+DEVICE void load_adjacent(T (&to)[N], const T* from) {
+    using Vector = typename Word<N * sizeof(T)>::Type;
+    if ((unsigned long long)from % sizeof(Vector) == 0) {
+        const Vector vector = __ldg(reinterpret_cast<const Vector*>(from));
+        memcpy(to, &vector, sizeof(Vector));
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(T)>::Type*>(from + k));
+            memcpy(to + k, &word, sizeof(T));
+        }
+    }
+}
+
 // ---- Marks ------------------------------------------------------------------------------------------------------
 
+//     at(i)          whether element i is marked
+//     of<VEC>(i)     a bit for each of the VEC elements from i on
 // count_marks goes over elements in units, each counted by one thread:
 //     units(n)       how many there are
 //     count(u, n)    how many elements of unit u are marked
@@ -35,6 +55,27 @@ struct Marked {
     const unsigned char* mask;
 
     DEVICE bool at(Index i) const { return __ldg(mask + i) != 0; }
+
+    template <int VEC>
+    DEVICE unsigned of(Index i) const {
+        unsigned char marks[VEC];
+        load_adjacent(marks, mask + i);
+        unsigned bits = 0;
+        if constexpr (VEC == 4) {
+            unsigned word;
+            memcpy(&word, marks, sizeof(word));
+            bits = (upper_bits(word) >> 7) * 0x01020408u >> 24;  // which moves bits 0, 8, 16 and 24 side by side
+        } else {
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) bits |= (unsigned)(marks[k] != 0) << k;
+        }
+        return bits;
+    }
+
+    // Returns the upper bit of every byte that is not zero.
+    DEVICE static unsigned upper_bits(unsigned word) {
+        return (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) & 0x80808080u;
+    }
 
     DEVICE int before() const { return (int)((unsigned long long)mask & 15); }  // bytes of the first unit before the mask
     DEVICE Index units(Index n) const { return (n + before() + 15) / 16; }
@@ -47,8 +88,7 @@ struct Marked {
             const uint4 vector = __ldg(reinterpret_cast<const uint4*>(mask + first));
             memcpy(words, &vector, sizeof(words));
 #pragma unroll
-            for (int word = 0; word < 4; ++word)  // the upper bit of a byte becomes 1 if any of its bits is
-                count += __popc((((words[word] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | words[word]) & 0x80808080u);
+            for (int word = 0; word < 4; ++word) count += __popc(upper_bits(words[word]));
         } else {
             for (Index i = max(first, (Index)0); i < min(first + 16, n); ++i) count += at(i);
         }
@@ -70,6 +110,17 @@ struct Changes {
     const T* x;
 
     DEVICE bool at(Index i) const { return differ(x[max(i - 1, (Index)0)], x[i]) || i == 0; }
+
+    template <int VEC>
+    DEVICE unsigned of(Index i) const {
+        T own[VEC];
+        load_adjacent(own, x + i);
+        unsigned bits = differ(x[max(i - 1, (Index)0)], own[0]) || i == 0;
+#pragma unroll
+        for (int k = 1; k < VEC; ++k) bits |= (unsigned)differ(own[k - 1], own[k]) << k;
+        return bits;
+    }
+
     DEVICE Index units(Index n) const { return n; }
     DEVICE int count(Index u, Index) const { return at(u); }
 };
@@ -78,6 +129,7 @@ struct Changes {
 
 // How many elements are kept.
 struct Kept {
+    static constexpr bool TELLS_LAST = false;
     struct State {
         Index kept;
     };
@@ -87,6 +139,7 @@ struct Kept {
 
 // The same, and which is the last of them.
 struct KeptAndLast {
+    static constexpr bool TELLS_LAST = true;
     struct State {
         Index kept, last;
     };
@@ -113,20 +166,29 @@ struct Tile {
     int here, kept;
 };
 
-// Calls write(slot) for all slots from one to before another, by the threads of the block.
-template <int THREADS, class Write>
-DEVICE void write_slots(Index from, Index end, const Write& write) {
+// Writes one value to elements `from` to `end` of an array, by the threads of the block, as vectors where it can.
+template <int THREADS, class T>
+DEVICE void fill_slots(T* out, Index from, Index end, T value) {
+    constexpr int N = 16 / sizeof(T);
+    T values[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] = value;
+    uint4 vector;
+    memcpy(&vector, values, sizeof(vector));
+    const int before = (int)((16 - (unsigned long long)(out + from) % 16) % 16 / sizeof(T));  // the first vector
+    const Index whole = max((Index)0, end - from - before) / N, behind = from + before + whole * N;
+    if (threadIdx.x < before && from + threadIdx.x < end) out[from + threadIdx.x] = value;
 #pragma unroll 1  // which saves registers
-    for (Index slot = from + threadIdx.x; slot < end; slot += THREADS) write(slot);
+    for (Index at = threadIdx.x; at < whole; at += THREADS) reinterpret_cast<uint4*>(out + from + before)[at] = vector;
+    if (threadIdx.x < N && behind + threadIdx.x < end) out[behind + threadIdx.x] = value;
 }
 
-// Calls fill(slot) for the tile's part of the slots behind the last kept element. `kept` elements are kept before it.
-template <int THREADS, class Count, class Fill>
+// Calls fill(from, end) for the tile's parts of the slots behind the last kept element. `kept` elements are kept before.
+template <class Count, class Fill>
 DEVICE void fill_behind(const Size<Count>& size, const Tile& tile, Index kept, Index n, const Fill& fill) {
-    const Index length = size.length(), end = n - (tile.begin - kept);
-    write_slots<THREADS>(end - (tile.here - tile.kept), min(end, length), fill);
-    const Index from = n + tile.number * size.beyond;
-    write_slots<THREADS>(from, min(from + size.beyond, length), fill);
+    const Index length = size.length(), end = n - (tile.begin - kept), from = n + tile.number * size.beyond;
+    fill(end - (tile.here - tile.kept), min(end, length));
+    if (size.beyond > 0) fill(from, min(from + size.beyond, length));
 }
 
 // What stands behind the last kept element: its bits, 32 in each number.
@@ -147,7 +209,7 @@ template <class T, class Count>
 struct Values {
     using Op = Kept;
     using Staged = T;
-    static constexpr bool OTHERS = false, COPIES = sizeof(T) >= 4;
+    static constexpr bool OTHERS = false;
 
     const T* x;
     T* out;
@@ -155,7 +217,11 @@ struct Values {
     Size<Count> size;
     Bits fill;
 
-    DEVICE T load(Index begin, int at) const { return __ldg(x + begin + at); }
+    DEVICE T element(Index begin, int at) const { return __ldg(x + begin + at); }
+    template <int N>
+    DEVICE void load(T (&to)[N], Index begin, int at) const {
+        load_adjacent(to, x + begin + at);
+    }
 
     template <int THREADS>
     DEVICE void write(const T* staged, const Tile& tile, const Kept::State& before, Index n) const {
@@ -163,7 +229,9 @@ struct Values {
         T* const to = out + before.kept;
 #pragma unroll 2
         for (int k = threadIdx.x; k < inside; k += THREADS) to[k] = staged[k];
-        fill_behind<THREADS>(size, tile, before.kept, n, [&](Index slot) { out[slot] = fill.as<T>(); });
+        fill_behind(size, tile, before.kept, n, [&](Index from, Index end) {
+            fill_slots<THREADS>(out, from, end, fill.as<T>());
+        });
         if (count && threadIdx.x == 0 && tile.begin + tile.here == n) *count = (Count)(before.kept + tile.kept);
     }
 };
@@ -173,14 +241,18 @@ template <class T, class Count>
 struct Parted {
     using Op = Kept;
     using Staged = T;
-    static constexpr bool OTHERS = true, COPIES = sizeof(T) >= 4;
+    static constexpr bool OTHERS = true;
 
     const T* x;
     T* out;
     Count* count;
     const Count* total;
 
-    DEVICE T load(Index begin, int at) const { return __ldg(x + begin + at); }
+    DEVICE T element(Index begin, int at) const { return __ldg(x + begin + at); }
+    template <int N>
+    DEVICE void load(T (&to)[N], Index begin, int at) const {
+        load_adjacent(to, x + begin + at);
+    }
 
     template <int THREADS>
     DEVICE void write(const T* staged, const Tile& tile, const Kept::State& before, Index) const {
@@ -200,13 +272,18 @@ template <class Count>
 struct Places {
     using Op = Kept;
     using Staged = int;
-    static constexpr bool OTHERS = false, COPIES = false;
+    static constexpr bool OTHERS = false;
 
     Count* out;
     Count* count;
     Size<Count> size;
 
-    DEVICE int load(Index, int at) const { return at; }
+    DEVICE int element(Index, int at) const { return at; }
+    template <int N>
+    DEVICE void load(int (&to)[N], Index, int at) const {
+#pragma unroll
+        for (int k = 0; k < N; ++k) to[k] = at + k;
+    }
 
     template <int THREADS>
     DEVICE void write(const int* staged, const Tile& tile, const Kept::State& before, Index n) const {
@@ -214,7 +291,8 @@ struct Places {
         Count* const to = out + before.kept;
 #pragma unroll 2
         for (int k = threadIdx.x; k < inside; k += THREADS) to[k] = (Count)(tile.begin + staged[k]);
-        fill_behind<THREADS>(size, tile, before.kept, n, [&](Index slot) { out[slot] = (Count)n; });
+        fill_behind(
+            size, tile, before.kept, n, [&](Index from, Index end) { fill_slots<THREADS>(out, from, end, (Count)n); });
         if (count && threadIdx.x == 0 && tile.begin + tile.here == n) *count = (Count)(before.kept + tile.kept);
     }
 };
@@ -225,7 +303,7 @@ template <class T, class Count>
 struct Runs {
     using Op = KeptAndLast;
     using Staged = int;
-    static constexpr bool OTHERS = false, COPIES = false;
+    static constexpr bool OTHERS = false;
 
     const T* x;
     T* out;
@@ -234,7 +312,12 @@ struct Runs {
     Size<Count> size;
     Bits fill;
 
-    DEVICE int load(Index, int at) const { return at; }
+    DEVICE int element(Index, int at) const { return at; }
+    template <int N>
+    DEVICE void load(int (&to)[N], Index, int at) const {
+#pragma unroll
+        for (int k = 0; k < N; ++k) to[k] = at + k;
+    }
 
     template <int THREADS>
     DEVICE void write(const int* staged, const Tile& tile, const KeptAndLast::State& before, Index n) const {
@@ -246,9 +329,9 @@ struct Runs {
             if (slot < length) out[slot] = x[here];
             if (slot > 0 && slot <= length) lengths[slot - 1] = (Count)(here - last);
         }
-        fill_behind<THREADS>(size, tile, before.kept, n, [&](Index slot) {
-            out[slot] = fill.as<T>();
-            lengths[slot] = 0;
+        fill_behind(size, tile, before.kept, n, [&](Index from, Index end) {
+            fill_slots<THREADS>(out, from, end, fill.as<T>());
+            fill_slots<THREADS>(lengths, from, end, (Count)0);
         });
         if (threadIdx.x == 0 && tile.begin + tile.here == n) {
             const Index total = before.kept + tile.kept;
@@ -277,17 +360,17 @@ DEVICE void count_marks(const Marks& marks, Count* count, unsigned* ticket, unsi
 }
 
 // Moves the marked elements of n to the front. `scratch` is that of look_back, null if there is one tile.
-template <int THREADS, int ITEMS, class Marks, class Results>
+template <int THREADS, int ITEMS, int VEC, class Marks, class Results>
 DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scratch, Index n, unsigned tiles) {
     using Op = typename Results::Op;
     using State = typename Op::State;
     using Staged = typename Results::Staged;
-    constexpr int WARPS = THREADS / WARP_SIZE;
-    static_assert(ITEMS <= 32, "a thread keeps its marks in one word");
+    constexpr int WARPS = THREADS / WARP_SIZE, ROWS = ITEMS / VEC, ROW = WARP_SIZE * VEC;
+    constexpr int WORDS = (ROWS + 3) / 4;  // of counts, of four rows each
+    static_assert(VEC <= 4 && ITEMS % VEC == 0, "a byte counts up to WARP_SIZE * VEC elements");
     extern __shared__ __align__(16) uint4 memory[];
     Staged* const staged = reinterpret_cast<Staged*>(memory);
     const int warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-    const unsigned lower = (1u << lane) - 1u;  // the lanes before this one
     TileStates<State> states = {{nullptr, 0}, 1, tiles};
     Tile tile = {0, 0, 0, 0};
     if (tiles > 1) {
@@ -298,52 +381,83 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     tile.begin = tile.number * (THREADS * ITEMS);
     tile.here = (int)min((Index)(THREADS * ITEMS), n - tile.begin);
 
-    const int first = warp * (WARP_SIZE * ITEMS) + lane;  // the thread's first element in the tile
-    unsigned marked = 0;                                  // bit i stands for the thread's element i
+    const int first = (warp * ROWS * WARP_SIZE + lane) * VEC;  // the thread's first element in the tile
+    unsigned marked[ROWS];                                     // a bit for each element of the thread's vectors
     if (tile.here == THREADS * ITEMS) {  // no load depends on a branch, so that all begin before the first is used
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) marked |= (unsigned)marks.at(tile.begin + first + i * WARP_SIZE) << i;
+        for (int r = 0; r < ROWS; ++r) marked[r] = marks.template of<VEC>(tile.begin + first + r * ROW);
     } else {
-#pragma unroll 4
-        for (int i = 0; i < ITEMS; ++i) {
-            const int at = first + i * WARP_SIZE;
-            const bool is_marked = marks.at(tile.begin + min(at, tile.here - 1));
-            marked |= (unsigned)(is_marked && at < tile.here) << i;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            marked[r] = 0;
+#pragma unroll 1
+            for (int k = 0; k < VEC; ++k) {
+                const int at = first + r * ROW + k;
+                if (at < tile.here) marked[r] |= (unsigned)marks.at(tile.begin + at) << k;
+            }
         }
     }
-    int count = 0, last = 0;  // of the warp: how many are kept, and which is the last
+    unsigned upto[WORDS], totals[WORDS];  // a byte a row: how many are kept up to the thread's vector, and of the row
+    int count = 0;                        // of the warp
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-        const unsigned votes = __ballot_sync(ALL_LANES, marked >> i & 1u);
-        count += __popc(votes);
-        if (votes) last = first - lane + i * WARP_SIZE + 31 - __clz((int)votes);
+    for (int w = 0; w < WORDS; ++w) {
+        upto[w] = 0;
+#pragma unroll
+        for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) upto[w] |= (unsigned)__popc(marked[r]) << r % 4 * 8;
+#pragma unroll
+        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
+            const unsigned before = __shfl_up_sync(ALL_LANES, upto[w], distance);
+            if (lane >= distance) upto[w] += before;
+        }
+        totals[w] = __shfl_sync(ALL_LANES, upto[w], WARP_SIZE - 1);
+#pragma unroll
+        for (int r = 4 * w; r < min(4 * w + 4, ROWS); ++r) count += (int)(totals[w] >> r % 4 * 8 & 0xff);
+    }
+    int last = 0;  // of the warp: which is the last that is kept
+    if constexpr (Op::TELLS_LAST) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            if (marked[r]) last = first + r * ROW + 31 - __clz((int)marked[r]);
+#pragma unroll
+        for (int distance = 1; distance < WARP_SIZE; distance *= 2)
+            last = max(last, __shfl_xor_sync(ALL_LANES, last, distance));
     }
     State total = Op::of(count, tile.begin + last);
-    __shared__ State totals[WARPS];
-    const Optional<State> earlier = scan_warps<Op>(total, totals);
+    __shared__ State of_warps[WARPS];
+    const Optional<State> earlier = scan_warps<Op>(total, of_warps);
     tile.kept = (int)total.kept;
+    // Later tiles wait for this. look_back publishes the same once more.
+    if (tile.number + 1 < tiles && threadIdx.x == 0) states.of_tiles(0).at(tile.number).publish(total);
 
-    Staged held[Results::COPIES ? 1 : ITEMS];
-    const auto moves = [&](int i) { return Results::OTHERS ? first + i * WARP_SIZE < tile.here : marked >> i & 1u; };
-    if constexpr (!Results::COPIES) {
+    int kept = earlier.valid ? (int)earlier.state.kept : 0;  // before the row
+    const auto load = [&](Staged(&to)[VEC], int at) {
+        if (at + VEC <= tile.here) {
+            results.load(to, tile.begin, at);
+        } else {
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            held[i] = results.load(tile.begin, moves(i) ? first + i * WARP_SIZE : 0);
-    }
-    int kept = earlier.valid ? (int)earlier.state.kept : 0;  // before the row of elements i
-    constexpr int TOGETHER = Results::COPIES ? 4 : ITEMS;    // more at once would take registers
-#pragma unroll TOGETHER
-    for (int i = 0; i < ITEMS; ++i) {
-        const int at = first + i * WARP_SIZE;
-        const unsigned votes = __ballot_sync(ALL_LANES, marked >> i & 1u);
-        const int rank = kept + __popc(votes & lower);
-        kept += __popc(votes);
-        if (moves(i)) {
-            Staged& to = staged[marked >> i & 1u ? rank : tile.kept + at - rank];
-            if constexpr (Results::COPIES)
-                copy_async(to, results.x[tile.begin + at]);
-            else
-                to = held[i];
+            for (int k = 0; k < VEC; ++k)
+                if (at + k < tile.here) to[k] = results.element(tile.begin, at + k);
+        }
+    };
+    constexpr int TOGETHER = VEC * sizeof(Staged) < 16 ? 4 : 2;  // rows; more at once would take registers
+#pragma unroll
+    for (int begin = 0; begin < ROWS; begin += TOGETHER) {
+        Staged held[TOGETHER][VEC];
+#pragma unroll
+        for (int r = begin; r < min(begin + TOGETHER, ROWS); ++r)
+            if (Results::OTHERS || marked[r]) load(held[r - begin], first + r * ROW);
+#pragma unroll
+        for (int r = begin; r < min(begin + TOGETHER, ROWS); ++r) {
+            int rank = kept + (int)(upto[r / 4] >> r % 4 * 8 & 0xff) - __popc(marked[r]);
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) {
+                const int at = first + r * ROW + k;
+                const bool is_marked = marked[r] >> k & 1u;
+                if (is_marked || (Results::OTHERS && at < tile.here))
+                    staged[is_marked ? rank : tile.kept + at - rank] = held[r - begin][k];
+                rank += is_marked;
+            }
+            kept += (int)(totals[r / 4] >> r % 4 * 8 & 0xff);
         }
     }
 
@@ -351,7 +465,6 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     if (tiles > 1) found = look_back<Op, WARPS>(states, 0, (unsigned)tile.number, total, found);
     __shared__ State before;
     if (threadIdx.x == 0) before = found.state;
-    wait_for_staged();
     __syncthreads();  // separates the writes of before and of staged elements from their reads
     results.template write<THREADS>(staged, tile, before, n);
 }

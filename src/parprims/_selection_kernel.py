@@ -51,8 +51,8 @@ TUNING = {
     90: Tuning(
         record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
-        threads=256,
-        tiles=((2, 16, 3), (4, 24, 8), (8, 16, 4), (16, 8, 3)),
+        threads=512,
+        tiles=((2, 32, 3), (4, 32, 3), (8, 16, 3), (16, 8, 3)),
         blocks=132,
         counters=8 * 132,
         each=64,
@@ -61,7 +61,7 @@ TUNING = {
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
 FEWEST = 4
-"""Threads that have no more elements than this are not given fewer."""
+"""Threads have a multiple of so many elements: vectors have no more."""
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
     widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
     items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])
     while items > FEWEST and -(-n // (tuning.threads * items)) < tuning.blocks:
-        items = (items + 1) // 2
+        items = -(-items // (2 * FEWEST)) * FEWEST
     tiles = -(-n // (tuning.threads * items))
     length = numbers("n", n)
     marks, pointer, _ = kind.marks
@@ -186,7 +186,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
         Launch(
             source=_cuda.device_source(*_FILES),
             template="compaction::compact",
-            arguments=(tuning.threads, items, marks, results),
+            arguments=(tuning.threads, items, max(1, min(FEWEST, 16 // kind.nbytes)), marks, results),
             parameters=(
                 Struct(pointer, type=marks),
                 Struct(*fields, type=results),
