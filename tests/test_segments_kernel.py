@@ -94,6 +94,31 @@ def test_offsets(small, run, rng, n, subtests):
 
 
 @pytest.mark.sanitize
+@pytest.mark.parametrize("lines", [1, 9])
+def test_long_segments(small, run, rng, lines, subtests, monkeypatch):
+    """In many runs of a share no segment ends. Inputs are in order, reversed and apart from each other in memory."""
+    one = dataclasses.replace(_segments_kernel.TUNING[90], resident=((1 << 30, 1),))
+    monkeypatch.setitem(_segments_kernel.TUNING, 90, one)
+    n = 12_345 if lines == 1 else 3456
+    long = np.sort(rng.integers(0, n, 5))
+    for offsets in ([0, n], [0, *long, n], np.sort([0, *long, *np.minimum(long + 2, n), n]), [0, n - 1, n], [0, 1, n]):
+        offsets = np.asarray(offsets)
+        for begin, step, flip in ((0, 1, False), (1, 1, False), (0, 3, False), (0, 1, True)):
+            with subtests.test(offsets=offsets.tolist(), begin=begin, step=step, flip=flip):
+                wide = rng.integers(-9, 9, (2, lines, begin + n * step)).astype(np.int32)
+                views = tuple([np.flip(x, axis=-1) if flip else x[..., begin::step] for x in wide])
+                arrays = tuple(map(small.asarray, wide))
+                given = tuple([small.xp.flip(x, axis=-1) if flip else x[..., begin::step] for x in arrays])
+                options = {"axis": -1, "offsets": small.asarray(offsets), "method": "kernel"}
+                found = run(parprims.reduce, given[0], **options)
+                (expected,) = loop((views[0].astype(np.int64),), offsets, lambda a, b: (a[0] + b[0],), (0,))
+                compare(small, found, expected, dtype="int64")
+                found = run(parprims.reduce, given, "affine", **options)
+                with np.errstate(over="ignore"):
+                    compare(small, found, loop(views, offsets, affine, (1, 0)))
+
+
+@pytest.mark.sanitize
 @pytest.mark.parametrize("n", [1, 4, 63, 767, 768, 769, 3000])
 def test_scans(small, run, rng, n, subtests):
     """In tiles of every kind, of integers that wrap, by an operator that does not commute, from either end."""

@@ -18,10 +18,11 @@
 //
 // Phases:
 //   1. A warp finds the first element and the first segment of its share by a search of the offsets.
-//   2. It goes along its elements in runs of 32 lanes x ROUNDS x VEC, and loads a run while it works on the last one. In
-//      a run where no segment ends, lanes combine all elements. Otherwise the warp marks in shared memory where segments
-//      end, lanes combine their own consecutive elements anew from every mark on, and a scan over the lanes gives each
-//      the prefix of its elements. The result of a segment is then read at its last element.
+//   2. It goes along its elements in runs of 32 lanes x ROUNDS x VEC, and copies a run to shared memory while it works on
+//      the last one. In a run where no segment ends, lanes combine all elements. Otherwise the warp marks in shared memory
+//      where segments end, lanes combine their own consecutive elements anew from every mark on, and a scan over the lanes
+//      gives each the prefix of its elements. The result of a segment is then read at its last element. Where many runs
+//      follow each other in which no segment ends, lanes load and combine them without shared memory.
 //   3. A share may hold only parts of its first and of its last segment. The block combines those of its own shares, and
 //      the last block of the line to arrive (see _ticket.cuh) those of all blocks.
 // Operands stay in order: the operator need not be commutative. It is applied to elements of the line only, and needs no
@@ -70,6 +71,36 @@ DEVICE Part<typename Op::State> fold_parts(int count, bool all, const Get& get, 
     return whole;
 }
 
+// Returns the combination of the elements of `count` runs from element `begin` on, in every lane.
+template <int ROUNDS, int VEC, class Scan, class Inputs>
+DEVICE typename Scan::Op::State reduce_runs(const Inputs& from, Index begin, Index count, int lane) {
+    using Op = typename Scan::Op;
+    using State = typename Op::State;
+    constexpr int STEP = WARP_SIZE * VEC;
+    State total;
+    for (Index run = 0; run < count; ++run) {
+        typename Scan::Raw raw[ROUNDS][VEC];
+#pragma unroll
+        for (int r = 0; r < ROUNDS; ++r) {
+            const Index at = begin + (run * ROUNDS + r) * STEP + lane * VEC;
+            load_along(from, raw[r], at, at + VEC);
+        }
+        State folded[ROUNDS];
+#pragma unroll
+        for (int r = 0; r < ROUNDS; ++r) {
+            State s[VEC];
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) s[k] = Scan::element(raw[r][k]);
+            folded[r] = reduce_items<Op>(s);
+            if (!Op::COMMUTATIVE) folded[r] = reduce_lanes<Op, WARP_SIZE>({folded[r], true}).state;
+        }
+        const State whole = reduce_items<Op>(folded);
+        total = run > 0 ? Op::combine(total, whole) : whole;
+    }
+    if (Op::COMMUTATIVE) total = reduce_lanes<Op, WARP_SIZE>({total, true}).state;
+    return shuffle(total, 0);
+}
+
 // The shared memory of a warp.
 template <class Buffers, class State, int EACH>
 struct RunOfWarp {
@@ -90,7 +121,9 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     using State = typename Op::State;
     using Raw = typename Scan::Raw;
     using Result = typename Scan::Result;
-    constexpr int THREADS = WARPS * WARP_SIZE, EACH = ROUNDS * VEC, RUN = WARP_SIZE * EACH;
+    constexpr int THREADS = WARPS * WARP_SIZE, ROW = WARP_SIZE * VEC, EACH = ROUNDS * VEC,
+                  RUN = WARP_SIZE * EACH;
+    constexpr int MANY = 3;  // runs without an end of a segment, for which it pays to leave shared memory out
     using Run = RunOfWarp<typename Inputs::template Buffers<VEC, WARP_SIZE * ROUNDS>, State, EACH>;
     static_assert(EACH <= 32, "a lane has a word of marks");
     static_assert(WARPS * sizeof(Run) <= SHARED_BYTES && (ALONE || THREADS * sizeof(Part<State>) <= SHARED_BYTES) &&
@@ -127,39 +160,56 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
     }
     const auto end_of = [&](Index segment) { return segment < end ? (Index)offsets[segment] : 2 * n + RUN; };
 
-    Index base = begin / VEC * VEC;  // the first element of the run
+    Index base = begin / ROW * ROW;  // the first element of the run
     const Index readable = min(n, (max(past, (Index)1) + VEC - 1) / VEC * VEC);
     const auto stage = [&](int turn, Index from_here) {
         each_vector<ROUNDS, WARP_SIZE, VEC>(lane, from_here, readable, [&](int r, Index i, Index past) {
-            stage_vectors<VEC>(from, run.staged[turn], r * WARP_SIZE + lane, i, past);
+            // What is behind the share is not needed. If all warps read it at one place, they would wait for each other.
+            const Index at = i < past ? i : max((Index)0, past / VEC * VEC - VEC);
+            stage_vectors<VEC>(from, run.staged[turn], r * WARP_SIZE + lane, at, past);
         });
         end_group_of_staged();
     };
-    stage(0, base);
+    // How many whole runs from an element on are before the end of its segment, without the last of the share.
+    const auto runs_before = [&](Index ends_at, Index from_here) { return (min(ends_at, past) - from_here - 1) / RUN; };
     int lead = (int)(begin - base);  // places of the run in front that are not of the share
     Index next = first;              // the first segment that has not ended
     Index window = end_of(next + lane);
     Optional<State> total, kept;  // of the segment `next` before the run; of the first segment, in lane 0
     total.valid = kept.valid = false;
+    bool is_staged = false;  // whether the copy of the run has begun
     for (int turn = 0;; turn ^= 1) {
+        if (!is_staged) {
+            const Index together = lead > 0 ? 0 : runs_before(shuffle(window, 0), base);
+            if (together >= MANY) {
+                append<Op>(total, reduce_runs<ROUNDS, VEC, Scan>(from, base, together, lane));
+                base += together * RUN;
+            }
+            stage(turn, base);
+        }
         const bool is_final = base + RUN >= past;
         const int last = is_final ? (int)(past - base) : RUN;
         const auto place_of = [&](Index ends_at) { return (int)min(max(ends_at - base, (Index)lead), (Index)RUN + 1); };
-        if (is_final)
-            end_group_of_staged();
-        else
-            stage(turn ^ 1, base + RUN);
-        run.marks[lane] = lane == 0 && lead > 0 ? 1u << lead : 0;
+        run.marks[lane] = lead > 0 && lane == lead / EACH ? 1u << lead % EACH : 0;
         __syncwarp();  // separates the marks that are cleared from those that are set
-        Index behind = next;  // the first segment that does not end in the run or at its end
-        int place = place_of(window), count;
+        Index behind = next, ends = window;  // the first segment that does not end in the run or at its end
+        int place = place_of(ends), count;
         do {
             const bool here = place <= last;
             if (here && place < RUN) atomicOr(&run.marks[place / EACH], 1u << place % EACH);
             count = __popc(__ballot_sync(0xffffffffu, here));
             behind += count;
-            if (count == WARP_SIZE) place = place_of(end_of(behind + lane));
+            if (count == WARP_SIZE) {
+                ends = end_of(behind + lane);
+                place = place_of(ends);
+            }
         } while (count == WARP_SIZE);
+        is_staged = !is_final && runs_before(shuffle(ends, count), base + RUN) < MANY;
+        if (is_staged)
+            stage(turn ^ 1, base + RUN);
+        else
+            end_group_of_staged();
+        const Index window_behind = behind > next ? end_of(behind + lane) : window;
         wait_for_earlier_groups();
         __syncwarp();  // separates the lanes' copies and marks from each other's reads
         const auto fetch = [&](int r, Raw(&raw)[VEC]) {
@@ -238,7 +288,7 @@ DEVICE void reduce_segments(const Inputs& in, const Outputs& out, const Starts& 
                 total.valid = false;
             else if (last > lead)
                 total = {up_to(last - 1), true};
-            if (behind > next) window = end_of(behind + lane);
+            window = window_behind;
             next = behind;
         }
         if (is_final) break;

@@ -47,7 +47,7 @@ TUNING = {
         warps=4,
         lane_bytes=320,
         shared_bytes=228 << 10,
-        resident=((4, 6), (8, 5), (1 << 30, 3)),
+        resident=((8, 5), (1 << 30, 3)),
         runs=4,
     ),
 }
