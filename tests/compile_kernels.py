@@ -6,8 +6,9 @@ architecture, or the one in `WHOLE`, compiles the whole list. Each of the others
 of each template, and the first of each way of each template goes to one of them in turn. Kernels with instructions
 of one architecture alone, which is that in `WHOLE`, compile for it.
 
-The same text, options and compiler give the same result. So `RECORD` keeps results by a digest of these, and only new
-texts are compiled, with a few others at random, whose results must be those on record. ``--all`` compiles every
+The same text, options and compiler give nearly the same result: only the registers of a few kernels vary from run to
+run. So `RECORD` keeps results by a digest of these, and only new texts are compiled, with a few others at random, whose
+results must be near those on record. ``--all`` compiles every
 kernel, and ``--record`` writes the record anew.
 """
 
@@ -44,6 +45,10 @@ SPILLS = {
     "reduce_rows<512, 4, 16, Op> maximum int8": _OCCUPANCY,
     "reduce_rows<512, 4, 16, Op> maximum uint8": _OCCUPANCY,
     "reduce_short_rows<256, 1, 4, 4, Op> add uint32": _OCCUPANCY,
+    "reduce_segments<4, ": _OCCUPANCY,
+    "top::find_top<64, 8, 1024, ": _OCCUPANCY,
+    "top::find_top<512, 8, 4096, Order, long long> top int8": _OCCUPANCY,
+    "sort_rows<128, 32, 7, 8, false, true, 9792, Order>": "8 bytes on sm_120, in some runs of the compiler",
     # What a thread keeps of its rows takes more registers than the threads of a long system may have.
     **{f"solve_stable<{kind}, 8, 512, 1,": "up to 2 KB each way" for kind in ("double", "Complex<float>")},
     "solve_stable<float, 8, 1024, 1,": "up to 1 KB each way",
@@ -70,7 +75,7 @@ SPILLS = {
     "expand_in_order<Complex<float>, 8,": _OCCUPANCY,
     "reduce_chunks<Complex<float>, 8, 64,": _OCCUPANCY,
     "merge_segments<Complex<double>, 256,": "up to 70 bytes each way, the same",
-    "compaction::compact<256, ": _OCCUPANCY,
+    "compaction::compact<512, ": _OCCUPANCY,
     "sort_pieces<512, 15,": "up to 150 bytes each way; fewer threads or blocks take longer",
     "merge_pieces<512, 15,": "up to 100 bytes each way, which let a third block fit a multiprocessor",
     "reduce_chunks<double, 8, 256, false": _OCCUPANCY,
@@ -187,6 +192,11 @@ def _compile(job: tuple[str, str]) -> tuple[Result | None, str]:
     return (int(used.group(1)), spilled, int(shared.group(1)) if shared else 0), serialized
 
 
+def _is_near(result: Result, other: Result) -> bool:
+    """Return whether two results can be of one text: registers differ by a quarter at most, shared memory not."""
+    return 4 * abs(result[0] - other[0]) <= other[0] and result[2] == other[2]
+
+
 def digest(text: str, architecture: str) -> str:
     """Return what a result is found again by."""
     return hashlib.sha256(compiler.identity(text, architecture).encode()).hexdigest()[:24]
@@ -241,7 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
             failures += not _told(wanted[job], job[2], record[job[0]], "")
         made = pool.map(_compile, (job[1:] for job in compiled), chunksize=4)
         for job, (result, error) in zip(compiled, made, strict=True):
-            if result and result != record.get(job[0], result):
+            if result and not _is_near(result, record.get(job[0], result)):
                 error += f"\nthe record in {RECORD.name} says {record[job[0]]}"
             failures += not _told(wanted[job], job[2], result, error)
             if result:
