@@ -36,22 +36,51 @@ struct Runs {
     Position first_n, second_n, n, tiles;
 };
 
-// Returns whether a key of the first run comes before one of the second. `turned` says which of equal keys does.
+// Returns what keys are compared by: numbers of floating point as they are, others in the order asked for.
 template <class Order>
-DEVICE bool comes_first(typename Order::Key first, typename Order::Key second, bool turned) {
-    const typename Order::Key one = ordered<Order>(first), other = ordered<Order>(second);
-    return turned ? one < other : one <= other;
+DEVICE auto comparable(typename Order::Key bits) {
+    using Key = typename Order::Key;
+    if constexpr (Order::KIND != FLOATING)
+        return ordered<Order>(bits);
+    else if constexpr (sizeof(Key) == 8)
+        return __longlong_as_double((long long)bits);
+    else if constexpr (sizeof(Key) == 4)
+        return __uint_as_float(bits);
+    else if constexpr (Order::INFINITE == 0x7c00)
+        return value(Half{bits});
+    else
+        return value(Bfloat{bits});
+}
+
+// Returns whether a key of the first run comes before one of the second: of equal keys that of the first does.
+template <class Order>
+DEVICE bool comes_first(typename Order::Key first, typename Order::Key second) {
+    const auto one = comparable<Order>(first), other = comparable<Order>(second);
+    if constexpr (Order::KIND != FLOATING)
+        return one <= other;
+    else  // NaN is the largest number
+        return Order::DESCENDING ? one >= other || one != one : one <= other || other != other;
+}
+
+// A key that every key comes before, if that is of the first run.
+template <class Order>
+DEVICE constexpr typename Order::Key last_key() {
+    using Key = typename Order::Key;
+    constexpr Key SIGN = (Key)((Key)1 << (8 * sizeof(Key) - 1));
+    if (Order::KIND == SIGNED) return (Key)(Order::DESCENDING ? SIGN : SIGN - 1);
+    if (Order::KIND == FLOATING && Order::DESCENDING) return (Key)(SIGN | Order::INFINITE);
+    return (Key)(Order::DESCENDING ? 0 : ~(Key)0);  // NaN, if a number of floating point
 }
 
 // Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it.
 template <class Order>
 DEVICE Position merge_path(const typename Order::Key* first, Position first_n, const typename Order::Key* second,
-                           Position second_n, Position diagonal, bool turned) {
+                           Position second_n, Position diagonal) {
     const int lane = threadIdx.x % WARP;
     Position low = diagonal > second_n ? diagonal - second_n : 0, high = diagonal < first_n ? diagonal : first_n;
     while (low < high) {  // invariant: low <= i <= high
         const Position step = (high - low + WARP - 1) / WARP, at = low + lane * step;
-        const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at], turned);
+        const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at]);
         const int count = __popc(__ballot_sync(ALL_LANES, before));  // the first `count` lanes
         const Position next = low + count * step;
         if (next < high) high = next;
@@ -63,81 +92,87 @@ DEVICE Position merge_path(const typename Order::Key* first, Position first_n, c
 // Merges the keys of a tile, of which `first_length` are of the first run: so many from `first` on, and the rest of
 // `length` from `second` on. They are in order in `held` then, and with MOVES `places` says of each which of them it was.
 // All threads of a block call it; a thread merges ITEMS.
-template <int ITEMS, bool MOVES, class Order, int TILE, int PLACES>
-DEVICE void merge_tile_of_runs(typename Order::Key (&held)[TILE], unsigned short (&places)[PLACES],
+template <int ITEMS, bool MOVES, class Order, int SIZE, int PLACES>
+DEVICE void merge_tile_of_runs(typename Order::Key (&held)[SIZE], unsigned short (&places)[PLACES],
                                const typename Order::Key* first, const typename Order::Key* second, int first_length,
-                               int length, bool turned) {
+                               int length) {
     using Key = typename Order::Key;
-    constexpr int THREADS = TILE / ITEMS;
+    constexpr int TILE = SIZE - 1, THREADS = TILE / ITEMS;
+    static_assert(THREADS * ITEMS == TILE, "one key more marks the end");
+    const int thread = threadIdx.x, before = first_length - thread;
+    first += thread;
+    second += thread - first_length;
     Key loaded[ITEMS];
+    if (length == TILE) {
 #pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const int at = k * THREADS + threadIdx.x;
-        if (at < length) loaded[k] = at < first_length ? first[at] : second[at - first_length];
+        for (int k = 0; k < ITEMS; ++k) loaded[k] = (k * THREADS < before ? first : second)[k * THREADS];
+    } else {  // keys that come after all others follow those of the second run
+        const int own = length - thread;
+#pragma unroll
+        for (int k = 0; k < ITEMS; ++k)
+            loaded[k] = k * THREADS < own ? (k * THREADS < before ? first : second)[k * THREADS] : last_key<Order>();
     }
 #pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const int at = k * THREADS + threadIdx.x;
-        if (at < length) held[at] = loaded[k];
-    }
+    for (int k = 0; k < ITEMS; ++k) held[k * THREADS + thread] = loaded[k];
+    if (thread == 0) held[TILE] = last_key<Order>();
     __syncthreads();  // separates the writes of keys from their reads
 
-    const int diagonal = min((int)threadIdx.x * ITEMS, length);
-    int low = max(0, diagonal - (length - first_length)), high = min(diagonal, first_length);
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (comes_first<Order>(held[middle], held[first_length + diagonal - 1 - middle], turned))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    int one = low, other = first_length + diagonal - low;
+    const int diagonal = thread * ITEMS, high = min(diagonal, first_length);
+    int one = max(0, diagonal - (TILE - first_length));
+#pragma unroll
+    for (int step = 1 << 14; step; step /= 2)  // no thread searches among more than half of a tile
+        if (step <= TILE / 2 && step <= high - one &&
+            comes_first<Order>(held[one + step - 1], held[first_length + diagonal - one - step]))
+            one += step;
+    const int other = first_length + diagonal;  // `one` and `k` say how far the second run has been read
     unsigned short from[ITEMS];
-    Key a = one < first_length ? held[one] : Key{}, b = other < length ? held[other] : Key{};
+    Key a = held[one], b = held[other - one];
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
-        const bool takes = one < first_length && (other >= length || comes_first<Order>(a, b, turned));
+        const bool takes = one < first_length & comes_first<Order>(a, b);  // so while the second run is at its end
         loaded[k] = takes ? a : b;
-        from[k] = (unsigned short)(takes ? one : other);
-        if (takes) {
-            if (++one < first_length) a = held[one];
-        } else {
-            if (++other < length) b = held[other];
-        }
+        from[k] = (unsigned short)(takes ? one : other + k - one);
+        one += takes;
+        const Key next = held[takes ? one : other + k + 1 - one];
+        a = takes ? next : a;
+        b = takes ? b : next;
     }
     __syncthreads();  // separates the reads of keys from the writes of merged ones
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
-        const int at = (int)threadIdx.x * ITEMS + k;
-        if (at < length) {
-            held[at] = loaded[k];
-            if (MOVES) places[at] = from[k];
-        }
+        held[diagonal + k] = loaded[k];
+        if (MOVES) places[diagonal + k] = from[k];
     }
     __syncthreads();  // separates the writes of merged keys from their reads
 }
 
-// The runs of one row: where they begin, their lengths, and which of equal keys comes first.
+// The runs of one row: where they begin, and their lengths. Of equal keys those of the first run come first: if the array
+// of bounds wants it otherwise, the runs are `turned`.
 template <class Order>
 struct RunsOfRow {
     const typename Order::Key* first;
     const typename Order::Key* second;
     Position first_at, second_at, first_n, second_n;
-    bool turned;
+    bool turned = false;
 
     template <class Bound>
     DEVICE RunsOfRow(const Merged<typename Order::Key>& keys, const Runs<Bound>& runs, Position row)
-        : first_at(row * runs.first_n),
-          second_at(row * runs.second_n),
-          first_n(runs.first_n),
-          second_n(runs.second_n),
-          turned(false) {
+        : first_at(row * runs.first_n), second_at(row * runs.second_n), first_n(runs.first_n), second_n(runs.second_n) {
         if (runs.bounds) {
             const Bound* const own = runs.bounds + row * 5;
-            first_at += own[0], first_n = own[1], second_at += own[2], second_n = own[3], turned = own[4] != 0;
+            turned = own[4] != 0;
+            first_at += own[0], first_n = own[1], second_at += own[2], second_n = own[3];
         }
         first = keys.first + first_at;
         second = keys.second + second_at;
+        if (turned) exchange(first, second), exchange(first_at, second_at), exchange(first_n, second_n);
+    }
+
+    template <class T>
+    DEVICE static void exchange(T& one, T& other) {
+        const T kept = one;
+        one = other;
+        other = kept;
     }
 };
 
@@ -152,7 +187,7 @@ DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Posi
     Position low = max((Position)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
     while (low < high) {
         const Position middle = (low + high) / 2;
-        if (comes_first<Order>(own.first[middle], own.second[diagonal - 1 - middle], own.turned))
+        if (comes_first<Order>(own.first[middle], own.second[diagonal - 1 - middle]))
             low = middle + 1;
         else
             high = middle;
@@ -168,16 +203,16 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     constexpr bool MOVES = sizeof...(Moved) > 0;
     static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
     static_assert(TILE <= 32768, "the highest bit of a place tells the run");
-    __shared__ Key held[TILE];
+    __shared__ Key held[TILE + 1];
     __shared__ unsigned short places[MOVES ? TILE : 1];
     __shared__ Position ends[2];
 
-    const Position row = blockIdx.x / runs.tiles, begin = (blockIdx.x - row * runs.tiles) * TILE;
+    const unsigned row_number = blockIdx.x / (unsigned)runs.tiles;
+    const Position row = row_number, begin = (Position)(blockIdx.x - row_number * (unsigned)runs.tiles) * TILE;
     const RunsOfRow<Order> own(keys, runs, row);
     const Position first_at = own.first_at, second_at = own.second_at, first_n = own.first_n, second_n = own.second_n;
     const Key* const first = own.first;
     const Key* const second = own.second;
-    const bool turned = own.turned;
     const Position total = first_n + second_n;
     if (begin >= total) return;
     const int length = (int)min((Position)TILE, total - begin);
@@ -185,7 +220,7 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
         if (threadIdx.x < 2) ends[threadIdx.x] = splits[blockIdx.x + row + threadIdx.x];
     } else if (threadIdx.x < 2 * WARP) {
         const int which = threadIdx.x / WARP;
-        const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length, turned);
+        const Position found = merge_path<Order>(first, first_n, second, second_n, begin + which * length);
         if (threadIdx.x % WARP == 0) ends[which] = found;
     }
     __syncthreads();  // separates the write of the ends from their reads
@@ -193,24 +228,24 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     // Runs that are not sorted are merged in a wrong order, but nothing beside them is read.
     const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
 
-    merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length, length,
-                                            turned);
+    merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
+                                            length);
 
     const Position out = row * runs.n + begin;
+    Key* const to = keys.out + out + threadIdx.x;
+    const int mine = length - (int)threadIdx.x;
 #pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-        const int at = k * THREADS + threadIdx.x;
-        if (at < length) keys.out[out + at] = held[at];
-    }
+    for (int k = 0; k < ITEMS; ++k)
+        if (length == TILE || k * THREADS < mine) to[k * THREADS] = held[k * THREADS + threadIdx.x];
     const auto move = [&](auto array) {
+        const auto* const from_first = (own.turned ? array.second : array.first) + first_at + first_begin;
+        const auto* const from_second = (own.turned ? array.first : array.second) + second_at + second_begin - first_length;
 #pragma unroll 4  // more loads at a time would take too many registers
         for (int k = 0; k < ITEMS; ++k) {
             const int at = k * THREADS + threadIdx.x;
             if (at >= length) break;
             const int place = places[at];
-            array.out[out + at] = place < first_length
-                                      ? array.first[first_at + first_begin + place]
-                                      : array.second[second_at + second_begin + (place - first_length)];
+            array.out[out + at] = (place < first_length ? from_first : from_second)[place];
         }
     };
     (move(moved), ...);

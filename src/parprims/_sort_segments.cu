@@ -264,7 +264,7 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position t
     constexpr int SIZE = THREADS * ITEMS;
     constexpr bool MOVES = sizeof...(Moved) > 0;
     static_assert(THREADS >= 2 * WARP, "two warps search for the ends of a tile");
-    __shared__ Key held[SIZE];
+    __shared__ Key held[SIZE + 1];
     __shared__ unsigned short places[MOVES ? SIZE : 1];
     __shared__ Position ends[2];
 
@@ -290,7 +290,7 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position t
         if (threadIdx.x < 2 * WARP) {
             const int end = threadIdx.x / WARP;
             const Position diagonal = begin - low + end * length;
-            const Position found = merge_path<Order>(first, first_n, second, second_n, diagonal, false);
+            const Position found = merge_path<Order>(first, first_n, second, second_n, diagonal);
             if (threadIdx.x % WARP == 0) ends[end] = found;
         }
         __syncthreads();  // separates the write of the ends from their reads
@@ -299,7 +299,7 @@ DEVICE void merge_tile(Buffers<typename Order::Key> keys, Position n, Position t
         const int first_length = (int)max((Position)0, min(ends[1] - first_begin, (Position)length));
 
         merge_tile_of_runs<ITEMS, MOVES, Order>(held, places, first + first_begin, second + second_begin, first_length,
-                                                length, false);
+                                                length);
 
         Key* const to = (from_own ? keys.out : keys.own) + row + begin;
         if (left > 1 || !keys.keyless)
