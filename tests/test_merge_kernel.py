@@ -91,6 +91,22 @@ class TestMerge:
         check(gpu, run, *(in_order(make(rng, (n,), "uint32")) for n in (1_000_003, 700_001)), values=("float32",))
 
 
+@pytest.mark.sanitize
+@pytest.mark.parametrize("distinct", [1, 3, 100_000])
+@pytest.mark.parametrize("n, m", [(9000, 7001), (16_001, 5), (4096, 4096)])
+def test_many_small_tiles(gpu, run, rng, monkeypatch, n, m, distinct):
+    """Warps find where tiles begin: of one row, and of the ends of two rows."""
+    emulator.forget(monkeypatch)
+    tiles = (_merge_kernel.Tile(8, 64, 2),)
+    table = {90: dataclasses.replace(_merge_kernel.TUNING[90], alone=1, tiles=tiles)}
+    monkeypatch.setattr(_merge_kernel, "TUNING", table)
+    first, second = (in_order(rng.integers(0, distinct, (2, size)).astype(np.int32)) for size in (n, m))
+    check(gpu, run, first, second, values=("int32",))
+    apart = second + distinct  # one run comes before the other
+    check(gpu, run, first, apart)
+    check(gpu, run, apart, first)
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.sanitize
 @pytest.mark.parametrize("turned", [0, 1])

@@ -5,7 +5,8 @@
 //      of the first run: of the first d keys of the result, i are of the first run if first[i - 1] does not come after
 //      second[d - i] and first[i] comes after second[d - i - 1]. A warp searches for i by 32 probes at a time. Where
 //      there are many tiles, find_splits has found these numbers in a launch before, a thread each: so no block waits.
-//   2. The keys of the tile, which are adjacent in each run, are copied to shared memory.
+//   2. The keys of the tile, which are adjacent in each run, are copied to shared memory. A key that comes after all
+//      others follows them, and fills a tile that is not whole: so only the end of the first run needs a test.
 //   3. Each thread searches for its own place on the merge path and merges ITEMS keys one after the other.
 //   4. Keys go to their places in shared memory and are stored by adjacent threads. What moves with them is loaded by
 //      adjacent threads too: keys that are adjacent in the result come from two places of memory.
@@ -72,16 +73,18 @@ DEVICE constexpr typename Order::Key last_key() {
     return (Key)(Order::DESCENDING ? 0 : ~(Key)0);  // NaN, if a number of floating point
 }
 
-// Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it.
-template <class Order>
+// Returns how many of the first `diagonal` keys of the merged runs are of the first run. All lanes of a warp call it, and
+// each group of LANES searches for itself.
+template <class Order, int LANES = WARP>
 DEVICE Position merge_path(const typename Order::Key* first, Position first_n, const typename Order::Key* second,
                            Position second_n, Position diagonal) {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % LANES, group = threadIdx.x % WARP - lane;
     Position low = diagonal > second_n ? diagonal - second_n : 0, high = diagonal < first_n ? diagonal : first_n;
-    while (low < high) {  // invariant: low <= i <= high
-        const Position step = (high - low + WARP - 1) / WARP, at = low + lane * step;
+    while (__any_sync(ALL_LANES, low < high)) {  // invariant: low <= i <= high
+        const Position step = (high - low + LANES - 1) / LANES, at = low + lane * step;
         const bool before = at < high && comes_first<Order>(first[at], second[diagonal - 1 - at]);
-        const int count = __popc(__ballot_sync(ALL_LANES, before));  // the first `count` lanes
+        // The first `count` lanes of the group.
+        const int count = __popc(__ballot_sync(ALL_LANES, before) >> group & ALL_LANES >> (WARP - LANES));
         const Position next = low + count * step;
         if (next < high) high = next;
         if (count) low = next - step + 1;
@@ -177,22 +180,36 @@ struct RunsOfRow {
 };
 
 // Finds how many keys before each tile are of the first run. A row has one more number, for the end of its last tile.
+// A thread finds one number. Where all those of a warp are of one row, the warp first finds the least and the largest of
+// them, a half each, so that the threads search between these: what they read then lies close together. A thread looks at
+// PROBES places at a time.
 template <int TILE, class Order, class Bound>
 DEVICE void find_splits(Merged<typename Order::Key> keys, Runs<Bound> runs, Position* splits, Position count) {
-    const Position at = (Position)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= count) return;
-    const Position row = at / (runs.tiles + 1);
+    constexpr int PROBES = 3;
+    const Position at = (Position)blockIdx.x * blockDim.x + threadIdx.x, last = min(at, count - 1);
+    const Position row = (unsigned)last / (unsigned)(runs.tiles + 1);  // there are less than 2^32 numbers
     const RunsOfRow<Order> own(keys, runs, row);
-    const Position diagonal = min((at - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
+    const Position diagonal = min((last - row * (runs.tiles + 1)) * TILE, own.first_n + own.second_n);
     Position low = max((Position)0, diagonal - own.second_n), high = min(diagonal, own.first_n);
-    while (low < high) {
-        const Position middle = (low + high) / 2;
-        if (comes_first<Order>(own.first[middle], own.second[diagonal - 1 - middle]))
-            low = middle + 1;
-        else
-            high = middle;
+    if (__all_sync(ALL_LANES, row == __shfl_sync(ALL_LANES, row, 0))) {
+        const int lane = threadIdx.x % WARP, end = lane < WARP / 2 ? 0 : WARP - 1;
+        const Position wanted = __shfl_sync(ALL_LANES, diagonal, end);
+        const Position found = merge_path<Order, WARP / 2>(own.first, own.first_n, own.second, own.second_n, wanted);
+        low = max(low, __shfl_sync(ALL_LANES, found, 0));
+        high = min(high, __shfl_sync(ALL_LANES, found, WARP - 1));
     }
-    splits[at] = low;
+    while (low < high) {  // invariant: low <= i <= high
+        const Position step = (high - low) / (PROBES + 1) + 1;
+        int passed = 0;
+#pragma unroll
+        for (int k = 0; k < PROBES; ++k) {
+            const Position place = min(low + (k + 1) * step, high) - 1;
+            passed += comes_first<Order>(own.first[place], own.second[diagonal - 1 - place]);
+        }
+        high = min(high, low + (passed + 1) * step - 1);
+        low = min(high, low + passed * step);
+    }
+    if (at < count) splits[at] = low;
 }
 
 // `splits` are those of find_splits, or null.
@@ -238,8 +255,9 @@ DEVICE void merge_runs(Merged<typename Order::Key> keys, Runs<Bound> runs, const
     for (int k = 0; k < ITEMS; ++k)
         if (length == TILE || k * THREADS < mine) to[k * THREADS] = held[k * THREADS + threadIdx.x];
     const auto move = [&](auto array) {
-        const auto* const from_first = (own.turned ? array.second : array.first) + first_at + first_begin;
-        const auto* const from_second = (own.turned ? array.first : array.second) + second_at + second_begin - first_length;
+        if (own.turned) own.exchange(array.first, array.second);
+        const auto* const from_first = array.first + first_at + first_begin;
+        const auto* const from_second = array.second + second_at + second_begin - first_length;
 #pragma unroll 4  // more loads at a time would take too many registers
         for (int k = 0; k < ITEMS; ++k) {
             const int at = k * THREADS + threadIdx.x;
