@@ -46,6 +46,7 @@ PTX = {
     "cvt.rn.bf16.f32 %0, %1;": "%0 = emulated::to_bfloat(%1);",
     "{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.gpu.b128 [%0], w; }": "emulated::store16(%0, %1, %2);",
     "{ .reg .b128 w; ld.relaxed.gpu.b128 w, [%2]; mov.b128 {%0, %1}, w; }": "emulated::load16(%2, %0, %1);",
+    "prefetch.global.L2 [%0];": "{ volatile char read = *reinterpret_cast<const char*>(%0); }",  # which is watched
     "cp.async.cg.shared.global [%0], [%1], 16;": "emulated::copy_async(%0, %1, 16, 16);",
     "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulated::copy_async(%0, %1, 16, %2);",
     "cp.async.ca.shared.global [%0], [%1], %2;": "emulated::copy_async(%0, %1, %2, %2);",

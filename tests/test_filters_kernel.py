@@ -30,7 +30,8 @@ def tuned(monkeypatch):
 @pytest.fixture
 def small(gpu, tuned):
     """A GPU on which several blocks share a line of a thousand samples."""
-    tuned(few=_filters_kernel.Tile(64, 32, 0), many=_filters_kernel.Tile(64, 16, 2), tiles=2, chained_lines=5, inside=0)
+    tiles = {"few": _filters_kernel.Tile(64, 32, 0), "many": _filters_kernel.Tile(64, 16, 2), "tiles": 2}
+    tuned(**tiles, chained_lines=5, inside=0, ahead_bytes=1)
     return gpu
 
 

@@ -527,7 +527,14 @@ class TestSlowTiles:
 
 @pytest.mark.sanitize
 class TestSanitized:
-    """Small work through every kernel and every way it is cut, for tools that watch each access."""
+    """Small work through every kernel and every way it is cut, for tools that watch each access.
+
+    Tiles that look back bring the next one into the L2 cache.
+    """
+
+    @pytest.fixture(autouse=True)
+    def near(self, change):
+        change(ahead_bytes=1)
 
     @pytest.mark.parametrize(
         ("shape", "axis"),

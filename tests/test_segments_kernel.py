@@ -18,7 +18,7 @@ def small(gpu, monkeypatch):
     emulator.forget(monkeypatch)
     sizes = {"multiprocessors": 2, "resident": ((1 << 30, 5),), "runs": 1, "lane_bytes": 150}
     monkeypatch.setitem(_segments_kernel.TUNING, 90, dataclasses.replace(_segments_kernel.TUNING[90], **sizes))
-    sizes = {"threads": 64, "shared_bytes": 48, "tiles": 2, "chained_lines": 5}
+    sizes = {"threads": 64, "shared_bytes": 48, "tiles": 2, "chained_lines": 5, "ahead_bytes": 1}
     monkeypatch.setitem(_scan_kernel.TUNING, 90, dataclasses.replace(_scan_kernel.TUNING[90], **sizes))
     return gpu
 

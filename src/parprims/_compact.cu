@@ -44,6 +44,7 @@ DEVICE void load_adjacent(T (&to)[N], const T* from) {
 
 // ---- Marks ------------------------------------------------------------------------------------------------------
 
+// Marks tell of elements:
 //     at(i)          whether element i is marked
 //     of<VEC>(i)     a bit for each of the VEC elements from i on
 // count_marks goes over elements in units, each counted by one thread:

@@ -400,7 +400,8 @@ struct Sections {
 template <class W, int S, int K, int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool INSIDE, bool STATES,
           int SHARED_BYTES, class C, class Z, class In, class Out>
 DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& given, const Z* zi, Z* zf, const W* from,
-                        ulonglong2* scratch, Index lines, Index n, unsigned tiles, Index sections, Index first) {
+                        ulonglong2* scratch, Index lines, Index n, unsigned tiles, unsigned ahead, Index sections,
+                        Index first) {
     constexpr int D = S * K, ITEMS = ROUNDS * VEC, WIDTH = LANES < WARP_SIZE ? LANES : WARP_SIZE;
     constexpr int WARPS = LANES / WIDTH, RUN = WIDTH * ITEMS;
     constexpr bool TILES = CARRY != ALONE;
@@ -446,6 +447,11 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         for (int at = threadIdx.x; at < (int)(sizeof(Powers) / sizeof(W)); at += THREADS) to[at] = from[at];
         __syncthreads();  // separates the tables from their reads
     }
+    if constexpr (TILES)
+        visit_later_tile<CARRY>(tile, ahead, (unsigned)lines, tiles, [&](unsigned line, unsigned number) {
+            const Index begin = (Index)number * WARPS * RUN;
+            in.at(line, 0, 0).template prefetch<THREADS>(begin, min(n, begin + WARPS * RUN));
+        });
     const auto fetch = [&](int r, W(&x)[VEC]) {
         Sample found[VEC];
         samples.fetch(found, *reinterpret_cast<const typename In::template Staged<VEC>*>(staged + slots.own(r) * BYTES));

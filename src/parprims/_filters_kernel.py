@@ -42,8 +42,11 @@ class Tuning(_cuda.Tuning):
     """The most blocks that each make the tables of powers; for more of them, a launch before does."""
     shared_bytes: int
     """The most shared memory of a block."""
+    ahead_bytes: int
+    """How many bytes of tiles before a tile its samples are brought into the L2 cache. No bits depend on it."""
 
     limited = ("shared_bytes",)
+    scaled = ("ahead_bytes",)
 
 
 TUNING = {
@@ -56,6 +59,7 @@ TUNING = {
         chained_lines=128,
         inside=132,
         shared_bytes=227 << 10,
+        ahead_bytes=14 << 20,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -184,6 +188,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
         tile, warps, waits = cut.tile, max(1, cut.lanes // 32), cut.carry != "ALONE"
         table_bytes = cut.table_bytes(count, k, wide_bytes)
         shared_bytes = cut.shared_bytes(count, k, wide_bytes, size)
+        tile_bytes = tile.threads * cut.rounds * cut.vector * 2 * size
         inside = cut.grid <= tuning.inside
         if len(kind.counts) == 2:
             given = (("in0", 0), ("in1", 0)), kind.counts, 0
@@ -246,6 +251,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                     line_count,
                     length,
                     numbers("tiles", cut.tiles),
+                    numbers("ahead", -(-tuning.ahead_bytes // tile_bytes) if waits else 0),
                     sections,
                     numbers("first", first),
                 ),

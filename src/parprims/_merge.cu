@@ -112,8 +112,13 @@ DEVICE void merge_tile_of_runs(typename Order::Key (&held)[SIZE], unsigned short
     } else {  // keys that come after all others follow those of the second run
         const int own = length - thread;
 #pragma unroll
+        for (int k = 0; k < ITEMS; ++k) {  // no load depends on a branch, so that all begin before the first is used
+            const int at = min(k * THREADS, own - 1);
+            loaded[k] = (at < before ? first : second)[at];
+        }
+#pragma unroll
         for (int k = 0; k < ITEMS; ++k)
-            loaded[k] = k * THREADS < own ? (k * THREADS < before ? first : second)[k * THREADS] : last_key<Order>();
+            if (k * THREADS >= own) loaded[k] = last_key<Order>();
     }
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) held[k * THREADS + thread] = loaded[k];

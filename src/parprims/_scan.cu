@@ -22,6 +22,8 @@
 //     Starts     the initial states of lines: starts.load(h, l, j) returns a State
 //     VEC        elements that a thread loads and stores as one vector
 //     CARRY      how a tile gets the prefix of the tiles before it (see Carry)
+// With LOOK_BACK a block begins to bring the elements of a later tile, `ahead` tiles after its own unless that is 0, into
+// the L2 cache. So memory is not idle while tiles wait for each other.
 //
 // Phases:
 //   1. Every thread loads its elements of a tile, beginning all loads before it uses the first, and combines them.
@@ -58,17 +60,27 @@ template <class State>
 struct Tile {
     unsigned line, number;
     StateSlots<State> slots;
+    unsigned order;  // how many are drawn before
 };
 
 // Returns the tile of this block to all its threads.
 template <class State, Carry CARRY>
 DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
-    if (CARRY == ALONE || CARRY == SERIAL) return {blockIdx.x, 0u, {nullptr, 0}};
+    if (CARRY == ALONE || CARRY == SERIAL) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};
     const Ticket ticket = draw_ticket(scratch, lines, tiles);
     const unsigned order = ticket.number();
     const unsigned number = CARRY == CHAINED ? order / lines : order % tiles;
     const unsigned line = CARRY == CHAINED ? order % lines : order / tiles;
-    return {line, number, first_slot<State>(scratch, ticket)};
+    return {line, number, first_slot<State>(scratch, ticket), order};
+}
+
+// Calls visit(line, number) for the tile that is drawn `ahead` tiles after this one, if there is one.
+template <Carry CARRY, class State, class Visit>
+DEVICE void visit_later_tile(const Tile<State>& tile, unsigned ahead, unsigned lines, unsigned tiles,
+                             const Visit& visit) {
+    const unsigned order = tile.order + ahead;
+    if (ahead == 0 || order >= lines * tiles) return;
+    visit(CARRY == CHAINED ? order % lines : order / tiles, CARRY == CHAINED ? order / lines : order % tiles);
 }
 
 template <class Scan>
@@ -86,7 +98,7 @@ DEVICE void read_as_first(typename Scan::Raw& raw) {
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
           class Inputs, class Outputs, class Starts>
 DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index lines,
-                      Index low, Index read, Index n, unsigned tiles) {
+                      Index low, Index read, Index n, unsigned tiles, unsigned ahead) {
     using Op = typename Scan::Op;
     using State = typename Op::State;
     using Raw = typename Scan::Raw;
@@ -125,6 +137,11 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         if (CARRY == SERIAL) end_group_of_staged();
     };
     if (!DIRECT) stage(tile.number);
+    if constexpr (CARRY == LOOK_BACK)
+        visit_later_tile<CARRY>(tile, ahead, (unsigned)lines, tiles, [&](unsigned line, unsigned number) {
+            const Index begin = (Index)number * WARPS * RUN;
+            prefetch_along<THREADS>(in, line, low, begin, min(read, begin + WARPS * RUN));
+        });
     Optional<State> start;  // the prefix of the tile
     start.valid = Scan::STARTS;
     if (Scan::STARTS) start.state = starts.load(h, l, 0);
@@ -278,7 +295,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
 template <int COLUMNS, int GROUPS, int ROWS, int VEC, Carry CARRY, class Scan, class Inputs, class Outputs,
           class Starts>
 DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
-                         Index low, Index read, Index n, Index inner, unsigned tiles) {
+                         Index low, Index read, Index n, Index inner, unsigned tiles, unsigned ahead) {
     using Op = typename Scan::Op;
     using State = typename Op::State;
     using Raw = typename Scan::Raw;
@@ -302,6 +319,18 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
     const Index h = low == 1 ? o : o / low, l = low == 1 ? 0 : o - h * low;
     const Inputs from = views_at(in, h, l, j);
     const Index begin = ((Index)tile.number * GROUPS + group) * ROWS;
+    if (CARRY == LOOK_BACK)
+        visit_later_tile<CARRY>(tile, ahead, blocks, tiles, [&](unsigned strip_number, unsigned number) {
+            const Index row = strip_number / strips, first = (strip_number - row * strips) * (Index)WIDTH + column * VEC;
+            if (first >= inner) return;
+            Inputs::template each<1>(in, [&](const auto& view, auto, auto, auto) {
+                const auto lines = view.at(low == 1 ? row : row / low, low == 1 ? 0 : row % low, first);
+                for (int u = 0; u < ROWS; ++u) {
+                    const Index i = ((Index)number * GROUPS + group) * ROWS + u;
+                    if (i < read) lines.prefetch_across(i, column * VEC);
+                }
+            });
+        });
     Raw raw[ROWS][VEC];
 #pragma unroll
     for (int u = 0; u < ROWS; ++u) load_across(from, raw[u], min(begin + u, read - 1));

@@ -24,8 +24,8 @@ from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
 class Tuning(_cuda.Tuning):
     """How the kernels divide their work on devices of one compute capability.
 
-    All fields determine how elements are grouped, so the bits of results depend on them. They depend on the compute
-    capability alone: devices of one kind give the same bits, however many multiprocessors they have.
+    All fields but the last determine how elements are grouped, so the bits of results depend on them. They depend on
+    the compute capability alone: devices of one kind give the same bits, however many multiprocessors they have.
     """
 
     threads: int
@@ -55,6 +55,11 @@ class Tuning(_cuda.Tuning):
     """Bytes of each tile that a thread of such a block keeps in shared memory."""
     serial_resident: int
     """The number of such blocks that are to fit on a multiprocessor."""
+    ahead_bytes: int
+    """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
+    depend on it. Where tiles are chained it does not pay."""
+
+    scaled = ("ahead_bytes",)
 
 
 TUNING = {
@@ -74,6 +79,7 @@ TUNING = {
         serial_threads=128,
         serial_bytes=160,
         serial_resident=4,
+        ahead_bytes=10 << 20,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -219,10 +225,13 @@ def _cut_columns(
     tiles = -(-n // (groups * most))
     rounds = -(-n // (tiles * groups))
     blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
+    carry, rows = carry_of(tuning, tiles, blocks), block // width * rounds
+    ahead = tiles_ahead(tuning, special, carry, rows * width * vector)
+    lengths = {"lines": lines, "low": low, "read": read, "n": n, "inner": inner, "tiles": tiles, "ahead": ahead}
     return _Work(
         "scan_columns",
-        (width, groups, rounds, vector, carry_of(tuning, tiles, blocks)),
-        (("lines", lines), ("low", low), ("read", read), ("n", n), ("inner", inner), ("tiles", tiles)),
+        (width, groups, rounds, vector, carry),
+        tuple(lengths.items()),
         grid=blocks * tiles,
         block=block,
         slots=blocks * width * vector,
@@ -277,10 +286,11 @@ def _cut_rows(
             rounds = -(-vectors // 32)
     shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if serial else 1)
     carry = "SERIAL" if serial else carry_of(tuning, tiles, lines)
+    ahead = tiles_ahead(tuning, special, carry, block * rounds * vector)
     return _Work(
         "scan_rows",
         (block, lanes, rounds, vector, carry, direct, shared),
-        (("lines", lines), ("low", low), ("read", read), ("n", n), ("tiles", tiles)),
+        (("lines", lines), ("low", low), ("read", read), ("n", n), ("tiles", tiles), ("ahead", ahead)),
         grid=grid,
         block=block,
         slots=lines,
@@ -288,6 +298,11 @@ def _cut_rows(
         shared_bytes=shared,
         resident_blocks=tuning.serial_resident if serial else 0,
     )
+
+
+def tiles_ahead(tuning: Tuning, special: Specialisation, carry: str, elements: int) -> int:
+    """Return how many tiles before a tile, of so many elements, these are brought into the L2 cache."""
+    return -(-tuning.ahead_bytes // (elements * sum(special.itemsizes))) if carry == "LOOK_BACK" else 0
 
 
 def rounds_in(nbytes: int, vector_bytes: int) -> int:

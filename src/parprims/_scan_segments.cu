@@ -85,7 +85,8 @@ DEVICE void mark_boundaries(Marks& marks, Index begin, Index first, Index past, 
 template <int THREADS, int ROUNDS, int VEC, Carry CARRY, bool REVERSE, int SHARED_BYTES, int STATE_BYTES, class Scan,
           class Offset, class Inputs, class Outputs, class Starts>
 DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& starts, const Offset* offsets,
-                          ulonglong2* scratch, Index lines, Index low, Index n, Index segments, unsigned tiles) {
+                          ulonglong2* scratch, Index lines, Index low, Index n, Index segments, unsigned tiles,
+                          unsigned ahead) {
     using Op = typename Scan::Op;
     using State = typename Op::State;
     using FlaggedOp = Flagged<Op>;
@@ -111,6 +112,11 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
     each_vector<ROUNDS, WARP_SIZE, VEC>(lane, own_run, n, [&](int r, Index i, Index past) {
         stage_vectors<VEC>(from, staged, slots.copied(r), i, past);
     });
+    if constexpr (CARRY == LOOK_BACK)
+        visit_later_tile<CARRY>(tile, ahead, (unsigned)lines, tiles, [&](unsigned line, unsigned number) {
+            const Index begin = (Index)number * TILE;
+            prefetch_along<THREADS>(in, line, low, begin, min(n, begin + TILE));
+        });
 
     const auto boundary = [&](Index at) { return REVERSE ? n - (Index)offsets[segments - at] : (Index)offsets[at]; };
     marks.clear(threadIdx.x, THREADS);

@@ -234,7 +234,8 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
     widest = max(4, *(state_size((name,)) for name in special.states))
     state = -(-(state_size(special.states) + 4) // widest) * widest  # with a flag
     numbers = _cuda.Numbers()
-    lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles}
+    ahead = _scan_kernel.tiles_ahead(tuning, special, carry, block * rounds * vector)
+    lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles, "ahead": ahead}
     launch = _cuda.Launch(
         special.source(accesses, "_scan.cu", "_search.cuh", "_staging.cuh", "_scan_segments.cu"),
         "scan_segments",

@@ -72,6 +72,17 @@ struct View {
         for (int k = 0; k < N; ++k) to[k] = loaded[ACCESS == DESCENDING ? N - 1 - k : k];
     }
 
+    // Begins to bring the elements from `begin` to before `end` into the L2 cache, by the THREADS threads of a block. It
+    // does so where elements are adjacent.
+    template <int THREADS>
+    DEVICE void prefetch(long long begin, long long end) const {
+        if (ACCESS == STRIDED || ACCESS == CONSTANT) return;
+        const char* const from = reinterpret_cast<const char*>(ACCESS == ASCENDING ? base + begin : base - end + 1);
+        const int bytes = (int)((end - begin) * (long long)sizeof(T));
+        for (int at = threadIdx.x * 128; at < bytes; at += THREADS * 128)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+    }
+
     // Fills an array with the one element of a CONSTANT view.
     template <class S, int N>
     DEVICE void repeat(S (&to)[N]) const {
@@ -114,6 +125,13 @@ struct View {
             for (int k = 0; k < N; ++k)
                 if (i + k < past) base[(i + k) * along] = ordered[ACCESS == DESCENDING ? N - 1 - k : k];
         }
+    }
+
+    // Begins to bring element i of this line, which is number `at` of adjacent lines, and of those after it into the L2
+    // cache: 128 bytes, for which one of these lines is enough.
+    DEVICE void prefetch_across(long long i, int at) const {
+        if (ACCESS == ASCENDING && at * (int)sizeof(T) % 128 == 0)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(base + i * along));
     }
 
     template <int N>
@@ -185,6 +203,15 @@ DEVICE Views views_at(Views views, long long h, long long l, long long j) {
 template <class Views, int N>
 DEVICE void load_along(const Views& views, typename Views::Record (&to)[N], long long i, long long past) {
     load_records(views, to, [&](const auto& view, auto& loaded, auto) { view.load_along(loaded, i, past); });
+}
+
+// A line is the element `line` of the (high, low) lines, of which `low` have the same high.
+template <int THREADS, class Views>
+DEVICE void prefetch_along(const Views& views, long long line, long long low, long long begin, long long end) {
+    const long long h = low == 1 ? line : line / low, l = low == 1 ? 0 : line - h * low;
+    Views::template each<1>(views, [&](const auto& view, auto, auto, auto) {
+        view.at(h, l, 0).template prefetch<THREADS>(begin, end);
+    });
 }
 
 template <class Views, int N>
