@@ -93,7 +93,7 @@ class TestMerge:
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("distinct", [1, 3, 100_000])
-@pytest.mark.parametrize("n, m", [(9000, 7001), (16_001, 5), (4096, 4096)])
+@pytest.mark.parametrize(("n", "m"), [(9000, 7001), (16_001, 5), (4096, 4096)])
 def test_many_small_tiles(gpu, run, rng, monkeypatch, n, m, distinct):
     """Warps find where tiles begin: of one row, and of the ends of two rows."""
     emulator.forget(monkeypatch)
