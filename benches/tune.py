@@ -60,6 +60,7 @@ SEARCHES = {
                 "serial_threads",
                 "serial_bytes",
                 "serial_resident",
+                "ahead_bytes",
             ),
         ),
     ),
@@ -113,7 +114,7 @@ SEARCHES = {
     "filters": Search(
         "_filters_kernel",
         ("order 4 one signal", "order 4 64 signals", "two sections", "four sections"),
-        ("few", "many", "tiles", "chained_lines", "inside"),
+        ("few", "many", "tiles", "chained_lines", "inside", "ahead_bytes"),
     ),
     "banded": Search(
         "_banded_kernel",

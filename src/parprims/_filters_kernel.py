@@ -51,7 +51,7 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
         few=Tile(256, 256, 0),
         many=Tile(256, 256, 2),
