@@ -472,14 +472,16 @@ class TestLeaks:
         """What is remembered of a call for later ones holds none of its arrays."""
         import weakref
 
+        seen = {}
         for name in ("linear_recurrence", "scan", "matmul", "sort_by_key", "sum", "map_reduce"):
             function, arrays = CALLS[name]
             xs = [as_if_cuda.numpy.asarray(x) for x in arrays]
-            seen = [weakref.ref(x) for x in xs]
+            seen[name] = [weakref.ref(x) for x in xs]
             function("kernel", *xs)
-            del xs
-            gc.collect()
-            assert not any(x() is not None for x in seen), name
+        del xs
+        gc.collect()
+        for name, references in seen.items():
+            assert not any(x() is not None for x in references), name
 
 
 # ---- Switches ----------------------------------------------------------------------------------------------------
