@@ -242,10 +242,17 @@ PROGRAM = """
 
 
 def test_the_next_process_finds_kernels_on_disk(tmp_path):
-    first, second = (run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path)).split() for _ in range(2))
-    assert float(first[0]) == float(second[0]) == 1.33203125
-    assert int(first[1]) > 0
-    assert int(second[1]) == 0
+    """Where two that compile the same at once have left them."""
+
+    def found(_):
+        return run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path)).split()
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = [*pool.map(found, range(2))]
+    third = found(3)
+    assert {float(one[0]) for one in (*first, third)} == {1.33203125}
+    assert any(int(one[1]) > 0 for one in first)
+    assert int(third[1]) == 0
 
 
 def test_damaged_and_missing_folders(tmp_path):
