@@ -88,22 +88,19 @@ def test_jax_native_refuses_what_it_gets_wrong(jax, monkeypatch):
 
 
 def test_jax_derivatives_of_a_system_that_needs_exchanges(jax):
-    """Forward, backward and second derivatives by all arguments, one of them broadcast.
-
-    They are solutions of systems too, which other tests solve at every length: here four rows do.
-    """
+    """Forward, backward and second derivatives by all arguments, one of them broadcast."""
     from jax.test_util import check_grads
 
     rng = np.random.default_rng(7)
-    lower, upper = rng.standard_normal((2, 4))
-    arrays = tuple(jax.numpy.asarray(x) for x in (lower, 1e-9 * np.ones(1), upper, rng.standard_normal((2, 4))))
+    lower, upper = rng.standard_normal((2, 6))
+    arrays = tuple(jax.numpy.asarray(x) for x in (lower, 1e-9 * np.ones(1), upper, rng.standard_normal((2, 6))))
 
     def solve(lower, diag, upper, rhs):
         return solve_tridiagonal(lower[None], diag, upper, rhs, method="array")
 
     check_grads(solve, arrays, order=2, modes=("fwd", "rev"), rtol=1e-4, atol=1e-4)
     _, back = jax.vjp(solve, *arrays)
-    assert float(abs(back(jax.numpy.ones((2, 4)))[0][0])) == 0
+    assert float(abs(back(jax.numpy.ones((2, 6)))[0][0])) == 0
 
 
 @pytest.mark.parametrize("periodic", [False, True])
