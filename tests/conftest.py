@@ -18,6 +18,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,6 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--as-gpu", action="store_true", help="take the CPU of PyTorch and JAX for a GPU, see emulator.py")
     parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run every N-th case of each test")
     parser.addoption(
         "--promise", action="append", default=[], choices=[*BACKENDS, "kernel", "ways"], help="its absence is a failure"
     )
@@ -141,11 +143,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run file after file, and in each library after library.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run file after file, and in each library after library; with ``--every``, only some cases of each test.
 
     The libraries of a CPU share kernels and programs. Processes that have files of their own rarely compile the same.
     """
+    every = config.getoption("--every")
+    if every > 1:
+        cases: Counter[str] = Counter()
+        kept = []
+        for item in items:
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % every == 0:
+                kept.append(item)
+            cases[test] += 1
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
     places = {path: at for at, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: places[item.path])
 

@@ -545,26 +545,36 @@ class TestSanitized:
         check(gpu, keys, run)
         check(gpu, keys & 0xFF00FF00, run)  # digits that are not sorted by are counted too
 
-    @pytest.mark.sanitize
     @pytest.mark.parametrize("dtype", ["int32", "float64", "uint8"])
     def test_order_is_found_wherever_it_ends(self, gpu, run, rng, sizes, subtests, dtype):
-        """Keys in order but for one, also where blocks that count digits meet; and one of two rows in order."""
+        """Keys in order or in reverse but for one, also where blocks that count digits meet; and one row of two."""
         sizes(rows=(), few=(), chunk=1000, counting=32, blocks=10**6)
         n = 3001
         ordered = np.sort(make(rng, (n,), dtype))
         ends = [at for end in (1024, 2048) for at in (end - 1, end, end + 1)]
-        cases = {"in order": ordered, "in reverse": ordered[::-1].copy()}
+        different = np.unique(np.concatenate([ordered, np.arange(n).astype(dtype)]))[:n]
+        cases = {
+            "in order": ordered,
+            "in reverse": ordered[::-1].copy(),
+            "different, in reverse": different[::-1].copy(),
+        }
         for at in few_on_jax(gpu, rng, [1, 2, 31, 32, *ends, n - 1], 3):
             cases[f"smaller at {at}"] = np.concatenate([ordered[1 : at + 1], ordered[:1], ordered[at + 1 :]])
             alike = np.zeros(n, dtype)
             alike[at - 1], alike[-1] = 1, 100  # the keys between are like the first
             alike[-1] *= 1000 if dtype != "uint8" else 1
             cases[f"larger before {at}"] = alike
+            cases[f"in reverse but at {at}"] = cases[f"smaller at {at}"][::-1].copy()
+            falling = different[::-1].copy()
+            falling[min(at, falling.size - 1)] = falling[min(at, falling.size - 1) - 1]
+            cases[f"in reverse, equals at {at}"] = falling
         for name, keys in cases.items():
             with subtests.test(name):
                 check(gpu, keys, run, what="sb")
-        check(gpu, np.stack([ordered, rng.permutation(ordered)]), run, what="sa")
-        check(gpu, ordered[::-1].copy(), run, True, what="sa")
+        for rows in ((ordered, rng.permutation(ordered)), (ordered, ordered[::-1]), (different[::-1],) * 3):
+            check(gpu, np.stack(rows), run, what="sa")
+        for keys in (ordered[::-1].copy(), different, different[::-1].copy()):
+            check(gpu, keys, run, True, what="sab")
 
 
 class TestPlan:

@@ -464,7 +464,16 @@ DEVICE T shuffle(const T& mine, int lane) {
     return theirs;
 }
 
+// A bool that is known when the code is compiled, as an argument.
+template <bool VALUE>
+struct Flag {
+    static constexpr bool value = VALUE;
+};
+
 // ---- Loads and stores -----------------------------------------------------------------------------------------
+
+// Begins to bring the 128 bytes around an address into the L2 cache.
+DEVICE void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 template <int BYTES>
 struct Word;

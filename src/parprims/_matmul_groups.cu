@@ -592,12 +592,6 @@ DEVICE void multiply_floats_by_groups(
     });
 }
 
-// A bool that is known when the code is compiled, as an argument.
-template <bool VALUE>
-struct Flag {
-    static constexpr bool value = VALUE;
-};
-
 // DOUBLE. Each warp has a tile of 64 x 32. While it multiplies 16 rows of it, it loads the next 16 rows, and a part of
 // the right factor for the next step along k.
 template <class Op, Kind KIND, int M, int N, int K, int STAGES, int BYTES, int A_VECTOR, bool A_ALONG, int B_VECTOR,

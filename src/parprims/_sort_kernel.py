@@ -51,6 +51,9 @@ class Tuning(_cuda.Tuning):
     alone, together : tuple of (bytes, threads, items, resident)
         The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
         of a block, the elements of a thread, and the blocks on a multiprocessor.
+    ahead_bytes : int
+        How far ahead of its own tile a block brings a tile of long rows into the L2 cache, if nothing moves with the
+        keys. Otherwise the cache is needed for what is stored.
     blocks : int
         One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
     counters : int
@@ -77,6 +80,7 @@ class Tuning(_cuda.Tuning):
     shared_bytes: int
     alone: tuple[tuple[int, int, int, int], ...]
     together: tuple[tuple[int, int, int, int], ...]
+    ahead_bytes: int
     blocks: int
     counters: int
     counting: int
@@ -86,7 +90,7 @@ class Tuning(_cuda.Tuning):
     segment: int
     places: int
 
-    scaled = ("blocks", "counters")
+    scaled = ("ahead_bytes", "blocks", "counters")
 
 
 TUNING = {
@@ -105,6 +109,7 @@ TUNING = {
         shared_bytes=64 << 10,
         alone=((1, 512, 18, 2), (2, 512, 20, 2), (4, 384, 28, 2), (8, 384, 12, 3)),
         together=((2, 512, 16, 2), (4, 512, 18, 2), (8, 384, 15, 2), (16, 384, 5, 3)),
+        ahead_bytes=4 << 20,
         blocks=132,
         counters=8 * 132,
         counting=256,
@@ -302,6 +307,7 @@ class _TilesPlan:
         while items > 4 and self.rows * -(-self.n // (self.threads * items)) < sizes.blocks:
             items = (items + 1) // 2
         self.items, self.tiles = items, -(-self.n // (self.threads * items))
+        self.ahead = 0 if spec.moves else -(-sizes.ahead_bytes // (self.threads * items * spec.key_bytes))
 
     def _choose_rows_together(self) -> None:
         """Choose the rows of a batch: as many as there is memory for their counts and look-back words."""
@@ -348,8 +354,9 @@ class _TilesPlan:
             together := numbers("together", self.together),
             n := numbers("n", self.n),
             tiles := numbers("tiles", self.tiles),
+            ahead := numbers("ahead", self.ahead),
         )
-        del rows, together, n, tiles
+        del rows, together, n, tiles, ahead
         chunk, chunks = numbers("chunk", self.chunk), numbers("chunks", self.chunks)
         vectors = numbers("word_vectors", -(-self.words_bytes // 16))
         words = self._reserved("words_offset", "unsigned", self.words_bytes)
@@ -366,7 +373,7 @@ class _TilesPlan:
         first = Launch(
             source=source,
             template="count_digits",
-            arguments=(self.counting, self.vector, "Order", count),
+            arguments=(self.counting, self.vector, spec.moves, "Order", count),
             parameters=(Pointer("in0", f"const {spec.word}"), scratch, extent, chunk, chunks, vectors),
             grid=self.together * self.chunks,
             block=self.counting,

@@ -2,6 +2,9 @@
 //
 // count_digits counts the digits of all keys. Then each launch of sort_tiles sorts by one digit. The first launch reads
 // the input. Launches write to a temporary array and to the output alternately, the last one to the output.
+// count_digits also finds out whether all rows are in order already, or all in reverse order. Then one launch of
+// sort_tiles is enough, and the others have nothing to do. It copies keys alone. If something moves with the keys, it
+// reads rows in reverse order from their ends, and sorts by the highest digit that differs, which keeps the order.
 //
 // Template parameters besides those in _sort.cu:
 //   Count     an integer that can count the keys of a row, with 2 bits to spare
@@ -35,18 +38,20 @@
 
 namespace sorting {
 
-// The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. The bits from
-// NEEDED on are a set of digits: those in which keys of one row differ.
+// The scratch that is zero between calls begins with this word. Its low bits count the tickets drawn. Two bits say that
+// a row is not in order, and that a row is not in reverse order. The bits from NEEDED on are a set of digits: those in
+// which keys of one row differ.
 struct alignas(16) Control {
     unsigned long long word;
 };
 static_assert(sizeof(Control) == 16, "_sort_kernel.py computes the offsets of what follows");
 constexpr int NEEDED = 56;
-constexpr unsigned long long TICKETS = (1ull << NEEDED) - 1;
+constexpr unsigned long long NOT_IN_ORDER = 1ull << 54, NOT_REVERSED = 1ull << 55, TICKETS = NOT_IN_ORDER - 1;
 
-// Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time.
+// Rows of n keys, in `tiles` tiles each. A batch of `together` rows is sorted at a time. A block of sort_tiles begins to
+// bring the keys of the tile that is `ahead` tiles after its own, unless that is 0, into the L2 cache.
 struct Extent {
-    Position rows, together, n, tiles;
+    Position rows, together, n, tiles, ahead;
 };
 
 // Scratch that the launches share: `counts` of the digits of every row, which are zero between calls if several blocks
@@ -96,9 +101,37 @@ DEVICE Position first_together(Position& ticket, Position tickets, Position toge
     return first;
 }
 
-// Counts the digits of all keys of a batch. Each row has `chunks` blocks, and each of them counts `chunk` keys. Also
-// zeros `vectors` times 16 bytes of look-back words. A thread loads VECTOR keys as one vector.
-template <int THREADS, int VECTOR, class Order, class Count>
+// Whether neighbours in a row are in order, and whether they are in reverse order. Equal keys are in reverse order only
+// if they have the same bits, and if MOVES, which says that values or indices move with the keys, not at all.
+template <class Order, bool MOVES>
+struct Ordering {
+    using Key = typename Order::Key;
+    bool forward = true, reverse = true;
+
+    // Compares keys that adjacent threads of a warp have loaded. The result is the same for the whole warp.
+    template <int N>
+    DEVICE void add_warp(const Key (&keys)[N]) {
+#pragma unroll
+        for (int k = 0; k + 1 < N; ++k) add(keys[k], keys[k + 1]);
+        const Key next = (Key)__shfl_down_sync(ALL_LANES, keys[0], 1);
+        if (threadIdx.x % WARP < WARP - 1) add(keys[N - 1], next);
+        forward = __all_sync(ALL_LANES, forward);
+        reverse = __all_sync(ALL_LANES, reverse);
+    }
+
+    DEVICE void add(Key bits, Key next_bits) {
+        const Key key = ordered<Order>(bits), next = ordered<Order>(next_bits);
+        forward &= key <= next;
+        reverse &= key > next || (!MOVES && bits == next_bits);
+    }
+    DEVICE bool any() const { return forward || reverse; }
+    DEVICE unsigned long long bits() const { return (forward ? 0 : NOT_IN_ORDER) | (reverse ? 0 : NOT_REVERSED); }
+};
+
+// Counts the digits of all keys of a batch, and finds out whether they are in order. Each row has `chunks` blocks, and
+// each of them counts `chunk` keys. Also zeros `vectors` times 16 bytes of look-back words. A thread loads VECTOR keys
+// as one vector. MOVES says that values or indices move with the keys.
+template <int THREADS, int VECTOR, bool MOVES, class Order, class Count>
 DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, Extent extent, Position chunk,
                          Position chunks, Position vectors) {
     using Key = typename Order::Key;
@@ -137,9 +170,11 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
         else
             add(key, 1, 1);
     };
+    Ordering<Order, MOVES> ordering;  // of the neighbours that a warp has loaded together
     constexpr int AHEAD = 4;  // loads of a thread in flight
     Position at = begin + (Position)threadIdx.x * VECTOR;
-    for (; at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; at += AHEAD * THREADS * VECTOR) {  // uniform
+    const auto more = [&] { return at + (AHEAD * THREADS - (int)threadIdx.x) * VECTOR <= end; };  // uniform in a block
+    const auto count_vectors = [&](auto checked) {
         using Vector = typename Word<VECTOR * sizeof(Key)>::Type;
         Vector vectors[AHEAD];
 #pragma unroll
@@ -151,19 +186,34 @@ DEVICE void count_digits(const typename Order::Key* in, Scratch<Count> scratch, 
             memcpy(loaded, &vectors[ahead], sizeof(Vector));
 #pragma unroll
             for (int k = 0; k < VECTOR; ++k) count(loaded[k], true);
+            if constexpr (checked.value) ordering.add_warp(loaded);
         }
-    }
+        at += AHEAD * THREADS * VECTOR;
+    };
+    // Neighbours are compared as long as those of the warp may be in order.
+    while (more() && ordering.any()) count_vectors(Flag<true>());
+    while (more()) count_vectors(Flag<false>());
+    const Position tail = at - threadIdx.x * VECTOR;
     for (; at < end; at += THREADS * VECTOR)
         for (Position k = at; k < min(at + VECTOR, end); ++k) count(keys[k], false);
     if (like_first) add(first, 1, like_first);
-    __syncthreads();  // separates the additions from the reads
+    if (__syncthreads_or(ordering.any())) {  // separates the additions to the counts from the reads
+        // The other neighbours: between warps, between chunks, and those of the last keys.
+        constexpr int LOADED = WARP * VECTOR;
+        for (Position k = begin + (Position)threadIdx.x * LOADED; k < tail; k += THREADS * LOADED)
+            if (k > 0) ordering.add(keys[k - 1], keys[k]);
+        for (Position k = tail + threadIdx.x; k < end; k += THREADS)
+            if (k > 0) ordering.add(keys[k - 1], keys[k]);
+    }
+    const bool forward = __syncthreads_and(ordering.forward), reverse = __syncthreads_and(ordering.reverse);
 
     if (threadIdx.x < WARP) {  // a lane for each digit, which is needed unless all keys are alike in it
         const unsigned first_digit = (unsigned)(first >> min(lane, PASSES - 1) * 8) & (RADIX - 1);
         const bool differs =
             lane < PASSES && Counts::sum(counts, lane / DIGITS, first_digit, lane % DIGITS) != (unsigned)(end - begin);
-        const unsigned long long needed = __ballot_sync(ALL_LANES, differs);
-        if (lane == 0 && needed) atomicOr(&scratch.control->word, needed << NEEDED);
+        const unsigned long long found = (unsigned long long)__ballot_sync(ALL_LANES, differs) << NEEDED |
+                                         Ordering<Order, MOVES>{forward, reverse}.bits();
+        if (lane == 0 && found) atomicOr(&scratch.control->word, found);
     }
     for (int at = threadIdx.x; at < PASSES * RADIX; at += THREADS) {  // in the order of shared memory
         const int word = at / (RADIX * DIGITS), value = at / DIGITS % RADIX, digit = at % DIGITS;
@@ -191,7 +241,7 @@ struct KeyBuffers {
 };
 
 // One tile of a row, in one launch.
-template <int THREADS, int ITEMS, class Order, class Count, class Place>
+template <int THREADS, int ITEMS, bool MOVES, class Order, class Count, class Place>
 struct SortedTile {
     using Key = typename Order::Key;
     static constexpr int DIGIT = RadixPasses<Order>::DIGIT, RADIX = RadixPasses<Order>::RADIX;
@@ -204,8 +254,10 @@ struct SortedTile {
 
     struct Drawn {
         Position row, tile, begin;  // the row in the batch, the tile in the row, its first element in the array
+        Position behind;            // how many elements of the row are behind that one
         int length, shift;
         bool first, last, into_out, odd;
+        bool in_order, reversed;  // whether all rows are in order, or all in reverse order
     };
 
     unsigned places[(ITEMS + 1) / 2];  // 1 + the place in the tile of each element that this thread read, two to a word
@@ -214,8 +266,8 @@ struct SortedTile {
     const Drawn* drawn;                // in shared memory
     bool left, full;
 
-    // Draws a tile and moves its keys. `left` becomes whether there was a digit left to sort by. A segment has
-    // `segment` tiles.
+    // Draws a tile and moves its keys. `left` becomes whether there was anything left to do. A segment has `segment`
+    // tiles.
     DEVICE SortedTile(KeyBuffers<Key, Place> moving, Scratch<Count> scratch, Extent extent, unsigned segment) {
         const Position together = extent.together;
         const unsigned tiles = (unsigned)extent.tiles;
@@ -231,10 +283,19 @@ struct SortedTile {
 
         Key* const out = shifted(moving.out, row_begin() * moving.apart);
         Key keys[ITEMS];
+        if constexpr (!MOVES)
+            if (shared.in_order || shared.reversed) {
+                if (shared.tile == 0 && threadIdx.x < RADIX) take(scratch.counts);
+                copy(moving.in, moving.out);
+                return;
+            }
         if (moving.through && !shared.first && !shared.into_out)
             gather(keys, moving.in, moving.through);
         else
             load(keys, shared.first ? moving.in : shared.into_out ? moving.temporary : out);
+        if constexpr (!MOVES)
+            if (extent.ahead && shared.tile + extent.ahead < tiles - 1)
+                prefetch(shared.first ? moving.in : shared.into_out ? moving.temporary : out, (int)extent.ahead);
         const int shift = shared.shift;
         unsigned digits[ITEMS];
 #pragma unroll
@@ -320,8 +381,15 @@ struct SortedTile {
 
     template <class V>
     DEVICE void load(V (&to)[ITEMS], const V* from) const {
-        from += drawn->begin + place_of(0);
         const int length = drawn->length - place_of(0);
+        if (MOVES && drawn->reversed) {
+            from += row_begin() + drawn->behind - place_of(0);
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i)
+                if (i * WARP < length) to[i] = from[-i * WARP];
+            return;
+        }
+        from += drawn->begin + place_of(0);
         if (full)
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i) to[i] = from[i * WARP];
@@ -331,6 +399,11 @@ struct SortedTile {
                 if (i * WARP < length) to[i] = from[i * WARP];
     }
 
+    // Begins to bring the keys of a later tile of the row, a full one, into the L2 cache.
+    DEVICE void prefetch(const Key* from, int ahead) const {
+        const char* const begin = reinterpret_cast<const char*>(from + drawn->begin + (Position)ahead * SIZE);
+        for (int at = threadIdx.x * 128; at < SIZE * (int)sizeof(Key); at += THREADS * 128) prefetch_line(begin + at);
+    }
     // Gathers keys from the input through their positions. These are loaded into the registers of the keys if they fit.
     DEVICE void gather(Key (&to)[ITEMS], const Key* from, const Place* through) const {
         from += row_begin();
@@ -359,7 +432,9 @@ struct SortedTile {
         int launch = 0;
         for (; ticket >= blocks; ticket -= blocks) ++launch;
         const unsigned block = (unsigned)ticket, row = blocks > tiles ? block / tiles : 0;
-        const unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves keys that need no sorting
+        unsigned needed = max(1u, (unsigned)(word >> NEEDED));  // one launch moves keys that need no sorting
+        const bool in_order = !(word & NOT_IN_ORDER), reversed = !in_order && !(word & NOT_REVERSED);
+        if (in_order || reversed) needed = 1u << (31 - __clz((int)needed));
         const int wanted = __popc(needed);
         Drawn drawn;
         drawn.row = row, drawn.tile = block - row * tiles;
@@ -370,6 +445,8 @@ struct SortedTile {
         unsigned rest = needed;
         for (int before = 0; before < launch; ++before) rest &= rest - 1;
         drawn.shift = rest && first + row < rows ? (__ffs(rest) - 1) * 8 : -1;
+        drawn.behind = n - 1 - drawn.tile * SIZE;
+        drawn.in_order = in_order, drawn.reversed = reversed;
         return drawn;
     }
 
@@ -419,7 +496,8 @@ struct SortedTile {
         Place held[ITEMS];
         if (drawn->first) {
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) held[i] = (Place)(drawn->tile * SIZE + place_of(i));
+            for (int i = 0; i < ITEMS; ++i)
+                held[i] = (Place)(drawn->reversed ? drawn->behind - place_of(i) : drawn->tile * SIZE + place_of(i));
         } else {
             load(held, drawn->into_out ? indices.own : aside);
         }
@@ -449,6 +527,24 @@ struct SortedTile {
                 if (k * THREADS < length) one(k);
     }
 
+    // Copies the keys of a tile. A thread loads TOGETHER of them before it stores them.
+    DEVICE void copy(const Key* from, Key* to) const {
+        constexpr int TOGETHER = sizeof(Key) < 8 ? 8 : 4;
+        const int step = drawn->reversed ? -1 : 1;
+        from += drawn->begin;
+        to += drawn->reversed ? row_begin() + drawn->behind : drawn->begin;
+#pragma unroll 1
+        for (int at = threadIdx.x; at < drawn->length; at += TOGETHER * THREADS) {
+            Key held[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i)
+                if (at + i * THREADS < drawn->length) held[i] = from[at + i * THREADS];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i)
+                if (at + i * THREADS < drawn->length) to[step * (at + i * THREADS)] = held[i];
+        }
+    }
+
     // Moves elements of the keys that this thread read to the threads that write these keys, and stores them.
     template <class V, class To>
     DEVICE void rearrange(V (&held)[ITEMS], To* to) const {
@@ -468,7 +564,7 @@ struct SortedTile {
 template <int THREADS, int ITEMS, class Order, class Count, class Place, class... Asked>
 DEVICE void sort_tiles(KeyBuffers<typename Order::Key, Place> keys, Scratch<Count> scratch, Extent extent,
                        unsigned segment, Asked... asked) {
-    const SortedTile<THREADS, ITEMS, Order, Count, Place> sorted(keys, scratch, extent, segment);
+    const SortedTile<THREADS, ITEMS, (sizeof...(Asked) > 0), Order, Count, Place> sorted(keys, scratch, extent, segment);
     if (!sorted.left) return;
     (sorted.answer(asked), ...);
 }

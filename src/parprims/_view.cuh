@@ -80,7 +80,7 @@ struct View {
         const char* const from = reinterpret_cast<const char*>(ACCESS == ASCENDING ? base + begin : base - end + 1);
         const int bytes = (int)((end - begin) * (long long)sizeof(T));
         for (int at = threadIdx.x * 128; at < bytes; at += THREADS * 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+            prefetch_line(from + at);
     }
 
     // Fills an array with the one element of a CONSTANT view.
@@ -131,7 +131,7 @@ struct View {
     // cache: 128 bytes, for which one of these lines is enough.
     DEVICE void prefetch_across(long long i, int at) const {
         if (ACCESS == ASCENDING && at * (int)sizeof(T) % 128 == 0)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(base + i * along));
+            prefetch_line(base + i * along);
     }
 
     template <int N>
