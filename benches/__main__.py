@@ -93,10 +93,10 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[dict[str, Any]] = []
     errors: list[str] = []
     notes: dict[str, None] = {}
-    measured: set[str | tuple[str, str]] = set()
+    measured: set[str | tuple[str, ...]] = set()
     long: list[str] = []
     for case in progress(selected, "case"):
-        measured.add((case.primitive, case.name) if options.case else case.primitive)
+        measured |= records.replaced(case.primitive, case.name, options.backend, whole=not options.case)
         try:
             outcome = run_case(case, present, tops, budget=scale.pick(0.05, 0.3, 0.15))
         except KeyboardInterrupt:

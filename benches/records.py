@@ -75,6 +75,18 @@ def header(present: list[Backend], ceilings: Mapping[str, float], sha: str | Non
     }
 
 
+def replaced(
+    primitive: str, case: str, backends: Iterable[str] | None = None, *, whole: bool = True
+) -> set[str | tuple[str, ...]]:
+    """Return what a run of a case replaces in a results file, as `write_results` takes it.
+
+    That is the case on the ``backends`` asked for. Without them it is the ``whole`` primitive, or the case alone.
+    """
+    if backends:
+        return {(primitive, case, name) for name in backends}
+    return {primitive if whole else (primitive, case)}
+
+
 def write_results(
     path: Path, head: Mapping[str, Any], records: list[dict[str, Any]], ran: Iterable[str | tuple[str, ...]]
 ) -> None:

@@ -326,6 +326,18 @@ def test_partial_run_replaces_only_its_primitives(tmp_path):
     assert json.loads(path.read_text())["records"] == []
 
 
+def test_a_run_on_some_backends_keeps_the_records_of_others(tmp_path):
+    path = tmp_path / "device.json"
+    of_all = records.replaced("sum", "sum, 2^20") | records.replaced("max", "max, 2^20", whole=False)
+    assert of_all == {"sum", ("max", "max, 2^20")}
+    records.write_results(path, HEAD, [record(), record(backend="jax", seconds=3.0)], of_all)
+    records.write_results(path, HEAD, [record(seconds=2.0)], records.replaced("sum", "sum, 2^20", ["numpy", "torch"]))
+    assert [(one["backend"], one["seconds"]) for one in json.loads(path.read_text())["records"]] == [
+        ("jax", 3.0),
+        ("numpy", 2.0),
+    ]
+
+
 def results(path, *records, **head):
     path.write_text(json.dumps({"header": {**HEAD, **head}, "records": [{"commit": "abc", **one} for one in records]}))
     return str(path)
