@@ -71,6 +71,7 @@ REST, REST_OF_TILES = (
 )
 REST_OF_ROW = "tests/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[emulated]"
 SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
+ORDERED = "tests/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
 MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
 SERIAL = "tests/test_scan_kernel.py::TestSerialBlocks::test_recurrence[emulated]"
 IN_ORDER, AUTO, PARTIAL = (
@@ -266,7 +267,25 @@ MUTATIONS = (
     _dropped(_O, "__syncthreads();  // separates the additions from the read\n", _sort(4)),
     _dropped(_O, "wait_for_group<GROUP>();  // separates the writes of keys from their reads", _sort(4)),
     _dropped(_OT, "__syncthreads();  // separates the zeros from what is added to them", _sort(6)),
-    _dropped(_OT, "__syncthreads();  // separates the additions from the reads\n", _sort(6)),
+    Mutation(_OT, "__syncthreads_and(ordering.forward)", "ordering.forward", ORDERED),
+    Mutation(_OT, "__syncthreads_and(ordering.reverse)", "ordering.reverse", ORDERED),
+    Mutation(_OT, "if (threadIdx.x % WARP < WARP - 1) add(keys[N - 1], next);", "", ORDERED),
+    Mutation(
+        _OT,
+        "THREADS * LOADED)\n            if (k > 0) ordering.add",
+        "THREADS * LOADED)\n            if (false) ordering.add",
+        ORDERED,
+    ),
+    Mutation(
+        _OT,
+        "k += THREADS)\n            if (k > 0) ordering.add",
+        "k += THREADS)\n            if (false) ordering.add",
+        ORDERED,
+    ),
+    Mutation(_OT, "(!MOVES && bits == next_bits)", "bits == next_bits", ORDERED),
+    Mutation(
+        _OT, "row_begin() + drawn->behind - place_of(0);", "row_begin() + drawn->behind - 1 - place_of(0);", ORDERED
+    ),
     _dropped(_OT, "__syncthreads();  // separates the write of what is drawn from its reads", _sort(6)),
     _dropped(_OT, "__syncthreads();  // separates the writes of keys and offsets from their reads", _sort(6)),
     _dropped(_OT, "__syncthreads();  // separates the reads of what was exchanged before from these writes", _sort(6)),
