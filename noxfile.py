@@ -79,11 +79,10 @@ def lowest(session: nox.Session) -> None:
 
 @nox.session
 def newest(session: nox.Session) -> None:
-    """Run a third of the cases on NumPy, and of derivatives on JAX, with the releases that this Python gets."""
+    """Run a third of the cases on NumPy, and derivatives on JAX, with the releases that this Python gets."""
     session.install("-e", ".[jax]", *_group("test"))
-    for backend, suite in (("numpy", ["-m", "not once"]), ("jax", ["tests/test_derivatives.py"])):
-        some = ["--backend", backend, "--promise", backend, "--every", "3"]
-        session.run("pytest", "-q", *some, *PARALLEL, *suite, env=ALONE)
+    for backend, suite in (("numpy", ["-m", "not once", "--every", "3"]), ("jax", ["tests/test_derivatives.py"])):
+        session.run("pytest", "-q", "--backend", backend, "--promise", backend, *PARALLEL, *suite, env=ALONE)
 
 
 @nox.session

@@ -96,7 +96,7 @@ class Sorting(Contract):
         if dtype not in some_dtypes(backend, method, REAL):
             pytest.skip("test_sort_cpu.py has all")
         special = extremes(dtype)
-        keys = np.concatenate([special, special[::-1], self.make(rng, (128 - 2 * special.size,), dtype)[0]])
+        keys = np.concatenate([special, special[::-1], self.make(rng, (300 - 2 * special.size,), dtype)[0]])
         for descending in (False, True):
             with subtests.test(descending=descending):
                 self.check_bits(backend, run, method, rng.permutation(keys), descending=descending)
