@@ -18,7 +18,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections import Counter
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-errors", metavar="FILE", help="record errors beside their bounds, see trust.py")
     parser.addoption("--as-gpu", action="store_true", help="take the CPU of PyTorch and JAX for a GPU, see emulator.py")
     parser.addoption("--backend", action="append", choices=BACKENDS, help="run only on this backend")
-    parser.addoption("--every", type=int, default=1, metavar="N", help="run every N-th case of each test")
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run one of N cases, and of each test the first")
     parser.addoption(
         "--promise", action="append", default=[], choices=[*BACKENDS, "kernel", "ways"], help="its absence is a failure"
     )
@@ -148,16 +148,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The libraries of a CPU share kernels and programs. Processes that have files of their own rarely compile the same.
     """
-    every = config.getoption("--every")
+    every, tests = config.getoption("--every"), set()
     if every > 1:
-        cases: Counter[str] = Counter()
-        kept = []
+        kept, left = [], []
         for item in items:
             test = item.nodeid.partition("[")[0]
-            if cases[test] % every == 0:
-                kept.append(item)
-            cases[test] += 1
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+            # By a digest: every N-th in order might always have the same method.
+            (kept if test not in tests or zlib.crc32(item.nodeid.encode()) % every == 0 else left).append(item)
+            tests.add(test)
+        config.hook.pytest_deselected(items=left)
         items[:] = kept
     places = {path: at for at, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: places[item.path])
