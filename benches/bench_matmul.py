@@ -156,6 +156,27 @@ def multiply(a, b, *, method, kernel=None, tile=None, **options):
     return parprims.matmul(a, b, method=method, **options)
 
 
+ANY_SHAPES = (
+    (1000, 1000, 1000),
+    (3000, 5000, 2000),
+    (2504, 2504, 2504),
+    (3072, 3072, 3072),
+    (1088, 2224, 7024),
+    (752, 1120, 14696),
+    (264, 2728, 5592),
+    (432, 2840, 1696),
+    (128, 2456, 13656),
+    (600, 13712, 112),
+    (2088, 184, 2168),
+    (2047, 2048, 2049),
+    (4095, 4095, 4095),
+    (1333, 4126, 381),
+    (687, 8093, 1168),
+    (2016, 211, 15411),
+)
+"""Rows, length summed over and columns of products that are random in size."""
+
+
 def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     largest = scale.pick(275, 512, 1024)
@@ -215,6 +236,12 @@ def cases(scale: Scale) -> list[Case]:
         shape = (16, *scale.pick((512, 512), (), (8192, 8192)))
         make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
         add(f"skinny, {shape[0]} x {shape[1]}", make, shape, unit="B/s", ceiling="read")
+        # Shapes that no tile divides: rows that are multiples of 16 bytes and not of 128, rows of odd lengths, few
+        # rows, few products along k.
+        for shape in scale.pick(((72, 65, 56),), (), ANY_SHAPES):
+            m, k, n = shape
+            make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
+            add(f"any shape, {m} x {k} x {n}", make, shape, ceiling="matmul bfloat16")
     random("B6", "float32", 275)
     whole_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
     whole_products["numba"] = lambda _, a, b: by_numba.product(a, b)

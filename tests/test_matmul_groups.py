@@ -252,6 +252,21 @@ class TestPreferred:
                     parprims.matmul(a, b, **options)
                 assert calls[0].method == ("kernel" if preferred else "native")
 
+    def test_rows_of_any_length_of_16_bits(self, gpu, rng, sizes, subtests):
+        """Rows that are no multiples of 16 bytes, which libraries multiply several times as slowly as others."""
+        sizes(preferred=16, preferred_unaligned=16 * 17 * 304)
+        row_major = gpu.name == "jax-cuda"  # all arrays of JAX are
+        for m, k, n in ((16, 304, 17), (17, 311, 16), (17, 304, 16), (16, 304, 16), (17, 304, 15), (16, 303, 17)):
+            large = n >= 16 and k >= 304
+            for views in ((plain, plain), (turned, plain)):
+                with subtests.test(m=m, k=k, n=n, views=views):
+                    a, b = (view(gpu, x) for view, x in zip(views, make(rng, ((m, k), (k, n)), "float16"), strict=True))
+                    rows = m if views[0] is turned and not row_major else k
+                    preferred = large and (rows % 8 or n % 8) and _cuda.capability(gpu.xp, a) == 90
+                    with parprims.explain() as calls:
+                        parprims.matmul(a, b)
+                    assert calls[0].method == ("kernel" if preferred else "native")
+
     def test_small_matrices_of_float32(self, gpu, rng, sizes, subtests):
         """Where the call takes longer than the product, but not on JAX or for a derivative."""
         sizes(small=16, preferred=2**20)

@@ -570,13 +570,20 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
         kernel = kernel and _matmul_cpu.refusal(xp, p) is None
         return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
-    is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and min(p.a.ndim, p.b.ndim) > 1
-    if not (is_narrowed or is_float32) or _matmul_kernel.refusal(xp, p) is not None:
+    matrices = min(p.a.ndim, p.b.ndim) > 1
+    is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and matrices
+    is_half = dtype_name(p.dtype) in SIXTEEN_BIT_FLOATS and matrices
+    if not (is_narrowed or is_float32 or is_half) or _matmul_kernel.refusal(xp, p) is not None:
         return None
     if is_narrowed:
         return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
     tuned = TUNING.get(_cuda.capability(xp, p.a))
-    if tuned is not None and _is_large(p, tuned):
+    if is_half:
+        large = tuned is not None and _is_large(p, tuned.preferred, tuned.preferred_unaligned)
+        if large and _is_unaligned(xp, p):
+            return "the kernel multiplies matrices of 16-bit floats faster whose rows are no multiples of 16 bytes"
+        return None
+    if tuned is not None and _is_large(p, tuned.preferred, tuned.preferred_products):
         return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
     called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
     if tuned is not None and called_alone and _is_small(p, tuned):
@@ -584,10 +591,17 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     return None
 
 
-def _is_large(p: Product, tuned: Tuning) -> bool:
-    """Return whether the kernel is faster than the library's own product of two such matrices of float32."""
+def _is_large(p: Product, length: int, products: int) -> bool:
+    """Return whether rows, columns and the length summed over are at least so long, and there are so many products."""
     k: int = p.a.shape[-1]
-    return min(k, *p.shape[-2:]) >= tuned.preferred and math.prod(p.shape) * k >= tuned.preferred_products
+    return min(k, *p.shape[-2:]) >= length and math.prod(p.shape) * k >= products
+
+
+def _is_unaligned(xp: Namespace, p: Product) -> bool:
+    """Return whether rows, or columns, of 16-bit floats do not all begin at multiples of 16 bytes."""
+    layouts = [_cuda.layout(xp, x) for x in p.arrays]
+    steps = [step for strides, _ in layouts for step in strides[-2:] if step != 1]
+    return any(address for _, address in layouts) or any(step % 8 for step in (*steps, p.shape[-1]))
 
 
 def _is_small(p: Product, tuned: Tuning) -> bool:

@@ -657,6 +657,8 @@ def cases() -> Iterator[tuple[str, Plan]]:
     some = (1024, 1024, 1024)
     yield _case("tensor", "float16")
     yield _case("tensor", "bfloat16", (3000, 5000, 2000))
+    yield _case("tensor", "bfloat16", (1088, 2224, 7024))
+    yield _case("tensor", "float16", (3001, 5007, 2003))
     yield _case("tensor", "bfloat16", some, transposed=(True, True))
     yield _case("tensor", "float32", precision="tf32")
     yield _case("tensor", "float32", some, precision="tf32", transposed=(False, True))

@@ -24,9 +24,9 @@ class Tuning(_cuda.Tuning):
 
     Lists of tiles begin with the largest. `choose_block` leaves out tiles that compute more than twice as much as the
     best one, because of the edges, and takes the one that it estimates to be the fastest of the others. If the sum is
-    split, bits depend on the tile and on the number of parts. So they depend on every field here but ``preferred``,
-    ``preferred_products`` and ``small``, and the multiprocessors are those of the entry, not those of the device at
-    hand. Only the number of blocks that go from one unit of work to the next is the device's.
+    split, bits depend on the tile and on the number of parts. So they depend on every field here but those that tell
+    what is preferred, and the multiprocessors are those of the entry, not those of the device at hand. Only the number
+    of blocks that go from one unit of work to the next is the device's.
 
     Parameters
     ----------
@@ -56,9 +56,10 @@ class Tuning(_cuda.Tuning):
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
-    preferred, preferred_products : int
+    preferred, preferred_products, preferred_unaligned : int
         The least rows, columns and length summed over, and the least number of products, from which on the kernel is
-        faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
+        faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json); and the number of
+        products of 16-bit floats for which it is, where rows are no multiples of 16 bytes.
     small : int
         The most rows, columns and length summed over up to which a call of the kernel takes less time than one of the
         libraries' own float32, which is longer than the product itself (cases ``call`` of the same bench).
@@ -79,6 +80,7 @@ class Tuning(_cuda.Tuning):
     chain: int
     preferred: int
     preferred_products: int
+    preferred_unaligned: int
     small: int
 
 
@@ -115,6 +117,7 @@ TUNING = {
         chain=128,
         preferred=256,
         preferred_products=2**30,
+        preferred_unaligned=3 * 2**30,
         small=512,
     ),
 }
