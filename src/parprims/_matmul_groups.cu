@@ -40,48 +40,14 @@ DEVICE bool combine_parts_of_groups(
 DEVICE int row_of(int at) { return threadIdx.x / WARP % 4 * 16 + at / 2 % 2 * 8 + threadIdx.x % WARP / 4; }
 DEVICE int column_of(int at) { return at / 4 * 8 + threadIdx.x % 4 * 2 + at % 2; }
 
-// Transposes 2 x 2 numbers between two threads whose numbers differ in one bit. Afterwards the lower thread has what
-// was `first` in both, and the upper thread what was `second` in both.
-DEVICE void exchange(unsigned& first, unsigned& second, int bit) {
-    const bool upper = threadIdx.x & bit;
-    const unsigned other = __shfl_xor_sync(0xffffffffu, upper ? first : second, bit);
-    if (upper)
-        first = other;
-    else
-        second = other;
-}
-
-// Stores the sums of a group in c, from (row, column) on, as 16-bit numbers. The length of a row of c is a multiple of
-// 8. Four adjacent threads transpose their numbers, so that each stores 8 adjacent ones at once.
-template <class Op, int COUNT>
-DEVICE void save_eights(const float (&sums)[COUNT], const Result<typename Op::Element>& c, Index row, Index column) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const Index i = row + row_of(half * 2);
-#pragma unroll
-        for (int at = half * 2; at < COUNT; at += 16) {
-            unsigned pairs[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const typename Op::Element pair[2] = {Op::save(sums[at + e * 4]), Op::save(sums[at + e * 4 + 1])};
-                memcpy(&pairs[e], pair, sizeof(unsigned));
-            }
-            exchange(pairs[0], pairs[1], 1), exchange(pairs[2], pairs[3], 1);
-            exchange(pairs[0], pairs[2], 2), exchange(pairs[1], pairs[3], 2);
-            const Index j = column + at / 16 * 32 + threadIdx.x % 4 * 8;
-            if (i < c.m && j < c.n)
-                *reinterpret_cast<uint4*>(c.base + i * c.n + j) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        }
-    }
-}
-
-// The same for rows of any length. Each warp stores 64 columns of its 16 rows at a time through shared memory, so that
-// its lanes store adjacent words. A row may begin in the middle of a word.
-template <class Op, int GROUPS, int COUNT>
+// Stores the sums of a group in c, from (row, column) on, as 16-bit numbers. Each warp stores 64 columns of its 16 rows
+// at a time through shared memory, so that its lanes store whole lines of memory: vectors if rows are made of them
+// (VECTOR), otherwise words, for a row may begin in the middle of one.
+template <class Op, int GROUPS, bool VECTOR, int COUNT>
 DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Element>& c, Index row, Index column) {
     using T = typename Op::Element;
-    constexpr int ROWS = 16, WIDTH = 64;
-    __shared__ T shared[GROUPS * 4][ROWS][WIDTH + 8];
+    constexpr int ROWS = 16, WIDTH = 64, EIGHTS = WIDTH / 8;
+    __shared__ __align__(16) T shared[GROUPS * 4][ROWS][WIDTH + 8];  // writes have no bank conflicts
     auto& tile = shared[threadIdx.x / WARP - 4];
     const int lane = threadIdx.x % WARP;
     row += threadIdx.x / WARP % 4 * ROWS;
@@ -95,21 +61,33 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
         }
         __syncwarp();  // separates these writes from their reads
         const int count = (int)max((Index)0, min((Index)WIDTH, c.n - column - begin));
-#pragma unroll 4
-        for (int i = 0; i < ROWS; ++i) {
-            if (row + i >= c.m) break;
-            T* const to = c.base + (row + i) * c.n + column + begin;
-            const int odd = reinterpret_cast<unsigned long long>(to) / sizeof(T) % 2, at = 2 * lane - odd;
-            if (at >= 0 && at + 1 < count) {
-                const T pair[2] = {tile[i][at], tile[i][at + 1]};
-                unsigned word;
-                memcpy(&word, pair, sizeof(word));
-                *reinterpret_cast<unsigned*>(to + at) = word;
-            } else {
-                if (at >= 0 && at < count) to[at] = tile[i][at];
-                if (at + 1 < count) to[at + 1] = tile[i][at + 1];
+        T* const to = c.base + row * c.n + column + begin;
+        if constexpr (VECTOR) {
+#pragma unroll
+            for (int at = lane; at < ROWS * EIGHTS; at += WARP) {
+                const int i = at / EIGHTS, eight = at % EIGHTS;
+                if (row + i < c.m && eight * 8 < count)
+                    *reinterpret_cast<uint4*>(to + i * c.n + eight * 8) =
+                        *reinterpret_cast<const uint4*>(&tile[i][eight * 8]);
             }
-            if (odd && lane == 0 && count == WIDTH) to[WIDTH - 1] = tile[i][WIDTH - 1];
+        } else {
+#pragma unroll 4
+            for (int i = 0; i < ROWS; ++i) {
+                if (row + i >= c.m) break;
+                const T* const from = tile[i];
+                T* const line = to + i * c.n;
+                const int odd = reinterpret_cast<unsigned long long>(line) / sizeof(T) % 2, at = 2 * lane - odd;
+                if (at >= 0 && at + 1 < count) {
+                    const T pair[2] = {from[at], from[at + 1]};
+                    unsigned word;
+                    memcpy(&word, pair, sizeof(word));
+                    *reinterpret_cast<unsigned*>(line + at) = word;
+                } else {
+                    if (at >= 0 && at < count) line[at] = from[at];
+                    if (at + 1 < count) line[at + 1] = from[at + 1];
+                }
+                if (odd && lane == 0 && count == WIDTH) line[WIDTH - 1] = from[WIDTH - 1];
+            }
         }
     }
 }
@@ -156,10 +134,7 @@ DEVICE void multiply_by_groups(
         pipeline.release_tile(at - 1);
 
         if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
-        if constexpr (C_VECTOR)
-            save_eights<Op>(sums, c, part.row + row, part.column);
-        else
-            save_rows<Op, GROUPS>(sums, c, part.row + row, part.column);
+        save_rows<Op, GROUPS, C_VECTOR>(sums, c, part.row + row, part.column);
     });
     pipeline.end();
 }

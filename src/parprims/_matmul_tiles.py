@@ -392,7 +392,8 @@ def _time_of_groups(
     products = m * n * (1 if m > 64 else 4 / 3)
     loads = 1.2 * k * (m / cluster[1] * (not aligned[0]) + n / cluster[0] * (not aligned[1]))
     step = (products**4 + loads**4 + 13000**4) ** 0.25
-    return deep * step + 24000 + m * n * (17 if staged else 5.5) + (150000 + 3 * splits * m * n) * (splits > 1)
+    result = m * n * (17 if staged else 3) + (150000 + 3 * splits * m * n) * (splits > 1)
+    return float(deep * step + 24000 + result)
 
 
 def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str, by_groups: bool) -> float:
