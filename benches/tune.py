@@ -52,7 +52,16 @@ SEARCHES = {
         "_scan_kernel",
         ("sum", "sum of rows", "sum of columns", "sum of narrow columns", "one sequence", "batch"),
         (
-            *("threads", "tiles", "line_bytes", "tile_bytes", "shared_bytes", "column_bytes", "columns"),
+            *(
+                "threads",
+                "tiles",
+                "line_bytes",
+                "tile_bytes",
+                "shared_bytes",
+                "column_bytes",
+                "columns_bytes",
+                "columns",
+            ),
             *(
                 "column_state_bytes",
                 "chained_lines",

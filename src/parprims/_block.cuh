@@ -118,6 +118,11 @@ struct TileStates {
     DEVICE StateSlots<State> of_groups(Index line) const {
         return slots.at(lines * tiles + line * ((tiles + WARP_SIZE - 1) / WARP_SIZE));
     }
+
+    // Publishes the aggregate of tile `number` of a line, for which later tiles of the line wait. One thread calls it.
+    DEVICE void publish(Index line, unsigned number, const State& total) const {
+        if (number + 1 < tiles) of_tiles(line).at(number).publish(total);
+    }
 };
 
 template <class State>
@@ -141,14 +146,15 @@ DEVICE Optional<typename Op::State> chain(const TileStates<typename Op::State>& 
     return start;
 }
 
-// Decoupled look-back: publishes the aggregate `total` of tile `number` of a line, and returns its exclusive prefix to
-// warp 0. All threads of WARPS warps call it, with the same arguments. `start` is the prefix of the line.
+// Decoupled look-back: returns the exclusive prefix of tile `number` of a line to warp 0. `total` is the aggregate of
+// the tile, which has been published, and `start` the prefix of the line. All threads of WARPS warps call it, with the
+// same arguments.
 //
-// Tiles are in groups of 32. Every tile publishes its aggregate, and the last tile of a group publishes the group's
-// inclusive prefix. Warp 0 waits for the aggregates of the earlier tiles of the own group, one per lane, and scans
-// them. Warp w > 0 does so for all tiles of the w-th group before. The exclusive prefix of the tile is then combined
-// from left to right: the latest group prefix that has arrived, the aggregates of the groups after it, the aggregates
-// of the earlier tiles of the own group. The bits are the same whichever group prefix has arrived.
+// Tiles are in groups of 32. The last tile of a group publishes the group's inclusive prefix. Warp 0 waits for the
+// aggregates of the earlier tiles of the own group, one per lane, and scans them. Warp w > 0 does so for all tiles of
+// the w-th group before. The exclusive prefix of the tile is then combined from left to right: the latest group prefix
+// that has arrived, the aggregates of the groups after it, the aggregates of the earlier tiles of the own group. The
+// bits are the same whichever group prefix has arrived.
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
 constexpr int MOST_LOOKING = 4;  // warps that look back; 2, 8 and 16 are no faster on an H200
@@ -163,7 +169,6 @@ DEVICE Optional<typename Op::State> look_back(const TileStates<typename Op::Stat
     const unsigned group = number / WARP_SIZE;
     const bool last = number + 1 == states.tiles, closes = place == WARP_SIZE - 1 && !last;
     const auto totals = states.of_tiles(line), prefixes = states.of_groups(line);
-    if (warp == 0 && lane == 0 && !last) totals.at(number).publish(total);
 
     State mine = total, prefix = total;
     const bool looks = warp == 0 && lane < LOOKING && (unsigned)lane < group;

@@ -427,8 +427,7 @@ DEVICE void compact(const Marks& marks, const Results& results, ulonglong2* scra
     __shared__ State of_warps[WARPS];
     const Optional<State> earlier = scan_warps<Op>(total, of_warps);
     tile.kept = (int)total.kept;
-    // Later tiles wait for this. look_back publishes the same once more.
-    if (tile.number + 1 < tiles && threadIdx.x == 0) states.of_tiles(0).at(tile.number).publish(total);
+    if (threadIdx.x == 0) states.publish(0, (unsigned)tile.number, total);
 
     int kept = earlier.valid ? (int)earlier.state.kept : 0;  // before the row
     const auto load = [&](Staged(&to)[VEC], int at) {

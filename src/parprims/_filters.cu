@@ -528,6 +528,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     if constexpr (TILES) {
         __shared__ State state_before;
         const TileStates<State> states = {tile.slots, lines, tiles};
+        if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
         if (CARRY == LOOK_BACK)
             carry = look_back<Op, WARPS>(states, line, tile.number, total, carry);
         else if (threadIdx.x == 0)

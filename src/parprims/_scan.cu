@@ -219,6 +219,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             __shared__ State state_before;
             const TileStates<State> states = {tile.slots, lines, tiles};
             if (threadIdx.x == 0) Scan::before_publishing(number);
+            if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, number, total);
             if (CARRY == LOOK_BACK)
                 start = look_back<Op, WARPS>(states, line, number, total, start);
             else if (threadIdx.x == 0)
@@ -362,11 +363,19 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
         // One thread serves a line if the previous tile's state is enough, else a warp does.
         constexpr int EACH = CARRY == CHAINED ? 1 : WARP_SIZE;
         const TileStates<State> states = {tile.slots, (Index)blocks * WIDTH, tiles};
-        Scan::before_publishing(tile.number);
-        for (int at = threadIdx.x / EACH; at < WIDTH; at += THREADS / EACH) {
+        const auto total_of = [&](int at) {
             State total = totals[0][at];
 #pragma unroll
             for (int c = 1; c < CHUNKS; ++c) total = Op::combine(total, totals[c][at]);
+            return total;
+        };
+        Scan::before_publishing(tile.number);
+        // Those of all lines are published before a warp waits for one of them.
+        if (CARRY == LOOK_BACK)
+            for (int at = threadIdx.x; at < WIDTH; at += THREADS)
+                states.publish((Index)tile.line * WIDTH + at, tile.number, total_of(at));
+        for (int at = threadIdx.x / EACH; at < WIDTH; at += THREADS / EACH) {
+            const State total = total_of(at);
             Optional<State> start;
             start.valid = Scan::STARTS;
             if (Scan::STARTS) start.state = starts.load(h, l, min(strip + at, inner - 1));

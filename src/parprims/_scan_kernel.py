@@ -38,6 +38,8 @@ class Tuning(_cuda.Tuning):
     """Bytes that a thread keeps in shared memory."""
     column_bytes: int
     """Bytes of elements that a thread keeps in registers, for lines that are adjacent in memory."""
+    columns_bytes: int
+    """The same where there are several inputs."""
     columns: int
     """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes."""
     column_state_bytes: int
@@ -70,7 +72,8 @@ TUNING = {
         line_bytes=320,
         tile_bytes=160,
         shared_bytes=160,
-        column_bytes=256,
+        column_bytes=320,
+        columns_bytes=256,
         columns=8,
         column_state_bytes=32,
         tiles=132,
@@ -215,7 +218,8 @@ def _cut_columns(
 ) -> _Work:
     """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them."""
     block = 256
-    most = max(1, min(16, tuning.column_bytes // (vector * special.raw_bytes)))
+    kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
+    most = max(1, min(20, kept // (vector * special.raw_bytes)))
     groups = _cuda.power_of_two(-(-n // most), up=True)
     width = max(tuning.columns, block // min(groups, 32))
     width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)

@@ -165,6 +165,7 @@ DEVICE void scan_segments(const Inputs& in, const Outputs& out, const Starts& st
         __shared__ FlaggedState state_before;
         const TileStates<FlaggedState> states = {tile.slots, lines, tiles};
         if (threadIdx.x == 0) Scan::before_publishing(tile.number);
+        if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, tile.number, total);
         if (CARRY == LOOK_BACK)
             tile_prefix = look_back<FlaggedOp, WARPS>(states, line, tile.number, total, tile_prefix);
         else if (threadIdx.x == 0)

@@ -128,10 +128,12 @@ struct View {
     }
 
     // Begins to bring element i of this line, which is number `at` of adjacent lines, and of those after it into the L2
-    // cache: 128 bytes, for which one of these lines is enough.
+    // cache: 128 bytes, for which one of these lines is enough, and one of several elements that share them.
     DEVICE void prefetch_across(long long i, int at) const {
-        if (ACCESS == ASCENDING && at * (int)sizeof(T) % 128 == 0)
-            prefetch_line(base + i * along);
+        if (ACCESS != ASCENDING || at * (int)sizeof(T) % 128 != 0) return;
+        const T* const from = base + i * along;
+        if (reinterpret_cast<unsigned long long>(from) % 128 < (along < 0 ? -along : along) * sizeof(T))
+            prefetch_line(from);
     }
 
     template <int N>
