@@ -68,7 +68,7 @@ from parprims._through_numpy import as_numpy, carries_derivative, has_values, in
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 
-_PRECISIONS = ("float32", "tf32", "highest")
+_PRECISIONS = ("float32", "tf32", "highest", "residues")
 
 _ADD, _MULTIPLY, _FLOAT32, _AUTO = "add", "multiply", "float32", "auto"
 """The defaults of `matmul`."""
@@ -294,7 +294,11 @@ class Product(Checked):
         check_choice("precision", precision, _PRECISIONS)
         if kernel is not None:
             check_choice("kernel", kernel, KERNELS)
-        if precision != "float32":
+        if precision == "residues":
+            if dtype_name(dtype) not in ("float32", "float64") or not ring:
+                what = dtype_name(dtype) if ring else f"{add.name} of {multiply.name}"
+                raise ValueError(f"precision 'residues' is for sums of products of float32 or float64, got {what}")
+        elif precision != "float32":
             if dtype_name(dtype) != "float32" or not ring:
                 what = dtype_name(dtype) if ring else f"{add.name} of {multiply.name}"
                 raise ValueError(f"precision {precision!r} is for sums of products of float32, got {what}")

@@ -130,7 +130,7 @@ class Arithmetic:
     ring : bool
         Whether the operators are sum and product.
     kind : str, optional
-        A name of `Kind` in _matmul_tensor.cu, None where tensor cores cannot multiply.
+        A name of `Kind` in _matmul_tensor.cu, RESIDUES, or None where tensor cores cannot multiply.
     """
 
     memory: str
@@ -147,7 +147,9 @@ class Arithmetic:
         if ring and dtype_kind(memory) == "float":
             by_precision = {"float32": "SPLIT", "tf32": "TF32", "highest": "DOUBLE"}
             own = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
-            kind = own.get(memory) or by_precision[precision]
+            kind = own.get(memory) or by_precision.get(precision)
+            if precision == "residues":
+                registers, kind = "float64", "RESIDUES"
         return Arithmetic(memory, registers, ring, kind)
 
     @property
@@ -269,6 +271,13 @@ def choose_kernel(
 
     ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names what is multiplied.
     """
+    if arithmetic.kind == "RESIDUES":
+        if kernel not in (None, "tensor") or tile is not None:
+            what = "tile" if tile is not None else f"kernel {kernel!r}"
+            return "tensor", f"the kernel that multiplies by residues takes no {what}"
+        if capability != 90:
+            return "tensor", "the kernel that multiplies by residues needs a device of compute capability 9.0"
+        return "tensor", None
     if kernel is not None:
         wanted: tuple[str, ...] = (kernel,)
     else:

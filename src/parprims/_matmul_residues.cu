@@ -1,0 +1,611 @@
+// Matrix product of floats on the integers of tensor cores, by residues (compute capability 9.0 alone).
+//
+// Needs _matmul_groups.cu. Every line of a factor, a row of a or a column of b, is scaled by a power of two and rounded
+// to integers. The product of integers is found by its residues modulo several small numbers: one product of bytes, with
+// exact sums in 32 bits, for each modulus. The Chinese remainder theorem then gives the product itself, which is rounded
+// once. So the only errors are those of the two roundings to integers, and of the last one.
+//   measure_lines      finds the scale of every line, and bounds what rounding may change
+//   take_residues      rounds a factor to integers, and stores their residues, and their leading bits
+//   find_lost          multiplies the leading bits, a lower bound of sum |a| |b|, and marks the tiles of c where rounding
+//                      may have changed an element by more than its error is promised to be
+//   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
+//   combine_residues   makes the result of its residues
+//   multiply_lost      multiplies marked tiles in float64
+// The scales are such that the norms of two lines multiply to less than half the product of all moduli, which bounds
+// their product (Cauchy-Schwarz).
+//
+// Residues of a factor are stored as they will lie in shared memory, swizzled tiles of 128 lines of 128 bytes along k,
+// which bulk copies need no tensor map for. Residues of c are stored in the order of the registers that hold them. What
+// is outside the factors is zero.
+//
+// The text after this defines, for a number of moduli and the type of an element:
+//   struct Moduli {
+//       static constexpr int COUNT, WORDS;         // how many; 32-bit words of an integer
+//       static constexpr int VALUES[COUNT];        // the moduli, coprime, at most 256
+//       static constexpr int OF_A[COUNT][WORDS];   // residues of the powers of 256, four to a word; OF_B are multiplied
+//       static constexpr int OF_B[COUNT][WORDS];   // by the inverse of the product of the other moduli
+//       static constexpr int PIECES;               // parts of TERMS and WHOLE: 64 bits each, or 40 bits as doubles
+//       static constexpr Piece TERMS[COUNT][PIECES], WHOLE[PIECES];   // the product of the others; of all
+//       static constexpr double LARGEST;           // the largest norm of a line of integers
+//       static constexpr float TOLERANCE;          // the error allowed, for lines of length 1, relative to sum |a| |b|
+//   };
+//   struct ByteWgmma                               // `Wgmma` of _matmul_groups.cu for bytes with signs, sums of 32 bits
+//
+// K. Ozaki, Y. Uchino and T. Imamura, Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix multiplication
+// using an integer modular technique, arXiv 2504.08009, 2025.
+
+namespace residues {
+
+constexpr int SIDE = 128, TILE = SIDE * SIDE;  // lines, and bytes along k, of a stored tile
+
+// How a line is rounded. Bounds are relative to 2^-leading.
+struct Line {
+    int scale, leading;  // the exponents of the powers of two that numbers and their leading bits are multiplied by
+    float lost, size;    // bounds of what rounding changes a number by; of the sum of magnitudes
+};
+
+// ---- Powers of two ----------------------------------------------------------------------------------------------
+
+// Returns 2^e, for a normal number.
+DEVICE double power(int e) { return __longlong_as_double((long long)(e + 1023) << 52); }
+
+// The factors of 2^e, for numbers that may be subnormal or large.
+struct Power {
+    double first, second;
+
+    DEVICE explicit Power(int e) {
+        const int near = max(-1000, min(1000, e));
+        first = power(near), second = power(max(-1000, min(1000, e - near)));
+    }
+    DEVICE double times(double x) const { return x * first * second; }
+};
+
+// Returns the exponent of a positive number.
+DEVICE int exponent(double x) {
+    const int found = (int)(__double_as_longlong(x) >> 52);
+    return found ? found - 1023 : (int)(__double_as_longlong(x * power(54)) >> 52) - 1023 - 54;
+}
+
+constexpr int NO_BIT = 1 << 20;
+
+// Returns the exponent of the last bit of a number, NO_BIT for zero.
+DEVICE int last_bit(float x) {
+    const unsigned bits = __float_as_uint(x) & 0x7fffffffu, of = bits >> 23;
+    const unsigned fraction = (bits & 0x7fffffu) | (of ? 1u << 23 : 0);
+    return fraction ? (int)max(of, 1u) - 150 + __ffs((int)fraction) - 1 : NO_BIT;
+}
+DEVICE int last_bit(double x) {
+    const unsigned long long bits = (unsigned long long)__double_as_longlong(x) & ~(1ull << 63);
+    const unsigned of = (unsigned)(bits >> 52);
+    const unsigned long long fraction = (bits & ((1ull << 52) - 1)) | (of ? 1ull << 52 : 0);
+    return fraction ? (int)max(of, 1u) - 1075 + __ffsll((long long)fraction) - 1 : NO_BIT;
+}
+
+// ---- Scales -----------------------------------------------------------------------------------------------------
+
+// What is known of the numbers of a line.
+struct Measure {
+    double largest = 0, squares = 0, sum = 0;  // of magnitudes; a number that is not finite makes the sum so
+    int last = NO_BIT;
+
+    template <class T>
+    DEVICE void add(T x) {
+        const double size = fabs((double)x);
+        largest = fmax(largest, size);
+        squares += size * size;
+        sum += size;
+        last = min(last, last_bit(x));
+    }
+
+    DEVICE void add(const Measure& other) {
+        largest = fmax(largest, other.largest);
+        squares += other.squares;
+        sum += other.sum;
+        last = min(last, other.last);
+    }
+
+    // Returns how to round a line of this length.
+    template <class Moduli>
+    DEVICE Line line(Index length) const {
+        if (largest == 0 && sum == 0) return {0, 0, 0, 0};
+        const float never = __int_as_float(0x7f800000);
+        if (!(sum <= power(1023))) return {0, 0, never, never};
+        const int top = exponent(largest);
+        // The norm, relative to 2^top. Squares are not used where they may overflow or vanish.
+        const double root = sqrt((double)length);
+        const double norm = top > -400 && top < 400 ? sqrt(squares) * power(-top) * (1 + power(-20)) : 2 * root;
+        Line line;
+        line.scale = exponent((Moduli::LARGEST - root) / norm) - top;
+        line.leading = 6 - top;
+        line.lost = last + line.scale >= 0 ? 0 : (float)power(line.leading - line.scale - 1);
+        line.size = (float)(Power(line.leading).times(sum) * (1 + power(-20)) + length * (double)line.lost);
+        return line;
+    }
+};
+
+// Measures 8 lines with a warp for each (ALONG), or 32 with a lane for each.
+template <class Moduli, Which WHICH, bool ALONG, int THREADS, class Products>
+DEVICE void measure_lines(const Products& products, Index groups, Line* lines) {
+    constexpr int WARPS = THREADS / WARP, TOGETHER = ALONG ? WARPS : WARP;
+    const unsigned matrix = matrix_of(blockIdx.x, groups);
+    const auto from = products.template factor<WHICH>(matrix);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const Index first = (blockIdx.x - matrix * groups) * TOGETHER, line = first + (ALONG ? warp : lane);
+    lines += matrix * from.length;
+    Measure measure;
+    if (line < from.length) {
+        const auto* at = from.base + line * from.outer;
+#pragma unroll 8
+        for (Index k = ALONG ? lane : warp; k < products.k; k += ALONG ? WARP : WARPS) measure.add(at[k * from.along]);
+    }
+    if constexpr (ALONG) {
+#pragma unroll
+        for (int step = WARP / 2; step > 0; step /= 2) measure.add(shuffle_down(measure, step));
+        if (lane == 0 && line < from.length) lines[line] = measure.template line<Moduli>(products.k);
+    } else {
+        __shared__ Measure shared[WARPS][WARP];
+        shared[warp][lane] = measure;
+        __syncthreads();  // separates writes from reads
+        if (warp == 0 && line < from.length) {
+#pragma unroll 1
+            for (int other = 1; other < WARPS; ++other) measure.add(shared[other][lane]);
+            lines[line] = measure.template line<Moduli>(products.k);
+        }
+    }
+}
+
+// ---- Residues ---------------------------------------------------------------------------------------------------
+
+// The digits of an integer in base 256, from -128 to 127, four to a word.
+template <int WORDS>
+struct Digits {
+    int words[WORDS];
+
+    DEVICE void set(long long x) {
+        constexpr unsigned HALVES = 0x80808080u;
+        if constexpr (WORDS == 1) {
+            words[0] = (int)(((unsigned)x + HALVES) ^ HALVES);
+        } else {
+            const unsigned long long moved = (unsigned long long)x + (HALVES | (unsigned long long)HALVES << 32);
+            words[0] = (int)((unsigned)moved ^ HALVES), words[1] = (int)((unsigned)(moved >> 32) ^ HALVES);
+        }
+    }
+};
+
+constexpr float UNIT = 12582912;  // 1.5 2^23: a float of this size, plus a small integer, has it in its last bits
+
+// Returns an integer whose last byte is a residue of x modulo VALUE, from -VALUE / 2 to VALUE / 2. `weights` are those
+// of the digits.
+template <int VALUE, int WORDS>
+DEVICE unsigned residue(const Digits<WORDS>& x, const int (&weights)[WORDS]) {
+    int sum = __float_as_int(UNIT);
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) sum = __dp4a(x.words[word], weights[word], sum);
+    const float at = __int_as_float(sum);
+    const float quotient = __fadd_rn(__fmaf_rn(at - UNIT, 1.f / VALUE, UNIT), -UNIT);
+    return __float_as_uint(__fmaf_rn(quotient, -(float)VALUE, at));
+}
+
+// Returns the last bytes of four words in one.
+DEVICE unsigned bytes_of(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return __byte_perm(__byte_perm(x, y, 0x0040), __byte_perm(z, w, 0x0040), 0x5410);
+}
+
+// Stores residues of 16 integers for the moduli from AT on, where `to` is of the first one.
+template <class Moduli, Which WHICH, int AT, int WORDS>
+DEVICE void store_residues(const Digits<WORDS> (&x)[16], uint4* to, Index step) {
+    if constexpr (AT < Moduli::COUNT) {
+        unsigned four[4];
+        const auto& weights = WHICH == FACTOR_A ? Moduli::OF_A[AT] : Moduli::OF_B[AT];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            four[i] = bytes_of(residue<Moduli::VALUES[AT]>(x[4 * i], weights),
+                               residue<Moduli::VALUES[AT]>(x[4 * i + 1], weights),
+                               residue<Moduli::VALUES[AT]>(x[4 * i + 2], weights),
+                               residue<Moduli::VALUES[AT]>(x[4 * i + 3], weights));
+        *to = make_uint4(four[0], four[1], four[2], four[3]);
+        store_residues<Moduli, WHICH, AT + 1>(x, to + step, step);
+    }
+}
+
+// The stored tiles of a factor: `down` of lines and `deep` along k for each modulus, and for the leading bits.
+struct Stored {
+    char* base;
+    Index down, deep;
+
+    // Returns a tile of one of PLANES kinds. Those along k follow each other.
+    template <int PLANES>
+    DEVICE char* tile(unsigned matrix, int plane, Index row) const {
+        return base + ((matrix * PLANES + plane) * down + row) * deep * TILE;
+    }
+};
+
+// Stores the residues of 32 lines and 128 numbers along k. Each of the 256 threads has 16 numbers of a line. They are
+// read from memory if they follow each other there (ALONG), otherwise through shared memory.
+template <class Moduli, Which WHICH, bool ALONG, int VECTOR, class Products>
+DEVICE void take_residues(const Products& products, const Line* lines, const Stored& to) {
+    using T = typename Products::T;
+    constexpr int LINES = 32, EACH = 16;
+    const Index units = to.down * (SIDE / LINES) * to.deep;
+    const unsigned matrix = matrix_of(blockIdx.x, units);
+    const Index unit = blockIdx.x - matrix * units, wide = to.down * (SIDE / LINES);
+    const Index first = (ALONG ? unit / to.deep : unit % wide) * LINES, deep = ALONG ? unit % to.deep : unit / wide;
+    const auto from = products.template factor<WHICH>(matrix);
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int row = warp * 4 + (ALONG ? lane / 8 : lane % 4), part = ALONG ? lane % 8 : lane / 4;
+    const Index line = first + row, k = deep * SIDE + part * EACH;
+    T x[EACH];
+    if constexpr (ALONG) {
+        const T* const at = from.base + line * from.outer + k * from.along;
+        if (line < from.length && k + EACH <= products.k) {
+#pragma unroll
+            for (int i = 0; i < EACH; i += VECTOR) {
+                using Vector = typename Word<VECTOR * sizeof(T)>::Type;
+                const Vector vector = *reinterpret_cast<const Vector*>(at + i * (VECTOR > 1 ? 1 : from.along));
+                memcpy(x + i, &vector, sizeof(Vector));
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < EACH; ++i)
+                x[i] = line < from.length && k + i < products.k ? at[i * from.along] : T();
+        }
+    } else {
+        // Padded, so that neither writes nor reads have bank conflicts.
+        __shared__ T shared[SIDE * LINES + SIDE / EACH * 4];
+        const Index other = first + lane;
+#pragma unroll
+        for (int i = 0; i < SIDE; i += 8) {
+            const Index at = deep * SIDE + i + warp;
+            shared[(i + warp) * LINES + i / EACH * 4 + lane] =
+                other < from.length && at < products.k ? from.at(other, at) : T();
+        }
+        __syncthreads();  // separates writes from reads
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) x[i] = shared[(part * EACH + i) * LINES + part * 4 + row];
+    }
+    const Line own = line < from.length ? lines[matrix * from.length + line] : Line{0, 0, 0, 0};
+    const Power scale(own.scale);
+    const bool finite = own.lost <= 1;
+    Digits<Moduli::WORDS> digits[EACH];
+    unsigned leading[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const long long whole = finite ? __double2ll_rn(scale.times((double)x[i])) : 0;
+        digits[i].set(whole);
+        leading[i] = (unsigned)((whole < 0 ? -whole : whole) >> (own.scale - own.leading));
+    }
+    // Parts of a line of 128 bytes are permuted within each 8 lines: the swizzle.
+    const Index down = first / SIDE;
+    const int place = (int)(first % SIDE) + row;
+    uint4* const own_part = reinterpret_cast<uint4*>(to.template tile<Moduli::COUNT + 1>(matrix, 0, down) + deep * TILE) +
+                            place * 8 + (part ^ place % 8);
+    const Index step = to.down * to.deep * (TILE / 16);
+    store_residues<Moduli, WHICH, 0>(digits, own_part, step);
+    own_part[Moduli::COUNT * step] = make_uint4(
+        bytes_of(leading[0], leading[1], leading[2], leading[3]), bytes_of(leading[4], leading[5], leading[6], leading[7]),
+        bytes_of(leading[8], leading[9], leading[10], leading[11]),
+        bytes_of(leading[12], leading[13], leading[14], leading[15]));
+}
+
+// ---- Tiles of the result ----------------------------------------------------------------------------------------
+
+// Returns the number of the tile of c that has an element, the inverse of `work_tile`.
+DEVICE Index tile_at(Index row, Index column, Index m, Index n) {
+    const Index rows = (m + SIDE - 1) / SIDE, columns = (n + 2 * SIDE - 1) / (2 * SIDE);
+    const Index at = row / SIDE, first = at / BAND * BAND, height = min((Index)BAND, rows - first);
+    return first * columns + column / (2 * SIDE) * height + at - first;
+}
+
+// Returns whether any of the 8 warps that multiply a tile has marked it.
+DEVICE bool is_marked(const unsigned char* marks, Index tile) {
+    return *reinterpret_cast<const unsigned long long*>(marks + tile * 8) != 0;
+}
+
+// ---- Products of bytes ------------------------------------------------------------------------------------------
+
+#if __CUDA_ARCH__ == 900
+
+// Copies contiguous bytes to shared memory. One thread calls it.
+DEVICE void copy_bytes(void* to, const char* from, int bytes, unsigned barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            (unsigned)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
+template <int COUNT>
+DEVICE void keep_after_wait(int (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(sums[i])::"memory");
+}
+
+// How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b.
+template <class Wgmma, int STAGES, int BYTES>
+struct Multiplication {
+    static constexpr int M = SIDE, N = 2 * SIDE, LONGEST = 1023;  // tiles whose sums fit in 31 bits
+    static constexpr int STAGE = TILE * 3;
+    static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
+    static_assert(STAGES * STAGE + 1024 <= BYTES, "the stages fit in shared memory");
+    using Ring = Pipeline<2, STAGES, false, false, AT_ONCE>;
+    const Ring& ring;
+    char* const shared;
+    unsigned at = 0;  // counts tiles along k, through all units
+
+    // Copies tiles of both factors from two places on, by one thread.
+    DEVICE void copy(const char* a, const char* b, Index step_b, int tiles) {
+        const auto copy = [&](unsigned at) {
+            char* const to = shared + at % STAGES * STAGE;
+            const unsigned full = ring.full(at);
+            arrive_for(full, STAGE);
+            copy_bytes(to, a, TILE, full);
+            copy_bytes(to + TILE, b, TILE, full);
+            copy_bytes(to + 2 * TILE, b + step_b, TILE, full);
+            a += TILE, b += TILE;
+        };
+#pragma unroll 1
+        for (const unsigned end = at + tiles; at < end; ++at) ring.copy_tile(at, copy, Nothing());
+    }
+
+    static DEVICE unsigned long long descriptor(const char* from) {
+        const unsigned address = (unsigned)__cvta_generic_to_shared(from);
+        return (address & 0x3ffff) >> 4 | (unsigned long long)(1024 >> 4) << 32 | 1ull << 62;
+    }
+
+    // Adds the products of a group's lines, from `row` on, to sums.
+    DEVICE void multiply(int (&sums)[N / 2], int row, int tiles) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile, ++at) {
+            const char* const from = shared + at % STAGES * STAGE;
+            ring.wait_for_tile(at);
+            begin_products();
+#pragma unroll
+            for (int k = 0; k < SIDE; k += 32)
+                Wgmma::multiply(sums, descriptor(from + row * SIDE + k), descriptor(from + TILE + k), 1);
+            end_products();
+            wait_for_products<1>();
+            if (tile > 0) ring.release_tile(at - 1);
+        }
+        wait_for_products<0>();
+        keep_after_wait(sums);
+        ring.release_tile(at - 1);
+    }
+};
+
+// Divides the roles in a block. Returns whether this thread is of the group that copies.
+DEVICE bool copies() {
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
+        return true;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
+    return false;
+}
+
+// Marks tiles of c. At first only `some` tiles along k are multiplied. Where
+// their lower bound does not suffice, which `tried` tells, at most `most` are.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
+DEVICE void find_lost(const Products& products, unsigned units, const Stored& a, const Stored& b, int some, int most,
+                      const Line* lines_a, const Line* lines_b, unsigned char* tried, unsigned char* marks) {
+    using Way = Multiplication<Wgmma, STAGES, BYTES>;
+    const typename Way::Ring ring;
+    Way way{ring, swizzled_memory<char>()};
+    const bool copying = copies();
+    const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
+    const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
+#pragma unroll 1
+    for (int again = 0; again < (some < most ? 2 : 1); ++again) {
+        const int tiles = again ? most : some;
+#pragma unroll 1
+        for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
+            if (again && !is_marked(tried, unit)) continue;
+            const unsigned matrix = matrix_of(unit, products.tiles);
+            const WorkTile part = products.template tile<Way::M, Way::N>(unit, matrix);
+            if (copying) {
+                if (threadIdx.x == 0)
+                    way.copy(a.tile<Moduli::COUNT + 1>(matrix, Moduli::COUNT, part.row / SIDE),
+                             b.tile<Moduli::COUNT + 1>(matrix, Moduli::COUNT, part.column / SIDE), b.deep * TILE,
+                             tiles);
+                continue;
+            }
+            int sums[Way::N / 2];
+#pragma unroll
+            for (int i = 0; i < Way::N / 2; ++i) sums[i] = 0;
+            way.multiply(sums, row, tiles);
+            bool lost = false;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const Index i = part.row + row + row_of(2 * half);
+                if (i >= products.m) continue;
+                const Line of_a = lines_a[matrix * products.m + i];
+#pragma unroll
+                for (int at = 2 * half; at < Way::N / 2; at += 4) {
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const Index j = part.column + column_of(at + e);
+                        if (j >= products.n) continue;
+                        const Line of_b = lines_b[matrix * products.n + j];
+                        const float error = of_a.lost * of_b.size + of_a.size * of_b.lost;
+                        if (!(error <= allowed * (float)sums[at + e])) lost = true;
+                    }
+                }
+            }
+            const bool any = __any_sync(0xffffffffu, lost);
+            if (threadIdx.x % WARP == 0) {
+                marks[(Index)unit * 8 + warp] = any;
+                if (!again) tried[(Index)unit * 8 + warp] = any;
+            }
+        }
+        __syncthreads();  // separates marks from their reads
+    }
+}
+
+// Multiplies residues. The group of a tile stores those of its elements as `residues` has them, 16 of a thread at once.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
+DEVICE void multiply_residues(const Products& products, unsigned units, const Stored& a, const Stored& b,
+                              const unsigned char* marks, uint4* residues) {
+    using Way = Multiplication<Wgmma, STAGES, BYTES>;
+    const typename Way::Ring ring;
+    Way way{ring, swizzled_memory<char>()};
+    const bool copying = copies();
+    if (copying && threadIdx.x > 0) return;
+    const int row = ((int)threadIdx.x / 128 - 1) * 64;
+#pragma unroll 1
+    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const unsigned product = unit / (unsigned)products.tiles, own = unit - product * (unsigned)products.tiles;
+        const unsigned matrix = product / Moduli::COUNT, at = product - matrix * Moduli::COUNT;
+        const Index tile = matrix * products.tiles + own;
+        if (is_marked(marks, tile)) continue;
+        const WorkTile part = products.template tile<Way::M, Way::N>((unsigned)tile, matrix);
+        if (copying) {
+            way.copy(a.tile<Moduli::COUNT + 1>(matrix, at, part.row / SIDE),
+                     b.tile<Moduli::COUNT + 1>(matrix, at, part.column / SIDE), b.deep * TILE, (int)a.deep);
+            continue;
+        }
+        unsigned modulus = 1;
+#pragma unroll
+        for (int one = 0; one < Moduli::COUNT; ++one)
+            if (one == at) modulus = Moduli::VALUES[one];
+        // Sums begin with a multiple of the modulus that makes them positive as unsigned numbers.
+        const unsigned start = 0x80000000u / modulus * modulus, inverse = 0xffffffffu / modulus;
+        int sums[Way::N / 2];
+#pragma unroll
+        for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)start;
+        const auto reduced = [&](int sum) {
+            const unsigned rest = (unsigned)sum - __umulhi((unsigned)sum, inverse) * modulus;
+            return min(rest, rest - modulus);  // the quotient may have been too small by one
+        };
+#pragma unroll 1
+        for (int left = (int)a.deep; left > 0; left -= Way::LONGEST) {
+            way.multiply(sums, row, min(left, Way::LONGEST));
+            const unsigned next = left > Way::LONGEST ? start : 0;
+#pragma unroll
+            for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)(next + reduced(sums[i]));
+        }
+        uint4* const to = residues + ((product * products.tiles + own) * 16 + row / 8) * 128 + threadIdx.x % 128;
+#pragma unroll
+        for (int i = 0; i < Way::N / 2; i += 16) {
+            unsigned words[4];
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                const int* const four = sums + i + word * 4;
+                words[word] = bytes_of(four[0], four[1], four[2], four[3]);
+            }
+            to[i / 16 * 128] = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+}
+
+#endif
+
+// ---- The result -------------------------------------------------------------------------------------------------
+
+// Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. A float is large
+// enough to tell how often WHOLE is to be subtracted, because the integer is not near the middle between two multiples.
+template <class Moduli>
+DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
+    constexpr int COUNT = Moduli::COUNT;
+    float quotient = 0;
+#pragma unroll
+    for (int at = 0; at < COUNT; ++at)
+        quotient = __fmaf_rn(__uint_as_float(0x4b000000u | residues[at]) - 8388608.f, 1.f / Moduli::VALUES[at], quotient);
+    const float times = __fadd_rn(quotient, UNIT);
+    if constexpr (Moduli::PIECES == 1) {
+        unsigned long long sum = 0;  // modulo 2^64
+#pragma unroll
+        for (int at = 0; at < COUNT; ++at) sum += residues[at] * Moduli::TERMS[at][0];
+        return (double)(long long)(sum - (__float_as_uint(times) - __float_as_uint(UNIT)) * Moduli::WHOLE[0]);
+    } else {
+        double sums[3] = {};  // exact: each piece has 40 bits, and there are at most 16 residues of 8 bits
+#pragma unroll
+        for (int at = 0; at < COUNT; ++at) {
+            const double residue = __longlong_as_double(0x4330000000000000ll | residues[at]) - power(52);
+#pragma unroll
+            for (int piece = 0; piece < 3; ++piece)
+                sums[piece] = __fma_rn(residue, Moduli::TERMS[at][piece], sums[piece]);
+        }
+        const double whole = (double)(times - UNIT);
+#pragma unroll
+        for (int piece = 0; piece < 3; ++piece) sums[piece] = __fma_rn(-whole, Moduli::WHOLE[piece], sums[piece]);
+        // The sum of the upper two may cancel. What that rounds off is added with the lowest.
+        const double high = sums[2] * power(80), middle = sums[1] * power(40);
+        const double upper = high + middle, back = upper - high;
+        const double rest = (high - (upper - back)) + (middle - back);
+        return upper + (rest + sums[0]);
+    }
+}
+
+// Makes 16 elements for each thread, of one of the 16 parts of a tile.
+template <class Moduli, class Products>
+DEVICE void combine_residues(
+    const Products& products, const unsigned char* marks, const uint4* residues, const Line* lines_a,
+    const Line* lines_b) {
+    using T = typename Products::T;
+    const unsigned tile = blockIdx.x / 16, piece = blockIdx.x % 16;
+    if (is_marked(marks, tile)) return;
+    const unsigned matrix = matrix_of(tile, products.tiles);
+    const WorkTile part = products.template tile<SIDE, 2 * SIDE>(tile, matrix);
+    const Index own = tile - matrix * products.tiles;
+    const uint4* const from =
+        residues + ((matrix * Moduli::COUNT * products.tiles + own) * 16 + piece) * 128 + threadIdx.x;
+    const Index step = products.tiles * 16 * 128;
+    unsigned words[Moduli::COUNT][4];
+#pragma unroll
+    for (int at = 0; at < Moduli::COUNT; ++at) {
+        const uint4 four = from[at * step];
+        words[at][0] = four.x, words[at][1] = four.y, words[at][2] = four.z, words[at][3] = four.w;
+    }
+    const auto c = products.result(matrix);
+    const int lane = threadIdx.x % WARP;
+    const Index row = part.row + piece / 8 * 64 + threadIdx.x / WARP * 16 + lane / 4;
+    const Index column = part.column + piece % 8 * 32 + lane % 4 * 2;
+    int down[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        down[half] = row + 8 * half < c.m ? lines_a[matrix * c.m + row + 8 * half].scale : 0;
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+        const Index j = column + word * 8;
+        int across[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) across[e] = j + e < c.n ? lines_b[matrix * c.n + j + e].scale : 0;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            T both[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                unsigned own[Moduli::COUNT];
+#pragma unroll
+                for (int at = 0; at < Moduli::COUNT; ++at) own[at] = words[at][word] >> (16 * half + 8 * e) & 0xff;
+                both[e] = (T)Power(-(down[half] + across[e])).times(integer_of<Moduli>(own));
+            }
+            const Index i = row + 8 * half;
+            if (i >= c.m) continue;
+            T* const to = c.base + i * c.n + j;
+            if (j + 1 < c.n && c.n % 2 == 0) {
+                using Vector = typename Word<2 * sizeof(T)>::Type;
+                Vector vector;
+                memcpy(&vector, both, sizeof(Vector));
+                *reinterpret_cast<Vector*>(to) = vector;
+            } else {
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    if (j + e < c.n) to[e] = both[e];
+            }
+        }
+    }
+}
+
+// Multiplies the tiles that are marked, M x N at a time.
+template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR,
+          bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR, class Products>
+DEVICE void multiply_lost(const Products& products, Index tiles, const unsigned char* marks) {
+    static_assert(SIDE % M == 0 && 2 * SIDE % N == 0, "a tile is inside one that may be marked");
+    const unsigned matrix = matrix_of(blockIdx.x, products.tiles);
+    const WorkTile part = products.template tile<M, N>(blockIdx.x, matrix);
+    if (!is_marked(marks, matrix * tiles + tile_at(part.row, part.column, products.m, products.n))) return;
+    multiply_tensor<Op, KIND, M, N, K, DOWN, ACROSS, STAGES, BYTES, A_VECTOR, A_ALONG, B_VECTOR, B_ALONG, C_VECTOR>(
+        products, nullptr, nullptr);
+}
+
+}  // namespace residues

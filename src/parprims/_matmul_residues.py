@@ -1,0 +1,250 @@
+"""The matrix product by residues: which moduli, what they promise, and the plan of launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+from parprims import _cuda
+from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct
+
+MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)
+"""Numbers of at most 8 bits of which no two have a common divisor, the largest there are."""
+
+TOLERANCE = 3.0
+"""The error that rounding to integers may have, in units of eps sqrt(k) sum |a| |b|.
+
+Half of that which is promised, 4 in all, besides the error of this test itself.
+"""
+
+SIDE = 128
+"""The lines, and numbers along k, of a stored tile of residues."""
+
+TILE = SIDE, 2 * SIDE, SIDE
+"""The tile of a block: lines of a, of b, and numbers along k."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning(_cuda.Tuning):
+    """What was measured on devices of one compute capability.
+
+    Parameters
+    ----------
+    moduli : dict of str to int
+        How many moduli there are, by the dtype of the factors.
+    stages : int
+        The tiles in shared memory.
+    tested, tested_from : int
+        The lower bound of sum |a| |b| is found of one number in ``tested`` along k, if there are ``tested_from`` tiles
+        along k at least. Where it does not suffice, it is found of all.
+    least : int
+        The least number of products from which on residues are faster than other ways.
+    """
+
+    moduli: dict[str, int]
+    stages: int
+    tested: int
+    tested_from: int
+    least: int
+
+
+TUNING = {
+    90: Tuning(
+        record="benches/results/nvidia-h200.json",
+        multiprocessors=132,
+        moduli={"float32": 7, "float64": 15},
+        stages=4,
+        tested=8,
+        tested_from=16,
+        least=2**33,
+    ),
+}
+"""By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+# ---- The text ---------------------------------------------------------------------------------------------------
+
+
+def largest_norm(count: int) -> float:
+    """Return the largest norm that lines of integers may have, so that their products are found by so many moduli."""
+    return math.sqrt(math.prod(MODULI[:count]) / 2 * (1 - 2**-8))
+
+
+@functools.cache
+def moduli_text(dtype: str, count: int) -> str:
+    """Return the definition of the struct ``Moduli`` of _matmul_residues.cu."""
+    values = MODULI[:count]
+    whole = math.prod(values)
+    words = 1 if largest_norm(count) < 2**30 else 2
+    others = [whole // value for value in values]
+    inverses = [pow(other, -1, value) for other, value in zip(others, values, strict=True)]
+
+    def weights(factors: list[int]) -> str:
+        """Return the residues of a factor times powers of 256, as bytes with signs, four to a word."""
+        rows = []
+        for value, factor in zip(values, factors, strict=True):
+            of = [factor * 256**power % value for power in range(4 * words)]
+            of = [one - value if one > value // 2 or one > 127 else one for one in of]
+            packed = b"".join(one.to_bytes(1, "little", signed=True) for one in of)
+            row = (int.from_bytes(packed[at : at + 4], "little", signed=True) for at in range(0, len(packed), 4))
+            rows.append(f"{{{', '.join(f'(int)0x{one % 2**32:x}u' for one in row)}}}")
+        return ", ".join(rows)
+
+    if whole < 2**64:
+        kind, pieces = "unsigned long long", 1
+
+        def piece(x: int) -> str:
+            return f"{{0x{x:x}ull}}"
+
+    else:
+        kind, pieces = "double", 3
+
+        def piece(x: int) -> str:
+            return f"{{{', '.join(f'{float(x >> 40 * at & 2**40 - 1)!r}' for at in range(3))}}}"
+
+    eps = 2.0**-24 if dtype == "float32" else 2.0**-53
+    return "\n".join(
+        (
+            "struct Moduli {",
+            f"    static constexpr int COUNT = {count}, WORDS = {words}, PIECES = {pieces};",
+            f"    static constexpr int VALUES[COUNT] = {{{', '.join(map(str, values))}}};",
+            f"    static constexpr int OF_A[COUNT][WORDS] = {{{weights([1] * count)}}};",
+            f"    static constexpr int OF_B[COUNT][WORDS] = {{{weights(inverses)}}};",
+            f"    static constexpr {kind} TERMS[COUNT][PIECES] = {{{', '.join(map(piece, others))}}};",
+            f"    static constexpr {kind} WHOLE[PIECES] = {piece(whole)};",
+            f"    static constexpr double LARGEST = {largest_norm(count)!r};",
+            f"    static constexpr float TOLERANCE = {TOLERANCE * eps!r};",
+            "};",
+        )
+    )
+
+
+def wgmma_text(columns: int) -> str:
+    """Return the definition of the struct ``ByteWgmma`` of _matmul_residues.cu, for so many columns."""
+    half = columns // 2
+    sums = ", ".join(f"%{i}" for i in range(half))
+    outputs = ", ".join(f'"+r"(c[{i}])' for i in range(half))
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, %{half + 2}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k32.s32.s8.s8 "
+        f"{{{sums}}}, %{half}, %{half + 1}, p; }}"
+    )
+    return "\n".join(
+        (
+            "",
+            "#if __CUDA_ARCH__ == 900",
+            "struct ByteWgmma {",
+            f"    static constexpr int WIDTH = {columns};",
+            f"    static DEVICE void multiply(int (&c)[{half}], unsigned long long a, unsigned long long b, int more) {{",
+            f'        asm volatile("{text}" : {outputs} : "l"(a), "l"(b), "r"(more) : "memory");',
+            "    }",
+            "};",
+            "#endif",
+        )
+    )
+
+
+# ---- The plan ---------------------------------------------------------------------------------------------------
+
+
+class _Scratch:
+    """Lays out what the launches of a plan share in its temporary memory."""
+
+    def __init__(self, make: Any) -> None:
+        self.make, self.bytes = make, 0
+
+    def __call__(self, name: str, nbytes: int, type: str) -> Pointer:
+        """Return the pointer to so many bytes more."""
+        place = self.make.number(name, self.bytes)
+        self.bytes += -(-nbytes // 256) * 256
+        return Pointer("temporary", type, bytes=place)
+
+
+def plan(
+    make: Any, fallback: tuple[tuple[Argument, ...], dict[str, Any], int], capability: int, multiprocessors: int | None
+) -> Plan:
+    """Return the launches.
+
+    ``make`` is the builder of the plan, for ``tiles`` of `TILE`. ``fallback`` has the template arguments of
+    multiply_tensor, the sizes of its launch and its number of tiles.
+    """
+    batch, dtype = make.batch, make.problem.arithmetic.memory
+    m, n, k = batch.lengths
+    matrices, tuned = batch.matrices, _cuda.tuned(TUNING, capability)
+    count = tuned.moduli[dtype]
+    down, across, deep = -(-m // TILE[0]), -(-n // TILE[1]), -(-k // SIDE)
+    tiles = down * across * matrices
+    if max(count * tiles, 4 * max(down, 2 * across) * deep * matrices) >= 2**31:
+        raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {count * tiles}")
+    make.text += "\n" + moduli_text(dtype, count) + wgmma_text(TILE[1])
+    number, scratch = make.number, _Scratch(make)
+    lines = [
+        scratch(f"lines_{name}_at", 16 * length * matrices, "residues::Line") for name, length in (("a", m), ("b", n))
+    ]
+    tried, marks = (scratch(name, 8 * tiles, "unsigned char") for name in ("tried_at", "marks_at"))
+    depth = number("deep", deep)
+    stored = [
+        Struct(scratch(f"stored_{name}_at", (count + 1) * matrices * rows * deep * SIDE * SIDE, "char"),
+               number(f"down_{name}", rows), depth, type="residues::Stored")
+        for name, rows in (("a", down), ("b", 2 * across))
+    ]  # fmt: skip
+    residues = scratch("residues_at", count * tiles * TILE[0] * TILE[1], "uint4")
+
+    def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
+        files = ("_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_residues.cu")
+        found: Launch = make.launch(f"residues::{name}", arguments, parameters, files=files, **sizes)
+        return found
+
+    launches = []
+    for name, one, length, own, to, rows in (
+        ("A", batch.a, m, lines[0], stored[0], down),
+        ("B", batch.b, n, lines[1], stored[1], 2 * across),
+    ):
+        threads, together = (256, 8) if one.along_k else (1024, 32)
+        groups = -(-length // together)
+        launches.append(
+            launch(
+                "measure_lines",
+                ("Moduli", f"FACTOR_{name}", one.along_k, threads),
+                (number(f"groups_{name.lower()}", groups), own),
+                grid=groups * matrices,
+                block=threads,
+            )
+        )
+        vector = one.vector if one.along_k else 1
+        launches.append(
+            launch(
+                "take_residues",
+                ("Moduli", f"FACTOR_{name}", one.along_k, vector),
+                (own, to),
+                grid=4 * rows * deep * matrices,
+                block=256,
+            )
+        )
+    shared = 1024 + tuned.stages * 3 * SIDE * SIDE
+    sizes = {"block": 384, "shared_bytes": shared, "unbound_registers": True, "own_instructions": True}
+    arguments: tuple[Argument, ...] = ("ByteWgmma", "Moduli", tuned.stages, shared)
+    most = multiprocessors or tuned.multiprocessors
+    some = -(-deep // tuned.tested) if deep >= tuned.tested_from else deep
+    bound: tuple[Number, ...] = number("tested", min(some, 1023)), number("tested_at_most", min(deep, 1023))
+    launches.append(
+        launch("find_lost", arguments, (number("units", tiles), *stored, *bound, *lines, tried, marks),
+               grid=min(tiles, most), **sizes)
+    )  # fmt: skip
+    units = count * tiles
+    launches.append(
+        launch("multiply_residues", arguments, (number("units", units), *stored, marks, residues),
+               grid=min(units, most), **sizes)
+    )  # fmt: skip
+    launches.append(
+        launch("combine_residues", ("Moduli",), (marks, residues, *lines), grid=16 * tiles, block=128)
+    )
+    own_arguments, own_sizes, own_tiles = fallback
+    own_marked = make.own["tiles"]
+    make.own["tiles"] = number("tiles_in_float64", own_tiles)
+    launches.append(launch("multiply_lost", own_arguments, (own_marked, marks), **own_sizes))
+    found: Plan = make.plan(*launches, temporary_bytes=scratch.bytes)
+    return found
+
+
