@@ -14,7 +14,7 @@ import array_api_compat
 import numpy as np
 from array_api_extra import at
 
-from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
+from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel, _matmul_residues
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -573,6 +573,8 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
         kernel = not _by_floats(xp, p) and _matmul_cpu.is_faster_for_integers(xp, p)
         kernel = kernel and _matmul_cpu.refusal(xp, p) is None
         return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None
+    if p.precision == "residues":
+        return _residues_faster(xp, p)
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
     is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and min(p.a.ndim, p.b.ndim) > 1
     if not (is_narrowed or is_float32) or _matmul_kernel.refusal(xp, p) is not None:
@@ -586,6 +588,15 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if tuned is not None and called_alone and _is_small(p, tuned):
         return "a call of the kernel takes less time for small matrices of float32 on this device"
     return None
+
+
+def _residues_faster(xp: Namespace, p: Product) -> str | None:
+    """Return the sentence why residues are to be preferred to the library's routine, or None."""
+    if _matmul_kernel.refusal(xp, p) is not None:
+        return None
+    tuned = _matmul_residues.TUNING.get(_cuda.capability(xp, p.a))
+    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.least
+    return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
 
 
 def _is_large(p: Product, tuned: Tuning) -> bool:

@@ -323,7 +323,7 @@ DEVICE void keep_after_wait(int (&sums)[COUNT]) {
 // How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b.
 template <class Wgmma, int STAGES, int BYTES>
 struct Multiplication {
-    static constexpr int M = SIDE, N = 2 * SIDE, LONGEST = 1023;  // tiles whose sums fit in 31 bits
+    static constexpr int M = SIDE, N = 2 * SIDE;
     static constexpr int STAGE = TILE * 3;
     static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
     static_assert(STAGES * STAGE + 1024 <= BYTES, "the stages fit in shared memory");
@@ -440,8 +440,8 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     }
 }
 
-// Multiplies residues. The group of a tile stores those of its elements as `residues` has them, 16 of a thread at once.
-template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
+// Multiplies residues, LONGEST tiles along k before sums are reduced. The group of a tile stores those of its elements as `residues` has them, 16 of a thread at once.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Products>
 DEVICE void multiply_residues(const Products& products, unsigned units, const Stored& a, const Stored& b,
                               const unsigned char* marks, uint4* residues) {
     using Way = Multiplication<Wgmma, STAGES, BYTES>;
@@ -476,9 +476,9 @@ DEVICE void multiply_residues(const Products& products, unsigned units, const St
             return min(rest, rest - modulus);  // the quotient may have been too small by one
         };
 #pragma unroll 1
-        for (int left = (int)a.deep; left > 0; left -= Way::LONGEST) {
-            way.multiply(sums, row, min(left, Way::LONGEST));
-            const unsigned next = left > Way::LONGEST ? start : 0;
+        for (int left = (int)a.deep; left > 0; left -= LONGEST) {
+            way.multiply(sums, row, min(left, LONGEST));
+            const unsigned next = left > LONGEST ? start : 0;
 #pragma unroll
             for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)(next + reduced(sums[i]));
         }
