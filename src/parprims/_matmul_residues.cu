@@ -24,8 +24,10 @@
 //       static constexpr int VALUES[COUNT];        // the moduli, coprime, at most 256
 //       static constexpr int OF_A[COUNT][WORDS];   // residues of the powers of 256, four to a word; OF_B are multiplied
 //       static constexpr int OF_B[COUNT][WORDS];   // by the inverse of the product of the other moduli
-//       static constexpr int PIECES;               // parts of TERMS and WHOLE: 64 bits each, or 40 bits as doubles
-//       static constexpr Piece TERMS[COUNT][PIECES], WHOLE[PIECES];   // the product of the others; of all
+//       static constexpr int GROUPS, COLUMNS;      // of three moduli; of 64 bits in sums
+//       static constexpr unsigned WEIGHTS[COUNT];  // the product of the other moduli of a group
+//       static constexpr unsigned long long TERMS[GROUPS][COLUMNS], WHOLE[COLUMNS];  // of other groups; of all moduli
+//       static constexpr float PARTS[GROUPS];      // 1 by the product of a group
 //       static constexpr double LARGEST;           // the largest norm of a line of integers
 //       static constexpr float TOLERANCE;          // the error allowed, for lines of length 1, relative to sum |a| |b|
 //   };
@@ -38,10 +40,14 @@ namespace residues {
 
 constexpr int SIDE = 128, TILE = SIDE * SIDE;  // lines, and bytes along k, of a stored tile
 
-// How a line is rounded. Bounds are relative to 2^-leading.
-struct Line {
-    int scale, leading;  // the exponents of the powers of two that numbers and their leading bits are multiplied by
-    float lost, size;    // bounds of what rounding changes a number by; of the sum of magnitudes
+// An integer of so many words of 32 bits.
+template <int WORDS>
+struct WholeOf {
+    using Type = long long;
+};
+template <>
+struct WholeOf<1> {
+    using Type = int;
 };
 
 // ---- Powers of two ----------------------------------------------------------------------------------------------
@@ -66,92 +72,101 @@ DEVICE int exponent(double x) {
     return found ? found - 1023 : (int)(__double_as_longlong(x * power(54)) >> 52) - 1023 - 54;
 }
 
-constexpr int NO_BIT = 1 << 20;
+// How a line is rounded. Bounds are relative to 2^-leading.
+struct Line {
+    int scale, leading;  // the exponents of the powers of two that numbers and their leading bits are multiplied by
+    float lost, size;    // bounds of what rounding has changed a number by; of the sum of magnitudes
 
-// Returns the exponent of the last bit of a number, NO_BIT for zero.
-DEVICE int last_bit(float x) {
-    const unsigned bits = __float_as_uint(x) & 0x7fffffffu, of = bits >> 23;
-    const unsigned fraction = (bits & 0x7fffffu) | (of ? 1u << 23 : 0);
-    return fraction ? (int)max(of, 1u) - 150 + __ffs((int)fraction) - 1 : NO_BIT;
-}
-DEVICE int last_bit(double x) {
-    const unsigned long long bits = (unsigned long long)__double_as_longlong(x) & ~(1ull << 63);
-    const unsigned of = (unsigned)(bits >> 52);
-    const unsigned long long fraction = (bits & ((1ull << 52) - 1)) | (of ? 1ull << 52 : 0);
-    return fraction ? (int)max(of, 1u) - 1075 + __ffsll((long long)fraction) - 1 : NO_BIT;
-}
+    // Returns what rounding changes a number by at most, unless it is exact.
+    DEVICE float rounding() const { return (float)power(leading - scale - 1); }
+};
 
 // ---- Scales -----------------------------------------------------------------------------------------------------
 
 // What is known of the numbers of a line.
+template <class T>
 struct Measure {
-    double largest = 0, squares = 0, sum = 0;  // of magnitudes; a number that is not finite makes the sum so
-    int last = NO_BIT;
+    using Bits = typename WholeOf<sizeof(T) / 4>::Type;
+    T sum = 0, squares = 0;  // of magnitudes; a number that is not finite makes the sum so
+    Bits top = 0;            // the bits of the largest magnitude
 
-    template <class T>
+    static DEVICE int bits_of(float x) { return __float_as_int(x) & 0x7fffffff; }
+    static DEVICE long long bits_of(double x) { return __double_as_longlong(x) & 0x7fffffffffffffffll; }
+    static DEVICE double number_of(int bits) { return (double)__int_as_float(bits); }
+    static DEVICE double number_of(long long bits) { return __longlong_as_double(bits); }
+    static DEVICE float multiply_add(float x, float sum) { return __fmaf_rn(x, x, sum); }
+    static DEVICE double multiply_add(double x, double sum) { return __fma_rn(x, x, sum); }
+
     DEVICE void add(T x) {
-        const double size = fabs((double)x);
-        largest = fmax(largest, size);
-        squares += size * size;
-        sum += size;
-        last = min(last, last_bit(x));
+        sum += fabs(x);
+        squares = multiply_add(x, squares);
+        top = max(top, bits_of(x));
     }
 
     DEVICE void add(const Measure& other) {
-        largest = fmax(largest, other.largest);
-        squares += other.squares;
         sum += other.sum;
-        last = min(last, other.last);
+        squares += other.squares;
+        top = max(top, other.top);
     }
 
-    // Returns how to round a line of this length.
+    // Returns how to round a line of this length. The sums that it is made of may be too small by one part in 512.
     template <class Moduli>
     DEVICE Line line(Index length) const {
-        if (largest == 0 && sum == 0) return {0, 0, 0, 0};
+        if (top == 0) return {0, 0, 0, 0};
         const float never = __int_as_float(0x7f800000);
-        if (!(sum <= power(1023))) return {0, 0, never, never};
-        const int top = exponent(largest);
-        // The norm, relative to 2^top. Squares are not used where they may overflow or vanish.
-        const double root = sqrt((double)length);
-        const double norm = top > -400 && top < 400 ? sqrt(squares) * power(-top) * (1 + power(-20)) : 2 * root;
+        if (!(sum - sum == 0)) return {0, 0, never, never};
+        constexpr int MOST = sizeof(T) == 4 ? 40 : 400;  // exponents of numbers whose squares are not near the limits
+        const int largest = exponent(number_of(top));
+        const double root = sqrt((double)length), more = 1 + power(-8);
+        const bool fits = largest > -MOST && largest < MOST && length <= 1 << 20;
+        const double norm = fits ? sqrt((double)squares) * power(-largest) * more : 2 * root;
         Line line;
-        line.scale = exponent((Moduli::LARGEST - root) / norm) - top;
-        line.leading = 6 - top;
-        line.lost = last + line.scale >= 0 ? 0 : (float)power(line.leading - line.scale - 1);
-        line.size = (float)(Power(line.leading).times(sum) * (1 + power(-20)) + length * (double)line.lost);
+        line.scale = exponent((Moduli::LARGEST - root) / norm) - largest;
+        line.leading = 6 - largest;
+        line.lost = 0;
+        line.size = (float)(Power(line.leading).times((double)sum) * more + length * (double)line.rounding());
         return line;
     }
 };
 
-// Measures 8 lines with a warp for each (ALONG), or 32 with a lane for each.
-template <class Moduli, Which WHICH, bool ALONG, int THREADS, class Products>
-DEVICE void measure_lines(const Products& products, Index groups, Line* lines) {
-    constexpr int WARPS = THREADS / WARP, TOGETHER = ALONG ? WARPS : WARP;
-    const unsigned matrix = matrix_of(blockIdx.x, groups);
+// Measures 32 lines: a warp measures one (ALONG), or a lane does, with those of all other warps.
+template <class Moduli, Which WHICH, bool ALONG, class Products, class Shared>
+DEVICE void measure_factor(const Products& products, unsigned block, Index groups, Line* lines, Shared& shared) {
+    const unsigned matrix = matrix_of(block, groups);
     const auto from = products.template factor<WHICH>(matrix);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const Index first = (blockIdx.x - matrix * groups) * TOGETHER, line = first + (ALONG ? warp : lane);
+    const Index line = (block - matrix * groups) * WARP + (ALONG ? warp : lane);
     lines += matrix * from.length;
-    Measure measure;
+    Measure<typename Products::T> measure;
     if (line < from.length) {
         const auto* at = from.base + line * from.outer;
 #pragma unroll 8
-        for (Index k = ALONG ? lane : warp; k < products.k; k += ALONG ? WARP : WARPS) measure.add(at[k * from.along]);
+        for (Index k = ALONG ? lane : warp; k < products.k; k += WARP) measure.add(at[k * from.along]);
     }
     if constexpr (ALONG) {
 #pragma unroll
         for (int step = WARP / 2; step > 0; step /= 2) measure.add(shuffle_down(measure, step));
         if (lane == 0 && line < from.length) lines[line] = measure.template line<Moduli>(products.k);
     } else {
-        __shared__ Measure shared[WARPS][WARP];
         shared[warp][lane] = measure;
         __syncthreads();  // separates writes from reads
         if (warp == 0 && line < from.length) {
 #pragma unroll 1
-            for (int other = 1; other < WARPS; ++other) measure.add(shared[other][lane]);
+            for (int other = 1; other < WARP; ++other) measure.add(shared[other][lane]);
             lines[line] = measure.template line<Moduli>(products.k);
         }
     }
+}
+
+// Measures both factors. A block of 1024 threads measures 32 of the lines.
+template <class Moduli, bool A_ALONG, bool B_ALONG, class Products>
+DEVICE void measure_lines(const Products& products, Index groups_a, Index groups_b, Index blocks_a, Line* lines_a,
+                          Line* lines_b) {
+    __shared__ Measure<typename Products::T> shared[A_ALONG && B_ALONG ? 1 : WARP][WARP];
+    if (blockIdx.x < blocks_a)
+        measure_factor<Moduli, FACTOR_A, A_ALONG>(products, blockIdx.x, groups_a, lines_a, shared);
+    else
+        measure_factor<Moduli, FACTOR_B, B_ALONG>(products, blockIdx.x - blocks_a, groups_b, lines_b, shared);
 }
 
 // ---- Residues ---------------------------------------------------------------------------------------------------
@@ -220,15 +235,32 @@ struct Stored {
     }
 };
 
+// Returns the nearest integer, and tells whether it is another number.
+DEVICE int nearest(double x, bool& rounded, int) {
+    constexpr double PLACE = 6755399441055744.;  // 1.5 2^52
+    const double moved = __dadd_rn(x, PLACE);
+    rounded |= __dadd_rn(moved, -PLACE) != x;
+    return (int)__double_as_longlong(moved);
+}
+DEVICE long long nearest(double x, bool& rounded, long long) {
+    const long long whole = __double2ll_rn(x);
+    rounded |= (double)whole != x;
+    return whole;
+}
+
+constexpr int LINES = 32, EACH = 16, SHARED = SIDE * LINES + SIDE / EACH * 4;
+
 // Stores the residues of 32 lines and 128 numbers along k. Each of the 256 threads has 16 numbers of a line. They are
-// read from memory if they follow each other there (ALONG), otherwise through shared memory.
+// read from memory if they follow each other there (ALONG), otherwise through shared memory, which is padded so that
+// neither writes nor reads have bank conflicts.
 template <class Moduli, Which WHICH, bool ALONG, int VECTOR, class Products>
-DEVICE void take_residues(const Products& products, const Line* lines, const Stored& to) {
+DEVICE void take_factor(const Products& products, unsigned block, Line* lines, const Stored& to,
+                        typename Products::T* shared) {
     using T = typename Products::T;
-    constexpr int LINES = 32, EACH = 16;
-    const Index units = to.down * (SIDE / LINES) * to.deep;
-    const unsigned matrix = matrix_of(blockIdx.x, units);
-    const Index unit = blockIdx.x - matrix * units, wide = to.down * (SIDE / LINES);
+    using Whole = typename WholeOf<Moduli::WORDS>::Type;
+    const Index wide = to.down * (SIDE / LINES), units = wide * to.deep;
+    const unsigned matrix = matrix_of(block, units);
+    const Index unit = block - matrix * units;
     const Index first = (ALONG ? unit / to.deep : unit % wide) * LINES, deep = ALONG ? unit % to.deep : unit / wide;
     const auto from = products.template factor<WHICH>(matrix);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -250,8 +282,6 @@ DEVICE void take_residues(const Products& products, const Line* lines, const Sto
                 x[i] = line < from.length && k + i < products.k ? at[i * from.along] : T();
         }
     } else {
-        // Padded, so that neither writes nor reads have bank conflicts.
-        __shared__ T shared[SIDE * LINES + SIDE / EACH * 4];
         const Index other = first + lane;
 #pragma unroll
         for (int i = 0; i < SIDE; i += 8) {
@@ -263,28 +293,45 @@ DEVICE void take_residues(const Products& products, const Line* lines, const Sto
 #pragma unroll
         for (int i = 0; i < EACH; ++i) x[i] = shared[(part * EACH + i) * LINES + part * 4 + row];
     }
-    const Line own = line < from.length ? lines[matrix * from.length + line] : Line{0, 0, 0, 0};
+    lines += matrix * from.length + line;
+    Line own = {0, 0, 0, 0};
+    if (line < from.length) own.scale = lines->scale, own.leading = lines->leading, own.size = lines->size;
+    const bool finite = own.size - own.size == 0;
     const Power scale(own.scale);
-    const bool finite = own.lost <= 1;
     Digits<Moduli::WORDS> digits[EACH];
     unsigned leading[EACH];
+    bool rounded = false;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        const long long whole = finite ? __double2ll_rn(scale.times((double)x[i])) : 0;
+        const double scaled = sizeof(T) == 4 ? (double)x[i] * scale.first : scale.times((double)x[i]);
+        const Whole whole = nearest(finite ? scaled : 0, rounded, Whole());
         digits[i].set(whole);
         leading[i] = (unsigned)((whole < 0 ? -whole : whole) >> (own.scale - own.leading));
     }
+    if (rounded) lines->lost = own.rounding();
     // Parts of a line of 128 bytes are permuted within each 8 lines: the swizzle.
-    const Index down = first / SIDE;
     const int place = (int)(first % SIDE) + row;
-    uint4* const own_part = reinterpret_cast<uint4*>(to.template tile<Moduli::COUNT + 1>(matrix, 0, down) + deep * TILE) +
-                            place * 8 + (part ^ place % 8);
+    char* const tile = to.template tile<Moduli::COUNT + 1>(matrix, 0, first / SIDE) + deep * TILE;
+    uint4* const own_part = reinterpret_cast<uint4*>(tile) + place * 8 + (part ^ place % 8);
     const Index step = to.down * to.deep * (TILE / 16);
     store_residues<Moduli, WHICH, 0>(digits, own_part, step);
-    own_part[Moduli::COUNT * step] = make_uint4(
-        bytes_of(leading[0], leading[1], leading[2], leading[3]), bytes_of(leading[4], leading[5], leading[6], leading[7]),
-        bytes_of(leading[8], leading[9], leading[10], leading[11]),
-        bytes_of(leading[12], leading[13], leading[14], leading[15]));
+    unsigned words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        words[i] = bytes_of(leading[4 * i], leading[4 * i + 1], leading[4 * i + 2], leading[4 * i + 3]);
+    own_part[Moduli::COUNT * step] = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Stores the residues of both factors. What was measured last, and may still be in the cache, comes first.
+template <class Moduli, bool A_ALONG, int A_VECTOR, bool B_ALONG, int B_VECTOR, class Products>
+DEVICE void take_residues(const Products& products, Index blocks_a, Line* lines_a, Line* lines_b, const Stored& a,
+                          const Stored& b) {
+    __shared__ typename Products::T shared[A_ALONG && B_ALONG ? 1 : SHARED];
+    const unsigned block = gridDim.x - 1 - blockIdx.x;
+    if (block < blocks_a)
+        take_factor<Moduli, FACTOR_A, A_ALONG, A_VECTOR>(products, block, lines_a, a, shared);
+    else
+        take_factor<Moduli, FACTOR_B, B_ALONG, B_VECTOR>(products, block - (unsigned)blocks_a, lines_b, b, shared);
 }
 
 // ---- Tiles of the result ----------------------------------------------------------------------------------------
@@ -393,6 +440,8 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     const bool copying = copies();
     const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
     const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
+    __shared__ unsigned long long shared[2][Way::N];  // `lost` and `size` of columns
+    int turn = 0;
 #pragma unroll 1
     for (int again = 0; again < (some < most ? 2 : 1); ++again) {
         const int tiles = again ? most : some;
@@ -408,25 +457,34 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
                              tiles);
                 continue;
             }
+            // What is known of the columns, for all groups. Two copies take turns, so that one barrier suffices.
+            unsigned long long* const across = shared[turn];
+            turn = 1 - turn;
+            const Index column = part.column + threadIdx.x - 128;
+            const Line of_column = column < products.n ? lines_b[matrix * products.n + column] : Line{0, 0, 0, 0};
+            across[threadIdx.x - 128] =
+                (unsigned long long)__float_as_uint(of_column.size) << 32 | __float_as_uint(of_column.lost);
+            asm volatile("bar.sync 1, %0;" ::"n"(256) : "memory");
             int sums[Way::N / 2];
 #pragma unroll
             for (int i = 0; i < Way::N / 2; ++i) sums[i] = 0;
             way.multiply(sums, row, tiles);
             bool lost = false;
+            // Volatile, else the compiler loads more at once than there are registers for.
+            const volatile unsigned long long* const own = across + threadIdx.x % 4 * 2;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const Index i = part.row + row + row_of(2 * half);
-                if (i >= products.m) continue;
-                const Line of_a = lines_a[matrix * products.m + i];
+                const Line of_a = i < products.m ? lines_a[matrix * products.m + i] : Line{0, 0, 0, 0};
 #pragma unroll
                 for (int at = 2 * half; at < Way::N / 2; at += 4) {
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        const Index j = part.column + column_of(at + e);
-                        if (j >= products.n) continue;
-                        const Line of_b = lines_b[matrix * products.n + j];
-                        const float error = of_a.lost * of_b.size + of_a.size * of_b.lost;
-                        if (!(error <= allowed * (float)sums[at + e])) lost = true;
+                        const unsigned long long both = own[at / 4 * 8 + e];
+                        const float of_b_lost = __uint_as_float((unsigned)both);
+                        const float of_b_size = __uint_as_float((unsigned)(both >> 32));
+                        const float error = of_a.lost * of_b_size + of_a.size * of_b_lost;
+                        lost |= !(error <= allowed * (float)sums[at + e]);
                     }
                 }
             }
@@ -500,38 +558,34 @@ DEVICE void multiply_residues(const Products& products, unsigned units, const St
 
 // ---- The result -------------------------------------------------------------------------------------------------
 
-// Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. A float is large
-// enough to tell how often WHOLE is to be subtracted, because the integer is not near the middle between two multiples.
+// Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. Three of them
+// are combined at first. A float tells how often WHOLE is to be subtracted, because the integer is not near the middle
+// between two of its multiples. Columns of 64 bits hold all carries.
 template <class Moduli>
 DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
-    constexpr int COUNT = Moduli::COUNT;
+    constexpr int COLUMNS = Moduli::COLUMNS;
+    unsigned long long columns[COLUMNS] = {};
     float quotient = 0;
 #pragma unroll
-    for (int at = 0; at < COUNT; ++at)
-        quotient = __fmaf_rn(__uint_as_float(0x4b000000u | residues[at]) - 8388608.f, 1.f / Moduli::VALUES[at], quotient);
-    const float times = __fadd_rn(quotient, UNIT);
-    if constexpr (Moduli::PIECES == 1) {
-        unsigned long long sum = 0;  // modulo 2^64
+    for (int group = 0; group < Moduli::GROUPS; ++group) {
+        unsigned sum = 0;
 #pragma unroll
-        for (int at = 0; at < COUNT; ++at) sum += residues[at] * Moduli::TERMS[at][0];
-        return (double)(long long)(sum - (__float_as_uint(times) - __float_as_uint(UNIT)) * Moduli::WHOLE[0]);
+        for (int at = 3 * group; at < 3 * group + 3 && at < Moduli::COUNT; ++at)
+            sum += residues[at] * Moduli::WEIGHTS[at];
+#pragma unroll
+        for (int column = 0; column < COLUMNS; ++column) columns[column] += sum * Moduli::TERMS[group][column];
+        quotient = __fmaf_rn((float)sum, Moduli::PARTS[group], quotient);
+    }
+    const unsigned times = __float_as_uint(__fadd_rn(quotient, UNIT)) - __float_as_uint(UNIT);
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column) columns[column] -= times * Moduli::WHOLE[column];
+    if constexpr (COLUMNS == 1) {
+        return (double)(long long)columns[0];
     } else {
-        double sums[3] = {};  // exact: each piece has 40 bits, and there are at most 16 residues of 8 bits
-#pragma unroll
-        for (int at = 0; at < COUNT; ++at) {
-            const double residue = __longlong_as_double(0x4330000000000000ll | residues[at]) - power(52);
-#pragma unroll
-            for (int piece = 0; piece < 3; ++piece)
-                sums[piece] = __fma_rn(residue, Moduli::TERMS[at][piece], sums[piece]);
-        }
-        const double whole = (double)(times - UNIT);
-#pragma unroll
-        for (int piece = 0; piece < 3; ++piece) sums[piece] = __fma_rn(-whole, Moduli::WHOLE[piece], sums[piece]);
-        // The sum of the upper two may cancel. What that rounds off is added with the lowest.
-        const double high = sums[2] * power(80), middle = sums[1] * power(40);
-        const double upper = high + middle, back = upper - high;
-        const double rest = (high - (upper - back)) + (middle - back);
-        return upper + (rest + sums[0]);
+        const long long first = (long long)columns[0], second = (long long)columns[1] + (first >> 32);
+        const unsigned long long low = (unsigned long long)(unsigned)second << 32 | (unsigned)first;
+        const long long high = (long long)columns[2] + (second >> 32) + (long long)(low >> 63);
+        return __fma_rn((double)high, 18446744073709551616., (double)(long long)low);
     }
 }
 

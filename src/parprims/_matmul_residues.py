@@ -90,28 +90,28 @@ def moduli_text(dtype: str, count: int) -> str:
             rows.append(f"{{{', '.join(f'(int)0x{one % 2**32:x}u' for one in row)}}}")
         return ", ".join(rows)
 
-    if whole < 2**64:
-        kind, pieces = "unsigned long long", 1
+    groups = [math.prod(values[at : at + 3]) for at in range(0, count, 3)]
+    columns = 1 if whole < 2**64 else 3
+    beside = [groups[at // 3] // value for at, value in enumerate(values)]
 
-        def piece(x: int) -> str:
-            return f"{{0x{x:x}ull}}"
-
-    else:
-        kind, pieces = "double", 3
-
-        def piece(x: int) -> str:
-            return f"{{{', '.join(f'{float(x >> 40 * at & 2**40 - 1)!r}' for at in range(3))}}}"
+    def split(x: int) -> str:
+        """Return a number in columns: of 32 bits, but for the last one."""
+        parts = [x >> 32 * at & 2**32 - 1 for at in range(columns - 1)] + [x >> 32 * (columns - 1)]
+        return f"{{{', '.join(f'0x{part:x}ull' for part in parts)}}}"
 
     eps = 2.0**-23 if dtype == "float32" else 2.0**-52
     return "\n".join(
         (
             "struct Moduli {",
-            f"    static constexpr int COUNT = {count}, WORDS = {words}, PIECES = {pieces};",
+            f"    static constexpr int COUNT = {count}, WORDS = {words}, GROUPS = {len(groups)}, COLUMNS = {columns};",
             f"    static constexpr int VALUES[COUNT] = {{{', '.join(map(str, values))}}};",
             f"    static constexpr int OF_A[COUNT][WORDS] = {{{weights([1] * count)}}};",
             f"    static constexpr int OF_B[COUNT][WORDS] = {{{weights(inverses)}}};",
-            f"    static constexpr {kind} TERMS[COUNT][PIECES] = {{{', '.join(map(piece, others))}}};",
-            f"    static constexpr {kind} WHOLE[PIECES] = {piece(whole)};",
+            f"    static constexpr unsigned WEIGHTS[COUNT] = {{{', '.join(map(str, beside))}}};",
+            "    static constexpr unsigned long long TERMS[GROUPS][COLUMNS] = "
+            f"{{{', '.join(split(whole // group) for group in groups)}}};",
+            f"    static constexpr unsigned long long WHOLE[COLUMNS] = {split(whole)};",
+            f"    static constexpr float PARTS[GROUPS] = {{{', '.join(f'{1 / group!r}' for group in groups)}}};",
             f"    static constexpr double LARGEST = {largest_norm(count)!r};",
             f"    static constexpr float TOLERANCE = {TOLERANCE * eps!r};",
             "};",
@@ -194,32 +194,22 @@ def plan(
         found: Launch = make.launch(f"residues::{name}", arguments, parameters, files=files, **sizes)
         return found
 
-    launches = []
-    for name, one, length, own, to, rows in (
-        ("A", batch.a, m, lines[0], stored[0], down),
-        ("B", batch.b, n, lines[1], stored[1], 2 * across),
-    ):
-        threads, together = (256, 8) if one.along_k else (1024, 32)
-        groups = -(-length // together)
-        launches.append(
-            launch(
-                "measure_lines",
-                ("Moduli", f"FACTOR_{name}", one.along_k, threads),
-                (number(f"groups_{name.lower()}", groups), own),
-                grid=groups * matrices,
-                block=threads,
-            )
-        )
-        vector = one.vector if one.along_k else 1
-        launches.append(
-            launch(
-                "take_residues",
-                ("Moduli", f"FACTOR_{name}", one.along_k, vector),
-                (own, to),
-                grid=4 * rows * deep * matrices,
-                block=256,
-            )
-        )
+    a, b = batch.a, batch.b
+    groups = [-(-length // 32) for length in (m, n)]
+    measured = [number(f"groups_{name}", count) for name, count in zip("ab", groups, strict=True)]
+    launches = [
+        launch("measure_lines", ("Moduli", a.along_k, b.along_k),
+               (*measured, number("measured_a", groups[0] * matrices), *lines),
+               grid=sum(groups) * matrices, block=1024),
+    ]  # fmt: skip
+    taken = [4 * rows * deep * matrices for rows in (down, 2 * across)]
+    accesses: list[bool | int] = []
+    for one in (a, b):
+        accesses += [one.along_k, one.vector if one.along_k else 1]
+    launches.append(
+        launch("take_residues", ("Moduli", *accesses), (number("taken_a", taken[0]), *lines, *stored),
+               grid=sum(taken), block=256)
+    )  # fmt: skip
     shared = 1024 + tuned.stages * 3 * SIDE * SIDE
     sizes = {"block": 384, "shared_bytes": shared, "unbound_registers": True, "own_instructions": True}
     arguments: tuple[Argument, ...] = ("ByteWgmma", "Moduli", tuned.stages, shared)
