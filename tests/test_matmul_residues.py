@@ -153,9 +153,21 @@ class TestBound:
         """After as many tiles along k as sums have room for; the largest residues of all are among these."""
         lacking(gpu, dtype)
         served(gpu)
-        changing(LONGEST=2, tested_from=2, tested=2)
+        changing(LONGEST=2, tested_from=2, tested=dict.fromkeys(DTYPES, 2))
         inputs = make(rng, ((3, 700), (700, 4)), dtype)
         check(gpu, run, inputs, error=promised(*inputs), **RESIDUES)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_blocks_go_on(self, gpu, run, rng, dtype, alone, changing):
+        """Few blocks: each has several tiles, whose results it makes beside the next one, and a part of the last."""
+        lacking(gpu, dtype)
+        served(gpu)
+        for blocks, lengths in ((2, (600, 70, 250)), (1, (300, 200, 30)), (3, (130, 40, 520))):
+            m, k, n = lengths
+            changing(multiprocessors=blocks)
+            inputs = make(rng, ((m, k), (k, n)), dtype)
+            check(gpu, run, inputs, error=promised(*inputs), **RESIDUES)
 
     @pytest.mark.parametrize("count", [7, 8])
     def test_moduli_of_float32(self, gpu, run, rng, alone, changing, count):
@@ -243,7 +255,7 @@ class TestOtherWay:
         """The part of k that is looked at first has nothing but zeros: the whole does."""
         lacking(gpu, dtype)
         served(gpu)
-        changing(tested_from=2, tested=3)
+        changing(tested_from=2, tested=dict.fromkeys(DTYPES, 3))
         a, b = make(rng, ((150, 300), (300, 20)), dtype)
         a[:, :128] = 0
         check(gpu, run, (a, b), error=promised(a, b), **RESIDUES)

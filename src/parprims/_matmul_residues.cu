@@ -39,6 +39,7 @@
 namespace residues {
 
 constexpr int SIDE = 128, TILE = SIDE * SIDE;  // lines, and bytes along k, of a stored tile
+constexpr int RESIDUES = 2 * TILE / 4;         // words with residues of a tile of c for one modulus
 
 // An integer of so many words of 32 bits.
 template <int WORDS>
@@ -348,6 +349,94 @@ DEVICE bool is_marked(const unsigned char* marks, Index tile) {
     return *reinterpret_cast<const unsigned long long*>(marks + tile * 8) != 0;
 }
 
+// ---- The result -------------------------------------------------------------------------------------------------
+
+// Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. Three of them
+// are combined at first. A float tells how often WHOLE is to be subtracted, because the integer is not near the middle
+// between two of its multiples. Columns of 64 bits hold all carries.
+template <class Moduli>
+DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
+    constexpr int COLUMNS = Moduli::COLUMNS;
+    unsigned long long columns[COLUMNS] = {};
+    float quotient = 0;
+#pragma unroll
+    for (int group = 0; group < Moduli::GROUPS; ++group) {
+        unsigned sum = 0;
+#pragma unroll
+        for (int at = 3 * group; at < 3 * group + 3 && at < Moduli::COUNT; ++at)
+            sum += residues[at] * Moduli::WEIGHTS[at];
+#pragma unroll
+        for (int column = 0; column < COLUMNS; ++column) columns[column] += sum * Moduli::TERMS[group][column];
+        quotient = __fmaf_rn((float)sum, Moduli::PARTS[group], quotient);
+    }
+    const unsigned times = __float_as_uint(__fadd_rn(quotient, UNIT)) - __float_as_uint(UNIT);
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column) columns[column] -= times * Moduli::WHOLE[column];
+    if constexpr (COLUMNS == 1) {
+        return (double)(long long)columns[0];
+    } else {
+        const long long first = (long long)columns[0], second = (long long)columns[1] + (first >> 32);
+        const unsigned long long low = (unsigned long long)(unsigned)second << 32 | (unsigned)first;
+        const long long high = (long long)columns[2] + (second >> 32) + (long long)(low >> 63);
+        return __fma_rn((double)high, 18446744073709551616., (double)(long long)low);
+    }
+}
+
+// Makes four elements of the tile `part`: two in a row, and two 8 rows below. `from` has a residue of each in a word, for
+// one modulus after the other. Words lie as sums do in the registers of `multiply_residues`: `piece` counts 16 of them.
+template <class Moduli, class Products>
+DEVICE void combine_four(const Products& products, unsigned matrix, const WorkTile& part, const unsigned* from, int piece,
+                         int word, int thread, const Line* lines_a, const Line* lines_b) {
+    using T = typename Products::T;
+    from += (piece * 4 + word) * 128 + thread;
+    unsigned words[Moduli::COUNT];
+#pragma unroll
+    for (int at = 0; at < Moduli::COUNT; ++at) words[at] = from[at * RESIDUES];
+    const auto c = products.result(matrix);
+    const Index i = part.row + piece / 8 * 64 + thread / WARP * 16 + thread % WARP / 4;
+    const Index j = part.column + piece % 8 * 32 + word * 8 + thread % 4 * 2;
+    int across[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) across[e] = j + e < c.n ? lines_b[matrix * c.n + j + e].scale : 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const Index row = i + 8 * half;
+        if (row >= c.m) continue;
+        const int down = lines_a[matrix * c.m + row].scale;
+        T both[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            unsigned own[Moduli::COUNT];
+#pragma unroll
+            for (int at = 0; at < Moduli::COUNT; ++at) own[at] = words[at] >> (16 * half + 8 * e) & 0xff;
+            both[e] = (T)Power(-(down + across[e])).times(integer_of<Moduli>(own));
+        }
+        T* const to = c.base + row * c.n + j;
+        if (j + 1 < c.n && c.n % 2 == 0) {
+            using Vector = typename Word<2 * sizeof(T)>::Type;
+            Vector vector;
+            memcpy(&vector, both, sizeof(Vector));
+            *reinterpret_cast<Vector*>(to) = vector;
+        } else {
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+                if (j + e < c.n) to[e] = both[e];
+        }
+    }
+}
+
+// Makes the elements of tiles from the tile `first` on. A block of 512 threads makes a piece.
+template <class Moduli, class Products>
+DEVICE void combine_residues(const Products& products, Index first, const unsigned char* marks, const unsigned* residues,
+                             const Line* lines_a, const Line* lines_b) {
+    const unsigned own = blockIdx.x / 16, tile = (unsigned)first + own;
+    if (is_marked(marks, tile)) return;
+    const unsigned matrix = matrix_of(tile, products.tiles);
+    const WorkTile part = products.template tile<SIDE, 2 * SIDE>(tile, matrix);
+    combine_four<Moduli>(products, matrix, part, residues + (Index)own * Moduli::COUNT * RESIDUES, blockIdx.x % 16,
+                         threadIdx.x / 128, threadIdx.x % 128, lines_a, lines_b);
+}
+
 // ---- Products of bytes ------------------------------------------------------------------------------------------
 
 #if __CUDA_ARCH__ == 900
@@ -419,16 +508,6 @@ struct Multiplication {
     }
 };
 
-// Divides the roles in a block. Returns whether this thread is of the group that copies.
-DEVICE bool copies() {
-    if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
-        return true;
-    }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
-    return false;
-}
-
 // Marks tiles of c. At first only `some` tiles along k are multiplied. Where
 // their lower bound does not suffice, which `tried` tells, at most `most` are.
 template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
@@ -437,7 +516,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     using Way = Multiplication<Wgmma, STAGES, BYTES>;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
-    const bool copying = copies();
+    const bool copying = threadIdx.x < 128;  // one thread of the first group copies
     const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
     const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
     __shared__ unsigned long long shared[2][Way::N];  // `lost` and `size` of columns
@@ -498,31 +577,63 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     }
 }
 
-// Multiplies residues, LONGEST tiles along k before sums are reduced. The group of a tile stores those of its elements as `residues` has them, 16 of a thread at once.
+// The roles in a block.
+enum Role { COPIES, COMBINES, MULTIPLIES, ENDS };
+
+// The buffers of a block for residues of two tiles: one is filled while the other one is combined.
+struct Turns {
+    unsigned barriers;
+
+    // One thread begins the barriers, before a barrier of the block.
+    DEVICE Turns() {
+        __shared__ unsigned long long memory[4];
+        barriers = (unsigned)__cvta_generic_to_shared(memory);
+        if (threadIdx.x == 0)
+#pragma unroll
+            for (int buffer = 0; buffer < 2; ++buffer) {
+                initialize(barriers + 16 * buffer, 8);        // filled, by each warp that multiplies
+                initialize(barriers + 16 * buffer + 8, 128 - WARP);  // free again, by each thread that combines
+            }
+    }
+
+    DEVICE void wait_until_filled(unsigned tile) const { wait(barriers + tile % 2 * 16, tile / 2 % 2); }
+    DEVICE void wait_until_free(unsigned tile) const { wait(barriers + tile % 2 * 16 + 8, 1 - tile / 2 % 2); }
+    DEVICE void free(unsigned tile) const { arrive(barriers + tile % 2 * 16 + 8); }
+    DEVICE void fill(unsigned tile) const {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) arrive(barriers + tile % 2 * 16);
+    }
+};
+
+// Multiplies residues, LONGEST tiles along k before sums are reduced. A block multiplies a tile of c for all moduli, one
+// after the other, while other threads make the result of the tile before. So it goes on for all tiles but the last ones,
+// which are fewer than there are blocks: of these, each block takes some moduli of some tiles, and combine_residues
+// makes the result. `residues` has two buffers for each block, then the last tiles.
 template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Products>
-DEVICE void multiply_residues(const Products& products, unsigned units, const Stored& a, const Stored& b,
-                              const unsigned char* marks, uint4* residues) {
+DEVICE void multiply_residues(const Products& products, unsigned whole, unsigned last, const Stored& a, const Stored& b,
+                              const unsigned char* marks, const Line* lines_a, const Line* lines_b,
+                              unsigned* residues) {
     using Way = Multiplication<Wgmma, STAGES, BYTES>;
+    constexpr int COUNT = Moduli::COUNT;
+    const Turns turns;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
-    const bool copying = copies();
-    if (copying && threadIdx.x > 0) return;
+    const Role role = threadIdx.x >= 128 ? MULTIPLIES : threadIdx.x == 0 ? COPIES : threadIdx.x >= WARP ? COMBINES : ENDS;
+    if (role == ENDS) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
-#pragma unroll 1
-    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const unsigned product = unit / (unsigned)products.tiles, own = unit - product * (unsigned)products.tiles;
-        const unsigned matrix = product / Moduli::COUNT, at = product - matrix * Moduli::COUNT;
-        const Index tile = matrix * products.tiles + own;
-        if (is_marked(marks, tile)) continue;
-        const WorkTile part = products.template tile<Way::M, Way::N>((unsigned)tile, matrix);
-        if (copying) {
-            way.copy(a.tile<Moduli::COUNT + 1>(matrix, at, part.row / SIDE),
-                     b.tile<Moduli::COUNT + 1>(matrix, at, part.column / SIDE), b.deep * TILE, (int)a.deep);
-            continue;
+
+    // Multiplies a tile for a modulus, and stores the residues as `to` has them.
+    const auto multiply = [&](unsigned tile, int at, unsigned* to) {
+        const unsigned matrix = matrix_of(tile, products.tiles);
+        const WorkTile part = products.template tile<Way::M, Way::N>(tile, matrix);
+        if (role == COPIES) {
+            way.copy(a.tile<COUNT + 1>(matrix, at, part.row / SIDE), b.tile<COUNT + 1>(matrix, at, part.column / SIDE),
+                     b.deep * TILE, (int)a.deep);
+            return;
         }
         unsigned modulus = 1;
 #pragma unroll
-        for (int one = 0; one < Moduli::COUNT; ++one)
+        for (int one = 0; one < COUNT; ++one)
             if (one == at) modulus = Moduli::VALUES[one];
         // Sums begin with a multiple of the modulus that makes them positive as unsigned numbers.
         const unsigned start = 0x80000000u / modulus * modulus, inverse = 0xffffffffu / modulus;
@@ -540,115 +651,43 @@ DEVICE void multiply_residues(const Products& products, unsigned units, const St
 #pragma unroll
             for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)(next + reduced(sums[i]));
         }
-        uint4* const to = residues + ((product * products.tiles + own) * 16 + row / 8) * 128 + threadIdx.x % 128;
+        to += at * RESIDUES + row / 8 * 512 + threadIdx.x % 128;
 #pragma unroll
-        for (int i = 0; i < Way::N / 2; i += 16) {
-            unsigned words[4];
-#pragma unroll
-            for (int word = 0; word < 4; ++word) {
-                const int* const four = sums + i + word * 4;
-                words[word] = bytes_of(four[0], four[1], four[2], four[3]);
-            }
-            to[i / 16 * 128] = make_uint4(words[0], words[1], words[2], words[3]);
+        for (int i = 0; i < Way::N / 2; i += 4)
+            to[i / 4 * 128] = bytes_of(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
+    };
+
+    unsigned count = 0;  // of tiles, modulo the buffers
+#pragma unroll 1
+    for (unsigned tile = blockIdx.x; tile < whole; tile += gridDim.x) {
+        if (is_marked(marks, tile)) continue;
+        unsigned* const buffer = residues + (Index)(blockIdx.x * 2 + count % 2) * COUNT * RESIDUES;
+        if (role == COMBINES) {
+            const unsigned matrix = matrix_of(tile, products.tiles);
+            const WorkTile part = products.template tile<Way::M, Way::N>(tile, matrix);
+            turns.wait_until_filled(count);
+#pragma unroll 1
+            for (int at = threadIdx.x - WARP; at < RESIDUES; at += 128 - WARP)
+                combine_four<Moduli>(products, matrix, part, buffer, at / 512, at / 128 % 4, at % 128, lines_a, lines_b);
+            turns.free(count);
+        } else {
+            if (role == MULTIPLIES) turns.wait_until_free(count);
+#pragma unroll 1
+            for (int at = 0; at < COUNT; ++at) multiply(tile, at, buffer);
+            if (role == MULTIPLIES) turns.fill(count);
         }
+        ++count;
+    }
+    if (role == COMBINES) return;
+    residues += (Index)gridDim.x * 2 * COUNT * RESIDUES;
+#pragma unroll 1
+    for (unsigned unit = blockIdx.x; unit < last * COUNT; unit += gridDim.x) {
+        const unsigned at = unit / last, tile = unit - at * last;
+        if (!is_marked(marks, whole + tile)) multiply(whole + tile, at, residues + (Index)tile * COUNT * RESIDUES);
     }
 }
 
 #endif
-
-// ---- The result -------------------------------------------------------------------------------------------------
-
-// Returns the integer between -WHOLE / 2 and WHOLE / 2 that has these residues, multiplied as OF_B is. Three of them
-// are combined at first. A float tells how often WHOLE is to be subtracted, because the integer is not near the middle
-// between two of its multiples. Columns of 64 bits hold all carries.
-template <class Moduli>
-DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
-    constexpr int COLUMNS = Moduli::COLUMNS;
-    unsigned long long columns[COLUMNS] = {};
-    float quotient = 0;
-#pragma unroll
-    for (int group = 0; group < Moduli::GROUPS; ++group) {
-        unsigned sum = 0;
-#pragma unroll
-        for (int at = 3 * group; at < 3 * group + 3 && at < Moduli::COUNT; ++at)
-            sum += residues[at] * Moduli::WEIGHTS[at];
-#pragma unroll
-        for (int column = 0; column < COLUMNS; ++column) columns[column] += sum * Moduli::TERMS[group][column];
-        quotient = __fmaf_rn((float)sum, Moduli::PARTS[group], quotient);
-    }
-    const unsigned times = __float_as_uint(__fadd_rn(quotient, UNIT)) - __float_as_uint(UNIT);
-#pragma unroll
-    for (int column = 0; column < COLUMNS; ++column) columns[column] -= times * Moduli::WHOLE[column];
-    if constexpr (COLUMNS == 1) {
-        return (double)(long long)columns[0];
-    } else {
-        const long long first = (long long)columns[0], second = (long long)columns[1] + (first >> 32);
-        const unsigned long long low = (unsigned long long)(unsigned)second << 32 | (unsigned)first;
-        const long long high = (long long)columns[2] + (second >> 32) + (long long)(low >> 63);
-        return __fma_rn((double)high, 18446744073709551616., (double)(long long)low);
-    }
-}
-
-// Makes 16 elements for each thread, of one of the 16 parts of a tile.
-template <class Moduli, class Products>
-DEVICE void combine_residues(
-    const Products& products, const unsigned char* marks, const uint4* residues, const Line* lines_a,
-    const Line* lines_b) {
-    using T = typename Products::T;
-    const unsigned tile = blockIdx.x / 16, piece = blockIdx.x % 16;
-    if (is_marked(marks, tile)) return;
-    const unsigned matrix = matrix_of(tile, products.tiles);
-    const WorkTile part = products.template tile<SIDE, 2 * SIDE>(tile, matrix);
-    const Index own = tile - matrix * products.tiles;
-    const uint4* const from =
-        residues + ((matrix * Moduli::COUNT * products.tiles + own) * 16 + piece) * 128 + threadIdx.x;
-    const Index step = products.tiles * 16 * 128;
-    unsigned words[Moduli::COUNT][4];
-#pragma unroll
-    for (int at = 0; at < Moduli::COUNT; ++at) {
-        const uint4 four = from[at * step];
-        words[at][0] = four.x, words[at][1] = four.y, words[at][2] = four.z, words[at][3] = four.w;
-    }
-    const auto c = products.result(matrix);
-    const int lane = threadIdx.x % WARP;
-    const Index row = part.row + piece / 8 * 64 + threadIdx.x / WARP * 16 + lane / 4;
-    const Index column = part.column + piece % 8 * 32 + lane % 4 * 2;
-    int down[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-        down[half] = row + 8 * half < c.m ? lines_a[matrix * c.m + row + 8 * half].scale : 0;
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-        const Index j = column + word * 8;
-        int across[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) across[e] = j + e < c.n ? lines_b[matrix * c.n + j + e].scale : 0;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            T both[2];
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                unsigned own[Moduli::COUNT];
-#pragma unroll
-                for (int at = 0; at < Moduli::COUNT; ++at) own[at] = words[at][word] >> (16 * half + 8 * e) & 0xff;
-                both[e] = (T)Power(-(down[half] + across[e])).times(integer_of<Moduli>(own));
-            }
-            const Index i = row + 8 * half;
-            if (i >= c.m) continue;
-            T* const to = c.base + i * c.n + j;
-            if (j + 1 < c.n && c.n % 2 == 0) {
-                using Vector = typename Word<2 * sizeof(T)>::Type;
-                Vector vector;
-                memcpy(&vector, both, sizeof(Vector));
-                *reinterpret_cast<Vector*>(to) = vector;
-            } else {
-#pragma unroll
-                for (int e = 0; e < 2; ++e)
-                    if (j + e < c.n) to[e] = both[e];
-            }
-        }
-    }
-}
 
 // Multiplies the tiles that are marked, M x N at a time.
 template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR,

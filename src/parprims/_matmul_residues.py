@@ -35,16 +35,18 @@ class Tuning(_cuda.Tuning):
         How many moduli there are, by the dtype of the factors.
     stages : int
         The tiles in shared memory.
-    tested, tested_from : int
-        The lower bound of sum |a| |b| is found of one number in ``tested`` along k, if there are ``tested_from`` tiles
-        along k at least. Where it does not suffice, it is found of all.
+    tested : dict of str to int
+        The lower bound of sum |a| |b| is found of the first of so many parts of k. Where that does not suffice, it is
+        found of all.
+    tested_from : int
+        It is found of all at once if there are fewer tiles along k.
     least : int
         The least number of products from which on residues are faster than other ways.
     """
 
     moduli: dict[str, int]
     stages: int
-    tested: int
+    tested: dict[str, int]
     tested_from: int
     least: int
 
@@ -55,7 +57,7 @@ TUNING = {
         multiprocessors=132,
         moduli={"float32": 7, "float64": 15},
         stages=4,
-        tested=8,
+        tested={"float32": 8, "float64": 16},
         tested_from=16,
         least=2**33,
     ),
@@ -187,7 +189,9 @@ def plan(
                number(f"down_{name}", rows), depth, type="residues::Stored")
         for name, rows in (("a", down), ("b", 2 * across))
     ]  # fmt: skip
-    residues = scratch("residues_at", count * tiles * TILE[0] * TILE[1], "uint4")
+    most = min(tiles, multiprocessors or tuned.multiprocessors)
+    last = tiles % most
+    residues = scratch("residues_at", (2 * most + last) * count * TILE[0] * TILE[1], "unsigned")
 
     def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
         files = ("_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_residues.cu")
@@ -213,21 +217,23 @@ def plan(
     shared = 1024 + tuned.stages * 3 * SIDE * SIDE
     sizes = {"block": 384, "shared_bytes": shared, "unbound_registers": True, "own_instructions": True}
     arguments: tuple[Argument, ...] = ("ByteWgmma", "Moduli", tuned.stages, shared)
-    most = multiprocessors or tuned.multiprocessors
-    some = -(-deep // tuned.tested) if deep >= tuned.tested_from else deep
+    some = -(-deep // tuned.tested[dtype]) if deep >= tuned.tested_from else deep
     bound: tuple[Number, ...] = number("tested", min(some, LONGEST)), number("tested_at_most", min(deep, LONGEST))
     launches.append(
-        launch("find_lost", arguments, (number("units", tiles), *stored, *bound, *lines, tried, marks),
-               grid=min(tiles, most), **sizes)
+        launch("find_lost", arguments, (number("tiles_of_c", tiles), *stored, *bound, *lines, tried, marks),
+               grid=most, **sizes)
     )  # fmt: skip
-    units = count * tiles
+    whole = number("whole", tiles - last)
     launches.append(
-        launch("multiply_residues", (*arguments, LONGEST), (number("units", units), *stored, marks, residues),
-               grid=min(units, most), **sizes)
+        launch("multiply_residues", (*arguments, LONGEST),
+               (whole, number("last", last), *stored, marks, *lines, residues), grid=most, **sizes)
     )  # fmt: skip
-    launches.append(
-        launch("combine_residues", ("Moduli",), (marks, residues, *lines), grid=16 * tiles, block=128)
-    )
+    if last:
+        beyond = number("last_at", 2 * most * count * TILE[0] * TILE[1] // 4)
+        of_last = dataclasses.replace(residues, elements=beyond)
+        launches.append(
+            launch("combine_residues", ("Moduli",), (whole, marks, of_last, *lines), grid=16 * last, block=512)
+        )
     own_arguments, own_sizes, own_tiles = fallback
     own_marked = make.own["tiles"]
     make.own["tiles"] = number("tiles_in_float64", own_tiles)
