@@ -102,10 +102,11 @@ def matmul(
         What combines the products, associative, in the order of k.
     multiply : str, Operator or callable
         What makes a product of an element of a and one of b, in this order.
-    precision : {"float32", "tf32", "highest"}
+    precision : {"float32", "tf32", "highest", "residues"}
         How exactly float32 factors are multiplied: with errors like those of a chain of float32 products and sums; with
-        factors that may be rounded, or cut, to 10 fraction bits first; or in float64, rounded once. Other factors
-        have but one precision, the default.
+        factors that may be rounded, or cut, to 10 fraction bits first; or in float64, rounded once. Residues are as
+        exact as the default, and faster for large matrices of float32 and float64 where integers on tensor cores are.
+        Other factors have but one precision, the default.
     kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
         Which kernel is to run, by method kernel; the best for the call if not given.
     tile : int or tuple of int, optional
@@ -139,7 +140,8 @@ def matmul(
     Work and depth: m n k products and sums, in ceil(log2 k) steps within a tile (array), in chains along k (kernel).
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
     (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
-    complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
+    complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. By residues, within (2 sqrt(k) + 1)
+    eps sum |a| |b|, or where that cannot be told, as otherwise. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
     kernel or tile, by Numba, those of NumPy, PyTorch and eager JAX on the CPU), array. A kernel that is named runs or

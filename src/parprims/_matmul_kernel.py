@@ -665,6 +665,10 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "float64")
     yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
     yield _case("tensor", "float32", precision="highest")
+    for dtype in ("float32", "float64"):
+        for transposed in ((False, False), (False, True), (True, True), (True, False)):
+            yield _case("tensor", dtype, precision="residues", transposed=transposed)
+    yield _case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
 
 
 def _case(
