@@ -204,7 +204,8 @@ class TestOtherWay:
         """Exponents that differ by up to so much, in the same line."""
         lacking(gpu, dtype)
         served(gpu)
-        wide = [x * 2.0 ** rng.integers(-spread // 2, spread // 2, x.shape) for x in make(rng, ((40, 300), (300, 40)), dtype)]
+        factors = make(rng, ((40, 300), (300, 40)), dtype)
+        wide = [x * 2.0 ** rng.integers(-spread // 2, spread // 2, x.shape) for x in factors]
         inputs = tuple(x.astype(dtype) for x in wide)
         check(gpu, run, inputs, error=allowed(*inputs), **RESIDUES)
 

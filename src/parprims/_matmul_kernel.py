@@ -12,7 +12,7 @@ from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_b
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
 from parprims._layout import Layout, broadcast_strides, fold
-from parprims._matmul_tiles import TUNING, Arithmetic, Tile, Tuning, block, choose_block, choose_kernel
+from parprims._matmul_tiles import TUNING, Arithmetic, Tile, Tuning, choose_block, choose_kernel
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
@@ -314,7 +314,14 @@ def make_plan(
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     if arithmetic.kind == "RESIDUES":
-        return _by_residues(problem, text, batch, capability, multiprocessors)
+        k = batch.lengths[2]
+        return _matmul_residues.plan(
+            arithmetic.memory,
+            batch,
+            lambda tiles: _Builder(problem, text, batch, tiles, 1, k),
+            capability,
+            multiprocessors,
+        )
     a, b, (m, n, k), matrices = batch.a, batch.b, batch.lengths, batch.matrices
     swapped = _swapped(kernel, arithmetic, a, b, capability)
     to_pack = None
@@ -423,26 +430,6 @@ def _by_groups(
         parameters += (Struct(make.own["k"], count, *steps, Pointer("scratch"), type="Bulk"),)
         scratch = {**scratch, "scratch_bytes": 256 * sizes["grid"]}
     return make.plan(*packing, make.launch(name, arguments, parameters, files=files, **sizes), **scratch)
-
-
-def _by_residues(problem: Problem, text: str, batch: _Folded, capability: int, multiprocessors: int | None) -> Plan:
-    """Return the launches that multiply by residues, and in float64 where these would lose too much."""
-    (m, n, k), tuned = batch.lengths, _cuda.tuned(TUNING, capability)
-    down, across, _ = _matmul_residues.TILE
-    make = _Builder(problem, text, batch, -(-m // down) * -(-n // across), 1, k)
-    arithmetic = dataclasses.replace(problem.arithmetic, kind="DOUBLE")
-    tile = tuned.tensor["DOUBLE"][0]
-    own = block("tensor", tile, arithmetic, _cuda.shared_bytes(capability), tuned)
-    tiles = -(-m // tile[0]) * -(-n // tile[1])
-    accesses: list[bool | int] = []
-    for one, length in ((batch.a, tile[0]), (batch.b, tile[1])):
-        accesses += [math.gcd(one.vector, tile[2] if one.along_k else length), one.along_k]
-    stages = (*tile, *arithmetic.warps(tile), own.stages, own.shared_bytes)
-    arguments: tuple[Argument, ...] = ("Semiring", "DOUBLE", *stages, *accesses, n % 2 == 0)
-    sizes = {
-        "grid": tiles * batch.matrices, "block": own.threads, "shared_bytes": own.shared_bytes, "unbound_registers": True,
-    }  # fmt: skip
-    return _matmul_residues.plan(make, (arguments, sizes, tiles), capability, multiprocessors)
 
 
 def _swapped(kernel: str, arithmetic: Arithmetic, a: Factor, b: Factor, capability: int) -> bool | None:

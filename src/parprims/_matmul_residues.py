@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 from parprims import _cuda
 from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct
+from parprims._matmul_tiles import TUNING as TENSOR
+from parprims._matmul_tiles import block
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)
 """Numbers of at most 8 bits of which no two have a common divisor, the largest there are."""
 
 TOLERANCE = 1.5
-"""The error that rounding to integers may have, in units of eps sqrt(k) sum |a| |b|; 2 and one more eps are promised."""
+"""The error that rounding to integers may have, in units of eps sqrt(k) sum |a| |b|; the promise has 2 of these."""
 
 LONGEST = 1023
-"""The tiles along k that are multiplied before sums are reduced: products of two bytes, 2^14 at most, fit in 31 bits."""
+"""The tiles along k that are multiplied before sums are reduced: sums of products of two bytes fit in 31 bits."""
 
 SIDE = 128
 """The lines, and numbers along k, of a stored tile of residues."""
@@ -122,7 +125,7 @@ def moduli_text(dtype: str, count: int) -> str:
 
 
 def wgmma_text(columns: int) -> str:
-    """Return the definition of the struct ``ByteWgmma`` of _matmul_residues.cu, for so many columns."""
+    """Return the definition of the struct ``ByteWgmma`` of _matmul_bytes.cu, for so many columns."""
     half = columns // 2
     sums = ", ".join(f"%{i}" for i in range(half))
     outputs = ", ".join(f'"+r"(c[{i}])' for i in range(half))
@@ -136,7 +139,8 @@ def wgmma_text(columns: int) -> str:
             "#if __CUDA_ARCH__ == 900",
             "struct ByteWgmma {",
             f"    static constexpr int WIDTH = {columns};",
-            f"    static DEVICE void multiply(int (&c)[{half}], unsigned long long a, unsigned long long b, int more) {{",
+            "    static DEVICE void "
+            f"multiply(int (&c)[{half}], unsigned long long a, unsigned long long b, int more) {{",
             f'        asm volatile("{text}" : {outputs} : "l"(a), "l"(b), "r"(more) : "memory");',
             "    }",
             "};",
@@ -161,15 +165,12 @@ class _Scratch:
         return Pointer("temporary", type, bytes=place)
 
 
-def plan(
-    make: Any, fallback: tuple[tuple[Argument, ...], dict[str, Any], int], capability: int, multiprocessors: int | None
-) -> Plan:
+def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int, multiprocessors: int | None) -> Plan:
     """Return the launches.
 
-    ``make`` is the builder of the plan, for ``tiles`` of `TILE`. ``fallback`` has the template arguments of
-    multiply_tensor, the sizes of its launch and its number of tiles.
+    ``batch`` tells how the matrices lie in memory, and ``builder(tiles)`` returns the builder of the plan, for so many
+    tiles of a matrix.
     """
-    batch, dtype = make.batch, make.problem.arithmetic.memory
     m, n, k = batch.lengths
     matrices, tuned = batch.matrices, _cuda.tuned(TUNING, capability)
     count = tuned.moduli[dtype]
@@ -177,6 +178,7 @@ def plan(
     tiles = down * across * matrices
     if max(count * tiles, 4 * max(down, 2 * across) * deep * matrices) >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {count * tiles}")
+    make = builder(down * across)
     make.text += "\n" + moduli_text(dtype, count) + wgmma_text(TILE[1])
     number, scratch = make.number, _Scratch(make)
     lines = [
@@ -189,12 +191,13 @@ def plan(
                number(f"down_{name}", rows), depth, type="residues::Stored")
         for name, rows in (("a", down), ("b", 2 * across))
     ]  # fmt: skip
-    most = min(tiles, multiprocessors or tuned.multiprocessors)
+    most = multiprocessors or tuned.multiprocessors
     last = tiles % most
-    residues = scratch("residues_at", (2 * most + last) * count * TILE[0] * TILE[1], "unsigned")
+    buffers = 2 * most * count * TILE[0] * TILE[1] * (tiles > last)
+    residues = scratch("residues_at", buffers + last * count * TILE[0] * TILE[1], "unsigned")
 
     def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
-        files = ("_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_residues.cu")
+        files = ("_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_residues.cu", "_matmul_bytes.cu")
         found: Launch = make.launch(f"residues::{name}", arguments, parameters, files=files, **sizes)
         return found
 
@@ -221,24 +224,42 @@ def plan(
     bound: tuple[Number, ...] = number("tested", min(some, LONGEST)), number("tested_at_most", min(deep, LONGEST))
     launches.append(
         launch("find_lost", arguments, (number("tiles_of_c", tiles), *stored, *bound, *lines, tried, marks),
-               grid=most, **sizes)
+               grid=min(most, tiles), **sizes)
     )  # fmt: skip
     whole = number("whole", tiles - last)
     launches.append(
         launch("multiply_residues", (*arguments, LONGEST),
-               (whole, number("last", last), *stored, marks, *lines, residues), grid=most, **sizes)
+               (whole, number("last", last), number("buffers", buffers // 4), *stored, marks, *lines, residues),
+               grid=most if tiles > last else min(most, last * count), **sizes)
     )  # fmt: skip
     if last:
-        beyond = number("last_at", 2 * most * count * TILE[0] * TILE[1] // 4)
-        of_last = dataclasses.replace(residues, elements=beyond)
+        of_last = dataclasses.replace(residues, elements=number("last_at", buffers // 4))
         launches.append(
             launch("combine_residues", ("Moduli",), (whole, marks, of_last, *lines), grid=16 * last, block=512)
         )
-    own_arguments, own_sizes, own_tiles = fallback
-    own_marked = make.own["tiles"]
-    make.own["tiles"] = number("tiles_in_float64", own_tiles)
-    launches.append(launch("multiply_lost", own_arguments, (own_marked, marks), **own_sizes))
+    launches.append(_in_float64(make, marks, launch, capability))
     found: Plan = make.plan(*launches, temporary_bytes=scratch.bytes)
     return found
 
 
+def _in_float64(make: Any, marks: Pointer, launch: Callable[..., Launch], capability: int) -> Launch:
+    """Return the launch that multiplies the tiles that are marked."""
+    (m, n, _), tuned = make.batch.lengths, _cuda.tuned(TENSOR, capability)
+    arithmetic = dataclasses.replace(make.problem.arithmetic, kind="DOUBLE")
+    tile = tuned.tensor["DOUBLE"][0]
+    own = block("tensor", tile, arithmetic, _cuda.shared_bytes(capability), tuned)
+    accesses: list[bool | int] = []
+    for one, length in ((make.batch.a, tile[0]), (make.batch.b, tile[1])):
+        accesses += [math.gcd(one.vector, tile[2] if one.along_k else length), one.along_k]
+    stages = (*tile, *arithmetic.warps(tile), own.stages, own.shared_bytes)
+    marked, tiles = make.own["tiles"], -(-m // tile[0]) * -(-n // tile[1])
+    make.own["tiles"] = make.number("tiles_in_float64", tiles)
+    return launch(
+        "multiply_lost",
+        ("Semiring", "DOUBLE", *stages, *accesses, n % 2 == 0),
+        (marked, marks),
+        grid=tiles * make.batch.matrices,
+        block=own.threads,
+        shared_bytes=own.shared_bytes,
+        unbound_registers=True,
+    )
