@@ -207,7 +207,7 @@ static void run_block(Block& mine) {
     block = &mine;
     auto& fibers = *mine.fibers;
     const int threads = (int)fibers.size();
-    mine.floor = ++mine.time;
+    mine.floor = mine.begun = ++mine.time;
     mine.atomics = 0;
     for (auto& fiber : fibers) {
         getcontext(&fiber.begin);
@@ -225,6 +225,8 @@ static void run_block(Block& mine) {
         fiber.vote = false;
         fiber.fences = 0;
         fiber.fenced = -1;
+        fiber.at_cluster = false;
+        fiber.others.clear();
     }
     std::fill(mine.fences_known.begin(), mine.fences_known.end(), 0);
     std::vector<int> order(threads);
@@ -242,6 +244,11 @@ static void run_block(Block& mine) {
             done += fibers[at].wait == DONE;
         }
         release(mine);
+        if (mine.gang->size > 1) {
+            bool all = done < threads;
+            for (auto& fiber : fibers) all = all && (fiber.wait == DONE || fiber.at_cluster);
+            mine.gang->note(mine.rank, all, done == threads);
+        }
         if (!ran && done < threads) {
             bool any = false;
             for (auto& fiber : fibers) any = any || fiber.wait == READY;
@@ -291,18 +298,24 @@ int run(const Launch& launch, void (*start)(void*), char* (*one_static)(), void*
         shared.scratch[at].writers = std::vector<std::atomic<Writer>>(launch.grid > 1 ? scratch.bytes / 4 : 0);
     }
     std::mt19937 random(launch.seed);
-    std::vector<long long> order(launch.grid);
-    for (long long at = 0; at < launch.grid; ++at) order[at] = at;
+    const long long cluster = launch.cluster, clusters = launch.grid / cluster;
+    std::vector<long long> order(clusters);
+    for (long long at = 0; at < clusters; ++at) order[at] = at;
     // The device may start blocks in any order, though it starts those of low numbers early.
-    for (long long at = 0; at < launch.grid; at += 8)
-        std::shuffle(order.begin() + at, order.begin() + std::min(at + 8, launch.grid), random);
+    for (long long at = 0; at < clusters; at += 8)
+        std::shuffle(order.begin() + at, order.begin() + std::min(at + 8, clusters), random);
     std::atomic<long long> next{0};
+    const long long gang_count = (std::min(launch.in_flight, launch.grid) + cluster - 1) / cluster;
+    std::vector<std::unique_ptr<Gang>> gangs;
+    for (long long at = 0; at < gang_count; ++at) gangs.emplace_back(new Gang((int)cluster));
     const auto worker = [&](int number) {
         std::vector<Fiber> fibers(launch.threads);
         std::vector<char> memory(launch.dynamic_bytes + 4096);
         Block mine;
         block = &mine;
         mine.fibers = &fibers;
+        Gang& gang = *gangs[number / cluster];
+        mine.gang = &gang, mine.rank = number % (int)cluster;
         mine.random.seed(launch.seed * 1000 + number);
         mine.shared = &shared;
         mine.dynamic = (char*)(((uintptr_t)memory.data() + 2047) & ~(uintptr_t)1023);
@@ -320,11 +333,22 @@ int run(const Launch& launch, void (*start)(void*), char* (*one_static)(), void*
         dl_iterate_phdr(find_statics, &mine.regions[1]);
         for (const Given* one = launch.given; one < launch.given + launch.count; ++one)
             if (!strcmp(one->name, "zeroed")) mine.regions[2].set(one->begin, one->bytes);
-        for (long long at; !shared.stop && (at = next++) < launch.grid;) {
-            mine.number = {(unsigned)order[at], 0, 0};
+        for (;;) {
+            if (mine.rank == 0) {
+                gang.cluster = shared.stop ? clusters : next++;
+                gang.ended.assign(cluster, false);
+            }
+            gang.meet();
+            const long long at = gang.cluster;
+            if (at >= clusters) break;
+            mine.number = {(unsigned)(order[at] * cluster + mine.rank), 0, 0};
             for (int at = 0; at < 2; ++at) poison(mine.regions[at], mine.random() % 2 ? 0x7fff : 0xffff);
             block = &mine;
             run_block(mine);
+            gang.meet();
+            for (const auto& one : gang.inbox[mine.rank])
+                if (one.copies) shared.fail("a block ends without waiting for what other blocks copy to it");
+            gang.inbox[mine.rank].clear();
             if (!mine.boxes.empty()) shared.fail("a block ends without waiting for its bulk copies");
             mine.boxes.clear();
             mine.awaited.clear();
@@ -332,8 +356,7 @@ int run(const Launch& launch, void (*start)(void*), char* (*one_static)(), void*
         block = nullptr;
     };
     std::vector<std::thread> workers;
-    const int in_flight = (int)std::min(launch.in_flight, launch.grid);
-    for (int number = 0; number < in_flight; ++number) workers.emplace_back(worker, number);
+    for (int number = 0; number < gang_count * cluster; ++number) workers.emplace_back(worker, number);
     for (auto& one : workers) one.join();
     snprintf(message, size, "%s", shared.message.c_str());
     return !shared.message.empty();

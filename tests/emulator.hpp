@@ -18,6 +18,7 @@
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __shared__ static thread_local  // emulator.cpp finds them, a block being a thread of the operating system
 #define __align__(bytes) __attribute__((aligned(bytes)))  // stands where alignas may not
@@ -52,11 +53,11 @@ struct Given {
     const char* name;
 };
 
-// A launch: blocks, threads of each, bytes of dynamic shared memory, and blocks at once, which start in the order of
-// the seed; whether races in shared memory are errors; the memory that it is given, of which the last two are scratch
+// A launch: blocks, threads of each, blocks of a cluster, bytes of dynamic shared memory, and blocks at once, which start
+// in the order of the seed; whether races in shared memory are errors; the memory that it is given, of which the last two are scratch
 // by which blocks tell each other of their work.
 struct Launch {
-    long long grid, threads, dynamic_bytes, in_flight, seed, races;
+    long long grid, threads, cluster, dynamic_bytes, in_flight, seed, races;
     double seconds;
     const Given* given;
     long long count;
@@ -163,7 +164,11 @@ void describe(unsigned address, const void* from, std::initializer_list<long lon
               std::initializer_list<long long> pitches, std::initializer_list<long long> box, int type);
 void publish(void* to, unsigned from);
 void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier);
+void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier, unsigned ranks);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier);
+void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier, unsigned ranks);
+void arrive_in_cluster(unsigned address, unsigned rank);
+void wait_cluster();
 void store16(void* to, unsigned long long low, unsigned long long high);
 void load16(const void* from, unsigned long long& low, unsigned long long& high);
 void store(void* to, unsigned value);

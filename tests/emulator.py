@@ -93,6 +93,16 @@ PTX = {
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];": (
         "emulated::copy_bytes(%0, %1, %2, %3);"
     ),
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;": (
+        "emulated::copy_bytes(%0, %1, %2, %3, %4);"
+    ),
+    "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+    "[%0], [%1, {%2, %3, %4}], [%5], %6;": "emulated::copy_box(%0, %1, %2, %3, %4, %5, %6);",
+    "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }": (
+        "emulated::arrive_in_cluster(%0, %1);"
+    ),
+    "barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;": "emulated::wait_cluster();",
+    "fence.mbarrier_init.release.cluster;": "",
     # A tensor map: zeros, then the address, lengths, pitches, box, steps and type; three axes, swizzle of 128 bytes.
     " ".join(
         f"tensormap.replace.tile.{field}.shared::cta.b1024.b{bits} [%0], {value};"
@@ -233,7 +243,8 @@ def _operands(text: str) -> Iterator[str]:
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_longlong) for name in ("grid", "threads", "dynamic_bytes", "in_flight", "seed", "races")),
+        *((name, ctypes.c_longlong) for name in ("grid", "threads", "cluster", "dynamic_bytes")),
+        *((name, ctypes.c_longlong) for name in ("in_flight", "seed", "races")),
         ("seconds", ctypes.c_double),
         ("given", ctypes.c_void_p),
         ("count", ctypes.c_longlong),
@@ -433,8 +444,10 @@ class Runner:
         self._seed += 1
         ways.reached.update(ways.ways(launch))
         memory = (_Given * len(given))(*given)
-        sizes = launch.grid, launch.block, launch.shared_bytes, self.in_flight, self._seed, self.races, self.seconds
-        packet = _Launch(*sizes, ctypes.addressof(memory), len(given))
+        assert launch.grid % launch.cluster == 0, "an impossible cluster"
+        sizes = launch.grid, launch.block, launch.cluster, launch.shared_bytes
+        how = self.in_flight, self._seed, self.races, self.seconds
+        packet = _Launch(*sizes, *how, ctypes.addressof(memory), len(given))
         message = ctypes.create_string_buffer(1000)
         array = (ctypes.c_longlong * len(values))(*values)
         if _compiled(host_text(plan, at))(ctypes.byref(packet), array, message, ctypes.c_size_t(len(message))):

@@ -63,6 +63,8 @@ static void end_phase(unsigned address) {
     one.parity = ~one.parity;
     Order& order = block->orders[address];
     join(order.known, order.coming), join(order.shown, order.coming_shown);
+    order.others.resize(block->gang->size), order.coming_others.resize(block->gang->size);
+    for (int rank = 0; rank < block->gang->size; ++rank) join(order.others[rank], order.coming_others[rank]);
 }
 
 void arrive(unsigned address, unsigned bytes) {
@@ -102,28 +104,115 @@ void publish(void* to, unsigned from) {
     memcpy(to, from_shared(from), sizeof(TensorMap));
 }
 
-void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier) {
-    if (to % 1024) throw std::runtime_error("a bulk copy is not aligned");
-    const TensorMap& map = *(const TensorMap*)from;
-    watch(from_shared(to), map.box[1] * 128, SHOWN);
+static void begin_box(unsigned to, unsigned barrier, const TensorMap& map, int x, int y, int z) {
+    if (to % (map.bytes ? 16 : 1024)) throw std::runtime_error("a bulk copy is not aligned");
+    watch(from_shared(to), map.shared_bytes(), SHOWN);
     if (block->suspect.size) block->shared->fail(block->suspect.text);
-    block->boxes.push_back({to, barrier, map, {x, y, z}, 0, block->now, block->time});
+    block->boxes.push_back({to, barrier, map, {x, y, z}, actor(*block), block->time});
+}
+
+void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier) {
+    begin_box(to, barrier, *(const TensorMap*)from, x, y, z);
+}
+
+static TensorMap contiguous(const void* from, int bytes) {
+    if ((uintptr_t)from % 16 || bytes % 16) throw std::runtime_error("a bulk copy is not aligned");
+    watch(from, bytes, READ);
+    TensorMap map = {};
+    map.from = (const char*)from, map.bytes = bytes;
+    return map;
 }
 
 void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) {
-    if (to % 16 || (uintptr_t)from % 16 || bytes % 16) throw std::runtime_error("a bulk copy is not aligned");
-    watch(from, bytes, READ);
-    watch(from_shared(to), bytes, SHOWN);
-    if (block->suspect.size) block->shared->fail(block->suspect.text);
-    TensorMap map = {};
-    map.from = (const char*)from;
-    block->boxes.push_back({to, barrier, map, {}, bytes, block->now, block->time});
+    begin_box(to, barrier, contiguous(from, bytes), 0, 0, 0);
+}
+
+// ---- Clusters -------------------------------------------------------------------------------------------------
+
+static Place place_of(unsigned address) {
+    size_t at;
+    Region* const region = region_of(from_shared(address), at);
+    if (!region || region == &block->regions[2]) throw std::runtime_error("an address outside of shared memory");
+    return {(int)(region - block->regions), at};
+}
+
+static unsigned address_of(const Place& place) {
+    return (unsigned)to_shared(block->regions[place.region].begin + place.offset);
+}
+
+static void send(unsigned rank, const Message& message) {
+    Gang& gang = *block->gang;
+    const std::lock_guard<std::mutex> guard(gang.lock);
+    if (rank >= (unsigned)gang.size || gang.ended[rank])
+        throw std::runtime_error("a block of a cluster reaches for shared memory of one that has ended");
+    gang.inbox[rank].push_back(message);
+}
+
+void arrive_in_cluster(unsigned address, unsigned rank) {
+    if ((int)rank == block->rank) return arrive(address);
+    Message message = {};
+    message.from = block->rank, message.barrier = place_of(address);
+    put_known(message.known);
+    ++block->time;
+    send(rank, message);
+}
+
+static void copy_to_blocks(unsigned to, const TensorMap& map, int x, int y, int z, unsigned barrier, unsigned ranks) {
+    for (int rank = 0; rank < 16; ++rank) {
+        if (!(ranks >> rank & 1)) continue;
+        if (rank == block->rank) {
+            begin_box(to, barrier, map, x, y, z);
+            continue;
+        }
+        Message message = {true, block->rank, place_of(barrier), place_of(to), map, {x, y, z}, {}};
+        const auto& others = self().others;
+        if ((size_t)rank < others.size()) message.known = others[rank];
+        send(rank, message);
+    }
+}
+
+void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier, unsigned ranks) {
+    copy_to_blocks(to, *(const TensorMap*)from, x, y, z, barrier, ranks);
+}
+
+void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier, unsigned ranks) {
+    copy_to_blocks(to, contiguous(from, bytes), 0, 0, 0, barrier, ranks);
+}
+
+// Carries out what other blocks of the cluster do in this one.
+static void receive() {
+    std::vector<Message> messages;
+    {
+        const std::lock_guard<std::mutex> guard(block->gang->lock);
+        messages.swap(block->gang->inbox[block->rank]);
+    }
+    for (const auto& one : messages) {
+        const unsigned address = address_of(one.barrier);
+        if (one.copies) {
+            block->outside = one.from, block->outside_known = one.known;
+            begin_box(address_of(one.to), address, one.map, one.at[0], one.at[1], one.at[2]);
+            block->outside = -1;
+        } else {
+            Order& order = block->orders[address];
+            order.coming_others.resize(block->gang->size);
+            join(order.coming_others[one.from], one.known);
+            --barrier(address).missing;
+            end_phase(address);
+        }
+    }
+}
+
+void wait_cluster() {
+    const unsigned phase = block->gang->phase;
+    self().at_cluster = true;
+    while (block->gang->phase == phase) pause();
+    self().at_cluster = false;
 }
 
 static void carry_out(const Box& one) {
     const TensorMap& map = one.map;
     char* const to = (char*)from_shared(one.to);
-    if (one.bytes) memcpy(to, map.from, one.bytes);
+    if (map.bytes) memcpy(to, map.from, map.bytes);
     for (long long row = 0; row < map.box[1]; ++row)
         for (long long column = 0; column < map.box[0]; ++column) {
             const long long at[] = {one.at[0] + column, one.at[1] + row, one.at[2]};
@@ -136,9 +225,9 @@ static void carry_out(const Box& one) {
             if (map.type == 11) word = to_tf32<true>(bits<float>(word));
             memcpy(to + row * 128 + (column * map.size() ^ row % 8 * 16), &word, map.size());
         }
-    block->awaited[one.barrier] -= one.bytes ? one.bytes : map.box[1] * 128;
+    block->awaited[one.barrier] -= map.shared_bytes();
     auto& coming = block->orders[one.barrier].coming;
-    coming.resize(block->fibers->size());
+    coming.resize(actors(*block));
     coming[one.thread] = std::max(coming[one.thread], one.time);
 }
 
@@ -150,6 +239,7 @@ void arrive_when_copied(unsigned address) {
 
 bool has_ended(unsigned address, int parity) {
     pause();
+    receive();
     auto& boxes = block->boxes;
     for (size_t at = boxes.size(); at-- > 0;)
         if (boxes[at].barrier == address && block->random() % 2) {
@@ -162,6 +252,8 @@ bool has_ended(unsigned address, int parity) {
     if ((one.parity & 1) == parity) return false;
     const Order& order = block->orders[address];
     join(self().known, order.known), join(self().shown, order.shown);
+    self().others.resize(order.others.size());
+    for (size_t rank = 0; rank < order.others.size(); ++rank) join(self().others[rank], order.others[rank]);
     return true;
 }
 

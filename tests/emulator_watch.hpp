@@ -59,17 +59,34 @@ struct Product {  // of a warpgroup's matrices, as far as one thread has to do w
 struct TensorMap {
     const char* from;
     long long lengths[3], pitches[2], box[3];  // numbers; pitches are of bytes
-    int type;
+    int type, bytes;  // bytes is 0 for a box, otherwise so many follow each other
 
     int size() const { return type == 11 ? 4 : 2; }
+    int shared_bytes() const { return bytes ? bytes : (int)box[1] * 128; }
 };
 
 struct Box {
     unsigned to, barrier;
     TensorMap map;
-    int at[3], bytes;  // bytes is 0 for a box
+    int at[3];
     int thread;  // that has begun it, and when
     Time time;
+};
+
+// What a block of a cluster does in another: it arrives at a barrier, or copies a box. Addresses differ between blocks,
+// so places are given by region and offset. `known` tells of which accesses of the other block's threads it knows: all
+// that come before what it does.
+struct Place {
+    int region;
+    size_t offset;
+};
+struct Message {
+    bool copies;
+    int from;  // the rank of the block
+    Place barrier, to;
+    TensorMap map;
+    int at[3];
+    std::vector<Time> known;
 };
 
 enum Wait { READY, AT_BLOCK, AT_WARP, FOR_LANES, DONE };
@@ -89,6 +106,8 @@ struct Fiber {
     int product_groups;
     bool may_multiply;  // its registers have been shown since it waited for products
     std::vector<Time> known, shown;  // of each thread, up to when its accesses come before; were shown to tensor cores
+    std::vector<std::vector<Time>> others;  // the same of the threads of the other blocks of the cluster, by rank
+    bool at_cluster;                 // it waits for all threads of the cluster
     unsigned fences;                 // passed; those of the block when it last passed a barrier are in `fences_known`
     long long fenced;                // the number of the block's atomic operations at the last fence
 };
@@ -117,6 +136,44 @@ struct Stopped {};
 
 struct Order {  // that a barrier in shared memory puts
     std::vector<Time> coming, known, coming_shown, shown;  // of the phase under way, of those that have ended
+    std::vector<std::vector<Time>> coming_others, others;  // by rank, what arrivals from other blocks know of themselves
+};
+
+// The blocks of a cluster, which run at the same time.
+struct Gang {
+    const int size;
+    std::mutex lock;
+    std::vector<std::vector<Message>> inbox;  // by the rank of the receiver
+    std::vector<bool> ended, waits;           // by rank: the block has ended; all its threads wait for the cluster
+    std::atomic<unsigned> phase{0};           // of the barrier of the cluster
+    std::atomic<long long> cluster{0};
+    std::atomic<int> met{0};
+    std::atomic<unsigned> turn{0};
+
+    explicit Gang(int size) : size(size), inbox(size), ended(size), waits(size) {}
+
+    // Waits for the other workers.
+    void meet() {
+        const unsigned now = turn;
+        if (++met == size)
+            met = 0, ++turn;
+        else
+            while (turn == now) sched_yield();
+    }
+
+    // Notes whether all threads of a block wait for the cluster. If those of all blocks do, they may go on.
+    void note(int rank, bool all, bool done) {
+        const std::lock_guard<std::mutex> guard(lock);
+        waits[rank] = all, ended[rank] = done;
+        bool passes = false;
+        for (int one = 0; one < size; ++one) {
+            if (!waits[one] && !ended[one]) return;
+            passes = passes || waits[one];
+        }
+        if (!passes) return;
+        std::fill(waits.begin(), waits.end(), false);
+        ++phase;
+    }
 };
 
 struct Block {
@@ -137,7 +194,11 @@ struct Block {
     std::vector<uintptr_t> stretches;
 
     Region regions[3];  // dynamic shared memory, static, scratch that is zero between launches
-    Time time = 1, floor = 1;
+    Gang* gang;
+    int rank = 0;      // in the cluster
+    int outside = -1;  // the rank of the block of the cluster whose access is under way, and what it knows
+    std::vector<Time> outside_known;
+    Time time = 1, floor = 1, begun = 1;
     std::vector<Time> warp_floors;    // what a warp did before comes before
     std::map<unsigned, Order> orders;  // by barrier in shared memory
     std::vector<unsigned> fences_known;
@@ -155,6 +216,11 @@ struct Block {
 
 static __thread Block* block = nullptr;
 
+// The number of threads, and of blocks of the cluster, which count as threads.
+static size_t actors(const Block& mine) { return mine.fibers->size() + mine.gang->size; }
+
+static int actor(const Block& mine) { return mine.outside < 0 ? mine.now : (int)mine.fibers->size() + mine.outside; }
+
 static Fiber& self() { return (*block->fibers)[block->now]; }
 
 uint3 thread_index() { return block->thread; }
@@ -169,10 +235,13 @@ void refuse(const char* text) { throw std::runtime_error(text); }
 
 // Returns whether what a thread did comes before what this one does now.
 static bool ordered(const Block& mine, int thread, Time time) {
-    if (time < mine.floor || thread == mine.now) return true;
-    if (thread / WARP == mine.now / WARP && time < mine.warp_floors[thread / WARP]) return true;
-    const auto& known = (*mine.fibers)[mine.now].known;
-    return !known.empty() && time <= known[thread];
+    if (time < mine.begun || thread == actor(mine)) return true;
+    if (mine.outside < 0) {
+        if (time < mine.floor) return true;
+        if (thread / WARP == mine.now / WARP && time < mine.warp_floors[thread / WARP]) return true;
+    }
+    const auto& known = mine.outside < 0 ? (*mine.fibers)[mine.now].known : mine.outside_known;
+    return (size_t)thread < known.size() && time <= known[thread];
 }
 
 static void clear_suspect() {
@@ -183,7 +252,7 @@ static void clear_suspect() {
 
 static std::string race(const char* doing, const char* done, int other, const Region& region, size_t at) {
     const char* const names[] = {"dynamic shared memory", "static shared memory", "zeroed scratch"};
-    return "race: thread " + std::to_string(block->now) + " " + doing + " what thread " + std::to_string(other) + " " +
+    return "race: thread " + std::to_string(actor(*block)) + " " + doing + " what thread " + std::to_string(other) + " " +
            done + ", at byte " + std::to_string(at) + " of " + names[&region - block->regions] +
            ", and no barrier is between them";
 }
@@ -204,9 +273,9 @@ static void touch(Region& region, Cell& cell, size_t at, Kind kind) {
         if (!after) return mine.shared->fail(race("reads", "writes", cell.writer, region, at));
         Cell::Reader* free = nullptr;
         for (auto& one : cell.readers)
-            if (one.thread == mine.now || ordered(mine, one.thread, one.time)) free = &one;
+            if (one.thread == actor(mine) || ordered(mine, one.thread, one.time)) free = &one;
         if (!free) free = &cell.readers[mine.random() % 3];
-        *free = {mine.time, (uint16_t)mine.now};
+        *free = {mine.time, (uint16_t)actor(mine)};
         return;
     }
     if (!after && !(kind == ATOMIC && cell.kind == ATOMIC))
@@ -215,7 +284,7 @@ static void touch(Region& region, Cell& cell, size_t at, Kind kind) {
         if (!ordered(mine, one.thread, one.time)) suspect(race("writes", "reads", one.thread, region, at));
         one.time = 0;
     }
-    cell.written = mine.time, cell.writer = (uint16_t)mine.now, cell.kind = kind;
+    cell.written = mine.time, cell.writer = (uint16_t)actor(mine), cell.kind = kind;
 }
 
 template <class Each>
@@ -334,11 +403,11 @@ static void watch_product(const void* place, size_t size) {
 static void put_known(std::vector<Time>& known) {
     const Block& mine = *block;
     const auto& before = (*mine.fibers)[mine.now].known;
-    known.resize(mine.fibers->size());
+    known.resize(actors(mine));
     for (size_t thread = 0; thread < known.size(); ++thread) {
         Time time = mine.floor - 1;
-        if ((int)thread / WARP == mine.now / WARP) time = std::max(time, mine.warp_floors[thread / WARP] - 1);
-        if (!before.empty()) time = std::max(time, before[thread]);
+        if ((int)thread / WARP == mine.now / WARP) time = std::max(time, mine.warp_floors[mine.now / WARP] - 1);
+        if (thread < before.size()) time = std::max(time, before[thread]);
         if ((int)thread == mine.now) time = mine.time;
         known[thread] = std::max(known[thread], time);
     }
@@ -357,7 +426,7 @@ static void join_all(std::vector<Fiber>& fibers, int first, int count, Wait wait
         if (one.wait != wait || (wait == AT_BLOCK && one.named != named)) continue;
         join(known, one.known), join(shown, one.shown);
         if (wait == AT_BLOCK && named) {
-            known.resize(fibers.size());
+            known.resize(actors(*block));
             known[at] = block->time;
         }
     }

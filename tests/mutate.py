@@ -88,13 +88,15 @@ HALVES = _matmul("TestGroups::test_blocks_go_on[emulated-float16-float32]")
 SPLIT = _matmul("TestGroups::test_blocks_go_on[emulated-float32-float32]")
 TF32 = _matmul("TestGroups::test_blocks_go_on[emulated-float32-tf32]")
 BY_THREADS = _matmul("TestGroups::test_copied_by_threads[emulated-float16-views0]")
+CLUSTERS = _matmul("TestGroups::test_clusters_sanitized[emulated-cluster2]")
+PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
 _C, _R, _S, _O = "_common.cuh", "_reduce.cu", "_scan.cu", "_sort.cu"
 _D, _OT = "_digits.cuh", "_sort_tiles.cu"
 _B, _TICKET, _L, _V = "_block_reduce.cuh", "_ticket.cuh", "_block.cuh", "_view.cuh"
 _TC, _TL, _TI = "_tridiagonal_common.cuh", "_tridiagonal_long.cuh", "_tridiagonal_in_order.cu"
 _TE, _TS, _TSL = "_tridiagonal_exchanging.cu", "_tridiagonal_stable.cu", "_tridiagonal_stable_long.cu"
-_M, _W, _G = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu"
+_M, _W, _G, _P = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_pipeline.cuh"
 
 MUTATIONS = (
     # ---- What all share
@@ -454,12 +456,16 @@ MUTATIONS = (
         _matmul("TestSanitized::test_tensor[emulated-float16-float32-views0]"),
     ),
     # ---- Products by groups of warps
-    _dropped(_G, "__syncthreads();  // separates the beginning of barriers from their use", HALVES),
-    Mutation(_G, "wait(full(at), at / STAGES % 2);", "wait(full(at), 1 - at / STAGES % 2);", HALVES),
-    _dropped(_G, "wait(empty(at), 1 - at / STAGES % 2);", HALVES),
-    _dropped(_G, "__syncwarp();", HALVES, before="\n        if (LOADED ||"),
+    _dropped(
+        _P, "__syncthreads();  // separates the beginning of barriers and the making of maps from their use", HALVES
+    ),
+    Mutation(_P, "wait(full(at), at / STAGES % 2);", "wait(full(at), 1 - at / STAGES % 2);", HALVES),
+    _dropped(_P, "wait(empty(at), 1 - at / STAGES % 2);", HALVES),
+    _dropped(
+        _P, "__syncwarp();", HALVES, before="\n        if constexpr (Cluster::SIZE > 1) {\n            const int lane"
+    ),
     Mutation(
-        _G,
+        _P,
         "if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));",
         "if (threadIdx.x % 128 == 0) arrive(empty(at));",
         HALVES,
@@ -472,12 +478,12 @@ MUTATIONS = (
         "wait_for_products<1>();\n            pipeline.release_tile(at);",
         HALVES,
     ),
-    Mutation(_G, "wait_for_copies<LAG - 1>();", "wait_for_copies<LAG>();", SPLIT),
-    _dropped(_G, "fence_for_tensor_cores();", SPLIT, after="prepare(at % STAGES);\n        "),
+    Mutation(_P, "wait_for_copies<LAG - 1>();", "wait_for_copies<LAG>();", SPLIT),
+    _dropped(_P, "fence_for_tensor_cores();", SPLIT, after="prepare(at % STAGES);\n        "),
     _dropped(_G, "wait_for_products<0>();", SPLIT, before="\n                keep_after_wait(rest);"),
     Mutation(_G, "if (at > begin) pipeline.release_tile(at - 1);", "pipeline.release_tile(at);", TF32),
     Mutation(
-        _G,
+        _P,
         "arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));",
         "arrive_for(full, Right::SIZE * sizeof(T));",
         HALVES,
@@ -487,6 +493,23 @@ MUTATIONS = (
         '[] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); }',
         "[] {}",
         _matmul("TestGroups::test_layouts[emulated-float16-float32-views0]"),
+    ),
+    # Clusters: tiles are released in all blocks that share them, and no block ends before the others have.
+    Mutation(_P, "READERS = Cluster::SOURCES * GROUPS", "READERS = GROUPS", CLUSTERS),
+    Mutation(_P, "if (lane < Cluster::SOURCES) arrive", "if (lane < 1) arrive", CLUSTERS),
+    Mutation(
+        _P,
+        "const int across = ALONG ? k : line, down = (ALONG ? line : k) + part * (DOWN / PARTS);",
+        "const int across = ALONG ? k : line, down = ALONG ? line : k;",
+        CLUSTERS,
+    ),
+    Mutation(_P, "return blocks << column();", "return blocks;", CLUSTERS),
+    Mutation(_P, "work.tile.column += Cluster::column() * N;", "", CLUSTERS),
+    # Results whose rows begin in the middle of words.
+    _dropped(_G, "__syncwarp();  // separates these writes from their reads", PACKED),
+    Mutation(_G, "if (odd && lane == 0 && count == WIDTH)", "if (false)", PACKED),
+    Mutation(
+        _M, "x[e] = line < from.length && along < depth ?", "x[e] = line < from.length && along <= depth ?", PACKED
     ),
 )
 

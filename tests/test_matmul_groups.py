@@ -103,12 +103,11 @@ class TestGroups:
     def test_bulk_copies_of_lines_of_any_pitch(self):
         """They pay earlier where lines do not begin at multiples of 128 bytes, and where tiles have edges."""
         for (m, k, n), at_once in (
-            ((2048, 2048, 2048), False),
-            ((4096, 4096, 4096), True),
-            ((1000, 1000, 1000), True),
-            ((1024, 1000, 1024), True),
-            ((1024, 1024, 1000), True),
-            ((960, 1024, 1000), True),
+            ((512, 512, 512), False),
+            ((1024, 1024, 1024), True),
+            ((512, 500, 512), True),
+            ((512, 512, 500), True),
+            ((448, 512, 512), True),
             ((240, 2688, 3904), True),
             ((200, 200, 200), False),
         ):
@@ -157,6 +156,46 @@ class TestGroups:
                 assert packing.template == "pack_lines"
                 assert multiply.template.endswith("by_groups")
                 check(gpu, run, make(rng, (a, b), "float32"), views, **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("views", [(turned, plain), (odd, plain), (turned, gapped), (inset, inset)])
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_packed(self, gpu, run, rng, subtests, groups, dtype, views):
+        """Lines of 16-bit floats that do not begin at whole vectors: each such factor is packed."""
+        lacking(gpu, dtype)
+        tile, _ = groups(dtype, "float32", views)
+        for a, b in (((72, 141), (141, 50)), ((3, 50, 70), (3, 70, 131)), ((2, 45, 1201), (1201, 40))):
+            with subtests.test(a=a, b=b):
+                options = {"kernel": "tensor", "tile": tile}
+                strides = [(*(math.prod(one[at:]) * 3 for at in range(1, len(one))), 3) for one in (a, b)]
+                *packing, multiply = planned(a, b, dtype, strides=strides, **options)[1].launches
+                assert [one.template for one in packing] == ["pack_lines"] * 2
+                assert multiply.template.endswith("by_groups")
+                check(gpu, run, make(rng, (a, b), dtype), views, **options)
+
+    @pytest.mark.parametrize("cluster", [(2, 1), (1, 2), (2, 2)])
+    @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
+    def test_clusters(self, gpu, run, rng, subtests, groups, sizes, cluster, views):
+        """Blocks that share tiles of the factors; the last cluster of a row or column of tiles may be partly empty."""
+        dtype = "float16"
+        tile, _ = groups(dtype, "float32", views)
+        sizes(clusters=(cluster,), multiprocessors=5)
+        for a, b in (((136, 136), (136, 200)), ((3, 192, 328), (3, 328, 136)), ((136, 1608), (1608, 72))):
+            with subtests.test(a=a, b=b):
+                options = {"kernel": "tensor", "tile": tile}
+                (launch,) = planned(a, b, dtype, **options)[1].launches
+                assert launch.cluster == cluster[0] * cluster[1]
+                assert launch.grid == 4
+                check(gpu, run, make(rng, (a, b), dtype), views, **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("cluster", [(2, 1), (1, 2), (2, 2)])
+    def test_clusters_sanitized(self, gpu, run, rng, groups, sizes, cluster):
+        """More tiles along k than there are stages, and a second unit of work for each cluster."""
+        sizes(clusters=(cluster,), multiprocessors=4)
+        views = turned, plain
+        options = {"kernel": "tensor", "tile": groups("float16", "float32", views)[0]}
+        check(gpu, run, make(rng, ((136, 648), (648, 136)), "float16"), views, **options)
 
     @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
     @pytest.mark.parametrize(("dtype", "precision"), TENSOR)

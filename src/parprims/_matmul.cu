@@ -258,28 +258,46 @@ DEVICE void pack_tiles(const Products& products, Index tiles, typename Products:
     }
 }
 
-// Packs a factor so that every line is contiguous along k. Lines are padded by zeros to `pitch` elements, and matrices
-// are `step` elements apart. Each block transposes a tile of SIDE elements of SIDE lines, and every matrix has `tiles`.
+// Packs a factor so that every line is contiguous along k. Lines are padded by zeros to `pitch` elements, a multiple of
+// 16 bytes, and matrices are `step` elements apart. Each block transposes a tile of SIDE elements of SIDE lines, and
+// every matrix has `tiles`.
 template <Which WHICH, int SIDE, int THREADS, class Products>
 DEVICE void pack_lines(const Products& products, Index tiles, Index pitch, Index step, typename Products::T* to) {
     using T = typename Products::T;
-    __shared__ T tile[SIDE][SIDE + 1];
+    constexpr int EACH = SIDE * SIDE / THREADS, VECTOR = 16 / (int)sizeof(T), ACROSS = SIDE / VECTOR;
+    __shared__ T tile[SIDE][SIDE + 4 / sizeof(T)];  // neither rows nor columns have bank conflicts
     const unsigned matrix = matrix_of(blockIdx.x, tiles), number = blockIdx.x % (unsigned)tiles;
     const auto from = products.template factor<WHICH>(matrix);
     const Index depth = products.k;
     const unsigned deep = (unsigned)((depth + SIDE - 1) / SIDE);
     const Index first = (Index)(number / deep) * SIDE, k = (Index)(number % deep) * SIDE;
-    const int lane = threadIdx.x % SIDE;
     to += matrix * step;
-    for (int i = threadIdx.x / SIDE; i < SIDE; i += THREADS / SIDE) {
-        // Adjacent threads read adjacent elements of memory.
-        const int line = from.along == 1 ? i : lane, along = from.along == 1 ? lane : i;
-        if (first + line < from.length && k + along < depth) tile[line][along] = from.at(first + line, k + along);
+    // Adjacent threads read adjacent elements of memory. All reads of a thread are in flight at once.
+    const int lane = threadIdx.x % SIDE, begin = threadIdx.x / SIDE;
+    const bool straight = from.along == 1;
+    T x[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const int i = begin + e * (THREADS / SIDE);
+        const Index line = first + (straight ? i : lane), along = k + (straight ? lane : i);
+        x[e] = line < from.length && along < depth ? from.at(line, along) : T();
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const int i = begin + e * (THREADS / SIDE);
+        tile[straight ? i : lane][straight ? lane : i] = x[e];
     }
     __syncthreads();  // separates the writes of the tile from its reads
-    for (int i = threadIdx.x / SIDE; i < SIDE; i += THREADS / SIDE)
-        if (first + i < from.length && k + lane < pitch)
-            to[(first + i) * pitch + k + lane] = k + lane < depth ? tile[i][lane] : T();
+    for (int at = threadIdx.x; at < SIDE * ACROSS; at += THREADS) {
+        const int line = at / ACROSS, along = at % ACROSS * VECTOR;
+        if (first + line >= from.length || k + along >= pitch) continue;
+        uint4 vector;
+        T parts[VECTOR];
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) parts[e] = tile[line][along + e];
+        memcpy(&vector, parts, sizeof(vector));
+        *reinterpret_cast<uint4*>(to + (first + line) * pitch + k + along) = vector;
+    }
 }
 
 // A block has M x N threads. a and b are results of pack_tiles, with tiles_a and tiles_b tiles in every matrix.

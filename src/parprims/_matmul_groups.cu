@@ -1,6 +1,7 @@
 // Matrix product on tensor cores by the instructions of a warp group (wgmma, compute capability 9.0 alone).
 //
-// Needs _matmul_tensor.cu. The instruction is a template parameter, which depends on the kind and the width:
+// Needs _matmul_tensor.cu, and _matmul_pipeline.cuh, which tells how the threads of a block divide the work. The
+// instruction is a template parameter, which depends on the kind and the width:
 //   struct Wgmma {
 //       static constexpr int WIDTH;
 //       // c += a b, or c = a b if `more` is 0, asynchronously. a is 64 x DEPTH, in shared memory (given by its
@@ -18,251 +19,14 @@
 //                             has copied.
 //   multiply_doubles_by_groups  DOUBLE, for which there is no such instruction: warps use mma.sync.
 //
-// Copies: tiles are copied by threads, 16 bytes at a time, or by bulk tensor copies. One thread issues a bulk copy for
-// a whole tile, which can also round the right factor of TF32. A bulk copy needs a tensor map in memory, which
-// describes the factor. Each block makes its own, because addresses are not known before. That takes 0.7 us, which is
-// more than bulk copies of 16-bit floats save in small products.
-//
-// Roles: a block goes from one unit of work to the next, so that copies for the next unit are in flight while a result
-// is stored. The first group of a block copies. Each other group multiplies 64 lines of the left factor. They
-// synchronize by two barriers in shared memory for each of the STAGES tiles: `full` when all of a tile has arrived,
-// `empty` when all that multiply have released it. Tensor cores read shared memory by another path than ordinary reads
-// (the async proxy), so ordinary writes need a fence. It is called by the threads that waited for a tile, or by those
-// that copied and prepared it.
-//
 // Template parameters besides those in _matmul.cu and _matmul_tensor.cu:
 //   Wgmma      see above
 //   HOW        how tiles are copied (see Copying)
+//   Cluster    the cluster of blocks that copy to each other
 //   SWAPPED    whether the left factor is b
 //   LEFT_VECTOR, LEFT_ALONG    A_VECTOR and A_ALONG for the left factor
-//
-// A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B.
-// Khailany, CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
 
 #if __CUDA_ARCH__ == 900
-
-// How tiles are copied: by threads; both factors by bulk copies; the right factor by bulk copies and the left by
-// threads.
-enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
-
-// A tensor map, which describes an array for bulk copies.
-struct alignas(128) TensorMap {
-    unsigned words[32];
-};
-static_assert(2 * sizeof(TensorMap) == 256, "the scratch of a block, for the maps of both factors");
-
-// What bulk copies need besides: the length of lines along k; the number of matrices; the distances between matrices of
-// a and of b in elements, 0 if all products share one; memory for the tensor maps of all blocks.
-struct Bulk {
-    Index depth, count, step_a, step_b;
-    void* maps;
-};
-
-// A tile of a factor in rows of 128 bytes: LENGTH rows of K numbers (ALONG), or K rows for every 128 bytes of lines.
-template <class T, int LENGTH, int K, int THREADS, bool ALONG>
-struct SwizzledTile {
-    static constexpr int VECTOR = 16 / (int)sizeof(T), ROW = 8 * VECTOR, PITCH = ROW, SIZE = LENGTH * K;
-    static_assert(ALONG ? K == ROW : LENGTH % ROW == 0, "rows have 128 bytes");
-
-    static DEVICE int place(int row, int column) {
-        const int part = column / VECTOR;
-        return (part / 8 * K * !ALONG + row) * ROW + (part % 8 ^ row % 8) * VECTOR;
-    }
-
-    using Copies = TileCopies<T, SwizzledTile, LENGTH, K, THREADS, VECTOR, ALONG>;
-
-    // Returns the descriptor of the operand that begins at (line, k): the address, the distance between blocks of 128
-    // bytes of lines, the distance between groups of 8 rows, and the swizzle.
-    static DEVICE unsigned long long descriptor(const T* shared, int line, int k) {
-        const T* const at = shared + (ALONG ? line * ROW + k : (line / ROW * K + k) * ROW);
-        const unsigned address = (unsigned)__cvta_generic_to_shared(at);
-        return (address & 0x3ffff) >> 4 | (unsigned long long)(K * 128 >> 4) << 16 |
-               (unsigned long long)(1024 >> 4) << 32 |
-               1ull << 62;
-    }
-
-    static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;  // bulk copies for a tile
-
-    // Makes the tensor map of a factor whose matrices are `step` apart. A warp calls it. The map is made in shared
-    // memory and then copied to `map`.
-    template <Kind KIND>
-    static DEVICE void describe(TensorMap* map, TensorMap& shared, const Factor<T>& factor, const Bulk& bulk,
-                              Index step) {
-        shared.words[threadIdx.x % WARP] = 0;
-        map->words[threadIdx.x % WARP] = 0;  // initialised, because the copy below is an atomic exchange
-        __syncwarp();
-        const unsigned address = (unsigned)__cvta_generic_to_shared(&shared);
-        if (threadIdx.x % WARP == 0) {
-            const Index across = ALONG ? bulk.depth : factor.length, down = ALONG ? factor.length : bulk.depth;
-            const auto bytes = [](Index step) { return max((Index)16, step * (Index)sizeof(T)); };
-            constexpr int TYPE = KIND == HALF ? 6 : KIND == BFLOAT ? 10 : 11;  // 11: float32, rounded to tf32
-            asm volatile(
-                "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1; "
-                "tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], 2; "
-                "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %2; "
-                "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %3; "
-                "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 2, %4; "
-                "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %5; "
-                "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 1, %6; "
-                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 0, %7; "
-                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 1, %8; "
-                "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%0], 2, %9; "
-                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 0, %9; "
-                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 1, %9; "
-                "tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%0], 2, %9; "
-                "tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], %10; "
-                "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0; "
-                "tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3; "
-                "tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(address),
-                "l"(factor.base), "r"((unsigned)across), "r"((unsigned)down), "r"(step ? (unsigned)bulk.count : 1u),
-                "l"(bytes(ALONG ? factor.outer : factor.along)), "l"(bytes(step)), "r"(ROW), "r"(ALONG ? LENGTH : K),
-                "r"(1), "n"(TYPE)
-                : "memory");
-        }
-        __syncwarp();
-        asm volatile(
-            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;" ::"l"(
-                map),
-            "r"(address)
-            : "memory");
-        asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-    }
-
-    // Copies the tile of a matrix from (line, k) on. One thread calls it. What is outside the factor arrives as zeros.
-    static DEVICE void copy_at_once(const TensorMap* map, T* shared, unsigned barrier, int line, int k, int matrix) {
-#pragma unroll
-        for (int box = 0; box < BOXES; ++box) {
-            const unsigned to = (unsigned)__cvta_generic_to_shared(shared + box * K * ROW);
-            asm volatile(
-                "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-                "l"(map), "r"(ALONG ? k : line + box * ROW), "r"(ALONG ? line : k), "r"(matrix), "r"(barrier)
-                : "memory");
-        }
-    }
-};
-
-// A fence that makes ordinary writes to shared memory, copies among them, visible to the tensor cores.
-DEVICE void fence_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// A fence between earlier accesses to registers and the products that use them.
-DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-// Commits the products since the last commit as one group.
-DEVICE void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// Waits until at most LEFT groups of products are in flight.
-template <int LEFT>
-DEVICE void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
-// Keeps the compiler from moving reads of sums before the wait for their products.
-template <int COUNT>
-DEVICE void keep_after_wait(float (&sums)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
-}
-
-// A barrier of 8 bytes at an address in shared memory (mbarrier). A phase ends after `count` arrivals. The parities of
-// phases alternate, beginning with 0.
-DEVICE void initialize(unsigned barrier, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-DEVICE void arrive(unsigned barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Arrives, and makes the phase also wait for bulk copies of `bytes` bytes.
-DEVICE void arrive_for(unsigned barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-// Arrives as soon as all asynchronous copies that this thread has begun are complete.
-DEVICE void arrive_when_copied(unsigned barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
-// Waits until the phase with the given parity has ended. Before the first phase, parity 1 counts as ended.
-DEVICE void wait(unsigned barrier, int parity) {
-    unsigned ended;
-    do {
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-            : "=r"(ended)
-            : "r"(barrier), "r"(parity)
-            : "memory");
-    } while (!ended);
-}
-
-// How the groups of a block synchronize. PREPARED: the threads that copied a tile prepare it and make it visible when
-// it has arrived, while LAG - 1 later tiles are in flight. LOADED: threads load from a tile, and each thread releases
-// it. Otherwise tensor cores read it, and each warp releases it.
-template <int GROUPS, int STAGES, bool PREPARED, bool LOADED, Copying HOW>
-struct Pipeline {
-    static constexpr int COPIERS = (HOW != AT_ONCE) * 128 + (HOW != BY_THREADS), READERS = GROUPS * (LOADED ? 128 : 4);
-    static constexpr unsigned LAG = 2;
-    unsigned barriers;
-
-    DEVICE Pipeline() {
-        __shared__ unsigned long long memory[2 * STAGES];
-        barriers = (unsigned)__cvta_generic_to_shared(memory);
-        asm("" : "+r"(barriers));  // else the compiler computes the address again, which is slow, wherever it is used
-        if (threadIdx.x == 0) {
-#pragma unroll
-            for (int stage = 0; stage < STAGES; ++stage) {
-                initialize(full(stage), COPIERS);
-                initialize(empty(stage), READERS);
-            }
-            fence_for_tensor_cores();  // and to bulk copies
-        }
-        __syncthreads();  // separates the beginning of barriers from their use
-    }
-
-    DEVICE unsigned full(unsigned at) const { return barriers + at % STAGES * 8; }
-    DEVICE unsigned empty(unsigned at) const { return full(at) + STAGES * 8; }
-
-    DEVICE void wait_for_tile(unsigned at) const { wait(full(at), at / STAGES % 2); }
-
-    // Releases a tile, which this thread or warp does not read any more.
-    DEVICE void release_tile(unsigned at) const {
-        __syncwarp();
-        if (LOADED || threadIdx.x % WARP == 0) arrive(empty(at));
-    }
-
-    // Begins to copy a tile, by copy(at). prepare(stage) prepares what this thread has copied.
-    template <class Copy, class Prepare>
-    DEVICE void copy_tile(unsigned at, const Copy& copy, const Prepare& prepare) const {
-        if (PREPARED && at >= LAG) {
-            wait_for_copies<LAG - 1>();
-            show(at - LAG, prepare);
-        }
-        wait(empty(at), 1 - at / STAGES % 2);
-        copy(at);
-        if constexpr (PREPARED)
-            end_group_of_staged();
-        else if constexpr (HOW != AT_ONCE)
-            arrive_when_copied(full(at));
-    }
-
-    // Prepares the last of `count` tiles, and waits for all copies.
-    template <class Prepare>
-    DEVICE void end_copies(unsigned count, const Prepare& prepare) const {
-        wait_for_staged();
-        if constexpr (PREPARED)
-#pragma unroll 1
-            for (unsigned at = count < LAG ? 0 : count - LAG; at < count; ++at) show(at, prepare);
-    }
-
-    // Prepares a tile that has arrived, and makes it visible.
-    template <class Prepare>
-    DEVICE void show(unsigned at, const Prepare& prepare) const {
-        prepare(at % STAGES);
-        fence_for_tensor_cores();
-        arrive(full(at));
-    }
-};
 
 // combine_parts for all threads but those that copy, which a barrier of the whole block would wait for.
 template <class Op, int GROUPS, int COUNT>
@@ -270,14 +34,6 @@ DEVICE bool combine_parts_of_groups(
     typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
     return combine_parts<Op>(sums, tile, parts, tickets, (int)threadIdx.x - 128, GROUPS * 128,
                          [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
-}
-
-// Returns the first place in dynamic shared memory that is aligned to 1024 bytes, where swizzled rows must begin.
-template <class T>
-DEVICE T* swizzled_memory() {
-    extern __shared__ uint4 memory[];
-    const unsigned address = (unsigned)__cvta_generic_to_shared(memory);
-    return reinterpret_cast<T*>(memory + (-address % 1024) / 16);
 }
 
 // The row and column, in the tile of a group, of the element of c in register `at` of a thread.
@@ -319,79 +75,48 @@ DEVICE void save_eights(const float (&sums)[COUNT], const Result<typename Op::El
     }
 }
 
-// Calls then(work, tiles) for all units of work of the block, where `tiles` is the number of tiles along k. The
-// kernel's tile has M lines of its left factor and N lines of its right factor.
-template <int M, int N, int K, bool SWAPPED, class Products, class Then>
-DEVICE void for_each_unit(const Products& products, unsigned units, const Then& then) {
-#pragma unroll 1
-    for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const auto work = products.template work<M, N, SWAPPED>(unit);
-        then(work, (int)((work.tile.end - work.tile.begin + K - 1) / K));
-    }
-}
-
-// Prepares nothing.
-struct Nothing {
-    DEVICE void operator()(int) const {}
-};
-
-// Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
-// all units, of the left and the right factor, and gets true when it is done. It passes `prepare` to the pipeline. If
-// there are two groups that multiply, the first one gives registers to them.
-template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
-          bool LOADED, Copying HOW, class Products, class Prepare = Nothing, class T = typename Products::T>
-DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW>& pipeline, const Products& products,
-                       unsigned units, T* left, T* right, const Bulk& bulk = {}, const Prepare& prepare = {}) {
-    if (threadIdx.x >= 128) {
-        if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
-        return false;
-    }
-    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
-    TensorMap *const right_map = static_cast<TensorMap*>(bulk.maps) + blockIdx.x * 2, *const left_map = right_map + 1;
-    const Index left_step = SWAPPED ? bulk.step_b : bulk.step_a, right_step = SWAPPED ? bulk.step_a : bulk.step_b;
-    if constexpr (HOW != BY_THREADS) {
-        __shared__ TensorMap shared[2];
-        if (threadIdx.x < WARP) {
-            const auto work = products.template work<M, N, SWAPPED>(0);
-            const auto &from_left = SWAPPED ? work.b : work.a, &from_right = SWAPPED ? work.a : work.b;
-            Right::template describe<KIND>(right_map, shared[0], from_right, bulk, right_step);
-            if constexpr (HOW == AT_ONCE)
-                Left::template describe<KIND>(left_map, shared[1], from_left, bulk, left_step);
+// The same for rows of any length. Each warp stores 64 columns of its 16 rows at a time through shared memory, so that
+// its lanes store adjacent words. A row may begin in the middle of a word.
+template <class Op, int GROUPS, int COUNT>
+DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Element>& c, Index row, Index column) {
+    using T = typename Op::Element;
+    constexpr int ROWS = 16, WIDTH = 64;
+    __shared__ T shared[GROUPS * 4][ROWS][WIDTH + 8];
+    auto& tile = shared[threadIdx.x / WARP - 4];
+    const int lane = threadIdx.x % WARP;
+    row += threadIdx.x / WARP % 4 * ROWS;
+#pragma unroll
+    for (int begin = 0; begin < 2 * COUNT; begin += WIDTH) {
+        __syncwarp();  // separates the reads of the last columns from the writes of these
+#pragma unroll
+        for (int at = begin / 2; at < begin / 2 + WIDTH / 2; at += 2) {
+            const T pair[2] = {Op::save(sums[at]), Op::save(sums[at + 1])};
+            memcpy(&tile[row_of(at) % ROWS][column_of(at) - begin], pair, sizeof(pair));
         }
-        if (HOW == AT_ONCE && threadIdx.x > 0) return true;
-    }
-    unsigned at = 0;
-    for_each_unit<M, N, K, SWAPPED>(products, units, [&](const auto& work, int tiles) {
-        const WorkTile& part = work.tile;
-        typename Left::Copies from_left(SWAPPED ? work.b : work.a, part.row, part.begin, part.end);
-        typename Right::Copies from_right(SWAPPED ? work.a : work.b, part.column, part.begin, part.end);
-        int k = (int)part.begin;
-        const auto copy = [&](unsigned at) {
-            T *const to_left = left + at % STAGES * Left::SIZE, *const to_right = right + at % STAGES * Right::SIZE;
-            if constexpr (HOW != BY_THREADS) {
-                if (threadIdx.x == 0) {
-                    const unsigned full = pipeline.full(at);
-                    arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));
-                    Right::copy_at_once(right_map, to_right, full, (int)part.column, k, right_step ? part.matrix : 0);
-                    if constexpr (HOW == AT_ONCE)
-                        Left::copy_at_once(left_map, to_left, full, (int)part.row, k, left_step ? part.matrix : 0);
-                }
-                k += K;
+        __syncwarp();  // separates these writes from their reads
+        const int count = (int)max((Index)0, min((Index)WIDTH, c.n - column - begin));
+#pragma unroll 4
+        for (int i = 0; i < ROWS; ++i) {
+            if (row + i >= c.m) break;
+            T* const to = c.base + (row + i) * c.n + column + begin;
+            const int odd = reinterpret_cast<unsigned long long>(to) / sizeof(T) % 2, at = 2 * lane - odd;
+            if (at >= 0 && at + 1 < count) {
+                const T pair[2] = {tile[i][at], tile[i][at + 1]};
+                unsigned word;
+                memcpy(&word, pair, sizeof(word));
+                *reinterpret_cast<unsigned*>(to + at) = word;
             } else {
-                from_right.copy(to_right);
+                if (at >= 0 && at < count) to[at] = tile[i][at];
+                if (at + 1 < count) to[at + 1] = tile[i][at + 1];
             }
-            if constexpr (HOW != AT_ONCE) from_left.copy(to_left);
-        };
-#pragma unroll 1
-        for (const unsigned end = at + tiles; at < end; ++at) pipeline.copy_tile(at, copy, prepare);
-    });
-    pipeline.end_copies(at, prepare);
-    return true;
+            if (odd && lane == 0 && count == WIDTH) to[WIDTH - 1] = tile[i][WIDTH - 1];
+        }
+    }
 }
 
 // 16-bit floats. Each group multiplies 64 rows of a and N columns of b.
-template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, bool A_ALONG,
-          bool B_ALONG, bool C_VECTOR, class Products>
+template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, class Cluster,
+          bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Products>
 DEVICE void multiply_by_groups(
     const Products& products, unsigned units, void* parts, void* tickets, const Bulk& bulk = {}) {
     using T = typename Op::Element;
@@ -401,11 +126,12 @@ DEVICE void multiply_by_groups(
     static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
     static_assert(STAGES * (TileA::SIZE + TileB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit in shared memory");
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * TileA::SIZE;
-    const Pipeline<GROUPS, STAGES, false, false, HOW> pipeline;
+    make_maps<KIND, M, N, TileA, TileB, false, HOW, Cluster>(products, bulk);
+    const Pipeline<GROUPS, STAGES, false, false, HOW, Cluster> pipeline;
     if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     unsigned at = 0;  // counts tiles along k, through all units
-    for_each_unit<M, N, K, false>(products, units, [&](const auto& work, int tiles) {
+    for_each_unit<M, N, K, false, Cluster>(products, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
         const WorkTile& part = work.tile;
         float sums[N / 2];
@@ -430,15 +156,12 @@ DEVICE void multiply_by_groups(
         pipeline.release_tile(at - 1);
 
         if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
-        if constexpr (C_VECTOR) {
+        if constexpr (C_VECTOR)
             save_eights<Op>(sums, c, part.row + row, part.column);
-        } else {
-            save_pairs<Op, false>(sums, c, [&](int at, Index& i, Index& j) {
-                i = part.row + row + row_of(at);
-                j = part.column + column_of(at);
-            });
-        }
+        else
+            save_rows<Op, GROUPS>(sums, c, part.row + row, part.column);
     });
+    pipeline.end();
 }
 
 // TF32 and SPLIT. A tile has M lines of the left factor and N of the right one, which are columns and rows of c if
@@ -460,6 +183,7 @@ DEVICE void multiply_floats_by_groups(
     T* const shared_right = swizzled_memory<T>();
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
+    make_maps<KIND, M, N, Left, Right, SWAPPED, HOW, Alone>(products, bulk);
     const Pipeline<GROUPS, STAGES, KIND == SPLIT, true, HOW> pipeline;
     // Splits the vectors that this thread has copied.
     const auto prepare = [&](int stage) {

@@ -12,7 +12,7 @@ from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_b
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
 from parprims._layout import Layout, broadcast_strides, fold
-from parprims._matmul_tiles import TUNING, Arithmetic, Tile, Tuning, choose_block, choose_kernel
+from parprims._matmul_tiles import TUNING, Arithmetic, Block, Copies, Tile, Tuning, choose_block, choose_kernel
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
@@ -322,19 +322,18 @@ def make_plan(
             capability,
             multiprocessors,
         )
-    a, b, (m, n, k), matrices = batch.a, batch.b, batch.lengths, batch.matrices
-    swapped = _swapped(kernel, arithmetic, a, b, capability)
-    to_pack = None
-    if swapped is None and kernel == "tensor" and capability == 90 and arithmetic.kind in ("TF32", "SPLIT"):
-        # Groups can multiply once the smaller factor has been packed along k, which pays for enough products.
-        to_pack, other = ("b", m) if n <= m else ("a", n)
-        swapped = to_pack == "a" if other >= tuned.packed else None
+    (m, n, k), matrices = batch.lengths, batch.matrices
+    grouped = _for_groups(batch, arithmetic, tuned) if kernel == "tensor" and capability == 90 else None
     block, splits, by_groups = choose_block(
-        arithmetic, kernel, problem.tile, batch.lengths, matrices, capability, swapped
+        arithmetic, kernel, problem.tile, batch.lengths, matrices, capability, grouped.copies if grouped else None
     )
-    to_pack, swapped = (to_pack, bool(swapped)) if by_groups else (None, False)
+    if not by_groups:
+        grouped = None
+    a, b, swapped = (grouped.a, grouped.b, grouped.copies.swapped) if grouped else (batch.a, batch.b, False)
     rows, columns, depth = block.tile
-    tiles = -(-n // rows) * -(-m // columns) if swapped else -(-m // rows) * -(-n // columns)
+    blocks = math.prod(block.cluster)
+    high, wide = rows * block.cluster[0], columns * block.cluster[1]
+    tiles = -(-n // high) * -(-m // wide) if swapped else -(-m // high) * -(-n // wide)
     part = -(-k // (splits * depth)) * depth
     splits = -(-k // part)
     units = tiles * splits * matrices
@@ -352,8 +351,8 @@ def make_plan(
         return _packed(make, tile, sizes)
     cut = splits > 1
     scratch = {
-        "zeroed_bytes": 4 * tiles * matrices * cut,
-        "temporary_bytes": units * rows * columns * arithmetic.registers_bytes * cut,
+        "zeroed_bytes": 4 * tiles * blocks * matrices * cut,
+        "temporary_bytes": units * blocks * rows * columns * arithmetic.registers_bytes * cut,
     }
     parts = Pointer("temporary"), Pointer("zeroed")
     accesses: list[bool | int] = []
@@ -366,10 +365,11 @@ def make_plan(
         own: tuple[Argument, ...] = ("Semiring", *tile, *accesses, whole)
         return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
-    if by_groups:
+    if grouped:
         # On the number of these blocks no bits depend.
-        most = multiprocessors or tuned.multiprocessors
-        return _by_groups(make, tuned, most, block.stages, tile, accesses, swapped, to_pack, sizes, scratch)
+        most = max(1, (multiprocessors or tuned.multiprocessors) // blocks) * blocks
+        sizes |= {"grid": min(units * blocks, most), "cluster": blocks, "own_instructions": True}
+        return _by_groups(make, units, block, grouped, accesses, sizes, scratch)
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
     arguments: tuple[Argument, ...] = ("Semiring", kind, *stages, *accesses, n % 2 == 0)
@@ -377,54 +377,94 @@ def make_plan(
     return make.plan(launch, **scratch)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Grouped:
+    """The factors as groups of four warps can multiply them: ``to_pack`` names those that are packed before."""
+
+    a: Factor
+    b: Factor
+    to_pack: tuple[str, ...]
+    copies: Copies
+
+
+def _for_groups(batch: _Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Grouped | None:
+    """Return how groups of four warps multiply the factors of a batch, or None.
+
+    They read 16 bytes at once: of both factors if numbers have 2 bytes; of the right one, along k, if they have 4. In
+    float64, factors may have any layout. Where that is not so, factors can be packed along k, which pays if each meets
+    many lines of the other.
+    """
+    a, b, (m, n, _), size = batch.a, batch.b, batch.lengths, arithmetic.memory_bytes
+    to_pack: tuple[str, ...] = ()
+    swapped, least = False, tuned.packed
+    if arithmetic.kind != "DOUBLE":
+        if size == 2:
+            to_pack = tuple([name for name, one in (("a", a), ("b", b)) if one.vector < 8])
+            if min(a.vector, b.vector) < 4:
+                least = 1  # single warps would load every element by itself
+        else:
+            fits = [one.along_k and one.vector == 4 for one in (b, a)]
+            to_pack = () if any(fits) else ("b",) if n <= m else ("a",)
+            swapped = "a" in to_pack if to_pack else not fits[0]
+        if to_pack and min(n if name == "a" else m for name in to_pack) < least:
+            return None
+        a, b = (_packed_factor(batch, name, size) if name in to_pack else one for name, one in (("a", a), ("b", b)))
+    left, right = (b, a) if swapped else (a, b)
+    aligned = left.pitch * size % 128 == 0, right.pitch * size % 128 == 0
+    how = "BY_THREADS"
+    if max(batch.lengths) < 2**31 and right.fits_map(size):
+        if arithmetic.kind == "TF32":
+            how = "RIGHT_AT_ONCE"  # which rounds it, too
+        elif size == 2 and left.fits_map(size):
+            even = all(aligned) and not any(length % 128 for length in batch.lengths)
+            if math.prod(batch.lengths) * batch.matrices >= (tuned.at_once if even else tuned.at_once_uneven):
+                how = "AT_ONCE"
+    return _Grouped(a, b, to_pack, Copies(how, swapped, aligned))
+
+
+def _packed_factor(batch: _Folded, name: str, size: int) -> Factor:
+    """Return the layout of a factor once it is packed: lines of float32 begin at 16 bytes, 16-bit floats at 128."""
+    m, n, k = batch.lengths
+    unit = 4 if size == 4 else 64
+    lanes = -(-k // unit) * unit
+    length, given = (m, batch.a) if name == "a" else (n, batch.b)
+    return Factor(lanes, 1, 16 // size, True, 0 if given.step == 0 else length * lanes)
+
+
 def _by_groups(
     make: _Builder,
-    tuned: Tuning,
-    most: int,
-    stages: int,
-    tile: tuple[int, ...],
+    units: int,
+    block: Block,
+    grouped: _Grouped,
     accesses: list[bool | int],
-    swapped: bool,
-    to_pack: str | None,
     sizes: dict[str, Any],
     scratch: dict[str, int],
 ) -> Plan:
-    """Return the launches for groups of four warps.
-
-    The last launch has at most ``most`` blocks, which go from one unit of work to the next.
-    """
-    arithmetic, batch = make.problem.arithmetic, make.batch
-    (m, n, k), matrices, a, b = batch.lengths, batch.matrices, batch.a, batch.b
-    units = sizes["grid"]
-    packing: tuple[Launch, ...] = ()
-    if to_pack:
-        packing, packed, scratch = _pack_lines(make, to_pack, scratch)
-        a, b = (packed, b) if to_pack == "a" else (a, packed)
+    """Return the launches for groups of four warps, whose blocks or clusters go from one unit of work to the next."""
+    arithmetic, batch, copies = make.problem.arithmetic, make.batch, grouped.copies
+    n, matrices, a, b = batch.lengths[1], batch.matrices, grouped.a, grouped.b
+    packing: list[Launch] = []
+    for name, factor in (("a", a), ("b", b)):
+        if name in grouped.to_pack:
+            launch, scratch = _pack_lines(make, name, factor, scratch)
+            packing.append(launch)
     if arithmetic.kind != "DOUBLE":
-        make.text += wgmma(arithmetic, tile[1], a.along_k, b.along_k)
-    files = "_matmul_tensor.cu", "_matmul_groups.cu"
-    sizes = {**sizes, "grid": min(units, most), "own_instructions": True}
-    left, right = (b, a) if swapped else (a, b)
-    size, copying = arithmetic.memory_bytes, "BY_THREADS"
-    if max(m, n, k) < 2**31 and right.fits_map(size):
-        if arithmetic.kind == "TF32":
-            copying = "RIGHT_AT_ONCE"  # which rounds it, too
-        elif size == 2 and left.fits_map(size):
-            aligned = all(one.pitch * size % 128 == 0 for one in (left, right))
-            even = aligned and not any(length % of for length, of in zip((m, n, k), tile, strict=False))
-            if m * n * k * matrices >= (tuned.at_once if even else tuned.at_once_uneven):
-                copying = "AT_ONCE"
-    kind, (*lengths, nbytes) = arithmetic.kind or "", tile
-    start = ("Semiring", "Wgmma", kind, *lengths, stages, nbytes, copying)
+        make.text += wgmma(arithmetic, block.tile[1], a.along_k, b.along_k)
+    files = "_matmul_tensor.cu", "_matmul_pipeline.cuh", "_matmul_groups.cu"
+    left = b if copies.swapped else a
+    kind, tile = arithmetic.kind or "", (*block.tile, block.stages, block.shared_bytes)
+    start = ("Semiring", "Wgmma", kind, *tile, copies.how)
     if arithmetic.kind == "DOUBLE":
         name = "multiply_doubles_by_groups"
-        arguments: tuple[Any, ...] = ("Semiring", kind, *lengths, stages, nbytes, *accesses, n % 2 == 0)
-    elif size == 2:
-        name, arguments = "multiply_by_groups", (*start, a.along_k, b.along_k, n % 8 == 0)
+        arguments: tuple[Any, ...] = ("Semiring", kind, *tile, *accesses, n % 2 == 0)
+    elif arithmetic.memory_bytes == 2:
+        cluster = f"Cluster<{block.cluster[0]}, {block.cluster[1]}>"
+        name, arguments = "multiply_by_groups", (*start, cluster, a.along_k, b.along_k, n % 8 == 0)
     else:
-        name, arguments = "multiply_floats_by_groups", (*start, left.vector, left.along_k, swapped, n % 2 == 0)
+        name = "multiply_floats_by_groups"
+        arguments = (*start, left.vector, left.along_k, copies.swapped, n % 2 == 0)
     parameters: tuple[Parameter, ...] = make.number("units", units), Pointer("temporary"), Pointer("zeroed")
-    if copying != "BY_THREADS":
+    if copies.how != "BY_THREADS":
         count = make.number("matrices", matrices)
         steps = make.number("matrix_step_a", a.step or 0), make.number("matrix_step_b", b.step or 0)
         parameters += (Struct(make.own["k"], count, *steps, Pointer("scratch"), type="Bulk"),)
@@ -432,48 +472,30 @@ def _by_groups(
     return make.plan(*packing, make.launch(name, arguments, parameters, files=files, **sizes), **scratch)
 
 
-def _swapped(kernel: str, arithmetic: Arithmetic, a: Factor, b: Factor, capability: int) -> bool | None:
-    """Return whether groups of four warps are to multiply b and a and transpose the result; None if they cannot.
-
-    They read 16 bytes at once: of both factors if numbers have 2 bytes; of the right one, along k, if they have 4. In
-    float64, factors may have any layout.
-    """
-    if kernel != "tensor" or capability != 90:
-        return None
-    if arithmetic.kind == "DOUBLE":
-        return False
-    if arithmetic.memory_bytes == 2:
-        return False if a.vector == b.vector == 8 else None
-    fits = [one.along_k and one.vector == 4 for one in (b, a)]
-    return not fits[0] if any(fits) else None
-
-
-def _pack_lines(
-    make: _Builder, name: str, scratch: dict[str, int]
-) -> tuple[tuple[Launch, ...], Factor, dict[str, int]]:
-    """Return the launch that packs a factor along k, its memory layout then, and the scratch with room for it.
+def _pack_lines(make: _Builder, name: str, packed: Factor, scratch: dict[str, int]) -> tuple[Launch, dict[str, int]]:
+    """Return the launch that packs a factor along k to the given layout, and the scratch with room for it.
 
     From then on, the products of the builder have the packed factor.
     """
     m, n, k = make.batch.lengths
     length, side, threads = m if name == "a" else n, 64, 256
-    lanes = -(-k // 4) * 4
+    lanes, matrices = packed.outer, make.batch.matrices if packed.step else 1
     count = -(-length // side) * -(-k // side)
     begin = -(-scratch["temporary_bytes"] // 256) * 256
     pitch, tiles = make.number("packed_pitch", lanes), make.number("packed_tiles", count)
-    place, step = make.number("packed_at", begin), make.number("packed_step", length * lanes)
+    place, step = make.number("packed_at", begin), make.number("packed_step", packed.step or 0)
     to = Pointer("temporary", make.element, bytes=place)
     launch = make.launch(
         "pack_lines",
         (f"FACTOR_{name.upper()}", side, threads),
         (tiles, pitch, step, to),
-        grid=count * make.batch.matrices,
+        grid=count * matrices,
         block=threads,
     )
     make.factors[name] = Struct(dataclasses.replace(to, type=f"const {make.element}"), pitch, step)
     make.kinds[name] = f"PackedFactor<{make.element}>"
-    more = begin + make.batch.matrices * length * lanes * make.problem.arithmetic.memory_bytes
-    return (launch,), Factor(lanes, 1, 4, True, length * lanes), {**scratch, "temporary_bytes": more}
+    more = begin + matrices * length * lanes * make.problem.arithmetic.memory_bytes
+    return launch, {**scratch, "temporary_bytes": more}
 
 
 def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Plan:

@@ -197,7 +197,13 @@ def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int,
     residues = scratch("residues_at", buffers + last * count * TILE[0] * TILE[1], "unsigned")
 
     def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
-        files = ("_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_residues.cu", "_matmul_bytes.cu")
+        files = (
+            "_matmul_tensor.cu",
+            "_matmul_pipeline.cuh",
+            "_matmul_groups.cu",
+            "_matmul_residues.cu",
+            "_matmul_bytes.cu",
+        )
         found: Launch = make.launch(f"residues::{name}", arguments, parameters, files=files, **sizes)
         return found
 

@@ -130,6 +130,8 @@ class Launch:
         The number of blocks that are to fit on a multiprocessor, if the device has the threads; 0 leaves it open.
     own_instructions : bool
         Whether the kernel uses instructions of this architecture alone, which no later one has, as sm_90a does.
+    cluster : int
+        The number of blocks in a cluster, which run at the same time and can copy to each other. It divides the grid.
     """
 
     source: str
@@ -142,6 +144,7 @@ class Launch:
     unbound_registers: bool = False
     resident_blocks: int = 0
     own_instructions: bool = False
+    cluster: int = 1
 
     @property
     def name(self) -> str:
@@ -231,10 +234,11 @@ class Plan:
             locals_ = []
         resident = 1 if launch.unbound_registers else launch.resident_blocks
         bounds = f"{launch.block}, {resident}" if resident else launch.block
+        cluster = f"__cluster_dims__({launch.cluster}, 1, 1) " if launch.cluster > 1 else ""
         return "\n".join(
             (
                 launch.source,
-                f'extern "C" __global__ void __launch_bounds__({bounds}) kernel({", ".join(parameters)}) {{',
+                f'extern "C" __global__ void {cluster}__launch_bounds__({bounds}) kernel({", ".join(parameters)}) {{',
                 *locals_,
                 launch.statements,
                 "}\n",
