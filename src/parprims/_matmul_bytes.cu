@@ -16,13 +16,22 @@ namespace residues {
 
 #if __CUDA_ARCH__ == 900
 
-// Copies contiguous bytes to shared memory. One thread calls it.
-DEVICE void copy_bytes(void* to, const char* from, int bytes, unsigned barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            (unsigned)__cvta_generic_to_shared(to)),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
+// Copies contiguous bytes to shared memory, of this block or (SHARED) of several blocks of the cluster. One thread calls
+// it.
+template <bool SHARED>
+DEVICE void copy_bytes(void* to, const char* from, int bytes, unsigned barrier, unsigned blocks = 0) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+    if constexpr (SHARED)
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+            "[%0], [%1], %2, [%3], %4;" ::"r"(address),
+            "l"(from), "r"(bytes), "r"(barrier), "h"((unsigned short)blocks)
+            : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address),
+            "l"(from), "r"(bytes), "r"(barrier)
+            : "memory");
 }
 
 template <int COUNT>
@@ -31,14 +40,16 @@ DEVICE void keep_after_wait(int (&sums)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(sums[i])::"memory");
 }
 
-// How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b.
-template <class Wgmma, int STAGES, int BYTES>
+// How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b. The two blocks of a
+// cluster multiply the same lines of b, of which each copies a half for both.
+template <class Wgmma, int STAGES, int BYTES, class Cluster>
 struct Multiplication {
     static constexpr int M = SIDE, N = 2 * SIDE;
     static constexpr int STAGE = TILE * 3;
     static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
     static_assert(STAGES * STAGE + 1024 <= BYTES, "the stages fit in shared memory");
-    using Ring = Pipeline<2, STAGES, false, false, AT_ONCE>;
+    static_assert(Cluster::LEFT_PARTS == 1 && Cluster::RIGHT_PARTS <= 2, "b has two stored tiles");
+    using Ring = Pipeline<2, STAGES, false, false, AT_ONCE, Cluster>;
     const Ring& ring;
     char* const shared;
     unsigned at = 0;  // counts tiles along k, through all units
@@ -49,9 +60,14 @@ struct Multiplication {
             char* const to = shared + at % STAGES * STAGE;
             const unsigned full = ring.full(at);
             arrive_for(full, STAGE);
-            copy_bytes(to, a, TILE, full);
-            copy_bytes(to + TILE, b, TILE, full);
-            copy_bytes(to + 2 * TILE, b + step_b, TILE, full);
+            copy_bytes<false>(to, a, TILE, full);
+            if constexpr (Cluster::SIZE == 1) {
+                copy_bytes<false>(to + TILE, b, TILE, full);
+                copy_bytes<false>(to + 2 * TILE, b + step_b, TILE, full);
+            } else {
+                const int half = Cluster::row();
+                copy_bytes<true>(to + (1 + half) * TILE, b + half * step_b, TILE, full, Cluster::share_right());
+            }
             a += TILE, b += TILE;
         };
 #pragma unroll 1
@@ -88,7 +104,7 @@ struct Multiplication {
 template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
 DEVICE void find_lost(const Products& products, unsigned units, const Stored& a, const Stored& b, int some, int most,
                       const Line* lines_a, const Line* lines_b, unsigned char* tried, unsigned char* marks) {
-    using Way = Multiplication<Wgmma, STAGES, BYTES>;
+    using Way = Multiplication<Wgmma, STAGES, BYTES, Alone>;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
     const bool copying = threadIdx.x < 128;  // one thread of the first group copies
@@ -180,15 +196,30 @@ struct Turns {
     }
 };
 
+// Returns whether all tiles of a unit are marked, or outside of c.
+template <int DOWN, class Products>
+DEVICE bool is_unit_marked(const Products& products, unsigned unit, Index units, const unsigned char* marks) {
+    bool all = true;
+#pragma unroll
+    for (int row = 0; row < DOWN; ++row) {
+        const TileOfUnit<DOWN> tile(products, unit, row, units);
+        if (tile.part.row < products.m && !is_marked(marks, tile.at)) all = false;
+    }
+    return all;
+}
+
 // Multiplies residues, LONGEST tiles along k before sums are reduced. A block multiplies a tile of c for all moduli,
 // one after the other, while other threads make the result of the tile before. So it goes on for all tiles but the last
 // ones, which are fewer than there are blocks: of these, each block takes some moduli of some tiles, and
 // combine_residues makes the result. `residues` has two buffers for each block, `buffers` words, then the last tiles.
-template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Products>
-DEVICE void multiply_residues(const Products& products, unsigned whole, unsigned last, Index buffers, const Stored& a,
-                              const Stored& b, const unsigned char* marks, const Line* lines_a, const Line* lines_b,
-                              unsigned* residues) {
-    using Way = Multiplication<Wgmma, STAGES, BYTES>;
+// A unit of work is a tile for each block of a cluster; every matrix has `units`. Those up to `whole` come first, and
+// then `last` more.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Cluster, class Products>
+DEVICE void multiply_residues(const Products& products, Index units, unsigned whole, unsigned last, Index buffers,
+                              const Stored& a, const Stored& b, const unsigned char* marks, const Line* lines_a,
+                              const Line* lines_b, unsigned* residues) {
+    using Way = Multiplication<Wgmma, STAGES, BYTES, Cluster>;
+    using Tile = TileOfUnit<Cluster::SIZE>;
     constexpr int COUNT = Moduli::COUNT;
     const Turns turns;
     const typename Way::Ring ring;
@@ -197,16 +228,13 @@ DEVICE void multiply_residues(const Products& products, unsigned whole, unsigned
                       : threadIdx.x == 0    ? COPIES
                       : threadIdx.x >= WARP ? COMBINES
                                             : ENDS;
-    if (role == ENDS) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
 
     // Multiplies a tile for a modulus, and stores the residues as `to` has them.
-    const auto multiply = [&](unsigned tile, int at, unsigned* to) {
-        const unsigned matrix = matrix_of(tile, products.tiles);
-        const WorkTile part = products.template tile<Way::M, Way::N>(tile, matrix);
+    const auto multiply = [&](const Tile& tile, int at, unsigned* to) {
         if (role == COPIES) {
-            way.copy(a.tile<COUNT + 1>(matrix, at, part.row / SIDE), b.tile<COUNT + 1>(matrix, at, part.column / SIDE),
-                     b.deep * TILE, (int)a.deep);
+            way.copy(a.tile<COUNT + 1>(tile.matrix, at, tile.part.row / SIDE),
+                     b.tile<COUNT + 1>(tile.matrix, at, tile.part.column / SIDE), b.deep * TILE, (int)a.deep);
             return;
         }
         unsigned modulus = 1;
@@ -235,19 +263,19 @@ DEVICE void multiply_residues(const Products& products, unsigned whole, unsigned
             to[i / 4 * 128] = bytes_of(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
     };
 
+    const unsigned first = blockIdx.x / Cluster::SIZE, step = gridDim.x / Cluster::SIZE;
     unsigned count = 0;  // of tiles, modulo the buffers
 #pragma unroll 1
-    for (unsigned tile = blockIdx.x; tile < whole; tile += gridDim.x) {
-        if (is_marked(marks, tile)) continue;
+    for (unsigned unit = first; unit < whole && role != ENDS; unit += step) {
+        if (is_unit_marked<Cluster::SIZE>(products, unit, units, marks)) continue;
+        const Tile tile(products, unit, Cluster::row(), units);
         unsigned* const buffer = residues + (Index)(blockIdx.x * 2 + count % 2) * COUNT * RESIDUES;
         if (role == COMBINES) {
-            const unsigned matrix = matrix_of(tile, products.tiles);
-            const WorkTile part = products.template tile<Way::M, Way::N>(tile, matrix);
             turns.wait_until_filled(count);
 #pragma unroll 1
             for (int at = threadIdx.x - WARP; at < RESIDUES; at += 128 - WARP)
-                combine_four<Moduli>(
-                    products, matrix, part, buffer, at / 512, at / 128 % 4, at % 128, lines_a, lines_b);
+                combine_four<Moduli>(products, tile.matrix, tile.part, buffer, at / 512, at / 128 % 4, at % 128,
+                                     lines_a, lines_b);
             turns.free(count);
         } else {
             if (role == MULTIPLIES) turns.wait_until_free(count);
@@ -257,13 +285,17 @@ DEVICE void multiply_residues(const Products& products, unsigned whole, unsigned
         }
         ++count;
     }
-    if (role == COMBINES) return;
     residues += buffers;
+    if (role == COPIES || role == MULTIPLIES) {
 #pragma unroll 1
-    for (unsigned unit = blockIdx.x; unit < last * COUNT; unit += gridDim.x) {
-        const unsigned at = unit / last, tile = unit - at * last;
-        if (!is_marked(marks, whole + tile)) multiply(whole + tile, at, residues + (Index)tile * COUNT * RESIDUES);
+        for (unsigned at = first; at < last * COUNT; at += step) {
+            const unsigned modulus = at / last, own = at - modulus * last, unit = whole + own;
+            if (is_unit_marked<Cluster::SIZE>(products, unit, units, marks)) continue;
+            multiply(Tile(products, unit, Cluster::row(), units), (int)modulus,
+                     residues + ((Index)own * Cluster::SIZE + Cluster::row()) * COUNT * RESIDUES);
+        }
     }
+    ring.end();
 }
 
 #endif

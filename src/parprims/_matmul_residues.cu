@@ -341,6 +341,22 @@ DEVICE Index tile_at(Index row, Index column, Index m, Index n) {
     return first * columns + column / (2 * SIDE) * height + at - first;
 }
 
+// A tile of c that a block of a cluster multiplies, of a unit of the cluster: DOWN tiles, one below the other.
+template <int DOWN>
+struct TileOfUnit {
+    unsigned matrix;
+    WorkTile part;
+    Index at;  // counts the tiles of all matrices
+
+    template <class Products>
+    DEVICE TileOfUnit(const Products& products, unsigned unit, int row, Index units)
+        : matrix(matrix_of(unit, units)), part(work_tile<DOWN * SIDE, 2 * SIDE>(unit, matrix, products.m, products.n,
+                                                                                products.k, (unsigned)units, 1, 0)) {
+        part.row += row * SIDE;
+        at = matrix * products.tiles + tile_at(part.row, part.column, products.m, products.n);
+    }
+};
+
 // Returns whether any of the 8 warps that multiply a tile has marked it.
 DEVICE bool is_marked(const unsigned char* marks, Index tile) {
     return *reinterpret_cast<const unsigned long long*>(marks + tile * 8) != 0;
@@ -422,16 +438,15 @@ DEVICE void combine_four(const Products& products, unsigned matrix, const WorkTi
     }
 }
 
-// Makes the elements of tiles from the tile `first` on. A block of 512 threads makes a piece.
-template <class Moduli, class Products>
-DEVICE void combine_residues(const Products& products, Index first, const unsigned char* marks,
+// Makes the elements of the tiles of units from the unit `first` on. A block of 512 threads makes a piece.
+template <class Moduli, int DOWN, class Products>
+DEVICE void combine_residues(const Products& products, Index units, unsigned first, const unsigned char* marks,
                              const unsigned* residues, const Line* lines_a, const Line* lines_b) {
-    const unsigned own = blockIdx.x / 16, tile = (unsigned)first + own;
-    if (is_marked(marks, tile)) return;
-    const unsigned matrix = matrix_of(tile, products.tiles);
-    const WorkTile part = products.template tile<SIDE, 2 * SIDE>(tile, matrix);
-    combine_four<Moduli>(products, matrix, part, residues + (Index)own * Moduli::COUNT * RESIDUES, blockIdx.x % 16,
-                         threadIdx.x / 128, threadIdx.x % 128, lines_a, lines_b);
+    const unsigned own = blockIdx.x / 16;
+    const TileOfUnit<DOWN> tile(products, first + own / DOWN, own % DOWN, units);
+    if (tile.part.row >= products.m || is_marked(marks, tile.at)) return;
+    combine_four<Moduli>(products, tile.matrix, tile.part, residues + (Index)own * Moduli::COUNT * RESIDUES,
+                         blockIdx.x % 16, threadIdx.x / 128, threadIdx.x % 128, lines_a, lines_b);
 }
 
 }  // namespace residues

@@ -43,6 +43,8 @@ class Tuning(_cuda.Tuning):
         found of all.
     tested_from : int
         It is found of all at once if there are fewer tiles along k.
+    cluster, clusters_from : int
+        The blocks of a cluster, if c has as many tiles below one another at least.
     least : int
         The least number of products from which on residues are faster than other ways.
     """
@@ -51,6 +53,8 @@ class Tuning(_cuda.Tuning):
     stages: int
     tested: dict[str, int]
     tested_from: int
+    cluster: int
+    clusters_from: int
     least: int
 
 
@@ -62,6 +66,8 @@ TUNING = {
         stages=4,
         tested={"float32": 8, "float64": 16},
         tested_from=16,
+        cluster=2,
+        clusters_from=8,
         least=2**33,
     ),
 }
@@ -175,6 +181,8 @@ def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int,
     matrices, tuned = batch.matrices, _cuda.tuned(TUNING, capability)
     count = tuned.moduli[dtype]
     down, across, deep = -(-m // TILE[0]), -(-n // TILE[1]), -(-k // SIDE)
+    cluster = tuned.cluster if down >= tuned.clusters_from else 1
+    stored_down, units = -(-down // cluster) * cluster, -(-down // cluster) * across
     tiles = down * across * matrices
     if max(count * tiles, 4 * max(down, 2 * across) * deep * matrices) >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {count * tiles}")
@@ -189,12 +197,15 @@ def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int,
     stored = [
         Struct(scratch(f"stored_{name}_at", (count + 1) * matrices * rows * deep * SIDE * SIDE, "char"),
                number(f"down_{name}", rows), depth, type="residues::Stored")
-        for name, rows in (("a", down), ("b", 2 * across))
+        for name, rows in (("a", stored_down), ("b", 2 * across))
     ]  # fmt: skip
     most = multiprocessors or tuned.multiprocessors
-    last = tiles % most
-    buffers = 2 * most * count * TILE[0] * TILE[1] * (tiles > last)
-    residues = scratch("residues_at", buffers + last * count * TILE[0] * TILE[1], "unsigned")
+    clusters = max(1, most // cluster)
+    last = units * matrices % clusters
+    whole = units * matrices - last
+    of_tile = count * TILE[0] * TILE[1]
+    buffers = 2 * clusters * cluster * of_tile * (whole > 0)
+    residues = scratch("residues_at", buffers + last * cluster * of_tile, "unsigned")
 
     def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
         files = (
@@ -215,7 +226,7 @@ def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int,
                (*measured, number("measured_a", groups[0] * matrices), *lines),
                grid=sum(groups) * matrices, block=1024),
     ]  # fmt: skip
-    taken = [4 * rows * deep * matrices for rows in (down, 2 * across)]
+    taken = [4 * rows * deep * matrices for rows in (stored_down, 2 * across)]
     accesses: list[bool | int] = []
     for one in (a, b):
         accesses += [one.along_k, one.vector if one.along_k else 1]
@@ -232,17 +243,19 @@ def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int,
         launch("find_lost", arguments, (number("tiles_of_c", tiles), *stored, *bound, *lines, tried, marks),
                grid=min(most, tiles), **sizes)
     )  # fmt: skip
-    whole = number("whole", tiles - last)
+    units_, first = number("units", units), number("whole", whole)
+    blocks = (clusters if whole else min(clusters, last * count)) * cluster
     launches.append(
-        launch("multiply_residues", (*arguments, LONGEST),
-               (whole, number("last", last), number("buffers", buffers // 4), *stored, marks, *lines, residues),
-               grid=most if tiles > last else min(most, last * count), **sizes)
+        launch("multiply_residues", (*arguments, LONGEST, f"Cluster<{cluster}, 1>"),
+               (units_, first, number("last", last), number("buffers", buffers // 4), *stored, marks, *lines, residues),
+               grid=blocks, cluster=cluster, **sizes)
     )  # fmt: skip
     if last:
         of_last = dataclasses.replace(residues, elements=number("last_at", buffers // 4))
         launches.append(
-            launch("combine_residues", ("Moduli",), (whole, marks, of_last, *lines), grid=16 * last, block=512)
-        )
+            launch("combine_residues", ("Moduli", cluster), (units_, first, marks, of_last, *lines),
+                   grid=16 * cluster * last, block=512)
+        )  # fmt: skip
     launches.append(_in_float64(make, marks, launch, capability))
     found: Plan = make.plan(*launches, temporary_bytes=scratch.bytes)
     return found
