@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -314,14 +315,7 @@ def make_plan(
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     if arithmetic.kind == "RESIDUES":
-        k = batch.lengths[2]
-        return _matmul_residues.plan(
-            arithmetic.memory,
-            batch,
-            lambda tiles: _Builder(problem, text, batch, tiles, 1, k),
-            capability,
-            multiprocessors,
-        )
+        return _matmul_residues.plan(_Builder, problem, text, batch, capability, multiprocessors)
     (m, n, k), matrices = batch.lengths, batch.matrices
     grouped = _for_groups(batch, arithmetic, tuned) if kernel == "tensor" and capability == 90 else None
     block, splits, by_groups = choose_block(
@@ -674,9 +668,8 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "float64")
     yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
     yield _case("tensor", "float32", precision="highest")
-    for dtype in ("float32", "float64"):
-        for transposed in ((False, False), (False, True), (True, True), (True, False)):
-            yield _case("tensor", dtype, precision="residues", transposed=transposed)
+    for dtype, of_a, of_b in itertools.product(("float32", "float64"), (False, True), (False, True)):
+        yield _case("tensor", dtype, precision="residues", transposed=(of_a, of_b))
     yield _case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
 
 

@@ -171,13 +171,11 @@ class _Scratch:
         return Pointer("temporary", type, bytes=place)
 
 
-def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int, multiprocessors: int | None) -> Plan:
-    """Return the launches.
-
-    ``batch`` tells how the matrices lie in memory, and ``builder(tiles)`` returns the builder of the plan, for so many
-    tiles of a matrix.
-    """
-    m, n, k = batch.lengths
+def plan(
+    builder: Callable[..., Any], problem: Any, text: str, batch: Any, capability: int, multiprocessors: int | None
+) -> Plan:
+    """Return the launches, made by a ``builder`` that takes problem, text, batch, tiles, and parts of a sum."""
+    (m, n, k), dtype = batch.lengths, problem.arithmetic.memory
     matrices, tuned = batch.matrices, _cuda.tuned(TUNING, capability)
     count = tuned.moduli[dtype]
     down, across, deep = -(-m // TILE[0]), -(-n // TILE[1]), -(-k // SIDE)
@@ -186,7 +184,7 @@ def plan(dtype: str, batch: Any, builder: Callable[[int], Any], capability: int,
     tiles = down * across * matrices
     if max(count * tiles, 4 * max(down, 2 * across) * deep * matrices) >= 2**31:
         raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {count * tiles}")
-    make = builder(down * across)
+    make = builder(problem, text, batch, down * across, 1, k)
     make.text += "\n" + moduli_text(dtype, count) + wgmma_text(TILE[1])
     number, scratch = make.number, _Scratch(make)
     lines = [
