@@ -130,6 +130,18 @@ class TestBound:
         inputs = a.astype(dtype), (b * 2.0**-30).astype(dtype)
         check(gpu, run, inputs, error=0, **RESIDUES)
 
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_cancellation(self, gpu, run, rng, dtype, alone):
+        """What is left of products that cancel but for their last bits is exact, of either sign."""
+        lacking(gpu, dtype)
+        served(gpu)
+        a = np.abs(random(rng, (40, 1), dtype)) + 1
+        b = np.abs(random(rng, (1, 30), dtype)) + 1
+        after = np.where(np.arange(30) % 2, np.nextafter(b, b.dtype.type(0)), np.nextafter(b, b.dtype.type(9)))
+        expected = a * (b - after)
+        a, b = np.concatenate([a, a], axis=1), np.concatenate([b, -after], axis=0)
+        check(gpu, run, (a, b), expected=expected, error=0, **RESIDUES)
+
     @pytest.mark.parametrize("scales", ["small", "large", "both"])
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_scales_of_lines(self, gpu, run, rng, dtype, scales, alone):
@@ -176,7 +188,7 @@ class TestBound:
         served(gpu)
         changing(multiprocessors=2, cluster=cluster, clusters_from=2)
         a, b = make(rng, ((900, 40), (40, 300)), "float32")
-        a[130, 7] = a[600, 3] = a[700, 4] = np.inf
+        a[130, 7] = a[300, 9] = a[600, 3] = a[700, 4] = np.inf
         with np.errstate(invalid="ignore"):
             expected = loop(a, b)
         error = allowed(np.where(np.isfinite(a), a, np.float32(0)), b)
