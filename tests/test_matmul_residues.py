@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda, _matmul_residues
+from parprims import _matmul_residues
+from parprims._matmul_tiles import TUNING
 from tests import emulator
 from tests.contract import compare, eps, random
 from tests.test_matmul import bound, loop
@@ -32,6 +33,7 @@ from tests.test_matmul_kernel import (
 
 RESIDUES = {"precision": "residues"}
 DTYPES = ("float32", "float64")
+SIZES = {field.name for field in dataclasses.fields(TUNING[90].residues)}
 SMALLEST = {"float32": 2.0**-149, "float64": 2.0**-1074}
 
 
@@ -56,8 +58,10 @@ def changing(monkeypatch):
             if name.isupper():
                 monkeypatch.setattr(_matmul_residues, name, value)
             else:
-                entry = dataclasses.replace(_matmul_residues.TUNING[90], **{name: value})
-                monkeypatch.setitem(_matmul_residues.TUNING, 90, entry)
+                entry = TUNING[90]
+                if name in SIZES:
+                    name, value = "residues", dataclasses.replace(entry.residues, **{name: value})
+                monkeypatch.setitem(TUNING, 90, dataclasses.replace(entry, **{name: value}))
 
     return change
 
@@ -373,9 +377,9 @@ class TestArithmetic:
 
     def test_scratch(self):
         """It is as much as the docs say."""
-        for dtype, count in _matmul_residues.TUNING[90].moduli.items():
+        for dtype, count in TUNING[90].residues.moduli.items():
             m, k, n = 512, 384, 768
             plan = planned((m, k), (k, n), dtype, **RESIDUES)[1]
             stored = (count + 1) * k * (m + n) + count * m * n
             assert stored < plan.temporary_bytes < 1.05 * stored
-        assert _cuda.tuned(_matmul_residues.TUNING, 90).moduli == {"float32": 7, "float64": 15}
+        assert TUNING[90].residues.moduli == {"float32": 7, "float64": 15}

@@ -14,7 +14,7 @@ import array_api_compat
 import numpy as np
 from array_api_extra import at
 
-from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel, _matmul_residues
+from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -596,8 +596,8 @@ def _residues_faster(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why residues are to be preferred to the library's routine, or None."""
     if _matmul_kernel.refusal(xp, p) is not None:
         return None
-    tuned = _matmul_residues.TUNING.get(_cuda.capability(xp, p.a))
-    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.least
+    tuned = TUNING.get(_cuda.capability(xp, p.a))
+    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.residues.least
     return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from parprims import _cuda
 from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct
-from parprims._matmul_tiles import TUNING as TENSOR
-from parprims._matmul_tiles import block
+from parprims._matmul_tiles import TUNING, block
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)
 """Numbers of at most 8 bits of which no two have a common divisor, the largest there are."""
@@ -26,52 +25,6 @@ SIDE = 128
 
 TILE = SIDE, 2 * SIDE, SIDE
 """The tile of a block: lines of a, of b, and numbers along k."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning(_cuda.Tuning):
-    """What was measured on devices of one compute capability.
-
-    Parameters
-    ----------
-    moduli : dict of str to int
-        How many moduli there are, by the dtype of the factors.
-    stages : int
-        The tiles in shared memory.
-    tested : dict of str to int
-        The lower bound of sum |a| |b| is found of the first of so many parts of k. Where that does not suffice, it is
-        found of all.
-    tested_from : int
-        It is found of all at once if there are fewer tiles along k.
-    cluster, clusters_from : int
-        The blocks of a cluster, if c has as many tiles below one another at least.
-    least : int
-        The least number of products from which on residues are faster than other ways.
-    """
-
-    moduli: dict[str, int]
-    stages: int
-    tested: dict[str, int]
-    tested_from: int
-    cluster: int
-    clusters_from: int
-    least: int
-
-
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        moduli={"float32": 7, "float64": 15},
-        stages=4,
-        tested={"float32": 8, "float64": 16},
-        tested_from=16,
-        cluster=2,
-        clusters_from=8,
-        least=2**33,
-    ),
-}
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
 
 
 # ---- The text ---------------------------------------------------------------------------------------------------
@@ -176,7 +129,8 @@ def plan(
 ) -> Plan:
     """Return the launches, made by a ``builder`` that takes problem, text, batch, tiles, and parts of a sum."""
     (m, n, k), dtype = batch.lengths, problem.arithmetic.memory
-    matrices, tuned = batch.matrices, _cuda.tuned(TUNING, capability)
+    matrices, entry = batch.matrices, _cuda.tuned(TUNING, capability)
+    tuned = entry.residues
     count = tuned.moduli[dtype]
     down, across, deep = -(-m // TILE[0]), -(-n // TILE[1]), -(-k // SIDE)
     cluster = tuned.cluster if down >= tuned.clusters_from else 1
@@ -197,7 +151,7 @@ def plan(
                number(f"down_{name}", rows), depth, type="residues::Stored")
         for name, rows in (("a", stored_down), ("b", 2 * across))
     ]  # fmt: skip
-    most = multiprocessors or tuned.multiprocessors
+    most = multiprocessors or entry.multiprocessors
     clusters = max(1, most // cluster)
     last = units * matrices % clusters
     whole = units * matrices - last
@@ -261,7 +215,7 @@ def plan(
 
 def _in_float64(make: Any, marks: Pointer, launch: Callable[..., Launch], capability: int) -> Launch:
     """Return the launch that multiplies the tiles that are marked."""
-    (m, n, _), tuned = make.batch.lengths, _cuda.tuned(TENSOR, capability)
+    (m, n, _), tuned = make.batch.lengths, _cuda.tuned(TUNING, capability)
     arithmetic = dataclasses.replace(make.problem.arithmetic, kind="DOUBLE")
     tile = tuned.tensor["DOUBLE"][0]
     own = block("tensor", tile, arithmetic, _cuda.shared_bytes(capability), tuned)

@@ -19,6 +19,36 @@ KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
 
 
 @dataclasses.dataclass(frozen=True)
+class Residues:
+    """What was measured of products by residues.
+
+    Parameters
+    ----------
+    moduli : dict of str to int
+        How many moduli there are, by the dtype of the factors.
+    stages : int
+        The tiles in shared memory.
+    tested : dict of str to int
+        The lower bound of sum |a| |b| is found of the first of so many parts of k. Where that does not suffice, it is
+        found of all.
+    tested_from : int
+        It is found of all at once if there are fewer tiles along k.
+    cluster, clusters_from : int
+        The blocks of a cluster, if c has as many tiles below one another at least.
+    least : int
+        The least number of products from which on residues are faster than other ways.
+    """
+
+    moduli: dict[str, int]
+    stages: int
+    tested: dict[str, int]
+    tested_from: int
+    cluster: int
+    clusters_from: int
+    least: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """What was measured on devices of one compute capability.
 
@@ -62,6 +92,8 @@ class Tuning(_cuda.Tuning):
     small : int
         The most rows, columns and length summed over up to which a call of the kernel takes less time than one of the
         libraries' own float32, which is longer than the product itself (cases ``call`` of the same bench).
+    residues : Residues
+        Those of products by residues.
     """
 
     naive: Tile
@@ -80,6 +112,7 @@ class Tuning(_cuda.Tuning):
     preferred: int
     preferred_products: int
     small: int
+    residues: Residues
 
 
 TUNING = {
@@ -116,6 +149,15 @@ TUNING = {
         preferred=256,
         preferred_products=2**30,
         small=512,
+        residues=Residues(
+            moduli={"float32": 7, "float64": 15},
+            stages=4,
+            tested={"float32": 8, "float64": 16},
+            tested_from=16,
+            cluster=2,
+            clusters_from=8,
+            least=2**33,
+        ),
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
