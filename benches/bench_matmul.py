@@ -233,6 +233,9 @@ def cases(scale: Scale) -> list[Case]:
         for dtype in ("float16", "bfloat16"):
             for n in scale.pick((512,), (), sizes):
                 random("square", dtype, n)
+        for dtype in ("float32", "float64"):
+            for n in scale.pick((512,), (), (2048, 4096, 8192)):
+                random("residues", dtype, n, precision="residues")
         shape = (16, *scale.pick((512, 512), (), (8192, 8192)))
         make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
         add(f"skinny, {shape[0]} x {shape[1]}", make, shape, unit="B/s", ceiling="read")

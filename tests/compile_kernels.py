@@ -111,6 +111,7 @@ SPILLS = {
     "banded::solve<double, 4, false,": "up to 160 bytes each way, as its window takes all registers",
     "banded::solve<Complex<float>, 4, false,": "up to 500 bytes each way, the same",
     # The sums alone take half of the registers that a thread can have.
+    "residues::multiply_lost<Semiring, DOUBLE, 128, 128, 16, 2, 4, 4, 82048, 4, false, 4, false,": "144 bytes",
     "multiply_tensor<Semiring, HALF, 128, 256, ": "up to 30 bytes each way",
     "multiply_tensor<Semiring, TF32, 128, 256, ": "up to 10 bytes each way",
     "multiply_tensor<Semiring, BFLOAT, 16, 128, 64, 1, 2, 4, 77952, 1, ": "up to 40 bytes: elements copied one by one",

@@ -163,6 +163,8 @@ void show();
 void describe(unsigned address, const void* from, std::initializer_list<long long> lengths,
               std::initializer_list<long long> pitches, std::initializer_list<long long> box, int type);
 void publish(void* to, unsigned from);
+void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier);
+void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier, unsigned ranks);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier, unsigned ranks);
 void arrive_in_cluster(unsigned address, unsigned rank);
@@ -206,12 +208,18 @@ struct Double {
     static constexpr int PACKED = 1;
     static double number(double word, int) { return word; }
 };
+struct Byte {
+    using Register = unsigned;
+    using Sum = int;
+    static constexpr int PACKED = 4;
+    static double number(unsigned word, int at) { return (signed char)(word >> 8 * at); }
+};
 template <class T>
 void multiply(const typename T::Register (&a)[4], const typename T::Register (&b)[2], typename T::Sum& d0,
               typename T::Sum& d1, typename T::Sum& d2, typename T::Sum& d3);
 void multiply4(double a, double b, double& d0, double& d1);
 template <class T>
-void multiply_later(std::initializer_list<float*> d, unsigned long long a, unsigned long long b, bool add,
+void multiply_later(std::initializer_list<typename T::Sum*> d, unsigned long long a, unsigned long long b, bool add,
                     bool a_transposed = false, bool b_transposed = false);
 template <class T>
 void multiply_later(std::initializer_list<float*> d, const unsigned (&a)[4], unsigned long long b, bool add,
@@ -366,6 +374,16 @@ inline unsigned __brev(unsigned x) {
     for (int bit = 0; bit < 32; ++bit) y |= (x >> bit & 1) << (31 - bit);
     return y;
 }
+inline int __dp4a(int a, int b, int c) {
+    for (int at = 0; at < 32; at += 8) c = (int)((unsigned)c + (unsigned)((signed char)(a >> at) * (signed char)(b >> at)));
+    return c;
+}
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which) {
+    const unsigned long long both = (unsigned long long)high << 32 | low;
+    unsigned all = 0;
+    for (int at = 0; at < 4; ++at) all |= (unsigned)(both >> (which >> 4 * at & 7) * 8 & 0xff) << 8 * at;
+    return all;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
@@ -384,6 +402,7 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __int_as_float(int x) { return emulated::bits<float>(x); }
+inline long long __double2ll_rn(double x) { return llrint(x); }
 inline long long __double_as_longlong(double x) { return emulated::bits<long long>(x); }
 inline double __longlong_as_double(long long x) { return emulated::bits<double>(x); }
 inline float __fdividef(float a, float b) { return a / b; }

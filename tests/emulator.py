@@ -90,6 +90,12 @@ PTX = {
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];": (
         "emulated::copy_box(%0, %1, %2, %3, %4, %5);"
     ),
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];": (
+        "emulated::copy_bytes(%0, %1, %2, %3);"
+    ),
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;": (
+        "emulated::copy_bytes(%0, %1, %2, %3, %4);"
+    ),
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[%0], [%1, {%2, %3, %4}], [%5], %6;": "emulated::copy_box(%0, %1, %2, %3, %4, %5, %6);",
     "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }": (
@@ -194,11 +200,17 @@ def _with_operands(code: str, operands: Sequence[str]) -> str:
 # the operands that lie in shared memory, if they are of 16 bits, whether they are transposed.
 _PRODUCT = re.compile(
     r"(?P<open>{ ?\.reg \.pred p; setp\.ne\.b32 p, (?P<predicate>%\d+), 0; )?"
-    r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<columns>\d+)(?P<types>k\d+\.f32\.\w+\.\w+) "
-    r"{(?P<d>[^}]*)}, (?P<a>%\d+|{[^}]*}), (?P<b>%\d+), (?P<add>p|%\d+|[01]), 1, 1(?P<transposed>(, ?(%\d+|[01]))*);"
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<columns>\d+)(?P<types>k\d+\.\w+\.\w+\.\w+) "
+    r"{(?P<d>[^}]*)}, (?P<a>%\d+|{[^}]*}), (?P<b>%\d+), (?P<add>p|%\d+|[01])"
+    r"(?P<signs>, 1, 1)?(?P<transposed>(, ?(%\d+|[01]))*);"
     r"(?(open) ?})"
 )
-_PRODUCTS = {"k16.f32.f16.f16": "Half", "k16.f32.bf16.bf16": "Bfloat", "k8.f32.tf32.tf32": "Tf32"}
+_PRODUCTS = {
+    "k16.f32.f16.f16": "Half",
+    "k16.f32.bf16.bf16": "Bfloat",
+    "k8.f32.tf32.tf32": "Tf32",
+    "k32.s32.s8.s8": "Byte",
+}
 
 
 def _product(ptx: str) -> str:
@@ -207,10 +219,12 @@ def _product(ptx: str) -> str:
     if not found or found["types"] not in _PRODUCTS or (found["add"] == "p") != bool(found["open"]):
         raise KeyError(ptx)
     name = _PRODUCTS[found["types"]]
+    if bool(found["signs"]) != (name != "Byte"):  # integers have neither signs nor transposition
+        raise KeyError(ptx)
     accumulators = re.findall(r"%\d+", found["d"])
     transposed = re.findall(r"%\d+|[01]", found["transposed"])
     in_shared = 1 + (found["a"][0] == "%")
-    if len(accumulators) != int(found["columns"]) // 2 or len(transposed) != (name != "Tf32") * in_shared:
+    if len(accumulators) != int(found["columns"]) // 2 or len(transposed) != (name not in ("Tf32", "Byte")) * in_shared:
         raise KeyError(ptx)
     d = ", ".join(f"&{one}" for one in accumulators)
     operands = ", ".join((found["a"], found["b"], found["predicate"] or found["add"], *transposed))

@@ -105,14 +105,26 @@ void publish(void* to, unsigned from) {
 }
 
 static void begin_box(unsigned to, unsigned barrier, const TensorMap& map, int x, int y, int z) {
-    if (to % 1024) throw std::runtime_error("a bulk copy is not aligned");
-    watch(from_shared(to), map.box[1] * 128, SHOWN);
+    if (to % (map.bytes ? 16 : 1024)) throw std::runtime_error("a bulk copy is not aligned");
+    watch(from_shared(to), map.shared_bytes(), SHOWN);
     if (block->suspect.size) block->shared->fail(block->suspect.text);
     block->boxes.push_back({to, barrier, map, {x, y, z}, actor(*block), block->time});
 }
 
 void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier) {
     begin_box(to, barrier, *(const TensorMap*)from, x, y, z);
+}
+
+static TensorMap contiguous(const void* from, int bytes) {
+    if ((uintptr_t)from % 16 || bytes % 16) throw std::runtime_error("a bulk copy is not aligned");
+    watch(from, bytes, READ);
+    TensorMap map = {};
+    map.from = (const char*)from, map.bytes = bytes;
+    return map;
+}
+
+void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) {
+    begin_box(to, barrier, contiguous(from, bytes), 0, 0, 0);
 }
 
 // ---- Clusters -------------------------------------------------------------------------------------------------
@@ -145,8 +157,7 @@ void arrive_in_cluster(unsigned address, unsigned rank) {
     send(rank, message);
 }
 
-void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier, unsigned ranks) {
-    const TensorMap map = *(const TensorMap*)from;
+static void copy_to_blocks(unsigned to, const TensorMap& map, int x, int y, int z, unsigned barrier, unsigned ranks) {
     for (int rank = 0; rank < 16; ++rank) {
         if (!(ranks >> rank & 1)) continue;
         if (rank == block->rank) {
@@ -158,6 +169,14 @@ void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barri
         if ((size_t)rank < others.size()) message.known = others[rank];
         send(rank, message);
     }
+}
+
+void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier, unsigned ranks) {
+    copy_to_blocks(to, *(const TensorMap*)from, x, y, z, barrier, ranks);
+}
+
+void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier, unsigned ranks) {
+    copy_to_blocks(to, contiguous(from, bytes), 0, 0, 0, barrier, ranks);
 }
 
 // Carries out what other blocks of the cluster do in this one.
@@ -193,6 +212,7 @@ void wait_cluster() {
 static void carry_out(const Box& one) {
     const TensorMap& map = one.map;
     char* const to = (char*)from_shared(one.to);
+    if (map.bytes) memcpy(to, map.from, map.bytes);
     for (long long row = 0; row < map.box[1]; ++row)
         for (long long column = 0; column < map.box[0]; ++column) {
             const long long at[] = {one.at[0] + column, one.at[1] + row, one.at[2]};
@@ -205,7 +225,7 @@ static void carry_out(const Box& one) {
             if (map.type == 11) word = to_tf32<true>(bits<float>(word));
             memcpy(to + row * 128 + (column * map.size() ^ row % 8 * 16), &word, map.size());
         }
-    block->awaited[one.barrier] -= map.box[1] * 128;
+    block->awaited[one.barrier] -= map.shared_bytes();
     auto& coming = block->orders[one.barrier].coming;
     coming.resize(actors(*block));
     coming[one.thread] = std::max(coming[one.thread], one.time);
@@ -316,6 +336,11 @@ static float sum(float c, const double* a, const double* b, int k) {
 }
 static double sum(double c, const double* a, const double* b, int k) {
     for (int at = 0; at < k; ++at) c = ::fma(a[at], b[at], c);
+    return c;
+}
+
+static int sum(int c, const double* a, const double* b, int k) {
+    for (int at = 0; at < k; ++at) c = (int)((unsigned)c + (unsigned)(int)(a[at] * b[at]));
     return c;
 }
 
@@ -440,8 +465,8 @@ static void carry_out(const Product& one) {
             double column[K];
             read<T>(column, one.b, one.b_transposed, 2 * at + 2 * t + next);
             for (int half = 0; half < 2; ++half) {
-                float& d = one.d[at + 2 * half + next];
-                d = sum(one.add ? d : 0.f, rows[half], column, K);
+                typename T::Sum& d = ((typename T::Sum*)one.d)[at + 2 * half + next];
+                d = sum(one.add ? d : typename T::Sum(), rows[half], column, K);
             }
         }
 }
@@ -453,14 +478,14 @@ static void check_descriptor(unsigned long long descriptor) {
 }
 
 template <class T>
-static Product& new_product(std::initializer_list<float*> d, unsigned long long b, bool add, bool b_transposed) {
+static Product& new_product(std::initializer_list<typename T::Sum*> d, unsigned long long b, bool add, bool b_transposed) {
     if (!self().may_multiply)
         throw std::runtime_error("products of a warpgroup use registers that no fence has shown them");
-    float* const first = *d.begin();
+    auto* const first = *d.begin();
     for (size_t at = 0; at < d.size(); ++at)
         if (d.begin()[at] != first + at) throw std::runtime_error("accumulators do not lie side by side");
     Product one = {};
-    one.carry_out = carry_out<T>, one.d = first, one.columns = 2 * (int)d.size(), one.add = add;
+    one.carry_out = carry_out<T>, one.d = (float*)first, one.columns = 2 * (int)d.size(), one.add = add;
     one.b = b;
     one.b_transposed = b_transposed;
     one.group = self().product_groups;
@@ -470,7 +495,7 @@ static Product& new_product(std::initializer_list<float*> d, unsigned long long 
 }
 
 template <class T>
-void multiply_later(std::initializer_list<float*> d, unsigned long long a, unsigned long long b, bool add,
+void multiply_later(std::initializer_list<typename T::Sum*> d, unsigned long long a, unsigned long long b, bool add,
                     bool a_transposed, bool b_transposed) {
     check_descriptor(a);
     Product& one = new_product<T>(d, b, add, b_transposed);
@@ -499,6 +524,7 @@ INSTANCES(Half)
 INSTANCES(Bfloat)
 INSTANCES(Tf32)
 #undef INSTANCES
+template void multiply_later<Byte>(std::initializer_list<int*>, unsigned long long, unsigned long long, bool, bool, bool);
 
 void begin_products() { self().may_multiply = true; }
 void end_products() { ++self().product_groups; }

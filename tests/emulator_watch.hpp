@@ -51,17 +51,18 @@ struct Product {  // of a warpgroup's matrices, as far as one thread has to do w
     int columns;
     bool add, a_in_shared, a_transposed, b_transposed;
     unsigned long long a, b;  // descriptors
-    double rows[2][16];       // of A, if not in shared memory
+    double rows[2][32];       // of A, if not in shared memory
     int group;
 };
 
-// A bulk copy of a box, whose rows have 128 bytes, to shared memory.
+// A bulk copy to shared memory: of a box, whose rows have 128 bytes, or of contiguous bytes.
 struct TensorMap {
     const char* from;
     long long lengths[3], pitches[2], box[3];  // numbers; pitches are of bytes
-    int type;
+    int type, bytes;  // bytes is 0 for a box, otherwise so many follow each other
 
     int size() const { return type == 11 ? 4 : 2; }
+    int shared_bytes() const { return bytes ? bytes : (int)box[1] * 128; }
 };
 
 struct Box {

@@ -65,6 +65,10 @@ def _matmul(test: str) -> str:
     return f"tests/test_matmul_{'groups' if test.startswith('TestGroups') else 'kernel'}.py::{test}"
 
 
+def _residues(test: str, case: str = "float32") -> str:
+    return f"tests/test_matmul_residues.py::{test}[emulated-{case}]"
+
+
 REDUCE_CHUNKS, REDUCE_COLUMNS, REDUCE_SHORT = _reduce("shape3-1"), _reduce("shape5-0"), _reduce("shape1-1")
 REST, REST_OF_TILES = (
     f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
@@ -97,6 +101,7 @@ _B, _TICKET, _L, _V = "_block_reduce.cuh", "_ticket.cuh", "_block.cuh", "_view.c
 _TC, _TL, _TI = "_tridiagonal_common.cuh", "_tridiagonal_long.cuh", "_tridiagonal_in_order.cu"
 _TE, _TS, _TSL = "_tridiagonal_exchanging.cu", "_tridiagonal_stable.cu", "_tridiagonal_stable_long.cu"
 _M, _W, _G, _P = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_pipeline.cuh"
+_RESIDUES, _BYTES = "_matmul_residues.cu", "_matmul_bytes.cu"
 
 MUTATIONS = (
     # ---- What all share
@@ -510,6 +515,31 @@ MUTATIONS = (
     Mutation(_G, "if (odd && lane == 0 && count == WIDTH)", "if (false)", PACKED),
     Mutation(
         _M, "x[e] = line < from.length && along < depth ?", "x[e] = line < from.length && along <= depth ?", PACKED
+    ),
+    # Products by residues: what a line is rounded by, the swizzle, carries, and what is found to be lost.
+    _dropped(
+        _RESIDUES, "if (rounded) lines->lost = own.rounding();", _residues("TestOtherWay::test_small_beside_large")
+    ),
+    Mutation(_RESIDUES, "place * 8 + (part ^ place % 8);", "place * 8 + part;", _residues("TestBound::test_exact")),
+    Mutation(_RESIDUES, " + (long long)(low >> 63);", ";", _residues("TestBound::test_cancellation", "float64")),
+    Mutation(
+        _RESIDUES,
+        "exponent((Moduli::LARGEST - root) / norm) - largest;",
+        "exponent((Moduli::LARGEST - root) / norm) - largest + 9;",
+        _residues("TestBound::test_exact", "float64"),
+    ),
+    Mutation(_BYTES, "left > LONGEST ? start : 0;", "0;", _residues("TestBound::test_sums_are_reduced")),
+    Mutation(_BYTES, "return min(rest, rest - modulus);", "return rest;", _residues("TestBound::test_exact")),
+    Mutation(_BYTES, "of_a.lost * of_b_size + ", "", _residues("TestOtherWay::test_diagonal")),
+    _dropped(
+        _BYTES, "if (role == MULTIPLIES) turns.fill(count);", _residues("TestBound::test_blocks_go_on", "float32-2")
+    ),
+    _dropped(_BYTES, "turns.wait_until_filled(count);", _residues("TestBound::test_blocks_go_on", "float32-1")),
+    Mutation(
+        _BYTES,
+        "if (tile.part.row < products.m && !is_marked(marks, tile.at)) all = false;",
+        "if (row == Alone::row() && !is_marked(marks, tile.at)) all = false;",
+        _residues("TestBound::test_some_tiles", "2"),
     ),
 )
 

@@ -79,7 +79,7 @@ class TestArguments:
         whole, wide, narrow = (backend.asarray(random(rng, (3, 3), one)) for one in ("int32", "float64", "complex64"))
         tropical = {"add": "minimum", "multiply": "add"}
         cases = (
-            (a, {"precision": "double"}, r"^precision must be one of float32, tf32, highest, got 'double'"),
+            (a, {"precision": "double"}, r"^precision must be one of float32, tf32, highest, residues, got 'double'"),
             (a, {"precision": None}, r"^precision must be one of"),
             (a, {"kernel": "fast"}, r"^kernel must be one of naive, tiled, packed, conflict_free, tensor, got 'fast'"),
             (whole, {"precision": "tf32"}, r"^precision 'tf32' is for sums of products of float32, got int32"),

@@ -265,7 +265,7 @@ def matmul(
     *,
     add: _Operator = "add",
     multiply: _Operator = "multiply",
-    precision: Literal["float32", "tf32", "highest"] = "float32",
+    precision: Literal["float32", "tf32", "highest", "residues"] = "float32",
     kernel: Literal["naive", "tiled", "packed", "conflict_free", "tensor"] | None = None,
     tile: int | tuple[int, int, int] | None = None,
     method: _Method = "auto",

@@ -68,7 +68,7 @@ from parprims._through_numpy import as_numpy, carries_derivative, has_values, in
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
 _SMALLEST_BLOCK, _LARGEST_BLOCK, _TILES = 2**22, 2**28, 2**7
 
-_PRECISIONS = ("float32", "tf32", "highest")
+_PRECISIONS = ("float32", "tf32", "highest", "residues")
 
 _ADD, _MULTIPLY, _FLOAT32, _AUTO = "add", "multiply", "float32", "auto"
 """The defaults of `matmul`."""
@@ -102,10 +102,11 @@ def matmul(
         What combines the products, associative, in the order of k.
     multiply : str, Operator or callable
         What makes a product of an element of a and one of b, in this order.
-    precision : {"float32", "tf32", "highest"}
+    precision : {"float32", "tf32", "highest", "residues"}
         How exactly float32 factors are multiplied: with errors like those of a chain of float32 products and sums; with
-        factors that may be rounded, or cut, to 10 fraction bits first; or in float64, rounded once. Other factors
-        have but one precision, the default.
+        factors that may be rounded, or cut, to 10 fraction bits first; or in float64, rounded once. Residues are as
+        exact as the default, and faster for large matrices of float32 and float64 where integers on tensor cores are.
+        Other factors have but one precision, the default.
     kernel : {"naive", "tiled", "packed", "conflict_free", "tensor"}, optional
         Which kernel is to run, by method kernel; the best for the call if not given.
     tile : int or tuple of int, optional
@@ -139,7 +140,8 @@ def matmul(
     Work and depth: m n k products and sums, in ceil(log2 k) steps within a tile (array), in chains along k (kernel).
     Error: within (ceil(log2 t) + ceil(k / t)) eps sum |a| |b| by array with tiles of length t along k, within
     (k + 1) eps sum |a| |b| by native and kernel; (k + 5) where the kernel tensor multiplies float32; 4 times that for
-    complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. Integers wrap.
+    complex numbers; 2^-9 sum |a| |b| more with tf32; rounded once with highest. By residues, within (2 sqrt(k) + 1)
+    eps sum |a| |b|, or where that cannot be told, as otherwise. Integers wrap.
     Reproducibility: the same input, tile included, gives the same bits, run after run, by array and kernel.
     Methods: native (sum and product, no tile given), kernel (operators that can be traced; CUDA arrays, and without
     kernel or tile, by Numba, those of NumPy, PyTorch and eager JAX on the CPU), array. A kernel that is named runs or
@@ -294,7 +296,11 @@ class Product(Checked):
         check_choice("precision", precision, _PRECISIONS)
         if kernel is not None:
             check_choice("kernel", kernel, KERNELS)
-        if precision != "float32":
+        if precision == "residues":
+            if dtype_name(dtype) not in ("float32", "float64") or not ring:
+                what = dtype_name(dtype) if ring else f"{add.name} of {multiply.name}"
+                raise ValueError(f"precision 'residues' is for sums of products of float32 or float64, got {what}")
+        elif precision != "float32":
             if dtype_name(dtype) != "float32" or not ring:
                 what = dtype_name(dtype) if ring else f"{add.name} of {multiply.name}"
                 raise ValueError(f"precision {precision!r} is for sums of products of float32, got {what}")
@@ -569,6 +575,8 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
         kernel = not _by_floats(xp, p) and _matmul_cpu.is_faster_for_integers(xp, p)
         kernel = kernel and _matmul_cpu.refusal(xp, p) is None
         return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None
+    if p.precision == "residues":
+        return _residues_faster(xp, p)
     is_narrowed = p.precision != "highest" and _is_narrowed(p)
     matrices = min(p.a.ndim, p.b.ndim) > 1
     is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and matrices
@@ -589,6 +597,15 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if tuned is not None and called_alone and _is_small(p, tuned):
         return "a call of the kernel takes less time for small matrices of float32 on this device"
     return None
+
+
+def _residues_faster(xp: Namespace, p: Product) -> str | None:
+    """Return the sentence why residues are to be preferred to the library's routine, or None."""
+    if _matmul_kernel.refusal(xp, p) is not None:
+        return None
+    tuned = TUNING.get(_cuda.capability(xp, p.a))
+    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.residues.least
+    return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
 
 
 def _is_large(p: Product, length: int, products: int) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from parprims import _cuda, _derivatives
+from parprims import _cuda, _derivatives, _matmul_residues
 from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
@@ -313,6 +314,8 @@ def make_plan(
     """Return the launches for factors of these layouts; ``text`` is what `semiring` returns for the problem."""
     arithmetic, batch = problem.arithmetic, _folded(problem, layouts)
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
+    if arithmetic.kind == "RESIDUES":
+        return _matmul_residues.plan(_Builder, problem, text, batch, capability, multiprocessors)
     (m, n, k), matrices = batch.lengths, batch.matrices
     grouped = _for_groups(batch, arithmetic, tuned) if kernel == "tensor" and capability == 90 else None
     block, splits, by_groups = choose_block(
@@ -667,6 +670,9 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "float64")
     yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
     yield _case("tensor", "float32", precision="highest")
+    for dtype, of_a, of_b in itertools.product(("float32", "float64"), (False, True), (False, True)):
+        yield _case("tensor", dtype, precision="residues", transposed=(of_a, of_b))
+    yield _case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
 
 
 def _case(

@@ -19,6 +19,36 @@ KERNELS = ("naive", "tiled", "packed", "conflict_free", "tensor")
 
 
 @dataclasses.dataclass(frozen=True)
+class Residues:
+    """What was measured of products by residues.
+
+    Parameters
+    ----------
+    moduli : dict of str to int
+        How many moduli there are, by the dtype of the factors.
+    stages : int
+        The tiles in shared memory.
+    tested : dict of str to int
+        The lower bound of sum |a| |b| is found of the first of so many parts of k. Where that does not suffice, it is
+        found of all.
+    tested_from : int
+        It is found of all at once if there are fewer tiles along k.
+    cluster, clusters_from : int
+        The blocks of a cluster, if c has as many tiles below one another at least.
+    least : int
+        The least number of products from which on residues are faster than other ways.
+    """
+
+    moduli: dict[str, int]
+    stages: int
+    tested: dict[str, int]
+    tested_from: int
+    cluster: int
+    clusters_from: int
+    least: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """What was measured on devices of one compute capability.
 
@@ -63,6 +93,8 @@ class Tuning(_cuda.Tuning):
     small : int
         The most rows, columns and length summed over up to which a call of the kernel takes less time than one of the
         libraries' own float32, which is longer than the product itself (cases ``call`` of the same bench).
+    residues : Residues
+        Those of products by residues.
     """
 
     naive: Tile
@@ -82,6 +114,7 @@ class Tuning(_cuda.Tuning):
     preferred_products: int
     preferred_unaligned: int
     small: int
+    residues: Residues
 
 
 TUNING = {
@@ -119,6 +152,15 @@ TUNING = {
         preferred_products=2**30,
         preferred_unaligned=3 * 2**30,
         small=512,
+        residues=Residues(
+            moduli={"float32": 7, "float64": 15},
+            stages=4,
+            tested={"float32": 8, "float64": 16},
+            tested_from=16,
+            cluster=2,
+            clusters_from=8,
+            least=2**33,
+        ),
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -139,7 +181,7 @@ class Arithmetic:
     ring : bool
         Whether the operators are sum and product.
     kind : str, optional
-        A name of `Kind` in _matmul_tensor.cu, None where tensor cores cannot multiply.
+        A name of `Kind` in _matmul_tensor.cu, RESIDUES, or None where tensor cores cannot multiply.
     """
 
     memory: str
@@ -156,7 +198,9 @@ class Arithmetic:
         if ring and dtype_kind(memory) == "float":
             by_precision = {"float32": "SPLIT", "tf32": "TF32", "highest": "DOUBLE"}
             own = {"float16": "HALF", "bfloat16": "BFLOAT", "float64": "DOUBLE"}
-            kind = own.get(memory) or by_precision[precision]
+            kind = own.get(memory) or by_precision.get(precision)
+            if precision == "residues":
+                registers, kind = "float64", "RESIDUES"
         return Arithmetic(memory, registers, ring, kind)
 
     @property
@@ -298,6 +342,13 @@ def choose_kernel(
 
     ``kernel`` and ``tile`` are those that the caller asks for, if any. ``what`` names what is multiplied.
     """
+    if arithmetic.kind == "RESIDUES":
+        if kernel not in (None, "tensor") or tile is not None:
+            what = "tile" if tile is not None else f"kernel {kernel!r}"
+            return "tensor", f"the kernel that multiplies by residues takes no {what}"
+        if capability != 90:
+            return "tensor", "the kernel that multiplies by residues needs a device of compute capability 9.0"
+        return "tensor", None
     if kernel is not None:
         wanted: tuple[str, ...] = (kernel,)
     else:

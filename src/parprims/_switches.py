@@ -11,7 +11,7 @@ from parprims._arrays import Array, Namespace
 _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 """The kinds of devices that are asked for autocast."""
 
-_ENOUGH = {"float32": ("none", "ieee"), "tf32": ("none", "ieee", "tf32")}
+_ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("none", "ieee", "tf32")}
 """What PyTorch may be told of products of float32 so that they are as exact as a precision says."""
 
 

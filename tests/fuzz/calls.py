@@ -426,7 +426,7 @@ def draw_matmul(d: Draw, name: str) -> Call:
     if d.chance(0.2):
         options["tile"] = d.one((1, 4, (2, 3, 4)))
     if d.chance(0.1) and ring and dtype == "float32":
-        options["precision"] = d.one(("float32", "tf32", "highest"))
+        options["precision"] = d.one(("float32", "tf32", "highest", "residues"))
     rows, columns = (x if x.ndim > 1 else x[None]), (y if y.ndim > 1 else y[:, None])
     u, v = wide(rows)[..., :, :, None], wide(columns)[..., None, :, :]
     with np.errstate(all="ignore"):

@@ -1,0 +1,315 @@
+// The products of bytes by which _matmul_residues.cu multiplies, on tensor cores (wgmma, compute capability 9.0 alone).
+//
+// Needs _matmul_groups.cu and _matmul_residues.cu. The text after this defines the instruction, for bytes with signs:
+//   struct ByteWgmma {
+//       static constexpr int WIDTH;
+//       // c += a b, or c = a b if `more` is 0, asynchronously. Both factors are in shared memory, along k.
+//       static void multiply(int (&c)[WIDTH / 2], unsigned long long a, unsigned long long b, int more);
+//   };
+//   find_lost          multiplies the leading bits, a lower bound of sum |a| |b|, and marks the tiles of c where
+//                      rounding may have changed an element by more than its error is promised to be
+//   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
+//   multiply_lost      multiplies marked tiles in float64
+// Tiles are stored as they will lie in shared memory, so that bulk copies need no tensor maps.
+
+namespace residues {
+
+#if __CUDA_ARCH__ == 900
+
+// Copies contiguous bytes to shared memory, of this block or (SHARED) of several blocks of the cluster. One thread calls
+// it.
+template <bool SHARED>
+DEVICE void copy_bytes(void* to, const char* from, int bytes, unsigned barrier, unsigned blocks = 0) {
+    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+    if constexpr (SHARED)
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+            "[%0], [%1], %2, [%3], %4;" ::"r"(address),
+            "l"(from), "r"(bytes), "r"(barrier), "h"((unsigned short)blocks)
+            : "memory");
+    else
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address),
+            "l"(from), "r"(bytes), "r"(barrier)
+            : "memory");
+}
+
+template <int COUNT>
+DEVICE void keep_after_wait(int (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(sums[i])::"memory");
+}
+
+// How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b. The two blocks of a
+// cluster multiply the same lines of b, of which each copies a half for both.
+template <class Wgmma, int STAGES, int BYTES, class Cluster>
+struct Multiplication {
+    static constexpr int M = SIDE, N = 2 * SIDE;
+    static constexpr int STAGE = TILE * 3;
+    static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
+    static_assert(STAGES * STAGE + 1024 <= BYTES, "the stages fit in shared memory");
+    static_assert(Cluster::LEFT_PARTS == 1 && Cluster::RIGHT_PARTS <= 2, "b has two stored tiles");
+    using Ring = Pipeline<2, STAGES, false, false, AT_ONCE, Cluster>;
+    const Ring& ring;
+    char* const shared;
+    unsigned at = 0;  // counts tiles along k, through all units
+
+    // Copies tiles of both factors from two places on, by one thread.
+    DEVICE void copy(const char* a, const char* b, Index step_b, int tiles) {
+        const auto copy = [&](unsigned at) {
+            char* const to = shared + at % STAGES * STAGE;
+            const unsigned full = ring.full(at);
+            arrive_for(full, STAGE);
+            copy_bytes<false>(to, a, TILE, full);
+            if constexpr (Cluster::SIZE == 1) {
+                copy_bytes<false>(to + TILE, b, TILE, full);
+                copy_bytes<false>(to + 2 * TILE, b + step_b, TILE, full);
+            } else {
+                const int half = Cluster::row();
+                copy_bytes<true>(to + (1 + half) * TILE, b + half * step_b, TILE, full, Cluster::share_right());
+            }
+            a += TILE, b += TILE;
+        };
+#pragma unroll 1
+        for (const unsigned end = at + tiles; at < end; ++at) ring.copy_tile(at, copy, Nothing());
+    }
+
+    static DEVICE unsigned long long descriptor(const char* from) {
+        const unsigned address = (unsigned)__cvta_generic_to_shared(from);
+        return (address & 0x3ffff) >> 4 | (unsigned long long)(1024 >> 4) << 32 | 1ull << 62;
+    }
+
+    // Adds the products of a group's lines, from `row` on, to sums.
+    DEVICE void multiply(int (&sums)[N / 2], int row, int tiles) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile, ++at) {
+            const char* const from = shared + at % STAGES * STAGE;
+            ring.wait_for_tile(at);
+            begin_products();
+#pragma unroll
+            for (int k = 0; k < SIDE; k += 32)
+                Wgmma::multiply(sums, descriptor(from + row * SIDE + k), descriptor(from + TILE + k), 1);
+            end_products();
+            wait_for_products<1>();
+            if (tile > 0) ring.release_tile(at - 1);
+        }
+        wait_for_products<0>();
+        keep_after_wait(sums);
+        ring.release_tile(at - 1);
+    }
+};
+
+// Marks tiles of c. At first only `some` tiles along k are multiplied. Where
+// their lower bound does not suffice, which `tried` tells, at most `most` are.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
+DEVICE void find_lost(const Products& products, unsigned units, const Stored& a, const Stored& b, int some, int most,
+                      const Line* lines_a, const Line* lines_b, unsigned char* tried, unsigned char* marks) {
+    using Way = Multiplication<Wgmma, STAGES, BYTES, Alone>;
+    const typename Way::Ring ring;
+    Way way{ring, swizzled_memory<char>()};
+    const bool copying = threadIdx.x < 128;  // one thread of the first group copies
+    const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
+    const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
+    __shared__ unsigned long long shared[2][Way::N];  // `lost` and `size` of columns
+    int turn = 0;
+#pragma unroll 1
+    for (int again = 0; again < (some < most ? 2 : 1); ++again) {
+        const int tiles = again ? most : some;
+#pragma unroll 1
+        for (unsigned unit = blockIdx.x; unit < units; unit += gridDim.x) {
+            if (again && !is_marked(tried, unit)) continue;
+            const unsigned matrix = matrix_of(unit, products.tiles);
+            const WorkTile part = products.template tile<Way::M, Way::N>(unit, matrix);
+            if (copying) {
+                if (threadIdx.x == 0)
+                    way.copy(a.tile<Moduli::COUNT + 1>(matrix, Moduli::COUNT, part.row / SIDE),
+                             b.tile<Moduli::COUNT + 1>(matrix, Moduli::COUNT, part.column / SIDE), b.deep * TILE,
+                             tiles);
+                continue;
+            }
+            // What is known of the columns, for all groups. Two copies take turns, so that one barrier suffices.
+            unsigned long long* const across = shared[turn];
+            turn = 1 - turn;
+            const Index column = part.column + threadIdx.x - 128;
+            const Line of_column = column < products.n ? lines_b[matrix * products.n + column] : Line{0, 0, 0, 0};
+            across[threadIdx.x - 128] =
+                (unsigned long long)__float_as_uint(of_column.size) << 32 | __float_as_uint(of_column.lost);
+            asm volatile("bar.sync 1, %0;" ::"n"(256) : "memory");
+            int sums[Way::N / 2];
+#pragma unroll
+            for (int i = 0; i < Way::N / 2; ++i) sums[i] = 0;
+            way.multiply(sums, row, tiles);
+            bool lost = false;
+            // Volatile, else the compiler loads more at once than there are registers for.
+            const volatile unsigned long long* const own = across + threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const Index i = part.row + row + row_of(2 * half);
+                const Line of_a = i < products.m ? lines_a[matrix * products.m + i] : Line{0, 0, 0, 0};
+#pragma unroll
+                for (int at = 2 * half; at < Way::N / 2; at += 4) {
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const unsigned long long both = own[at / 4 * 8 + e];
+                        const float of_b_lost = __uint_as_float((unsigned)both);
+                        const float of_b_size = __uint_as_float((unsigned)(both >> 32));
+                        const float error = of_a.lost * of_b_size + of_a.size * of_b_lost;
+                        lost |= !(error <= allowed * (float)sums[at + e]);
+                    }
+                }
+            }
+            const bool any = __any_sync(0xffffffffu, lost);
+            if (threadIdx.x % WARP == 0) {
+                marks[(Index)unit * 8 + warp] = any;
+                if (!again) tried[(Index)unit * 8 + warp] = any;
+            }
+        }
+        __syncthreads();  // separates marks from their reads
+    }
+}
+
+// The roles in a block.
+enum Role { COPIES, COMBINES, MULTIPLIES, ENDS };
+
+// The buffers of a block for residues of two tiles: one is filled while the other one is combined.
+struct Turns {
+    unsigned barriers;
+
+    // One thread begins the barriers, before a barrier of the block.
+    DEVICE Turns() {
+        __shared__ unsigned long long memory[4];
+        barriers = (unsigned)__cvta_generic_to_shared(memory);
+        if (threadIdx.x == 0)
+#pragma unroll
+            for (int buffer = 0; buffer < 2; ++buffer) {
+                initialize(barriers + 16 * buffer, 8);        // filled, by each warp that multiplies
+                initialize(barriers + 16 * buffer + 8, 128 - WARP);  // free again, by each thread that combines
+            }
+    }
+
+    DEVICE void wait_until_filled(unsigned tile) const { wait(barriers + tile % 2 * 16, tile / 2 % 2); }
+    DEVICE void wait_until_free(unsigned tile) const { wait(barriers + tile % 2 * 16 + 8, 1 - tile / 2 % 2); }
+    DEVICE void free(unsigned tile) const { arrive(barriers + tile % 2 * 16 + 8); }
+    DEVICE void fill(unsigned tile) const {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) arrive(barriers + tile % 2 * 16);
+    }
+};
+
+// Returns whether all tiles of a unit are marked, or outside of c.
+template <int DOWN, class Products>
+DEVICE bool is_unit_marked(const Products& products, unsigned unit, Index units, const unsigned char* marks) {
+    bool all = true;
+#pragma unroll
+    for (int row = 0; row < DOWN; ++row) {
+        const TileOfUnit<DOWN> tile(products, unit, row, units);
+        if (tile.part.row < products.m && !is_marked(marks, tile.at)) all = false;
+    }
+    return all;
+}
+
+// Multiplies residues, LONGEST tiles along k before sums are reduced. A block multiplies a tile of c for all moduli,
+// one after the other, while other threads make the result of the tile before. So it goes on for all tiles but the last
+// ones, which are fewer than there are blocks: of these, each block takes some moduli of some tiles, and
+// combine_residues makes the result. `residues` has two buffers for each block, `buffers` words, then the last tiles.
+// A unit of work is a tile for each block of a cluster; every matrix has `units`. Those up to `whole` come first, and
+// then `last` more.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Cluster, class Products>
+DEVICE void multiply_residues(const Products& products, Index units, unsigned whole, unsigned last, Index buffers,
+                              const Stored& a, const Stored& b, const unsigned char* marks, const Line* lines_a,
+                              const Line* lines_b, unsigned* residues) {
+    using Way = Multiplication<Wgmma, STAGES, BYTES, Cluster>;
+    using Tile = TileOfUnit<Cluster::SIZE>;
+    constexpr int COUNT = Moduli::COUNT;
+    const Turns turns;
+    const typename Way::Ring ring;
+    Way way{ring, swizzled_memory<char>()};
+    const Role role = threadIdx.x >= 128    ? MULTIPLIES
+                      : threadIdx.x == 0    ? COPIES
+                      : threadIdx.x >= WARP ? COMBINES
+                                            : ENDS;
+    const int row = ((int)threadIdx.x / 128 - 1) * 64;
+
+    // Multiplies a tile for a modulus, and stores the residues as `to` has them.
+    const auto multiply = [&](const Tile& tile, int at, unsigned* to) {
+        if (role == COPIES) {
+            way.copy(a.tile<COUNT + 1>(tile.matrix, at, tile.part.row / SIDE),
+                     b.tile<COUNT + 1>(tile.matrix, at, tile.part.column / SIDE), b.deep * TILE, (int)a.deep);
+            return;
+        }
+        unsigned modulus = 1;
+#pragma unroll
+        for (int one = 0; one < COUNT; ++one)
+            if (one == at) modulus = Moduli::VALUES[one];
+        // Sums begin with a multiple of the modulus that makes them positive as unsigned numbers.
+        const unsigned start = 0x80000000u / modulus * modulus, inverse = 0xffffffffu / modulus;
+        int sums[Way::N / 2];
+#pragma unroll
+        for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)start;
+        const auto reduced = [&](int sum) {
+            const unsigned rest = (unsigned)sum - __umulhi((unsigned)sum, inverse) * modulus;
+            return min(rest, rest - modulus);  // the quotient may have been too small by one
+        };
+#pragma unroll 1
+        for (int left = (int)a.deep; left > 0; left -= LONGEST) {
+            way.multiply(sums, row, min(left, LONGEST));
+            const unsigned next = left > LONGEST ? start : 0;
+#pragma unroll
+            for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)(next + reduced(sums[i]));
+        }
+        to += at * RESIDUES + row / 8 * 512 + threadIdx.x % 128;
+#pragma unroll
+        for (int i = 0; i < Way::N / 2; i += 4)
+            to[i / 4 * 128] = bytes_of(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
+    };
+
+    const unsigned first = blockIdx.x / Cluster::SIZE, step = gridDim.x / Cluster::SIZE;
+    unsigned count = 0;  // of tiles, modulo the buffers
+#pragma unroll 1
+    for (unsigned unit = first; unit < whole && role != ENDS; unit += step) {
+        if (is_unit_marked<Cluster::SIZE>(products, unit, units, marks)) continue;
+        const Tile tile(products, unit, Cluster::row(), units);
+        unsigned* const buffer = residues + (Index)(blockIdx.x * 2 + count % 2) * COUNT * RESIDUES;
+        if (role == COMBINES) {
+            turns.wait_until_filled(count);
+#pragma unroll 1
+            for (int at = threadIdx.x - WARP; at < RESIDUES; at += 128 - WARP)
+                combine_four<Moduli>(products, tile.matrix, tile.part, buffer, at / 512, at / 128 % 4, at % 128,
+                                     lines_a, lines_b);
+            turns.free(count);
+        } else {
+            if (role == MULTIPLIES) turns.wait_until_free(count);
+#pragma unroll 1
+            for (int at = 0; at < COUNT; ++at) multiply(tile, at, buffer);
+            if (role == MULTIPLIES) turns.fill(count);
+        }
+        ++count;
+    }
+    residues += buffers;
+    if (role == COPIES || role == MULTIPLIES) {
+#pragma unroll 1
+        for (unsigned at = first; at < last * COUNT; at += step) {
+            const unsigned modulus = at / last, own = at - modulus * last, unit = whole + own;
+            if (is_unit_marked<Cluster::SIZE>(products, unit, units, marks)) continue;
+            multiply(Tile(products, unit, Cluster::row(), units), (int)modulus,
+                     residues + ((Index)own * Cluster::SIZE + Cluster::row()) * COUNT * RESIDUES);
+        }
+    }
+    ring.end();
+}
+
+#endif
+
+// Multiplies the tiles that are marked, M x N at a time.
+template <class Op, Kind KIND, int M, int N, int K, int DOWN, int ACROSS, int STAGES, int BYTES, int A_VECTOR,
+          bool A_ALONG, int B_VECTOR, bool B_ALONG, bool C_VECTOR, class Products>
+DEVICE void multiply_lost(const Products& products, Index tiles, const unsigned char* marks) {
+    static_assert(SIDE % M == 0 && 2 * SIDE % N == 0, "a tile is inside one that may be marked");
+    const unsigned matrix = matrix_of(blockIdx.x, products.tiles);
+    const WorkTile part = products.template tile<M, N>(blockIdx.x, matrix);
+    if (!is_marked(marks, matrix * tiles + tile_at(part.row, part.column, products.m, products.n))) return;
+    multiply_tensor<Op, KIND, M, N, K, DOWN, ACROSS, STAGES, BYTES, A_VECTOR, A_ALONG, B_VECTOR, B_ALONG, C_VECTOR>(
+        products, nullptr, nullptr);
+}
+
+}  // namespace residues
