@@ -1,42 +1,40 @@
-// The stable solver (see _tridiagonal_stable.cu) for long systems.
+// The stable solver (see _tridiagonal_stable.cu) for long systems, in phases of one launch (_phases.cuh), solve_stably.
 //
 // A system is cut into chunks of THREADS * ROWS rows, with one block for each:
-//   reduce_chunks     reduces every chunk to one segment.
-//   merge_segments    merges segments, THREADS at a time, until one is left. This one is solved, and back substitution
-//                     computes the pair of unknowns y with which every chunk begins.
-//   solve_chunks      repeats the elimination of a chunk's rows and computes the unknowns between two pairs.
-// If a row then has too large an error, all of it is repeated for the residual (REFINE). The blocks of a launch take
-// the chunks in turn, and return at once if there is nothing to do.
-//
-// Template parameters besides those in _tridiagonal_common.cuh:
-//   EXCHANGE    whether rows are exchanged
-//   PERIODIC    whether the first and the last unknown are neighbours
-//   UNSOLVED    the bits of SystemState::unsolved by which earlier launches leave a system to these, or 0
-//   REFINE      whether the launch solves for the residual of the first solution
+//   1. Every chunk is reduced to one segment.
+//   2. Segments are merged, THREADS at a time, level by level until one is left. This one is solved, and back
+//      substitution computes the pair of unknowns y with which every chunk begins.
+//   3. The elimination of a chunk's rows is repeated, which computes the unknowns between two pairs.
+//   4. If a row then has too large an error, all of it is repeated for the residual.
+//   5. Second solutions are copied to the result if they are better. A solution becomes NaN if an unknown is not finite.
 
-// Returns whether the launch has to do with a system.
-template <int UNSOLVED, bool REFINE>
-DEVICE bool is_due(const SystemState& state) {
-    return REFINE ? state.refine != 0 : UNSOLVED == 0 || state.unsolved & UNSOLVED;
-}
-
-template <class T, int ROWS, int THREADS, bool PERIODIC, bool REFINE>
+template <class T, int ROWS, int THREADS>
 struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     static constexpr int LENGTH = ROWS * THREADS, PLACES = (ROWS + 1) * THREADS;
-    Index at, chunk, chunks;  // the system, and which of its chunks this block has
-    T* to;                    // its solution
+    T* to;  // the solution
     // The first solution: the unknowns of this thread's rows, the one before and the one after.
     T first_solution[ROWS], before, behind;
 
-    static DEVICE Index count_chunks(Index rows) { return (rows + LENGTH - 1) / LENGTH; }
-
-    // Loads the chunk's rows to shared memory.
-    DEVICE void load_chunk(const SystemBatch<T>& s, Index system, Index part) {
-        chunks = count_chunks(s.rows), at = system, chunk = part;
-        load_rows(s, at, chunk * LENGTH, min(s.rows, (chunk + 1) * LENGTH));
-    }
-    DEVICE void load_rows(const SystemBatch<T>& s, Index system, Index begin, Index end) {
+    DEVICE void set_places() {
         extern __shared__ uint4 shared[];
+        this->lower = reinterpret_cast<T*>(shared);
+        this->diag = this->lower + PLACES;
+        this->upper = this->diag + PLACES;
+        this->rhs = this->upper + PLACES;
+        this->slots.first = this->rhs + PLACES;
+    }
+    DEVICE void load(const BatchView<const T>& array, const BatchIndex& at, Index begin, T* places) const {
+        const T* from = array.system(at) + (begin + threadIdx.x) * array.along;
+        const Index step = THREADS * array.along;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const int row = threadIdx.x + k * THREADS;
+            if (row < this->n) places[this->place(row)] = *from;
+            from += step;
+        }
+    }
+    // Loads rows to shared memory and, if `refine`, the first solution.
+    DEVICE void load_rows(const SystemBatch<T>& s, Index system, Index begin, Index end, bool periodic, bool refine) {
         const BatchIndex p = s.index(system);
         this->n = (int)(end - begin);
         this->segments = (this->n + ROWS - 1) / ROWS;
@@ -44,26 +42,18 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
         this->system = 0, this->rank = threadIdx.x;
         this->own = this->place(this->rank * ROWS);
         this->count = max(0, min(ROWS, this->n - this->rank * ROWS));
-        this->lower = reinterpret_cast<T*>(shared);
-        this->diag = this->lower + PLACES;
-        this->upper = this->diag + PLACES;
-        this->rhs = this->upper + PLACES;
-        this->slots.first = this->rhs + PLACES;
-        const T *a = s.lower.system(p), *b = s.diag.system(p);
-        const T *c = s.upper.system(p), *d = s.rhs.system(p);
+        set_places();
         to = s.out.system(p);
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            const int row = this->rank + k * THREADS, place = this->place(row);
-            const Index i = begin + row;
-            if (row < this->n) {
-                this->lower[place] = i > 0 || PERIODIC ? a[i * s.lower.along] : T();
-                this->diag[place] = b[i * s.diag.along];
-                this->upper[place] = i < s.rows - 1 || PERIODIC ? c[i * s.upper.along] : T();
-                this->rhs[place] = d[i * s.rhs.along];
-            }
+        load(s.lower, p, begin, this->lower);
+        load(s.diag, p, begin, this->diag);
+        load(s.upper, p, begin, this->upper);
+        load(s.rhs, p, begin, this->rhs);
+        if (!periodic) {  // by the threads that have loaded these numbers
+            const int last = (int)(s.rows - 1 - begin);
+            if (begin == 0 && threadIdx.x == 0) this->lower[this->place(0)] = T();
+            if (end == s.rows && threadIdx.x == last % THREADS) this->upper[this->place(last)] = T();
         }
-        if constexpr (REFINE) {
+        if (refine) {
             const Index first = begin + this->rank * ROWS, last = first + this->count;
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
@@ -76,32 +66,25 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
         }
         __syncthreads();  // rows are there for all
     }
-    // Reduces the chunk to one segment. `error` becomes the backward error of the first solution in this thread's rows.
-    DEVICE void reduce_all(bool exchange, Equation<T, 5> (&equations)[ROWS], Real<T>& error) const {
-        this->reduce(
-            exchange,
-            [&](int k, typename ChunkSolver::Row row) {
-                if constexpr (REFINE)
-                    return this->residual(k, row, first_solution, before, behind, error);
-                else
-                    return this->rhs[this->own + k];
-            },
-            equations);
-    }
 };
 
 // Refines windows as refine_windows does, but by the stable solver, where that did not fix a large error, as where the
 // matrix is nearly singular. A block takes a window. A mark stands for MARKED rows.
 template <class T, int ROWS, int THREADS, int MARKED>
-DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, SystemState* states) {
-    using C = ChunkSolver<T, ROWS, THREADS, false, true>;
-    const Index launch = launch_number(&states->refining_blocks[1]);
-    const Index shift = (THREADS / 8 + launch * (THREADS / 2)) * ROWS;
-    const Index windows = Window::count(s.rows, C::LENGTH, shift), parts = (s.rows + 32 * MARKED - 1) / (32 * MARKED);
-    const auto due = [&](Index system) {
-        return (states[system].unsolved & 2) != 0 && !has_many_failures(states[system], 3, s.rows);
-    };
-    for_each_part(s.systems, windows, due, [&](Index system, Index number) {
+DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, SystemState* states, Worklist due,
+                                  Worklist left, PhaseCounters* counters) {
+    using C = ChunkSolver<T, ROWS, THREADS>;
+    const Index systems = count_due(due, s.systems), parts = (s.rows + 32 * MARKED - 1) / (32 * MARKED);
+    if (systems == 0) return;
+    const auto shift_of = [](int phase) -> Index { return (THREADS / 8 + phase * (THREADS / 2)) * ROWS; };
+    const auto length = [&](int phase) { return systems * Window::count(s.rows, C::LENGTH, shift_of(phase)); };
+    const bool finished = for_each_item(counters, 2, length, [&](int phase, Index item) {
+        const Index shift = shift_of(phase), windows = Window::count(s.rows, C::LENGTH, shift);
+        const Index at = quotient(item, windows), number = item - at * windows, system = due_system(due, at);
+        if (has_many_failures(states[system], 3, s.rows)) {
+            if (threadIdx.x == 0) leave_system(left, system, states[system], 4);
+            return;
+        }
         const Window window(s.rows, number, C::LENGTH, shift, ROWS, (THREADS / 4 - 1) * ROWS);
         const unsigned* const others = marks + (s.systems + system) * parts;
         const Index begin = window.low + threadIdx.x * ROWS;
@@ -112,7 +95,7 @@ DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, Syste
             marked = marked || others[row / MARKED / 32] >> row / MARKED % 32 & 1;
         if (!__syncthreads_or(marked)) return;
         C chunk;
-        chunk.load_rows(s, system, window.low, window.high);
+        chunk.load_rows(s, system, window.low, window.high, false, true);
         // The unknowns outside the window are known. Their terms go to the right-hand sides.
         const bool first = threadIdx.x == 0 && window.low > 0, last = count > 0 && begin + count == window.high &&
                                                                        window.high < s.rows;
@@ -128,25 +111,21 @@ DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, Syste
             chunk.upper[at] = T();
         }
         T(&x)[ROWS] = chunk.first_solution;
-        bool wrong = chunk.has_large_error(x, chunk.before, chunk.behind, 8);
-        const bool kept = wrong && !middle;  // left to another window
-        wrong = wrong && middle;
+        T residual[ROWS] = {};
+        bool wrong = false, kept = false;  // left to another window
 #pragma unroll 1
-        for (int pass = 0; pass < 3 && __syncthreads_or(wrong); ++pass) {
+        for (int pass = 0;; ++pass) {
+            wrong = exceeds((Real<T>)8, chunk.residuals(x, chunk.before, chunk.behind, residual), (Real<T>)1);
+            if (pass == 0) kept = wrong && !middle;
+            wrong = wrong && !kept;
+            if (pass == 3 || !__syncthreads_or(wrong)) break;
             T y[ROWS], before, behind;
-            Real<T> error = 0;
-            chunk.solve(
-                true,
-                [&](int k, typename C::Row row) {
-                    return wrong ? chunk.residual(k, row, x, chunk.before, chunk.behind, error) : T();
-                },
-                y, before, behind);
+            chunk.solve(true, [&](int k) { return wrong ? residual[k] : T(); }, y, before, behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < chunk.count && !(k == 0 && first) && !(k == chunk.count - 1 && last))
                     x[k] = ops::add(x[k], y[k]);
             chunk.before = ops::add(chunk.before, before), chunk.behind = ops::add(chunk.behind, behind);
-            wrong = chunk.has_large_error(x, chunk.before, chunk.behind, 8) && !kept;
         }
         if (!__syncthreads_or(wrong)) {
             const Index along = s.out.along;
@@ -154,10 +133,23 @@ DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, Syste
             for (int k = 0; k < ROWS; ++k)
                 if (k < chunk.count) chunk.to[(begin + k) * along] = x[k];
         } else if (threadIdx.x == 0) {
-            atomicOr(&states[system].unsolved, 4u);
+            leave_system(left, system, states[system], 4);
         }
     });
+    if (finished) *due.counts = 0;
 }
+
+// The segments of all systems on one level, then the first unknowns y of every segment, then the next level.
+template <class T, int THREADS>
+struct SegmentLevel {
+    T* numbers;
+    Index systems, count;
+
+    DEVICE SegmentStore<T, 0> segments(Index system) const { return {numbers + system * 10 * count, count}; }
+    DEVICE T* pairs(Index system, int k) const { return numbers + (10 * systems + 2 * system + k) * count; }
+    DEVICE Index parts() const { return (count + THREADS - 1) / THREADS; }
+    DEVICE SegmentLevel next() const { return {numbers + 12 * systems * count, systems, parts()}; }
+};
 
 // Raises `largest` to the largest backward error of the threads of a block.
 template <class R>
@@ -166,126 +158,140 @@ DEVICE void record_error(R mine, unsigned long long* largest) {
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) error = ::fmax(error, __shfl_xor_sync(0xffffffffu, error, lanes));
     const unsigned long long bits = (unsigned long long)__double_as_longlong(error);
-    if (threadIdx.x % 32 == 0 && bits > __ldcg(largest)) atomicMax(largest, bits);
+    if (threadIdx.x % 32 == 0 && bits > read_current(largest)) atomicMax(largest, bits);
 }
 
-template <class T, int ROWS, int THREADS, bool EXCHANGE, bool PERIODIC, int UNSOLVED, bool REFINE>
-DEVICE void reduce_chunks(SystemBatch<T> s, T* segments, SystemState* states) {
-    using C = ChunkSolver<T, ROWS, THREADS, PERIODIC, REFINE>;
-    const auto due = [&](Index system) { return is_due<UNSOLVED, REFINE>(states[system]); };
-    for_each_part(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
-        C chunk;
+// Solves the systems that are due. If `exchange`, those with a large error are solved again for the residual; `again`
+// lists them, and `second` takes the sums with the first solution.
+template <class T, int ROWS, int THREADS>
+DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* states, Worklist due, Worklist again,
+                         Index exchange, Index periodic, PhaseCounters* counters) {
+    using C = ChunkSolver<T, ROWS, THREADS>;
+    using Level = SegmentLevel<T, THREADS>;
+    const Index systems = count_due(due, s.systems), chunks = (s.rows + C::LENGTH - 1) / C::LENGTH;
+    if (systems == 0) return;
+    const auto level = [&](int number) {
+        Level found = {segments, s.systems, chunks};
+#pragma unroll 1
+        for (; number > 0; --number) found = found.next();
+        return found;
+    };
+    int levels = 1;  // of segments
+#pragma unroll 1
+    while (level(levels - 1).count > THREADS) ++levels;
+    // Steps of a pass: chunks are reduced to the segments of level 0; the levels 0 ... levels-2 are merged, the last one
+    // is closed, those before it are expanded; chunks are solved. There are two passes, one without row exchanges. The
+    // last phase copies second solutions.
+    const int steps = 2 * levels + 1, copying = exchange ? 2 * steps : steps;
+    const auto number_of_level = [=](int step) {
+        return step == 0 || step == steps - 1 ? -1 : step <= levels ? step - 1 : 2 * levels - 1 - step;
+    };
+    const auto parts_of = [&](int phase) {
+        const int number = number_of_level(phase % steps);
+        return phase == copying || number < 0 ? chunks : level(number).parts();
+    };
+    const auto length = [&](int phase) -> Index {
+        return (phase < steps || phase == copying ? systems : (Index)*again.counts) * parts_of(phase);
+    };
+    const bool finished = for_each_item(counters, copying + 1, length, [&](int phase, Index item) {
+        const int step = phase % steps, number = number_of_level(step);
+        const bool refine = phase >= steps;
+        const Index parts = parts_of(phase), at = quotient(item, parts), part = item - at * parts;
+        const Index system = refine && phase < copying ? (Index)again.list[at] : due_system(due, at);
+        const Index begin = part * C::LENGTH, end = min(s.rows, begin + C::LENGTH);
         SystemState& state = states[system];
-        chunk.load_chunk(s, system, part);
-        Equation<T, 5> equations[ROWS];
-        Real<T> error = 0;
-        chunk.reduce_all(EXCHANGE, equations, error);
-        if (REFINE) record_error(error, &state.errors[0]);
-        const SegmentStore<T, 0> kept = {segments + chunk.at * 10 * chunk.chunks, chunk.chunks};
-        if (threadIdx.x == 0) kept.store(chunk.chunk, chunk.slots.load(0));
-        __syncthreads();  // the segment has been read before the slots are written again
-    });
-}
-
-enum MergePhase { MERGE, CLOSE, SUBSTITUTE };
-
-// Takes the `count` segments of every system, THREADS at a time. MERGE: merges them to segments of the next level.
-// CLOSE: merges them to one and solves it, and computes the pair with which every segment begins. SUBSTITUTE: merges
-// them again and computes these pairs from those of the next level.
-template <class T, int THREADS, bool EXCHANGE, int UNSOLVED, bool REFINE, MergePhase PHASE>
-DEVICE void merge_segments(const T* segments, T* merged, const T* known, T* ys, SystemState* states, Index systems,
-                          Index count) {
-    extern __shared__ uint4 shared[];
-    const SegmentStore<T, THREADS + 2> slots = {reinterpret_cast<T*>(shared), 0};
-    const int thread = threadIdx.x;
-    const Index parts = (count + THREADS - 1) / THREADS;
-    const auto slot = [](int i) { return i; };
-    const auto sync = [] { __syncthreads(); };
-    const auto due = [&](Index system) { return is_due<UNSOLVED, REFINE>(states[system]); };
-    for_each_part(systems, parts, due, [&](Index system, Index part) {
-        SystemState& state = states[system];
-        const int here = (int)min((Index)THREADS, count - part * THREADS);
-        const SegmentStore<T, 0> from = {const_cast<T*>(segments) + system * 10 * count, count};
-        if (thread < here) slots.store(thread, from.load(part * THREADS + thread));
-        __syncthreads();  // the segments are there
-        merge_all(slots, here, thread, THREADS, EXCHANGE, slot, sync);
-        if constexpr (PHASE == MERGE) {
-            const SegmentStore<T, 0> next = {merged + system * 10 * parts, parts};
-            if (thread == 0) next.store(part, slots.load(0));
-        } else {
-            if (PHASE == CLOSE && thread == 0) {
-                slots.close(0);
-                if (!REFINE) state = {{0, 0}, UNSOLVED != 0, 0, 0, UNSOLVED ? 15 : 0};
-            }
-            if (PHASE == SUBSTITUTE && thread < 2) {
-                const T* y = known + (system * 2 + thread) * parts;
-                slots.at(0, thread) = y[part], slots.at(THREADS, thread) = y[part + 1 < parts ? part + 1 : 0];
-            }
-            __syncthreads();  // both ends are known to all
-            back_substitute_all(slots, here, thread, THREADS, PHASE == CLOSE ? 0 : THREADS, slot, sync);
-            if (thread < here) {
-                for (int k = 0; k < 2; ++k)
-                    ys[(system * 2 + k) * count + part * THREADS + thread] = slots.at(thread, k);
-            }
+        if (phase == copying) {
+            const bool use_second = state.refine && state.errors[1] < state.errors[0];
+            if (!state.not_finite && !use_second) return;
+            T* const to = s.out.system(s.index(system));
+            const T nan = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
+#pragma unroll 1
+            for (Index row = begin + threadIdx.x; row < end; row += THREADS)
+                to[row * s.out.along] = use_second ? second[system * s.rows + row] : nan;
+            return;
         }
-        __syncthreads();  // all have read the slots before they are written again
-    });
-}
-
-template <class T, int ROWS, int THREADS, bool EXCHANGE, bool PERIODIC, int UNSOLVED, bool REFINE>
-DEVICE void solve_chunks(SystemBatch<T> s, const T* ys, T* second, SystemState* states) {
-    using C = ChunkSolver<T, ROWS, THREADS, PERIODIC, REFINE>;
-    const auto due = [&](Index system) { return is_due<UNSOLVED, REFINE>(states[system]); };
-    for_each_part(s.systems, C::count_chunks(s.rows), due, [&](Index system, Index part) {
+        // The segments of a level or, if number is -1, of a chunk's rows are merged to one.
+        const Level mine = level(max(number, 0)), next = number < 0 ? mine : mine.next();
         C chunk;
-        SystemState& state = states[system];
-        chunk.load_chunk(s, system, part);
         Equation<T, 5> equations[ROWS];
-        Real<T> error = 0;
-        chunk.reduce_all(EXCHANGE, equations, error);
-        const Index chunks = chunk.chunks, next = chunk.chunk + 1 < chunks ? chunk.chunk + 1 : 0;
-        if (threadIdx.x < 2) {
-            const T* y = ys + (chunk.at * 2 + threadIdx.x) * chunks;
-            chunk.slots.at(0, threadIdx.x) = y[chunk.chunk];
-            chunk.slots.at(THREADS, threadIdx.x) = y[next];
+        int count;
+        if (number < 0) {
+            chunk.load_rows(s, system, begin, end, periodic != 0, refine);
+            T rhs[ROWS];
+            if (refine) {
+                const Real<T> error = chunk.residuals(chunk.first_solution, chunk.before, chunk.behind, rhs);
+                if (step == 0) record_error(error, &state.errors[0]);
+            } else {
+#pragma unroll
+                for (int k = 0; k < ROWS; ++k) rhs[k] = k < chunk.count ? chunk.given_rhs(k) : T();
+            }
+            chunk.reduce_rows(exchange != 0, [&](int k) { return rhs[k]; }, equations);
+            count = chunk.segments;
+        } else {
+            chunk.set_places();
+            count = (int)min((Index)THREADS, mine.count - part * THREADS);
+            if (threadIdx.x < count)
+                chunk.slots.store(threadIdx.x, mine.segments(system).load(part * THREADS + threadIdx.x));
+            __syncthreads();  // the segments are there
+        }
+        const auto slot = [](int i) { return i; };
+        merge_all(chunk.slots, count, (int)threadIdx.x, THREADS, exchange != 0, slot, C::sync);
+        if (step < levels) {
+            if (threadIdx.x == 0) next.segments(system).store(part, chunk.slots.load(0));
+            return;
+        }
+        if (step == levels) {
+            if (threadIdx.x == 0) {
+                chunk.slots.close(0);
+                if (!refine) state = {{0, 0}, 1};
+            }
+        } else if (threadIdx.x < 2) {
+            const T* y = next.pairs(system, threadIdx.x);
+            chunk.slots.at(0, threadIdx.x) = y[part];
+            chunk.slots.at(THREADS, threadIdx.x) = y[part + 1 < next.count ? part + 1 : 0];
         }
         __syncthreads();  // both ends are known to all
-        T x[ROWS], before, behind;
-        chunk.expand(equations, THREADS, x, before, behind);
-        if constexpr (REFINE) {
-            before = ops::add(before, chunk.before), behind = ops::add(behind, chunk.behind);
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], chunk.first_solution[k]);
-            error = 0;
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < chunk.count) chunk.residual(k, chunk.row(k), x, before, behind, error);
-            record_error(error, &state.errors[1]);
-        } else {
-            bool finite = true;
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
-            if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&state.not_finite, 1u);
-            if (EXCHANGE && __syncthreads_or(chunk.has_large_error(x, before, behind)) && threadIdx.x == 0)
-                atomicOr(&state.refine, 1u);
+        const int behind_all = step == levels ? 0 : THREADS;
+        back_substitute_all(chunk.slots, count, (int)threadIdx.x, THREADS, (Index)behind_all, slot, C::sync);
+        if (number >= 0) {
+            for (int k = 0; k < 2; ++k)
+                if (threadIdx.x < count)
+                    mine.pairs(system, k)[part * THREADS + threadIdx.x] = chunk.slots.at(threadIdx.x, k);
+            return;
         }
+        T x[ROWS], residual[ROWS], before, behind;
+        chunk.expand_rows(equations, THREADS, x, before, behind);
+        if (refine) before = ops::add(before, chunk.before), behind = ops::add(behind, chunk.behind);
+        bool finite = true;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            if (refine) x[k] = ops::add(x[k], chunk.first_solution[k]);
+            finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
+        }
+        if (exchange) {
+            const Real<T> error = chunk.residuals(x, before, behind, residual);
+            if (refine)
+                record_error(error, &state.errors[1]);
+            else if (__syncthreads_or(exceeds((Real<T>)6, error, (Real<T>)1)) && threadIdx.x == 0 &&
+                     atomicOr(&state.refine, 1u) == 0)
+                again.list[atomicAdd(&again.counts[0], 1u)] = (unsigned)system;
+        }
+        if (!refine && __syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&state.not_finite, 1u);
         __syncthreads();  // all have read the right-hand sides
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
             if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
         __syncthreads();  // the solution is there for all
-        const Index begin = chunk.chunk * C::LENGTH;
+        T* const to = refine ? second + system * s.rows + begin : chunk.to + begin * s.out.along;
+        const Index along = refine ? 1 : s.out.along;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             const int row = threadIdx.x + k * THREADS;
-            if (row >= chunk.n) continue;
-            const T value = chunk.rhs[chunk.place(row)];
-            if constexpr (REFINE)
-                second[chunk.at * s.rows + begin + row] = value;
-            else
-                chunk.to[(begin + row) * s.out.along] = value;
+            if (row < chunk.n) to[row * along] = chunk.rhs[chunk.place(row)];
         }
-        __syncthreads();  // all have read the solution before the next rows come
     });
+    if (finished) {
+        *again.counts = 0;
+        if (due.counts) *due.counts = 0;
+    }
 }
-
