@@ -102,8 +102,9 @@ struct GivenRows {
 template <class T, int ROWS, int THREADS, Access LOWER, Access DIAG, Access UPPER, Access RHS>
 DEVICE void reduce_exchanging(SystemBatch<T> s, T* levels, SystemState* states, Worklist due,
                               PhaseCounters* counters) {
-    constexpr int PART = ROWS * THREADS;
-    using Level = BoundaryLevel<T, PART>;
+    // Threads have fewer rows of the reduced systems, so that these need no more registers than the given ones.
+    constexpr int PART = ROWS * THREADS, FEW = ROWS > 4 ? ROWS / 2 : ROWS;
+    using Level = BoundaryLevel<T, FEW * THREADS>;
     const Index systems = count_due(due, s.systems), parts = (s.rows + PART - 1) / PART;
     if (systems == 0) return;
     const auto level = [&](int number) {
@@ -123,31 +124,36 @@ DEVICE void reduce_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
     };
     for_each_item(counters, 2 * top, length, [&](int phase, Index item) {
         const int number = number_of_level(phase);
-        const Level mine = level(max(number, 1)), next = number == 0 ? mine : mine.next();
-        const Index all = number == 0 ? parts : mine.parts(), at = quotient(item, all), part = item - at * all;
-        const Index system = due_system(due, at), begin = part * PART + threadIdx.x * ROWS;
-        ThreadRows<T, ROWS> rows;
-        if (number == 0) {
-            rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system), begin,
-                                                        s.rows);
-        } else {
-            rows.template load<STRIDED, STRIDED, STRIDED, STRIDED>(
-                {mine.array(0), mine.array(1), mine.array(2), mine.array(3)}, {0, 0, system}, begin, mine.rows);
-        }
+        const Index all = number == 0 ? parts : level(number).parts(), at = quotient(item, all), part = item - at * all;
+        const Index system = due_system(due, at);
         BlockTree<T, THREADS> tree;
         ChainEquation<T> up, down;
+        if (number == 0) {
+            ThreadRows<T, ROWS> rows;
+            rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system),
+                                                        part * PART + threadIdx.x * ROWS, s.rows);
+            rows.forward_eliminate(rows.d, up, down);
+            tree.merge(up, down);
+            if (threadIdx.x == 0) level(1).store(system, part, up, down);
+            return;
+        }
+        const Level mine = level(number);
+        const Index begin = (part * THREADS + threadIdx.x) * FEW;
+        ThreadRows<T, FEW> rows;
+        rows.template load<STRIDED, STRIDED, STRIDED, STRIDED>(
+            {mine.array(0), mine.array(1), mine.array(2), mine.array(3)}, {0, 0, system}, begin, mine.rows);
         rows.forward_eliminate(rows.d, up, down);
         tree.merge(up, down);
         if (phase < top) {
-            if (threadIdx.x == 0) next.store(system, part, up, down);
+            if (threadIdx.x == 0) mine.next().store(system, part, up, down);
             return;
         }
         if (phase == top && !due.counts && threadIdx.x == 0) states[system] = {{0, 0}, 1};
         const Boundary<T> known =
-            phase == top ? EliminationTree<1, T>{up, down}.close() : next.boundary(system, part);
-        T x[ROWS];
+            phase == top ? EliminationTree<1, T>{up, down}.close() : mine.next().boundary(system, part);
+        T x[FEW];
         rows.back_substitute(tree.back_substitute(known), x);
-        save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), x);
+        save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)FEW, mine.rows - begin)), x);
     });
 }
 

@@ -349,13 +349,35 @@ DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index
 
 enum LevelStep { REDUCE, SOLVE, EXPAND, DISCARD };
 
+// Carries out a step of an elimination whose rows are loaded. REDUCE: stores the part's row of the next level. SOLVE,
+// EXPAND: d becomes the unknowns, all that the system has or those between unknowns of the next level; returns true.
+template <int THREADS, class T, int ROWS, class Level>
+DEVICE bool eliminate_part(LevelStep step, const Level& next, Index system, Index part, T (&a)[ROWS], T (&b)[ROWS],
+                           T (&c)[ROWS], T (&d)[ROWS]) {
+    BlockReduction<T, THREADS> reduction;
+    const InterfaceRow<T> all = reduction.reduce(forward_eliminate(a, b, c, d));
+    if (step == REDUCE) {
+        if (threadIdx.x == reduction.LAST) all.store(next.row(system, part), next.rows);
+        return false;
+    }
+    T before = T(), last = all.rhs;
+    if (step == EXPAND) {
+        const T* const known = next.unknown(system, part);
+        last = known[0], before = part > 0 ? known[-1] : T();
+    }
+    const InterfaceUnknowns<T> known = reduction.back_substitute(before, last);
+    back_substitute(a, c, d, known.previous, known.own);
+    return true;
+}
+
 // Solves all systems. CHECKED: leaves those that are not diagonally dominant (left), which `undominated` marks until the
 // phase that solves. Solutions with numbers that are not finite become NaN; `lost` lists them.
 template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 DEVICE void solve_long_in_order(SystemBatch<T> s, T* levels, SystemState* states, unsigned* undominated, Worklist left,
                                 Worklist lost, PhaseCounters* counters) {
-    constexpr int PART = ROWS * THREADS;
-    using Level = InterfaceLevel<T, PART>;
+    // Threads have fewer rows of the reduced systems, so that these need no more registers than the given ones.
+    constexpr int PART = ROWS * THREADS, FEW = ROWS > 4 ? ROWS / 2 : ROWS;
+    using Level = InterfaceLevel<T, FEW * THREADS>;
     const Index systems = s.systems, given_parts = (s.rows + PART - 1) / PART;
     const auto level = [&](int number) {
         Level found = {levels, systems, given_parts};
@@ -382,8 +404,7 @@ DEVICE void solve_long_in_order(SystemBatch<T> s, T* levels, SystemState* states
         // Expansion begins with the rows that were read last, for they may still be in the cache.
         if (step == EXPAND) item = systems * parts - 1 - item;
         Index system = quotient(item, parts);
-        const Index part = item - system * parts, begin = part * PART + threadIdx.x * ROWS;
-        if (step == DISCARD) system = lost.list[system];
+        const Index part = item - system * parts;
         if (step == SOLVE) {
             bool exchange = false;
             if constexpr (CHECKED) {
@@ -398,13 +419,21 @@ DEVICE void solve_long_in_order(SystemBatch<T> s, T* levels, SystemState* states
         }
         if (CHECKED && step == EXPAND && states[system].exchange) return;
         if (CHECKED && step == REDUCE && __syncthreads_or(threadIdx.x == 0 && passed_over == system)) return;
-        const BatchIndex at = s.index(system);
-        const int count = (int)max((Index)0, min((Index)ROWS, s.rows - begin));
-        const Level mine = level(max(number, 1)), next = number == 0 ? mine : mine.next();
-        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
         if (number > 0) {
+            const Level mine = level(number);
+            const Index begin = (part * THREADS + threadIdx.x) * FEW;
+            T a[FEW], b[FEW], c[FEW], d[FEW];
             load_level(mine, system, begin, a, b, c, d);
-        } else if (step == DISCARD) {
+            if (eliminate_part<THREADS>(step, mine.next(), system, part, a, b, c, d))
+                save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)FEW, mine.rows - begin)), d);
+            return;
+        }
+        if (step == DISCARD) system = lost.list[system];
+        const BatchIndex at = s.index(system);
+        const Index begin = part * PART + threadIdx.x * ROWS;
+        const int count = (int)max((Index)0, min((Index)ROWS, s.rows - begin));
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        if (step == DISCARD) {
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) d[k] = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
         } else {
@@ -418,25 +447,7 @@ DEVICE void solve_long_in_order(SystemBatch<T> s, T* levels, SystemState* states
                 if (leave) return;
             }
             scale_rows(a, b, c, d);
-        }
-        if (step != DISCARD) {
-            BlockReduction<T, THREADS> reduction;
-            const InterfaceRow<T> all = reduction.reduce(forward_eliminate(a, b, c, d));
-            if (step == REDUCE) {
-                if (threadIdx.x == reduction.LAST) all.store(next.row(system, part), next.rows);
-                return;
-            }
-            T before = T(), last = all.rhs;
-            if (step == EXPAND) {
-                const T* const known = next.unknown(system, part);
-                last = known[0], before = part > 0 ? known[-1] : T();
-            }
-            const InterfaceUnknowns<T> known = reduction.back_substitute(before, last);
-            back_substitute(a, c, d, known.previous, known.own);
-        }
-        if (number > 0) {
-            save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), d);
-            return;
+            if (!eliminate_part<THREADS>(step, level(1), system, part, a, b, c, d)) return;
         }
         save<OUT>(s.out.system(at) + begin * s.out.along, s.out.along, count, d);
         T sum = T();  // stays zero if all are finite

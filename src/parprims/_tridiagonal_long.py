@@ -23,6 +23,14 @@ from parprims._tridiagonal_batch import (
 _EVERYTHING = Struct(type="Worklist")
 """The list of a launch that has to do with all systems."""
 
+_RESIDENT = {
+    "solve_long_in_order": {4: 3, 8: 2},
+    "reduce_exchanging": {4: 3, 8: 2},
+    "expand_exchanging": {4: 2},
+    "solve_stably": {4: 2},
+}
+"""The number of blocks of 256 threads that are to fit on a multiprocessor, by the bytes of a number."""
+
 
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
     """Return the launches, or None if the arrays have too many axes."""
@@ -91,31 +99,42 @@ class _Call:
         place = self.space.place(name, 4 * self.problem.systems, "unsigned")
         return Struct(self._zeroed(2), place, type="Worklist")
 
-    def _levels(self, part: int, left: int, numbers: int) -> Pointer:
-        """Return memory for the reduced systems, where ``left`` rows are left of every ``part`` rows.
+    def _levels(self, rows: int, left: int, numbers: int) -> Pointer:
+        """Return memory for the reduced systems: of each block's rows, ``rows`` for a thread, ``left`` are left.
 
         A row has ``numbers`` numbers, the unknown included.
         """
-        problem = self.problem
-        parts, rows = -(-problem.n // part), 0
+        problem, threads = self.problem, self.tuning.reducing_threads
+        few = threads * (rows // 2 if rows > 4 else rows)
+        parts, rows = -(-problem.n // (rows * threads)), 0
         while True:
             rows += left * parts
-            if left * parts <= part:
+            if left * parts <= few:
                 break
-            parts = -(-left * parts // part)
+            parts = -(-left * parts // few)
         return self.space.place("levels", numbers * problem.nbytes * rows * problem.systems, problem.type)
 
     def _launch(self, solver: str, template: str, arguments: tuple, parameters: tuple, grid: tuple[int, int], *, threads: int, shared_bytes: int = 0) -> Launch:
         """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system."""
         blocks = min(grid[0], self.problem.systems * grid[1])
         given = (self.batch.parameter, *parameters, self._counters)
-        return Launch(source(solver), template, (self.problem.type, *arguments), given, blocks, threads, shared_bytes)
+        resident = _RESIDENT.get(template, {}).get(self.problem.nbytes, 0) if threads <= 256 else 0
+        return Launch(
+            source(solver),
+            template,
+            (self.problem.type, *arguments),
+            given,
+            blocks,
+            threads,
+            shared_bytes,
+            resident_blocks=resident,
+        )
 
     def in_order(self, left: Struct | None) -> Launch:
         """Return the launch without row exchanges. It leaves systems that are not diagonally dominant, if to a list."""
         problem, tuning = self.problem, self.tuning
         rows, threads = tuning.rows_in_order[problem.nbytes], tuning.reducing_threads
-        levels = self._levels(rows * threads, 1, INTERFACE_NUMBERS + 1)
+        levels = self._levels(rows, 1, INTERFACE_NUMBERS + 1)
         lost = self.worklist("lost")
         undominated = self._zeroed(problem.systems) if left else None
         return self._launch(
@@ -132,7 +151,7 @@ class _Call:
         problem, tuning, access = self.problem, self.tuning, self.batch.access
         rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.reducing_threads
         parts, warps = -(-problem.n // (rows * threads)), -(-problem.n // (32 * rows))
-        levels = self._levels(rows * threads, 2, CHAIN_NUMBERS + 1)
+        levels = self._levels(rows, 2, CHAIN_NUMBERS + 1)
         # For each warp two marks of 32 bits, one bit for every lane.
         marks = self.space.place("marks", 8 * problem.systems * warps, "unsigned")
         inaccurate, rest = self.worklist("inaccurate"), self.worklist("rest")
