@@ -208,6 +208,8 @@ def long_ones(gpu, cut):
         rows_exchanging={4: 8, 8: 4, 16: 2},
         chunk_threads=32,
         reducing_threads=32,
+        reduced_rows=dict.fromkeys((4, 8, 16), 2),
+        reduced_threads=32,
         long_blocks=3,
         few_blocks=2,
         few_unknowns=400,

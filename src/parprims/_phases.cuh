@@ -7,7 +7,8 @@
 
 struct PhaseCounters {
     unsigned long long taken, apart[15];  // the items that blocks have taken; they wait in another line of memory
-    unsigned long long done, left;        // the items that are done, and the blocks that have left
+    unsigned long long done;              // the items that are done
+    unsigned left;                        // the blocks that have left
 };
 
 // Returns what other blocks may be writing.
@@ -62,7 +63,7 @@ DEVICE bool for_each_item(PhaseCounters* counters, int phases, Length length, Ea
     __syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now
     bool last = false;
     if (threadIdx.x == 0) {
-        last = atomicAdd(&counters->left, (Count)1) == gridDim.x - 1;
+        last = atomicAdd(&counters->left, 1u) == gridDim.x - 1;
         if (last) counters->taken = counters->done = counters->left = 0;
     }
     return last;

@@ -64,6 +64,10 @@ class Tuning(Base):
     # Long systems.
     reducing_threads: int
     """Threads of a block that reduces systems in registers; bits depend on them."""
+    reduced_rows: Mapping[int, int]
+    """Rows of a thread for reduced systems; bits depend on them."""
+    reduced_threads: int
+    """Threads of a block for reduced systems; bits depend on them."""
     chunk_threads: int
     """Threads of a block that has a chunk of a system in the stable solver; bits depend on them."""
     few_unknowns: int
@@ -99,11 +103,13 @@ TUNING = {
         block_exchanging=64,
         interleaved_block_exchanging=256,
         resident_blocks_exchanging=10,
-        reducing_threads=256,
+        reducing_threads=128,
+        reduced_rows={4: 8, 8: 4, 16: 2},
+        reduced_threads=256,
         chunk_threads=256,
         few_unknowns=1 << 19,
         window_threads=128,
-        long_blocks=8 * 132,
+        long_blocks=32 * 132,
         few_blocks=4 * 132,
     ),
 }
@@ -191,7 +197,7 @@ SYSTEM_STATE_BYTES = 48
 PHASE_COUNTER_BYTES = 144
 
 _SHARED = ("_common.cuh", "_tridiagonal_common.cuh")
-_LONG = (*_SHARED, "_phases.cuh", "_tridiagonal_long.cuh")
+_LONG = (*_SHARED, "_ticket.cuh", "_phases.cuh", "_tridiagonal_long.cuh")
 _STABLE = {
     "SLOT_NUMBERS": SLOT_NUMBERS,
     "sizeof(Segment<float>)": 4 * SEGMENT_NUMBERS,

@@ -1,9 +1,9 @@
 // Elimination with row exchanges in registers (see _tridiagonal_exchanging.cu) for long systems.
 //
-// The first and last unknowns of the blocks' rows form a tridiagonal system again. One launch reduces the rows to it,
-// and solves it in phases (reduce_exchanging): it is reduced again, level by level, until one block can solve what
-// remains, and then every level computes its other unknowns. A second launch computes those of the given systems
-// (expand_exchanging). Where rows have too large a backward error, windows around them are refined (refine_windows, and
+// The first and last unknowns of the blocks' rows form a tridiagonal system again. One launch reduces the rows to it
+// (reduce_exchanging). A second one solves it in phases (solve_reduced_exchanging): it is reduced again, level by level,
+// until one block can solve it, and then every level computes its other unknowns. A third launch computes those of the
+// given systems (expand_exchanging). Where rows have too large a backward error, windows around them are refined (refine_windows, and
 // refine_windows_stably of the stable solver). This mostly suffices, because the inverse of a matrix that needs row
 // exchanges mostly decays fast away from its diagonal. If it does not suffice, the system is left to the stable solver.
 
@@ -97,63 +97,66 @@ struct GivenRows {
     }
 };
 
-// Reduces the systems that are due, level by level, solves what remains, and computes the unknowns of all reduced
-// systems.
+// Reduces the systems that are due.
 template <class T, int ROWS, int THREADS, Access LOWER, Access DIAG, Access UPPER, Access RHS>
-DEVICE void reduce_exchanging(SystemBatch<T> s, T* levels, SystemState* states, Worklist due,
-                              PhaseCounters* counters) {
-    // Threads have fewer rows of the reduced systems, so that these need no more registers than the given ones.
-    constexpr int PART = ROWS * THREADS, FEW = ROWS > 4 ? ROWS / 2 : ROWS;
-    using Level = BoundaryLevel<T, FEW * THREADS>;
+DEVICE void reduce_exchanging(SystemBatch<T> s, T* levels, Worklist due) {
+    constexpr int PART = ROWS * THREADS;
     const Index systems = count_due(due, s.systems), parts = (s.rows + PART - 1) / PART;
-    if (systems == 0) return;
-    const auto level = [&](int number) {
-        Level found = {levels, s.systems, 2 * parts};
-#pragma unroll 1
-        for (; number > 1; --number) found = found.next();
-        return found;
-    };
-    int top = 1;  // the level that one block solves
-#pragma unroll 1
-    while (level(top).parts() > 1) ++top;
-    // Phases: reduction of the levels 0 ... top-1, solution of the top, expansion of the levels top-1 ... 1.
-    const auto number_of_level = [=](int phase) { return phase <= top ? phase : 2 * top - phase; };
-    const auto length = [&](int phase) -> Index {
-        const int number = number_of_level(phase);
-        return systems * (number == 0 ? parts : level(number).parts());
-    };
-    for_each_item(counters, 2 * top, length, [&](int phase, Index item) {
-        const int number = number_of_level(phase);
-        const Index all = number == 0 ? parts : level(number).parts(), at = quotient(item, all), part = item - at * all;
+    const BoundaryLevel<T, PART> next = {levels, s.systems, 2 * parts};
+    for_each_part(systems, parts, [](Index) { return true; }, [&](Index at, Index part) {
         const Index system = due_system(due, at);
+        ThreadRows<T, ROWS> rows;
+        rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system),
+                                                    part * PART + threadIdx.x * ROWS, s.rows);
         BlockTree<T, THREADS> tree;
         ChainEquation<T> up, down;
-        if (number == 0) {
-            ThreadRows<T, ROWS> rows;
-            rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system),
-                                                        part * PART + threadIdx.x * ROWS, s.rows);
-            rows.forward_eliminate(rows.d, up, down);
-            tree.merge(up, down);
-            if (threadIdx.x == 0) level(1).store(system, part, up, down);
-            return;
-        }
-        const Level mine = level(number);
-        const Index begin = (part * THREADS + threadIdx.x) * FEW;
-        ThreadRows<T, FEW> rows;
+        rows.forward_eliminate(rows.d, up, down);
+        tree.merge(up, down);
+        if (threadIdx.x == 0) next.store(system, part, up, down);
+        if (THREADS > 32) __syncthreads();  // the shared equations have been read before they are written again
+    });
+}
+
+// Solves the reduced systems. A block of the given systems had BELOW rows.
+template <class T, int ROWS, int THREADS, int BELOW>
+DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_rows, SystemState* states, Worklist due,
+                                     PhaseCounters* counters) {
+    using Level = BoundaryLevel<T, ROWS * THREADS>;
+    const Index systems = count_due(due, all_systems);
+    if (systems == 0) return;
+    const auto level = [&](int number) {
+        Level found = {levels, all_systems, 2 * ((all_rows + BELOW - 1) / BELOW)};
+#pragma unroll 1
+        for (; number > 0; --number) found = found.next();
+        return found;
+    };
+    int top = 0;  // the level that one block solves
+#pragma unroll 1
+    while (level(top).parts() > 1) ++top;
+    // Phases: the levels 0 ... top-1 are reduced, the top is solved, the levels top-1 ... 0 are expanded.
+    const auto level_of = [&](int phase) { return level(phase <= top ? phase : 2 * top - phase); };
+    const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
+    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
+        const Level mine = level_of(phase), next = mine.next();
+        const Index at = quotient(item, mine.parts()), part = item - at * mine.parts(), system = due_system(due, at);
+        const Index begin = (part * THREADS + threadIdx.x) * ROWS;
+        ThreadRows<T, ROWS> rows;
         rows.template load<STRIDED, STRIDED, STRIDED, STRIDED>(
             {mine.array(0), mine.array(1), mine.array(2), mine.array(3)}, {0, 0, system}, begin, mine.rows);
+        BlockTree<T, THREADS> tree;
+        ChainEquation<T> up, down;
         rows.forward_eliminate(rows.d, up, down);
         tree.merge(up, down);
         if (phase < top) {
-            if (threadIdx.x == 0) mine.next().store(system, part, up, down);
+            if (threadIdx.x == 0) next.store(system, part, up, down);
             return;
         }
         if (phase == top && !due.counts && threadIdx.x == 0) states[system] = {{0, 0}, 1};
         const Boundary<T> known =
-            phase == top ? EliminationTree<1, T>{up, down}.close() : mine.next().boundary(system, part);
-        T x[FEW];
+            phase == top ? EliminationTree<1, T>{up, down}.close() : next.boundary(system, part);
+        T x[ROWS];
         rows.back_substitute(tree.back_substitute(known), x);
-        save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)FEW, mine.rows - begin)), x);
+        save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), x);
     });
 }
 
@@ -161,17 +164,14 @@ DEVICE void reduce_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
 // have any (left).
 template <class T, int ROWS, int THREADS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
 DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, unsigned* marks, Worklist due,
-                              Worklist left, PhaseCounters* counters) {
+                              Worklist left) {
     constexpr int PART = ROWS * THREADS;
     const Index systems = count_due(due, s.systems), parts = (s.rows + PART - 1) / PART;
-    if (systems == 0) return;
     const BoundaryLevel<T, PART> next = {levels, s.systems, 2 * parts};
-    const auto length = [&](int) { return systems * parts; };
-    const bool finished = for_each_item(counters, 1, length, [&](int, Index item) {
-        // It begins with the rows that were read last, for they may still be in the cache.
-        item = systems * parts - 1 - item;
-        const Index at = quotient(item, parts), part = item - at * parts, system = due_system(due, at);
-        const Index begin = part * PART + threadIdx.x * ROWS;
+    for_each_part(systems, parts, [](Index) { return true; }, [&](Index at, Index part) {
+        // The rows that were read last come first, for they may still be in the cache.
+        part = parts - 1 - part;
+        const Index system = due_system(due, systems - 1 - at), begin = part * PART + threadIdx.x * ROWS;
         const int count = (int)max((Index)0, min((Index)ROWS, s.rows - begin));
         GivenRows<T, ROWS, LOWER, DIAG, UPPER, RHS, OUT> given(s, system, begin, count);
         ChainEquation<T> up, down;
@@ -194,7 +194,6 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
         if (leave) leave_system(left, system, states[system], 1);
         if (__popc(off_lanes) > 7) atomicAdd(&states[system].failures[0], 1u);
     });
-    if (finished && due.counts) *due.counts = 0;
 }
 
 // Refines the marked lanes, which have a row with too large a backward error, together with the rows around them. A
@@ -203,13 +202,15 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
 // and the last unknown of a window stay as they are, so that the rows outside do not change. Every row is in the middle
 // of a window in one of two phases. Lanes that they do not fix are marked in a second array of marks, which follows the
 // first, and their systems left to refine_windows_stably (left). Systems with many errors are left to later launches
-// (hopeless). A warp checks the marks of `each` windows at once.
+// (hopeless). A warp checks the marks of `each` windows at once. `before` is the list of the launches before, which is
+// emptied.
 template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
-DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, SystemState* states, Worklist due,
-                           Worklist left, Worklist hopeless, PhaseCounters* counters) {
+DEVICE void refine_windows(SystemBatch<T> s, Index each, unsigned* marks, SystemState* states, Worklist before,
+                           Worklist due, Worklist left, Worklist hopeless, PhaseCounters* counters) {
     constexpr unsigned ALL = 0xffffffffu;
     constexpr int LENGTH = 32 * ROWS;
     const Index systems = count_due(due, s.systems), in_block = each * (blockDim.x / 32);
+    if (before.counts && blockIdx.x == 0 && threadIdx.x == 0) *before.counts = 0;
     if (systems == 0) return;
     // Both bits stand for the same list if there is only one.
     const unsigned known = left.counts == hopeless.counts ? 2 | 4 : 0;

@@ -8,9 +8,10 @@
 //      and the first warp solves these in the same way.
 //   3. Back substitution: every thread computes its other unknowns.
 //
-// Long systems are solved by one launch too, solve_long_in_order, in phases (_phases.cuh). Every block reduces its rows
-// to one. This is repeated, level by level, until one block can solve what remains. Then every level computes its other
-// unknowns. It repeats the elimination of its rows, so that little is stored between phases.
+// Long systems: every block reduces its rows to one (reduce_in_order). What remains is solved by one launch
+// (solve_reduced_in_order), in phases: it is reduced again, level by level, until one block can solve it, and then every
+// level computes its other unknowns. A last launch computes those of the given systems (expand_in_order). Elimination of
+// rows is repeated, so that little is stored in between.
 //
 // Template parameters besides those in _tridiagonal_common.cuh:
 //   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
@@ -347,7 +348,7 @@ DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index
     }
 }
 
-enum LevelStep { REDUCE, SOLVE, EXPAND, DISCARD };
+enum LevelStep { REDUCE, SOLVE, EXPAND };
 
 // Carries out a step of an elimination whose rows are loaded. REDUCE: stores the part's row of the next level. SOLVE,
 // EXPAND: d becomes the unknowns, all that the system has or those between unknowns of the next level; returns true.
@@ -370,41 +371,54 @@ DEVICE bool eliminate_part(LevelStep step, const Level& next, Index system, Inde
     return true;
 }
 
-// Solves all systems. CHECKED: leaves those that are not diagonally dominant (left), which `undominated` marks until the
-// phase that solves. Solutions with numbers that are not finite become NaN; `lost` lists them.
-template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
-DEVICE void solve_long_in_order(SystemBatch<T> s, T* levels, SystemState* states, unsigned* undominated, Worklist left,
-                                Worklist lost, PhaseCounters* counters) {
-    // Threads have fewer rows of the reduced systems, so that these need no more registers than the given ones.
-    constexpr int PART = ROWS * THREADS, FEW = ROWS > 4 ? ROWS / 2 : ROWS;
-    using Level = InterfaceLevel<T, FEW * THREADS>;
-    const Index systems = s.systems, given_parts = (s.rows + PART - 1) / PART;
+// Reduces the given systems. CHECKED: marks those that are not diagonally dominant.
+template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS>
+DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) {
+    constexpr int PART = ROWS * THREADS;
+    const Index parts = (s.rows + PART - 1) / PART;
+    const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
+    Index passed_over = -1;  // in thread 0, a system of which another block has found that it is not dominant
+    for_each_part(s.systems, parts, [](Index) { return true; }, [&](Index system, Index part) {
+        if (CHECKED && __syncthreads_or(threadIdx.x == 0 && passed_over == system)) return;
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        const Index begin = part * PART + threadIdx.x * ROWS;
+        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system), begin, s.rows, a, b, c, d);
+        if constexpr (CHECKED) {
+            const bool leave = __syncthreads_or(!is_dominant(a, b, c));
+            if (threadIdx.x == 0) {
+                if (leave) atomicOr(&undominated[system], 1u);
+                if (leave || read_current(&undominated[system]) != 0) passed_over = system;
+            }
+            if (leave) return;
+        }
+        scale_rows(a, b, c, d);
+        eliminate_part<THREADS>(REDUCE, next, system, part, a, b, c, d);
+        if (THREADS > 32) __syncthreads();  // the shared rows have been read before they are written again
+    });
+}
+
+// Solves the reduced systems, and initialises the states of all. CHECKED: leaves the systems that are marked (left). A
+// block of the given systems had BELOW rows.
+template <class T, int ROWS, int THREADS, int BELOW, bool CHECKED>
+DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemState* states, unsigned* undominated,
+                                   Worklist left, PhaseCounters* counters) {
+    using Level = InterfaceLevel<T, ROWS * THREADS>;
     const auto level = [&](int number) {
-        Level found = {levels, systems, given_parts};
+        Level found = {levels, systems, (rows + BELOW - 1) / BELOW};
 #pragma unroll 1
-        for (; number > 1; --number) found = found.next();
+        for (; number > 0; --number) found = found.next();
         return found;
     };
-    int top = 1;  // the level that one block solves
+    int top = 0;  // the level that one block solves
 #pragma unroll 1
     while (level(top).parts() > 1) ++top;
-    // Phases: the levels 0 ... top-1 are reduced, the top is solved, the levels top-1 ... 0 are expanded, and solutions
-    // with numbers that are not finite become NaN. Level 0 is the given systems.
-    const int last_phase = 2 * top + 1;
-    const auto number_of_level = [=](int phase) { return phase <= top ? phase : max(0, 2 * top - phase); };
-    const auto parts_of = [&](int number) { return number == 0 ? given_parts : level(number).parts(); };
-    const auto length = [&](int phase) -> Index {
-        return (phase == last_phase ? (Index)*lost.counts : systems) * parts_of(number_of_level(phase));
-    };
-    Index passed_over = -1;  // in thread 0, a system of which another block has found that it is not dominant
-    const bool finished = for_each_item(counters, last_phase + 1, length, [&](int phase, Index item) {
-        const int number = number_of_level(phase);
-        const Index parts = parts_of(number);
-        const LevelStep step = phase < top ? REDUCE : phase == top ? SOLVE : phase < last_phase ? EXPAND : DISCARD;
-        // Expansion begins with the rows that were read last, for they may still be in the cache.
-        if (step == EXPAND) item = systems * parts - 1 - item;
-        Index system = quotient(item, parts);
-        const Index part = item - system * parts;
+    // Phases: the levels 0 ... top-1 are reduced, the top is solved, the levels top-1 ... 0 are expanded.
+    const auto level_of = [&](int phase) { return level(phase <= top ? phase : 2 * top - phase); };
+    const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
+    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
+        const Level mine = level_of(phase);
+        const LevelStep step = phase < top ? REDUCE : phase == top ? SOLVE : EXPAND;
+        const Index system = quotient(item, mine.parts()), part = item - system * mine.parts();
         if (step == SOLVE) {
             bool exchange = false;
             if constexpr (CHECKED) {
@@ -418,44 +432,48 @@ DEVICE void solve_long_in_order(SystemBatch<T> s, T* levels, SystemState* states
             if (exchange) return;
         }
         if (CHECKED && step == EXPAND && states[system].exchange) return;
-        if (CHECKED && step == REDUCE && __syncthreads_or(threadIdx.x == 0 && passed_over == system)) return;
-        if (number > 0) {
-            const Level mine = level(number);
-            const Index begin = (part * THREADS + threadIdx.x) * FEW;
-            T a[FEW], b[FEW], c[FEW], d[FEW];
-            load_level(mine, system, begin, a, b, c, d);
-            if (eliminate_part<THREADS>(step, mine.next(), system, part, a, b, c, d))
-                save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)FEW, mine.rows - begin)), d);
-            return;
-        }
-        if (step == DISCARD) system = lost.list[system];
+        const Index begin = (part * THREADS + threadIdx.x) * ROWS;
+        T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
+        load_level(mine, system, begin, a, b, c, d);
+        if (eliminate_part<THREADS>(step, mine.next(), system, part, a, b, c, d))
+            save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), d);
+    });
+}
+
+// Computes the unknowns of the given systems. The block that finishes last fills the solutions with NaN that have a
+// number that is not finite; `lost` lists them.
+template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
+DEVICE void expand_in_order(SystemBatch<T> s, T* levels, SystemState* states, Worklist lost, unsigned* ticket) {
+    constexpr int PART = ROWS * THREADS;
+    const Index parts = (s.rows + PART - 1) / PART;
+    const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
+    const auto due = [&](Index system) { return !CHECKED || !states[s.systems - 1 - system].exchange; };
+    for_each_part(s.systems, parts, due, [&](Index system, Index part) {
+        // The rows that were read last come first, for they may still be in the cache.
+        system = s.systems - 1 - system, part = parts - 1 - part;
         const BatchIndex at = s.index(system);
         const Index begin = part * PART + threadIdx.x * ROWS;
         const int count = (int)max((Index)0, min((Index)ROWS, s.rows - begin));
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-        if (step == DISCARD) {
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k) d[k] = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
-        } else {
-            load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows, a, b, c, d);
-            if (CHECKED && step == REDUCE) {
-                const bool leave = __syncthreads_or(!is_dominant(a, b, c));
-                if (threadIdx.x == 0) {
-                    if (leave) atomicOr(&undominated[system], 1u);
-                    if (leave || read_current(&undominated[system]) != 0) passed_over = system;
-                }
-                if (leave) return;
-            }
-            scale_rows(a, b, c, d);
-            if (!eliminate_part<THREADS>(step, level(1), system, part, a, b, c, d)) return;
-        }
+        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows, a, b, c, d);
+        scale_rows(a, b, c, d);
+        eliminate_part<THREADS>(EXPAND, next, system, part, a, b, c, d);
         save<OUT>(s.out.system(at) + begin * s.out.along, s.out.along, count, d);
         T sum = T();  // stays zero if all are finite
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
             if (k < count) sum = fnma(T(), d[k], sum);
-        if (step == EXPAND && !ops::equal(sum, T()) && atomicOr(&states[system].not_finite, 1u) == 0)
+        if (!ops::equal(sum, T()) && atomicOr(&states[system].not_finite, 1u) == 0)
             lost.list[atomicAdd(&lost.counts[0], 1u)] = (unsigned)system;
     });
-    if (finished) *lost.counts = 0;
+    if (!is_last_to_arrive(ticket, gridDim.x)) return;
+    const unsigned count = read_current(lost.counts);
+    for (unsigned k = 0; k < count; ++k) {
+        const Index system = lost.list[k];
+        T* const to = s.out.system(s.index(system));
+        for (Index row = threadIdx.x; row < s.rows; row += THREADS)
+            to[row * s.out.along] = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    __syncthreads();  // all have read the count
+    if (threadIdx.x == 0) *lost.counts = 0;
 }

@@ -1,6 +1,6 @@
-// Shared by the kernels for long tridiagonal systems, which do not fit in one block. A few launches solve them, each in
-// phases (_phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose list
-// is empty returns at once.
+// Shared by the kernels for long tridiagonal systems, which do not fit in one block. A few launches solve them, some of
+// them in phases (_phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose
+// list is empty returns at once.
 
 // What the launches record about a system.
 struct SystemState {
@@ -25,6 +25,19 @@ DEVICE void leave_system(const Worklist& left, Index system, SystemState& state,
 }
 DEVICE void leave_system(const Worklist& left, Index system, SystemState& state, unsigned bit) {
     leave_system(left, system, state, bit, bit);
+}
+
+// Calls each(system, part) for the parts that this block has, of the systems that are due. A system has `parts` parts.
+template <class Due, class Each>
+DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
+#pragma unroll 1
+    for (Index number = blockIdx.x; number < systems * parts; number += gridDim.x) {
+        const Index system = quotient(number, parts);
+        if (due(system))
+            each(system, number - system * parts);
+        else  // go to this block's last part of the system
+            number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;
+    }
 }
 
 // A window of a system: adjacent rows that are refined together, while all other rows stay as they are. Window 0 ends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from parprims._cuda import Launch, Plan, Pointer, Struct, power_of_two
+from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, Struct, power_of_two
 from parprims._tridiagonal_batch import (
     CHAIN_NUMBERS,
     INTERFACE_NUMBERS,
@@ -23,14 +23,6 @@ from parprims._tridiagonal_batch import (
 _EVERYTHING = Struct(type="Worklist")
 """The list of a launch that has to do with all systems."""
 
-_RESIDENT = {
-    "solve_long_in_order": {4: 3, 8: 2},
-    "reduce_exchanging": {4: 3, 8: 2},
-    "expand_exchanging": {4: 2},
-    "solve_stably": {4: 2},
-}
-"""The number of blocks of 256 threads that are to fit on a multiprocessor, by the bytes of a number."""
-
 
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
     """Return the launches, or None if the arrays have too many axes."""
@@ -41,11 +33,11 @@ def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
     if problem.periodic:
         launches = [call.stable(_EVERYTHING)]
     elif problem.pivot == "none":
-        launches = [call.in_order(None)]
+        launches = call.in_order(None)
     else:
         is_checked = problem.pivot == "auto"
         due = call.worklist("undominated") if is_checked else _EVERYTHING
-        launches = [call.in_order(due)] if is_checked else []
+        launches = call.in_order(due) if is_checked else []
         launches += call.exchanging(due)
     return Plan(
         tuple(launches),
@@ -104,93 +96,134 @@ class _Call:
 
         A row has ``numbers`` numbers, the unknown included.
         """
-        problem, threads = self.problem, self.tuning.reducing_threads
-        few = threads * (rows // 2 if rows > 4 else rows)
-        parts, rows = -(-problem.n // (rows * threads)), 0
+        problem, tuning = self.problem, self.tuning
+        part = tuning.reduced_rows[problem.nbytes] * tuning.reduced_threads
+        parts, whole = -(-problem.n // (rows * tuning.reducing_threads)), 0
         while True:
-            rows += left * parts
-            if left * parts <= few:
+            whole += left * parts
+            if left * parts <= part:
                 break
-            parts = -(-left * parts // few)
-        return self.space.place("levels", numbers * problem.nbytes * rows * problem.systems, problem.type)
+            parts = -(-left * parts // part)
+        return self.space.place("levels", numbers * problem.nbytes * whole * problem.systems, problem.type)
 
-    def _launch(self, solver: str, template: str, arguments: tuple, parameters: tuple, grid: tuple[int, int], *, threads: int, shared_bytes: int = 0) -> Launch:
+    def _launch(
+        self,
+        solver: str,
+        template: str,
+        arguments: tuple[Argument, ...],
+        parameters: tuple[Parameter, ...],
+        grid: tuple[int, int],
+        *,
+        threads: int,
+        shared_bytes: int = 0,
+        resident: int = 0,
+    ) -> Launch:
         """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system."""
         blocks = min(grid[0], self.problem.systems * grid[1])
-        given = (self.batch.parameter, *parameters, self._counters)
-        resident = _RESIDENT.get(template, {}).get(self.problem.nbytes, 0) if threads <= 256 else 0
+        types = (self.problem.type, *arguments)
         return Launch(
-            source(solver),
-            template,
-            (self.problem.type, *arguments),
-            given,
-            blocks,
-            threads,
-            shared_bytes,
-            resident_blocks=resident,
+            source(solver), template, types, parameters, blocks, threads, shared_bytes, resident_blocks=resident
         )
 
-    def in_order(self, left: Struct | None) -> Launch:
-        """Return the launch without row exchanges. It leaves systems that are not diagonally dominant, if to a list."""
+    def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Number], tuple[int, int]]:
+        """Return arguments, parameters and grid of a launch for reduced systems; of a block's rows ``left`` are left."""
         problem, tuning = self.problem, self.tuning
+        below = rows * tuning.reducing_threads
+        arguments = tuning.reduced_rows[problem.nbytes], tuning.reduced_threads, below
+        parts = -(-left * -(-problem.n // below) // (arguments[0] * arguments[1]))
+        return arguments, (self.batch.systems, self.space.number("rows", problem.n)), (tuning.few_blocks, parts)
+
+    def in_order(self, left: Struct | None) -> list[Launch]:
+        """Return the launches without row exchanges. They leave systems that are not diagonally dominant, if to a list."""
+        problem, tuning, access = self.problem, self.tuning, self.batch.access
         rows, threads = tuning.rows_in_order[problem.nbytes], tuning.reducing_threads
-        levels = self._levels(rows, 1, INTERFACE_NUMBERS + 1)
-        lost = self.worklist("lost")
-        undominated = self._zeroed(problem.systems) if left else None
-        return self._launch(
-            "in order",
-            "solve_long_in_order",
-            (rows, threads, left is not None, *self.batch.access),
-            (levels, self._states, undominated, left or _EVERYTHING, lost),
-            (tuning.long_blocks, -(-problem.n // (rows * threads))),
-            threads=threads,
-        )
+        levels, is_checked = self._levels(rows, 1, INTERFACE_NUMBERS + 1), left is not None
+        lost, ticket = self.worklist("lost"), self._zeroed(2)
+        undominated = self._zeroed(problem.systems) if is_checked else None
+        grid = tuning.long_blocks, -(-problem.n // (rows * threads))
+        sizes, lengths, few = self._reduced(rows, 1)
+        whole = self.batch.parameter, levels
+        ways = rows, threads, is_checked
+        return [
+            self._launch(
+                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid, threads=threads
+            ),
+            self._launch(
+                "in order",
+                "solve_reduced_in_order",
+                (*sizes, is_checked),
+                (levels, *lengths, self._states, undominated, left or _EVERYTHING, self._counters),
+                few,
+                threads=tuning.reduced_threads,
+            ),
+            self._launch(
+                "in order",
+                "expand_in_order",
+                (*ways, *access),
+                (*whole, self._states, lost, ticket),
+                grid,
+                threads=threads,
+            ),
+        ]
 
     def exchanging(self, due: Struct) -> list[Launch]:
         """Return the launches with row exchanges: in registers, of windows, and by the stable solver for the rest."""
         problem, tuning, access = self.problem, self.tuning, self.batch.access
         rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.reducing_threads
-        parts, warps = -(-problem.n // (rows * threads)), -(-problem.n // (32 * rows))
         levels = self._levels(rows, 2, CHAIN_NUMBERS + 1)
         # For each warp two marks of 32 bits, one bit for every lane.
+        warps = -(-problem.n // (32 * rows))
         marks = self.space.place("marks", 8 * problem.systems * warps, "unsigned")
         inaccurate, rest = self.worklist("inaccurate"), self.worklist("rest")
-        most = tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks
-        grid = most, parts
         # For systems of few unknowns, the stable solver costs little more than a launch that finds nothing to do.
         twice = problem.n > tuning.few_unknowns
         still = self.worklist("still_inaccurate") if twice else rest
-        each = min(8, power_of_two(-(-problem.systems * warps * 32 // (tuning.window_threads * tuning.few_blocks)), up=True))
-        windows = warps + 1, self.space.number("each", each)
+        most = tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks
+        grid = most, -(-problem.n // (rows * threads))
+        sizes, lengths, few = self._reduced(rows, 2)
+        whole = self.batch.parameter, levels
         launches = [
             self._launch(
+                "exchanging long", "reduce_exchanging", (rows, threads, *access[:4]), (*whole, due), grid, threads=threads
+            ),
+            self._launch(
                 "exchanging long",
-                "reduce_exchanging",
-                (rows, threads, *access[:4]),
-                (levels, self._states, due),
-                grid,
-                threads=threads,
+                "solve_reduced_exchanging",
+                sizes,
+                (levels, *lengths, self._states, due, self._counters),
+                few,
+                threads=tuning.reduced_threads,
             ),
             self._launch(
                 "exchanging long",
                 "expand_exchanging",
                 (rows, threads, *access),
-                (levels, self._states, marks, due, inaccurate),
+                (*whole, self._states, marks, due, inaccurate),
                 grid,
                 threads=threads,
+                resident=tuning.resident_blocks if problem.nbytes == 4 else 0,
             ),
-            self._launch(
-                "exchanging long",
-                "refine_windows",
-                (rows, *access),
-                (windows[1], marks, self._states, inaccurate, still, rest),
-                (tuning.few_blocks, -(-windows[0] * 32 // (tuning.window_threads * each))),
-                threads=tuning.window_threads,
-            ),
+            self._windows(marks, (due, inaccurate, still, rest)),
         ]
         if twice:
             launches.append(self._windows_stably(marks, rows, still, rest))
         return [*launches, self.stable(rest)]
+
+    def _windows(self, marks: Pointer, lists: tuple[Struct, ...]) -> Launch:
+        """Return the launch that refines windows in registers."""
+        problem, tuning = self.problem, self.tuning
+        rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.window_threads
+        windows = problem.n // (32 * rows) + 2
+        each = -(-problem.systems * windows * 32 // (threads * tuning.few_blocks))
+        each = min(8, power_of_two(each, up=True))
+        return self._launch(
+            "exchanging long",
+            "refine_windows",
+            (rows, *self.batch.access),
+            (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
+            (tuning.few_blocks, -(-windows * 32 // (threads * each))),
+            threads=threads,
+        )
 
     def _windows_stably(self, marks: Pointer, marked: int, due: Struct, left: Struct) -> Launch:
         """Return the launch that refines windows by the stable solver; a mark stands for ``marked`` rows."""
@@ -201,7 +234,7 @@ class _Call:
             "stable long",
             "refine_windows_stably",
             (rows, threads, marked),
-            (marks, self._states, due, left),
+            (self.batch.parameter, marks, self._states, due, left, self._counters),
             (tuning.few_blocks, problem.n // (rows * threads) + 2),
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
@@ -229,8 +262,9 @@ class _Call:
             "stable long",
             "solve_stably",
             (rows, threads),
-            (levels, second, self._states, due, again, *choices),
+            (self.batch.parameter, levels, second, self._states, due, again, *choices, self._counters),
             (tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks, chunks),
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
+            resident=2 if problem.nbytes == 4 and threads <= 256 else 0,
         )
