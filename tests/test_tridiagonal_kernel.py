@@ -208,7 +208,7 @@ def long_ones(gpu, cut):
         rows_exchanging={4: 8, 8: 4, 16: 2},
         chunk_threads=32,
         reducing_threads=32,
-        reduced_rows=dict.fromkeys((4, 8, 16), 2),
+        reduced_rows={4: 4, 8: 2, 16: 2},
         reduced_threads=32,
         long_blocks=3,
         few_blocks=2,
@@ -479,7 +479,7 @@ def test_rows_are_mended(gpu, rng, without_more, dtype):
     systems = tuple(random(rng, (3, n), dtype) for _ in range(4))
     systems[0][:, 0] = systems[2][:, -1] = 0
     found = []
-    for template in ("refine_windows", "refine_windows_stably"):
+    for template in ("refine_windows", "solve_stably"):
         without_more(template)
         found.append([row_errors(*one) for one in zip(*systems, solved(gpu, systems), strict=True)])
     first, mended = found

@@ -74,7 +74,7 @@ class Tuning(Base):
     """If a system has no more unknowns than this, its chunks are a quarter as long, and fewer attempts are made before
     the stable solver; bits depend on it."""
     window_threads: int
-    """Threads of a block that refines windows; bits depend on them."""
+    """Threads of a block that refines windows in registers."""
     long_blocks: int
     """The most blocks that take parts in turn."""
     few_blocks: int
@@ -106,7 +106,7 @@ TUNING = {
         reducing_threads=128,
         reduced_rows={4: 8, 8: 4, 16: 2},
         reduced_threads=256,
-        chunk_threads=256,
+        chunk_threads=128,
         few_unknowns=1 << 19,
         window_threads=128,
         long_blocks=32 * 132,

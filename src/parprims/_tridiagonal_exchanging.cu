@@ -93,7 +93,10 @@ struct ThreadRows {
     template <Access LOWER, Access DIAG, Access UPPER, Access RHS>
     DEVICE void load(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows) {
         load_rows<LOWER, DIAG, UPPER, RHS>(arrays, at, begin, rows, a, b, c, d);
-        // Scales all rows by one power of two, or each row by its own if their sizes differ much.
+        scale();
+    }
+    // Scales all rows by one power of two, or each row by its own if their sizes differ much.
+    DEVICE void scale() {
         using R = Real<T>;
         const auto size_of = [&](int k) { return abs1(a[k]) + abs1(b[k]) + abs1(c[k]); };
         R least = size_of(0), most = least;

@@ -3,26 +3,47 @@
 // The first and last unknowns of the blocks' rows form a tridiagonal system again. One launch reduces the rows to it
 // (reduce_exchanging). A second one solves it in phases (solve_reduced_exchanging): it is reduced again, level by level,
 // until one block can solve it, and then every level computes its other unknowns. A third launch computes those of the
-// given systems (expand_exchanging). Where rows have too large a backward error, windows around them are refined (refine_windows, and
-// refine_windows_stably of the stable solver). This mostly suffices, because the inverse of a matrix that needs row
-// exchanges mostly decays fast away from its diagonal. If it does not suffice, the system is left to the stable solver.
+// given systems (expand_exchanging). Where rows have too large a backward error, windows around them are refined in
+// registers (refine_windows) and, if that does not suffice, by the stable solver. It mostly does, because the inverse of
+// a matrix that needs row exchanges mostly decays fast away from its diagonal. If neither suffices, the whole system is
+// left to the stable solver.
 
 // A level of reduced systems. Its unknowns are the first and last unknowns of the blocks of the level below. Its three
-// arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level.
+// arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level. Arrays have
+// whole vectors.
 template <class T, int PART>
 struct BoundaryLevel {
     T* numbers;
     Index systems, rows;
 
     DEVICE Index parts() const { return (rows + PART - 1) / PART; }
-    DEVICE BoundaryLevel next() const { return {numbers + 5 * systems * rows, systems, 2 * parts()}; }
-    DEVICE T* unknown(Index system, Index at) const { return numbers + (4 * systems + system) * rows + at; }
-    DEVICE BatchView<const T> array(int k) const { return {numbers + k * systems * rows, 0, 0, rows, 1}; }
+    DEVICE Index pitch() const { return whole_vectors<T>(rows); }
+    DEVICE BoundaryLevel next() const { return {numbers + 5 * systems * pitch(), systems, 2 * parts()}; }
+    DEVICE T* unknown(Index system, Index at) const { return numbers + (4 * systems + system) * pitch() + at; }
+
+    // Loads a thread's rows. Rows past the end become x = 0.
+    template <int ROWS>
+    DEVICE void load_part(Index system, Index begin, ThreadRows<T, ROWS>& to) const {
+        const Index all = systems * pitch();
+        const int count = (int)max((Index)0, min((Index)ROWS, rows - begin));
+        const T* const from = numbers + system * pitch() + begin;
+        load<ASCENDING>(from, 1, count, T(), to.a);
+        load<ASCENDING>(from + all, 1, count, from_real<T>(1), to.b);
+        load<ASCENDING>(from + 2 * all, 1, count, T(), to.c);
+        load<ASCENDING>(from + 3 * all, 1, count, T(), to.d);
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            if (k >= count) to.a[k] = to.d[k] = T(), to.b[k] = from_real<T>(1);
+            if (begin + k >= rows - 1) to.c[k] = T();
+        }
+        if (begin == 0) to.a[0] = T();
+        to.scale();
+    }
 
     // Stores the two rows to which a part of the level below has been reduced.
     DEVICE void store(Index system, Index part, const ChainEquation<T>& up, const ChainEquation<T>& down) const {
-        const Index all = systems * rows;
-        T* const to = numbers + system * rows + 2 * part;
+        const Index all = systems * pitch();
+        T* const to = numbers + system * pitch() + 2 * part;
         to[0] = up.next, to[all] = up.last, to[2 * all] = up.start, to[3 * all] = up.rhs;
         to[1] = down.start, to[all + 1] = down.last, to[2 * all + 1] = down.next, to[3 * all + 1] = down.rhs;
     }
@@ -141,8 +162,7 @@ DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_row
         const Index at = quotient(item, mine.parts()), part = item - at * mine.parts(), system = due_system(due, at);
         const Index begin = (part * THREADS + threadIdx.x) * ROWS;
         ThreadRows<T, ROWS> rows;
-        rows.template load<STRIDED, STRIDED, STRIDED, STRIDED>(
-            {mine.array(0), mine.array(1), mine.array(2), mine.array(3)}, {0, 0, system}, begin, mine.rows);
+        mine.load_part(system, begin, rows);
         BlockTree<T, THREADS> tree;
         ChainEquation<T> up, down;
         rows.forward_eliminate(rows.d, up, down);
@@ -156,7 +176,7 @@ DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_row
             phase == top ? EliminationTree<1, T>{up, down}.close() : next.boundary(system, part);
         T x[ROWS];
         rows.back_substitute(tree.back_substitute(known), x);
-        save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), x);
+        save<ASCENDING>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), x);
     });
 }
 
@@ -201,7 +221,7 @@ DEVICE void expand_exchanging(SystemBatch<T> s, T* levels, SystemState* states, 
 // and the lanes merged, in another way than before, so that the same error is not made again. The first
 // and the last unknown of a window stay as they are, so that the rows outside do not change. Every row is in the middle
 // of a window in one of two phases. Lanes that they do not fix are marked in a second array of marks, which follows the
-// first, and their systems left to refine_windows_stably (left). Systems with many errors are left to later launches
+// first, and their systems left to the stable solver (left). Systems with many errors are left to later launches
 // (hopeless). A warp checks the marks of `each` windows at once. `before` is the list of the launches before, which is
 // emptied.
 template <class T, int ROWS, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>

@@ -318,32 +318,45 @@ struct BlockReduction {
 };
 
 // A level of reduced systems. Its rows are the interface rows of the blocks of the level below: 7 arrays of numbers for
-// each system. The unknowns of all systems follow them, then the next level.
+// each system. The unknowns of all systems follow them, then the next level. Arrays have whole vectors.
 template <class T, int PART>
 struct InterfaceLevel {
     T* numbers;
     Index systems, rows;
 
-    DEVICE T* row(Index system, Index at) const { return numbers + system * 7 * rows + at; }
-    DEVICE T* unknown(Index system, Index at) const { return numbers + (7 * systems + system) * rows + at; }
+    DEVICE Index pitch() const { return whole_vectors<T>(rows); }
+    DEVICE T* row(Index system, Index at) const { return numbers + system * 7 * pitch() + at; }
+    DEVICE T* unknown(Index system, Index at) const { return numbers + (7 * systems + system) * pitch() + at; }
     DEVICE Index parts() const { return (rows + PART - 1) / PART; }
-    DEVICE InterfaceLevel next() const { return {numbers + 8 * systems * rows, systems, parts()}; }
+    DEVICE InterfaceLevel next() const { return {numbers + 8 * systems * pitch(), systems, parts()}; }
 };
 
-// Loads a thread's rows of a level, each of which is coupled with the next.
+// Loads a thread's rows of a level, each of which is coupled with the next. Rows past its end become x = 0.
 template <class T, int PART, int ROWS>
 DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS],
                        T (&c)[ROWS], T (&d)[ROWS]) {
-    const Index rows = level.rows;
-    const T* from = level.row(system, 0);
+    const Index pitch = level.pitch();
+    const int count = (int)max((Index)0, min((Index)ROWS, level.rows - begin));
+    const T* const from = level.row(system, begin);
+    T first[3][ROWS];
+    load<ASCENDING>(from, 1, count, T(), a);
+    load<ASCENDING>(from + pitch, 1, count, T(), b);
+    load<ASCENDING>(from + 2 * pitch, 1, count, T(), c);
+    load<ASCENDING>(from + 3 * pitch, 1, count, T(), d);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) load<ASCENDING>(from + (4 + k) * pitch, 1, count, T(), first[k]);
+    const bool more = begin + ROWS < level.rows;
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
-        const Index at = begin + k, next = min(at + 1, rows - 1);
-        InterfaceRow<T> row = {T(), from_real<T>(1)};
-        if (at < rows) {
-            row = {from[at], from[rows + at], from[2 * rows + at], from[3 * rows + at]};
-            row.couple(from[4 * rows + next], from[5 * rows + next], from[6 * rows + next]);
+        InterfaceRow<T> row = {a[k], b[k], T(), d[k]};
+        if (k + 1 < ROWS && k + 1 < count) {
+            constexpr int LAST = ROWS - 1;
+            const int next = k < LAST ? k + 1 : LAST;
+            row.upper = c[k], row.couple(first[0][next], first[1][next], first[2][next]);
+        } else if (k + 1 == ROWS && more) {
+            row.upper = c[k], row.couple(from[4 * pitch + ROWS], from[5 * pitch + ROWS], from[6 * pitch + ROWS]);
         }
+        if (k >= count) row = {T(), from_real<T>(1)};
         a[k] = row.lower, b[k] = row.diag, c[k] = row.upper, d[k] = row.rhs;
     }
 }
@@ -358,7 +371,7 @@ DEVICE bool eliminate_part(LevelStep step, const Level& next, Index system, Inde
     BlockReduction<T, THREADS> reduction;
     const InterfaceRow<T> all = reduction.reduce(forward_eliminate(a, b, c, d));
     if (step == REDUCE) {
-        if (threadIdx.x == reduction.LAST) all.store(next.row(system, part), next.rows);
+        if (threadIdx.x == reduction.LAST) all.store(next.row(system, part), next.pitch());
         return false;
     }
     T before = T(), last = all.rhs;
@@ -436,7 +449,7 @@ DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemS
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
         load_level(mine, system, begin, a, b, c, d);
         if (eliminate_part<THREADS>(step, mine.next(), system, part, a, b, c, d))
-            save<STRIDED>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), d);
+            save<ASCENDING>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), d);
     });
 }
 

@@ -15,6 +15,12 @@ struct SystemState {
     unsigned failures[3];
 };
 
+// Returns the least length of an array of at least `count` numbers that is made of whole vectors of 16 bytes.
+template <class T>
+DEVICE Index whole_vectors(Index count) {
+    return (count + Vector<T>::PARTS - 1) / Vector<T>::PARTS * Vector<T>::PARTS;
+}
+
 // The systems that a launch has to do with: those on a list or, if there is none, all.
 DEVICE Index count_due(const Worklist& due, Index systems) { return due.counts ? (Index)*due.counts : systems; }
 DEVICE Index due_system(const Worklist& due, Index at) { return due.counts ? (Index)due.list[at] : at; }

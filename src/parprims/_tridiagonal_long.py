@@ -99,8 +99,9 @@ class _Call:
         problem, tuning = self.problem, self.tuning
         part = tuning.reduced_rows[problem.nbytes] * tuning.reduced_threads
         parts, whole = -(-problem.n // (rows * tuning.reducing_threads)), 0
+        vector = 16 // problem.nbytes  # arrays have whole vectors
         while True:
-            whole += left * parts
+            whole += -(-left * parts // vector) * vector
             if left * parts <= part:
                 break
             parts = -(-left * parts // part)
@@ -205,9 +206,7 @@ class _Call:
             ),
             self._windows(marks, (due, inaccurate, still, rest)),
         ]
-        if twice:
-            launches.append(self._windows_stably(marks, rows, still, rest))
-        return [*launches, self.stable(rest)]
+        return [*launches, self.stable(rest, marks, still if twice else _EVERYTHING)]
 
     def _windows(self, marks: Pointer, lists: tuple[Struct, ...]) -> Launch:
         """Return the launch that refines windows in registers."""
@@ -225,23 +224,8 @@ class _Call:
             threads=threads,
         )
 
-    def _windows_stably(self, marks: Pointer, marked: int, due: Struct, left: Struct) -> Launch:
-        """Return the launch that refines windows by the stable solver; a mark stands for ``marked`` rows."""
-        problem, tuning = self.problem, self.tuning
-        rows = tuning.rows[problem.nbytes]
-        threads = _chunk_threads(tuning, problem.nbytes, tuning.window_threads)
-        return self._launch(
-            "stable long",
-            "refine_windows_stably",
-            (rows, threads, marked),
-            (self.batch.parameter, marks, self._states, due, left, self._counters),
-            (tuning.few_blocks, problem.n // (rows * threads) + 2),
-            threads=threads,
-            shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
-        )
-
-    def stable(self, due: Struct) -> Launch:
-        """Return the launch of the stable solver."""
+    def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
+        """Return the launch of the stable solver. Of systems on the list ``windowed`` it first refines marked windows."""
         problem, tuning = self.problem, self.tuning
         threads = tuning.chunk_threads
         if problem.n <= tuning.few_unknowns:
@@ -261,10 +245,13 @@ class _Call:
         return self._launch(
             "stable long",
             "solve_stably",
-            (rows, threads),
-            (self.batch.parameter, levels, second, self._states, due, again, *choices, self._counters),
+            (rows, threads, tuning.rows_exchanging[problem.nbytes]),
+            (
+                *(self.batch.parameter, levels, second, self._states, marks, windowed, due, again, *choices),
+                self._counters,
+            ),
             (tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks, chunks),
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
-            resident=2 if problem.nbytes == 4 and threads <= 256 else 0,
+            resident=tuning.resident_blocks if problem.nbytes == 4 and threads <= tuning.threads else 0,
         )

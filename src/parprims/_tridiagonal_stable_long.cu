@@ -1,4 +1,5 @@
 // The stable solver (see _tridiagonal_stable.cu) for long systems, in phases of one launch (_phases.cuh), solve_stably.
+// Where only some rows have too large an error, it first solves windows around them.
 //
 // A system is cut into chunks of THREADS * ROWS rows, with one block for each:
 //   1. Every chunk is reduced to one segment.
@@ -12,8 +13,8 @@ template <class T, int ROWS, int THREADS>
 struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
     static constexpr int LENGTH = ROWS * THREADS, PLACES = (ROWS + 1) * THREADS;
     T* to;  // the solution
-    // The first solution: the unknowns of this thread's rows, the one before and the one after.
-    T first_solution[ROWS], before, behind;
+    // The solution so far: the unknowns of this thread's rows, the one before and the one after.
+    T solution[ROWS], before, behind;
 
     DEVICE void set_places() {
         extern __shared__ uint4 shared[];
@@ -33,7 +34,7 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
             from += step;
         }
     }
-    // Loads rows to shared memory and, if `refine`, the first solution.
+    // Loads rows to shared memory. The solution so far becomes the first one if `refine`, zeros otherwise.
     DEVICE void load_rows(const SystemBatch<T>& s, Index system, Index begin, Index end, bool periodic, bool refine) {
         const BatchIndex p = s.index(system);
         this->n = (int)(end - begin);
@@ -53,91 +54,25 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
             if (begin == 0 && threadIdx.x == 0) this->lower[this->place(0)] = T();
             if (end == s.rows && threadIdx.x == last % THREADS) this->upper[this->place(last)] = T();
         }
-        if (refine) {
-            const Index first = begin + this->rank * ROWS, last = first + this->count;
+        const Index first = begin + this->rank * ROWS, last = first + this->count;
 #pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                first_solution[k] = k < this->count ? to[(first + k) * s.out.along] : T();
-            before = behind = T();
-            if (this->count > 0) {
-                before = to[(first > 0 ? first - 1 : s.rows - 1) * s.out.along];
-                behind = to[(last < s.rows ? last : 0) * s.out.along];
-            }
+        for (int k = 0; k < ROWS; ++k)
+            solution[k] = refine && k < this->count ? to[(first + k) * s.out.along] : T();
+        before = behind = T();
+        if (refine && this->count > 0) {
+            before = to[(first > 0 ? first - 1 : s.rows - 1) * s.out.along];
+            behind = to[(last < s.rows ? last : 0) * s.out.along];
         }
         __syncthreads();  // rows are there for all
     }
+    // Takes the known unknown `x` out of row k of this thread, whose coefficient is in `array`.
+    DEVICE void fix(int k, T* array, T x) const {
+        const int at = this->own + k;
+        const T rhs = this->rhs[at];
+        this->rhs[at] = fnma(array[at], x, rhs);
+        array[at] = T();
+    }
 };
-
-// Refines windows as refine_windows does, but by the stable solver, where that did not fix a large error, as where the
-// matrix is nearly singular. A block takes a window. A mark stands for MARKED rows.
-template <class T, int ROWS, int THREADS, int MARKED>
-DEVICE void refine_windows_stably(SystemBatch<T> s, const unsigned* marks, SystemState* states, Worklist due,
-                                  Worklist left, PhaseCounters* counters) {
-    using C = ChunkSolver<T, ROWS, THREADS>;
-    const Index systems = count_due(due, s.systems), parts = (s.rows + 32 * MARKED - 1) / (32 * MARKED);
-    if (systems == 0) return;
-    const auto shift_of = [](int phase) -> Index { return (THREADS / 8 + phase * (THREADS / 2)) * ROWS; };
-    const auto length = [&](int phase) { return systems * Window::count(s.rows, C::LENGTH, shift_of(phase)); };
-    const bool finished = for_each_item(counters, 2, length, [&](int phase, Index item) {
-        const Index shift = shift_of(phase), windows = Window::count(s.rows, C::LENGTH, shift);
-        const Index at = quotient(item, windows), number = item - at * windows, system = due_system(due, at);
-        if (has_many_failures(states[system], 3, s.rows)) {
-            if (threadIdx.x == 0) leave_system(left, system, states[system], 4);
-            return;
-        }
-        const Window window(s.rows, number, C::LENGTH, shift, ROWS, (THREADS / 4 - 1) * ROWS);
-        const unsigned* const others = marks + (s.systems + system) * parts;
-        const Index begin = window.low + threadIdx.x * ROWS;
-        const int count = (int)max((Index)0, min((Index)ROWS, window.high - begin));
-        const bool middle = window.is_in_middle(begin, count);
-        bool marked = false;
-        for (Index row = begin; middle && row < begin + count; row += MARKED)
-            marked = marked || others[row / MARKED / 32] >> row / MARKED % 32 & 1;
-        if (!__syncthreads_or(marked)) return;
-        C chunk;
-        chunk.load_rows(s, system, window.low, window.high, false, true);
-        // The unknowns outside the window are known. Their terms go to the right-hand sides.
-        const bool first = threadIdx.x == 0 && window.low > 0, last = count > 0 && begin + count == window.high &&
-                                                                       window.high < s.rows;
-        if (first) {
-            const T rhs = chunk.rhs[chunk.own];
-            chunk.rhs[chunk.own] = fnma(chunk.lower[chunk.own], chunk.before, rhs);
-            chunk.lower[chunk.own] = T();
-        }
-        if (last) {
-            const int at = chunk.own + count - 1;
-            const T rhs = chunk.rhs[at];
-            chunk.rhs[at] = fnma(chunk.upper[at], chunk.behind, rhs);
-            chunk.upper[at] = T();
-        }
-        T(&x)[ROWS] = chunk.first_solution;
-        T residual[ROWS] = {};
-        bool wrong = false, kept = false;  // left to another window
-#pragma unroll 1
-        for (int pass = 0;; ++pass) {
-            wrong = exceeds((Real<T>)8, chunk.residuals(x, chunk.before, chunk.behind, residual), (Real<T>)1);
-            if (pass == 0) kept = wrong && !middle;
-            wrong = wrong && !kept;
-            if (pass == 3 || !__syncthreads_or(wrong)) break;
-            T y[ROWS], before, behind;
-            chunk.solve(true, [&](int k) { return wrong ? residual[k] : T(); }, y, before, behind);
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < chunk.count && !(k == 0 && first) && !(k == chunk.count - 1 && last))
-                    x[k] = ops::add(x[k], y[k]);
-            chunk.before = ops::add(chunk.before, before), chunk.behind = ops::add(chunk.behind, behind);
-        }
-        if (!__syncthreads_or(wrong)) {
-            const Index along = s.out.along;
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < chunk.count) chunk.to[(begin + k) * along] = x[k];
-        } else if (threadIdx.x == 0) {
-            leave_system(left, system, states[system], 4);
-        }
-    });
-    if (finished) *due.counts = 0;
-}
 
 // The segments of all systems on one level, then the first unknowns y of every segment, then the next level.
 template <class T, int THREADS>
@@ -161,15 +96,18 @@ DEVICE void record_error(R mine, unsigned long long* largest) {
     if (threadIdx.x % 32 == 0 && bits > read_current(largest)) atomicMax(largest, bits);
 }
 
-// Solves the systems that are due. If `exchange`, those with a large error are solved again for the residual; `again`
-// lists them, and `second` takes the sums with the first solution.
-template <class T, int ROWS, int THREADS>
-DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* states, Worklist due, Worklist again,
-                         Index exchange, Index periodic, PhaseCounters* counters) {
+// Refines windows as refine_windows does, of the systems on the list `windowed`, and leaves those that this did not fix
+// too. Then solves the systems that are due, which these are put to. If `exchange`, those with a large error are solved
+// again for the residual; `again` lists them, and `second` takes the sums with the first solution. A mark stands for
+// MARKED rows.
+template <class T, int ROWS, int THREADS, int MARKED>
+DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* states, const unsigned* marks,
+                         Worklist windowed, Worklist due, Worklist again, Index exchange, Index periodic,
+                         PhaseCounters* counters) {
     using C = ChunkSolver<T, ROWS, THREADS>;
     using Level = SegmentLevel<T, THREADS>;
-    const Index systems = count_due(due, s.systems), chunks = (s.rows + C::LENGTH - 1) / C::LENGTH;
-    if (systems == 0) return;
+    const Index chunks = (s.rows + C::LENGTH - 1) / C::LENGTH;
+    if (count_due(due, s.systems) == 0 && (!windowed.counts || *windowed.counts == 0)) return;
     const auto level = [&](int number) {
         Level found = {segments, s.systems, chunks};
 #pragma unroll 1
@@ -179,27 +117,36 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
     int levels = 1;  // of segments
 #pragma unroll 1
     while (level(levels - 1).count > THREADS) ++levels;
-    // Steps of a pass: chunks are reduced to the segments of level 0; the levels 0 ... levels-2 are merged, the last one
-    // is closed, those before it are expanded; chunks are solved. There are two passes, one without row exchanges. The
-    // last phase copies second solutions.
-    const int steps = 2 * levels + 1, copying = exchange ? 2 * steps : steps;
+    // The first two phases refine windows. Steps of a pass: chunks are reduced to the segments of level 0; the levels
+    // 0 ... levels-2 are merged, the last one is closed, those before it are expanded; chunks are solved. There are two
+    // passes, one without row exchanges. The last phase copies second solutions.
+    const int begin_passes = windowed.counts ? 2 : 0, steps = 2 * levels + 1;
+    const int copying = begin_passes + (exchange ? 2 : 1) * steps;
+    const auto shift_of = [](int phase) -> Index { return (THREADS / 8 + phase * (THREADS / 2)) * ROWS; };
     const auto number_of_level = [=](int step) {
         return step == 0 || step == steps - 1 ? -1 : step <= levels ? step - 1 : 2 * levels - 1 - step;
     };
     const auto parts_of = [&](int phase) {
-        const int number = number_of_level(phase % steps);
+        if (phase < begin_passes) return Window::count(s.rows, C::LENGTH, shift_of(phase));
+        const int number = number_of_level((phase - begin_passes) % steps);
         return phase == copying || number < 0 ? chunks : level(number).parts();
     };
     const auto length = [&](int phase) -> Index {
-        return (phase < steps || phase == copying ? systems : (Index)*again.counts) * parts_of(phase);
+        const bool passes_again = phase >= begin_passes + steps && phase < copying;
+        const Index systems = phase < begin_passes ? (Index)*windowed.counts
+                              : passes_again       ? (Index)*again.counts
+                                                   : count_due(due, s.systems);
+        return systems * parts_of(phase);
     };
     const bool finished = for_each_item(counters, copying + 1, length, [&](int phase, Index item) {
-        const int step = phase % steps, number = number_of_level(step);
-        const bool refine = phase >= steps;
+        const bool windows = phase < begin_passes, refine = phase >= begin_passes + steps;
+        const int step = windows ? steps - 1 : (phase - begin_passes) % steps, number = number_of_level(step);
         const Index parts = parts_of(phase), at = quotient(item, parts), part = item - at * parts;
-        const Index system = refine && phase < copying ? (Index)again.list[at] : due_system(due, at);
-        const Index begin = part * C::LENGTH, end = min(s.rows, begin + C::LENGTH);
+        const Index system = windows                     ? (Index)windowed.list[at]
+                             : refine && phase < copying ? (Index)again.list[at]
+                                                         : due_system(due, at);
         SystemState& state = states[system];
+        Index begin = part * C::LENGTH, end = min(s.rows, begin + C::LENGTH);
         if (phase == copying) {
             const bool use_second = state.refine && state.errors[1] < state.errors[0];
             if (!state.not_finite && !use_second) return;
@@ -210,79 +157,126 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
                 to[row * s.out.along] = use_second ? second[system * s.rows + row] : nan;
             return;
         }
-        // The segments of a level or, if number is -1, of a chunk's rows are merged to one.
+        // The rows of a window that are not refined, and its first and last unknown if these stay as they are.
+        bool middle = true, first = false, last = false;
+        if (windows) {
+            if (has_many_failures(state, 3, s.rows)) {
+                if (threadIdx.x == 0) leave_system(due, system, state, 4);
+                return;
+            }
+            const Window window(s.rows, part, C::LENGTH, shift_of(phase), ROWS, (THREADS / 4 - 1) * ROWS);
+            const unsigned* const others =
+                marks + (s.systems + system) * ((s.rows + 32 * MARKED - 1) / (32 * MARKED));
+            const Index mine = window.low + threadIdx.x * ROWS;
+            const int count = (int)max((Index)0, min((Index)ROWS, window.high - mine));
+            middle = window.is_in_middle(mine, count);
+            bool marked = false;
+            for (Index row = mine; middle && row < mine + count; row += MARKED)
+                marked = marked || others[row / MARKED / 32] >> row / MARKED % 32 & 1;
+            if (!__syncthreads_or(marked)) return;
+            first = threadIdx.x == 0 && window.low > 0;
+            last = count > 0 && mine + count == window.high && window.high < s.rows;
+            begin = window.low, end = window.high;
+        }
+        // The segments of a level or, if number is -1, those of rows are merged to one.
         const Level mine = level(max(number, 0)), next = number < 0 ? mine : mine.next();
         C chunk;
-        Equation<T, 5> equations[ROWS];
-        int count;
         if (number < 0) {
-            chunk.load_rows(s, system, begin, end, periodic != 0, refine);
-            T rhs[ROWS];
-            if (refine) {
-                const Real<T> error = chunk.residuals(chunk.first_solution, chunk.before, chunk.behind, rhs);
-                if (step == 0) record_error(error, &state.errors[0]);
-            } else {
-#pragma unroll
-                for (int k = 0; k < ROWS; ++k) rhs[k] = k < chunk.count ? chunk.given_rhs(k) : T();
-            }
-            chunk.reduce_rows(exchange != 0, [&](int k) { return rhs[k]; }, equations);
-            count = chunk.segments;
+            chunk.load_rows(s, system, begin, end, periodic != 0, refine || windows);
+            // The unknowns outside a window are known. Their terms go to the right-hand sides.
+            if (first) chunk.fix(0, chunk.lower, chunk.before);
+            if (last) chunk.fix(chunk.count - 1, chunk.upper, chunk.behind);
         } else {
             chunk.set_places();
-            count = (int)min((Index)THREADS, mine.count - part * THREADS);
-            if (threadIdx.x < count)
-                chunk.slots.store(threadIdx.x, mine.segments(system).load(part * THREADS + threadIdx.x));
-            __syncthreads();  // the segments are there
         }
-        const auto slot = [](int i) { return i; };
-        merge_all(chunk.slots, count, (int)threadIdx.x, THREADS, exchange != 0, slot, C::sync);
-        if (step < levels) {
-            if (threadIdx.x == 0) next.segments(system).store(part, chunk.slots.load(0));
-            return;
-        }
-        if (step == levels) {
-            if (threadIdx.x == 0) {
-                chunk.slots.close(0);
-                if (!refine) state = {{0, 0}, 1};
-            }
-        } else if (threadIdx.x < 2) {
-            const T* y = next.pairs(system, threadIdx.x);
-            chunk.slots.at(0, threadIdx.x) = y[part];
-            chunk.slots.at(THREADS, threadIdx.x) = y[part + 1 < next.count ? part + 1 : 0];
-        }
-        __syncthreads();  // both ends are known to all
-        const int behind_all = step == levels ? 0 : THREADS;
-        back_substitute_all(chunk.slots, count, (int)threadIdx.x, THREADS, (Index)behind_all, slot, C::sync);
-        if (number >= 0) {
-            for (int k = 0; k < 2; ++k)
-                if (threadIdx.x < count)
-                    mine.pairs(system, k)[part * THREADS + threadIdx.x] = chunk.slots.at(threadIdx.x, k);
-            return;
-        }
-        T x[ROWS], residual[ROWS], before, behind;
-        chunk.expand_rows(equations, THREADS, x, before, behind);
-        if (refine) before = ops::add(before, chunk.before), behind = ops::add(behind, chunk.behind);
-        bool finite = true;
+        T(&x)[ROWS] = chunk.solution;
+        Real<T> error = 0;
+        bool wrong = false, kept = false;  // left to another window
+#pragma unroll 1
+        for (int pass = 0;; ++pass) {
+            Equation<T, 5> equations[ROWS];
+            int count;
+            if (number < 0) {
+                if (pass == 1 && !windows && !exchange) break;
+                T rhs[ROWS];
+                if (pass > 0 || refine || windows) {
+                    error = chunk.residuals(x, chunk.before, chunk.behind, rhs);
+                } else {
 #pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            if (refine) x[k] = ops::add(x[k], chunk.first_solution[k]);
-            finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
+                    for (int k = 0; k < ROWS; ++k) rhs[k] = k < chunk.count ? chunk.given_rhs(k) : T();
+                }
+                if (windows) {
+                    wrong = exceeds((Real<T>)8, error, (Real<T>)1);
+                    if (pass == 0) kept = wrong && !middle;
+                    wrong = wrong && !kept;
+                    if (pass == 3 || !__syncthreads_or(wrong)) break;
+                } else if (pass == 1) {
+                    break;
+                }
+                if (refine && step == 0) record_error(error, &state.errors[0]);
+                chunk.reduce_rows(exchange != 0, [&](int k) { return windows && !wrong ? T() : rhs[k]; }, equations);
+                count = chunk.segments;
+            } else {
+                count = (int)min((Index)THREADS, mine.count - part * THREADS);
+                if (threadIdx.x < count)
+                    chunk.slots.store(threadIdx.x, mine.segments(system).load(part * THREADS + threadIdx.x));
+                __syncthreads();  // the segments are there
+            }
+            const auto slot = [](int i) { return i; };
+            merge_all(chunk.slots, count, (int)threadIdx.x, THREADS, exchange != 0, slot, C::sync);
+            if (step < levels) {
+                if (threadIdx.x == 0) next.segments(system).store(part, chunk.slots.load(0));
+                return;
+            }
+            const bool closes = windows || step == levels;
+            if (closes) {
+                if (threadIdx.x == 0) {
+                    chunk.slots.close(0);
+                    if (!windows && !refine) state = {{0, 0}, 1};
+                }
+            } else if (threadIdx.x < 2) {
+                const T* y = next.pairs(system, threadIdx.x);
+                chunk.slots.at(0, threadIdx.x) = y[part];
+                chunk.slots.at(THREADS, threadIdx.x) = y[part + 1 < next.count ? part + 1 : 0];
+            }
+            __syncthreads();  // both ends are known to all
+            const int last_slot = closes ? 0 : THREADS;
+            back_substitute_all(chunk.slots, count, (int)threadIdx.x, THREADS, (Index)last_slot, slot, C::sync);
+            if (number >= 0) {
+                for (int k = 0; k < 2; ++k)
+                    if (threadIdx.x < count)
+                        mine.pairs(system, k)[part * THREADS + threadIdx.x] = chunk.slots.at(threadIdx.x, k);
+                return;
+            }
+            T y[ROWS], before, behind;
+            chunk.expand_rows(equations, last_slot, y, before, behind);
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < chunk.count && !(k == 0 && first) && !(k == chunk.count - 1 && last)) x[k] = ops::add(x[k], y[k]);
+            chunk.before = ops::add(chunk.before, before), chunk.behind = ops::add(chunk.behind, behind);
         }
-        if (exchange) {
-            const Real<T> error = chunk.residuals(x, before, behind, residual);
-            if (refine)
-                record_error(error, &state.errors[1]);
-            else if (__syncthreads_or(exceeds((Real<T>)6, error, (Real<T>)1)) && threadIdx.x == 0 &&
-                     atomicOr(&state.refine, 1u) == 0)
+        if (windows) {
+            if (__syncthreads_or(wrong)) {
+                if (threadIdx.x == 0) leave_system(due, system, state, 4);
+                return;
+            }
+        } else if (refine) {
+            record_error(error, &state.errors[1]);
+        } else {
+            bool finite = true;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
+            if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&state.not_finite, 1u);
+            if (exchange && __syncthreads_or(exceeds((Real<T>)6, error, (Real<T>)1)) && threadIdx.x == 0 &&
+                atomicOr(&state.refine, 1u) == 0)
                 again.list[atomicAdd(&again.counts[0], 1u)] = (unsigned)system;
         }
-        if (!refine && __syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&state.not_finite, 1u);
         __syncthreads();  // all have read the right-hand sides
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
             if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
         __syncthreads();  // the solution is there for all
-        T* const to = refine ? second + system * s.rows + begin : chunk.to + begin * s.out.along;
+        T* const to = (refine ? second + system * s.rows + begin : chunk.to + begin * s.out.along);
         const Index along = refine ? 1 : s.out.along;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
@@ -292,6 +286,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
     });
     if (finished) {
         *again.counts = 0;
+        if (windowed.counts) *windowed.counts = 0;
         if (due.counts) *due.counts = 0;
     }
 }
