@@ -42,7 +42,7 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
         if (due(system))
             each(system, number - system * parts);
         else  // go to this block's last part of the system
-            number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;
+            number += quotient((system + 1) * parts - 1 - number, gridDim.x) * gridDim.x;
     }
 }
 

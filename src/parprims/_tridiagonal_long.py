@@ -179,7 +179,7 @@ class _Call:
         # For systems of few unknowns, the stable solver costs little more than a launch that finds nothing to do.
         twice = problem.n > tuning.few_unknowns
         still = self.worklist("still_inaccurate") if twice else rest
-        most = tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks
+        most = tuning.long_blocks if due is _EVERYTHING else 2 * tuning.few_blocks
         grid = most, -(-problem.n // (rows * threads))
         sizes, lengths, few = self._reduced(rows, 2)
         whole = self.batch.parameter, levels

@@ -54,14 +54,17 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
             if (begin == 0 && threadIdx.x == 0) this->lower[this->place(0)] = T();
             if (end == s.rows && threadIdx.x == last % THREADS) this->upper[this->place(last)] = T();
         }
-        const Index first = begin + this->rank * ROWS, last = first + this->count;
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k)
-            solution[k] = refine && k < this->count ? to[(first + k) * s.out.along] : T();
+        const Index first = begin + this->rank * ROWS, along = s.out.along, whole = s.rows * along;
+        const T* from = to + first * along;
         before = behind = T();
         if (refine && this->count > 0) {
-            before = to[(first > 0 ? first - 1 : s.rows - 1) * s.out.along];
-            behind = to[(last < s.rows ? last : 0) * s.out.along];
+            before = first > 0 ? from[-along] : from[whole - along];
+            behind = first + this->count < s.rows ? from[this->count * along] : *to;
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            solution[k] = refine && k < this->count ? *from : T();
+            from += along;
         }
         __syncthreads();  // rows are there for all
     }
@@ -276,12 +279,13 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
         for (int k = 0; k < ROWS; ++k)
             if (k < chunk.count) chunk.rhs[chunk.own + k] = x[k];
         __syncthreads();  // the solution is there for all
-        T* const to = (refine ? second + system * s.rows + begin : chunk.to + begin * s.out.along);
         const Index along = refine ? 1 : s.out.along;
+        T* to = (refine ? second + system * s.rows : chunk.to) + (begin + threadIdx.x) * along;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             const int row = threadIdx.x + k * THREADS;
-            if (row < chunk.n) to[row * along] = chunk.rhs[chunk.place(row)];
+            if (row < chunk.n) *to = chunk.rhs[chunk.place(row)];
+            to += THREADS * along;
         }
     });
     if (finished) {
