@@ -273,6 +273,7 @@ def test_several_warps_solve_the_rest(gpu, rng, cut):
     kinds = [dominant, normal] * 2
     inputs = tuple(np.stack(x) for x in zip(*(make(rng, 66_000, "float32") for make in kinds), strict=True))
     check(gpu, inputs)
+    check_dominant(gpu, dominant(rng, (1, 66_000), "float32"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -447,7 +448,12 @@ def without_more(monkeypatch, cut):
     made = _tridiagonal_kernel.make_long_plan
 
     # What the missing launches would zero.
-    text = "template <int WORDS> __device__ void clear(unsigned* zeroed) { for (int k = 0; k < WORDS; ++k) zeroed[k] = 0; }"
+    text = """
+    template <int WORDS>
+    __device__ void clear(unsigned* zeroed) {
+        for (int k = 0; k < WORDS; ++k) zeroed[k] = 0;
+    }
+    """
 
     def than_before(template):
         def shortened(*arguments):

@@ -1,16 +1,17 @@
 // Elimination with row exchanges in registers (see _tridiagonal_exchanging.cu) for long systems.
 //
-// The first and last unknowns of the blocks' rows form a tridiagonal system again. One launch reduces the rows to it
-// (reduce_exchanging). A second one solves it in phases (solve_reduced_exchanging): it is reduced again, level by level,
-// until one block can solve it, and then every level computes its other unknowns. A third launch computes those of the
-// given systems (expand_exchanging). Where rows have too large a backward error, windows around them are refined in
-// registers (refine_windows) and, if that does not suffice, by the stable solver. It mostly does, because the inverse of
-// a matrix that needs row exchanges mostly decays fast away from its diagonal. If neither suffices, the whole system is
-// left to the stable solver.
+// The first and last unknowns of the blocks' rows form a tridiagonal system again. Three launches solve it:
+//   reduce_exchanging           reduces the given rows to it.
+//   solve_reduced_exchanging    solves it, in phases: it is reduced again, level by level, until one block can solve
+//                               it, and then every level computes its other unknowns.
+//   expand_exchanging           computes the unknowns of the given systems, and checks the residuals.
+// Where rows have too large a backward error, windows around them are refined in registers (refine_windows) and, if
+// that does not suffice, by the stable solver. It mostly does, because the inverse of a matrix that needs row exchanges
+// mostly decays fast away from its diagonal. If neither suffices, the whole system is left to the stable solver.
 
 // A level of reduced systems. Its unknowns are the first and last unknowns of the blocks of the level below. Its three
-// arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level. Arrays have
-// whole vectors.
+// arrays of coefficients, the right-hand sides and the unknowns follow each other, then comes the next level. Arrays
+// have whole vectors.
 template <class T, int PART>
 struct BoundaryLevel {
     T* numbers;

@@ -8,10 +8,12 @@
 //      and the first warp solves these in the same way.
 //   3. Back substitution: every thread computes its other unknowns.
 //
-// Long systems: every block reduces its rows to one (reduce_in_order). What remains is solved by one launch
-// (solve_reduced_in_order), in phases: it is reduced again, level by level, until one block can solve it, and then every
-// level computes its other unknowns. A last launch computes those of the given systems (expand_in_order). Elimination of
-// rows is repeated, so that little is stored in between.
+// Long systems take three launches:
+//   reduce_in_order           reduces the rows of every block to one.
+//   solve_reduced_in_order    solves what remains, in phases: it is reduced again, level by level, until one block can
+//                             solve it, and then every level computes its other unknowns.
+//   expand_in_order           computes the unknowns of the given systems.
+// Elimination of rows is repeated, so that little is stored in between.
 //
 // Template parameters besides those in _tridiagonal_common.cuh:
 //   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
@@ -395,7 +397,8 @@ DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) 
         if (CHECKED && __syncthreads_or(threadIdx.x == 0 && passed_over == system)) return;
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
         const Index begin = part * PART + threadIdx.x * ROWS;
-        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system), begin, s.rows, a, b, c, d);
+        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system), begin, s.rows, a, b, c,
+                                           d);
         if constexpr (CHECKED) {
             const bool leave = __syncthreads_or(!is_dominant(a, b, c));
             if (threadIdx.x == 0) {

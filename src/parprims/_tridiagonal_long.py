@@ -1,4 +1,4 @@
-"""The launches for tridiagonal systems that do not fit in a block: one to six, most of which may find nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: one to eight, some of which find nothing to do."""
 
 from __future__ import annotations
 
@@ -126,16 +126,17 @@ class _Call:
             source(solver), template, types, parameters, blocks, threads, shared_bytes, resident_blocks=resident
         )
 
-    def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Number], tuple[int, int]]:
-        """Return arguments, parameters and grid of a launch for reduced systems; of a block's rows ``left`` are left."""
+    def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Parameter], tuple[int, int]]:
+        """Return arguments, parameters and grid of a launch for reduced systems; a block leaves ``left`` rows."""
         problem, tuning = self.problem, self.tuning
         below = rows * tuning.reducing_threads
         arguments = tuning.reduced_rows[problem.nbytes], tuning.reduced_threads, below
         parts = -(-left * -(-problem.n // below) // (arguments[0] * arguments[1]))
-        return arguments, (self.batch.systems, self.space.number("rows", problem.n)), (tuning.few_blocks, parts)
+        n = self.batch.parameter.fields[-1]
+        return arguments, (self.batch.systems, n), (tuning.few_blocks, parts)
 
     def in_order(self, left: Struct | None) -> list[Launch]:
-        """Return the launches without row exchanges. They leave systems that are not diagonally dominant, if to a list."""
+        """Return the launches without row exchanges. They leave systems that are not dominant to the list."""
         problem, tuning, access = self.problem, self.tuning, self.batch.access
         rows, threads = tuning.rows_in_order[problem.nbytes], tuning.reducing_threads
         levels, is_checked = self._levels(rows, 1, INTERFACE_NUMBERS + 1), left is not None
@@ -185,7 +186,12 @@ class _Call:
         whole = self.batch.parameter, levels
         launches = [
             self._launch(
-                "exchanging long", "reduce_exchanging", (rows, threads, *access[:4]), (*whole, due), grid, threads=threads
+                "exchanging long",
+                "reduce_exchanging",
+                (rows, threads, *access[:4]),
+                (*whole, due),
+                grid,
+                threads=threads,
             ),
             self._launch(
                 "exchanging long",
@@ -225,7 +231,7 @@ class _Call:
         )
 
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
-        """Return the launch of the stable solver. Of systems on the list ``windowed`` it first refines marked windows."""
+        """Return the launch of the stable solver. It first refines windows of systems on the list ``windowed``."""
         problem, tuning = self.problem, self.tuning
         threads = tuning.chunk_threads
         if problem.n <= tuning.few_unknowns:

@@ -7,7 +7,8 @@
 //      substitution computes the pair of unknowns y with which every chunk begins.
 //   3. The elimination of a chunk's rows is repeated, which computes the unknowns between two pairs.
 //   4. If a row then has too large an error, all of it is repeated for the residual.
-//   5. Second solutions are copied to the result if they are better. A solution becomes NaN if an unknown is not finite.
+//   5. Second solutions are copied to the result if they are better. A solution with a number that is not finite
+//      becomes NaN.
 
 template <class T, int ROWS, int THREADS>
 struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
@@ -255,7 +256,8 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
             chunk.expand_rows(equations, last_slot, y, before, behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
-                if (k < chunk.count && !(k == 0 && first) && !(k == chunk.count - 1 && last)) x[k] = ops::add(x[k], y[k]);
+                if (k < chunk.count && !(k == 0 && first) && !(k == chunk.count - 1 && last))
+                    x[k] = ops::add(x[k], y[k]);
             chunk.before = ops::add(chunk.before, before), chunk.behind = ops::add(chunk.behind, behind);
         }
         if (windows) {
