@@ -61,6 +61,9 @@ class Tuning(Base):
     resident_blocks_exchanging: int
     """The number of blocks of float32 that are to fit on a multiprocessor, if a system has at most 16 threads."""
 
+    interleaved_resident_blocks_exchanging: int
+    """The same if systems are adjacent in memory."""
+
     # Long systems.
     reducing_threads: int
     """Threads of a block that reduces systems in registers; bits depend on them."""
@@ -103,6 +106,7 @@ TUNING = {
         block_exchanging=64,
         interleaved_block_exchanging=256,
         resident_blocks_exchanging=10,
+        interleaved_resident_blocks_exchanging=3,
         reducing_threads=128,
         reduced_rows={4: 8, 8: 4, 16: 2},
         reduced_threads=256,
