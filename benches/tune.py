@@ -84,7 +84,9 @@ SEARCHES = {
         (
             *("rows_in_order", "threads_in_order", "rows_exchanging", "threads_exchanging", "block_exchanging"),
             *("rows", "threads", "interleaved_systems", "resident_blocks", "resident_blocks_exchanging"),
-            *("reducing_threads", "top_threads", "chunk_threads", "window_threads", "long_blocks", "few_blocks"),
+            "interleaved_resident_blocks_exchanging",
+            *("reducing_threads", "reduced_rows", "reduced_threads", "chunk_threads", "window_threads"),
+            *("long_blocks", "few_blocks"),
         ),
     ),
     "matmul": Search(

@@ -208,7 +208,7 @@ static void run_block(Block& mine) {
     auto& fibers = *mine.fibers;
     const int threads = (int)fibers.size();
     mine.floor = mine.begun = ++mine.time;
-    mine.atomics = 0;
+    mine.acquired = 0;
     for (auto& fiber : fibers) {
         getcontext(&fiber.begin);
         fiber.begin.uc_stack.ss_sp = fiber.stack.get();
@@ -224,7 +224,7 @@ static void run_block(Block& mine) {
         fiber.may_multiply = false;
         fiber.vote = false;
         fiber.fences = 0;
-        fiber.fenced = -1;
+        fiber.acquired = 0;
         fiber.at_cluster = false;
         fiber.others.clear();
     }
@@ -372,21 +372,28 @@ static bool replace(T* at, uint64_t& before, T after) {
     return done;
 }
 
+// Notes which releases an atomic operation of this block may have seen.
+static void acquire() {
+    const std::lock_guard<std::mutex> guard(block->shared->lock);
+    block->acquired = block->shared->releases;
+}
+
 uint64_t atomic_load(const void* at, size_t size) {
     size_t place;
     Region* const region = region_of(at, place);
     if (region) watch(at, size, ATOMIC);
-    if (!region || region == &block->regions[2]) {
-        ++block->atomics;
-        if (block->shared->scratch[0].writers.size() + block->shared->scratch[1].writers.size()) {
-            auto known = block->fences_known;
-            known[block->now] = self().fences;
-            const std::lock_guard<std::mutex> guard(block->shared->lock);
-            block->shared->released[block->number.x + 1] = known;
-        }
+    const bool between_blocks = !region || region == &block->regions[2];
+    if (between_blocks) {
+        auto known = block->fences_known;
+        known[block->now] = self().fences;
+        const std::lock_guard<std::mutex> guard(block->shared->lock);
+        auto& before = block->shared->released[block->number.x + 1];
+        if (before.empty() || before.back().fences != known) before.push_back({++block->shared->releases, known});
     }
-    if (size == 4) return __atomic_load_n((const uint32_t*)at, __ATOMIC_SEQ_CST);
-    return __atomic_load_n((const uint64_t*)at, __ATOMIC_SEQ_CST);
+    const uint64_t found = size == 4 ? __atomic_load_n((const uint32_t*)at, __ATOMIC_SEQ_CST)
+                                     : __atomic_load_n((const uint64_t*)at, __ATOMIC_SEQ_CST);
+    if (between_blocks) acquire();
+    return found;
 }
 
 bool atomic_replace(void* at, uint64_t& before, uint64_t after, size_t size) {
@@ -395,6 +402,7 @@ bool atomic_replace(void* at, uint64_t& before, uint64_t after, size_t size) {
 }
 
 void after_atomic() {
+    acquire();
     if (block->random() % 8 == 0) pause();
 }
 

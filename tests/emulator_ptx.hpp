@@ -285,6 +285,7 @@ template <class T>
 static T loaded(const void* from) {
     check_given(from, sizeof(T));
     const T value = __atomic_load_n((const T*)from, __ATOMIC_ACQUIRE);
+    acquire();
     pause();
     return value;
 }

@@ -109,7 +109,13 @@ struct Fiber {
     std::vector<std::vector<Time>> others;  // the same of the threads of the other blocks of the cluster, by rank
     bool at_cluster;                 // it waits for all threads of the cluster
     unsigned fences;                 // passed; those of the block when it last passed a barrier are in `fences_known`
-    long long fenced;                // the number of the block's atomic operations at the last fence
+    unsigned long long acquired;     // the number of releases, by all blocks, that its last fence puts before it
+};
+
+// An atomic operation by a block whose threads have passed more fences than at the one before.
+struct Release {
+    unsigned long long number;
+    std::vector<unsigned> fences;
 };
 
 struct Launched {  // what the blocks of a launch share
@@ -123,7 +129,8 @@ struct Launched {  // what the blocks of a launch share
     } scratch[2];
     const Launch* launch;
     std::mutex lock;
-    std::map<long long, std::vector<unsigned>> released;  // by block: the fences before its last atomic operation
+    std::map<long long, std::vector<Release>> released;  // by block
+    unsigned long long releases = 0;
     void fail(const std::string& text) {
         if (!once.test_and_set()) {
             message = text;
@@ -202,7 +209,7 @@ struct Block {
     std::vector<Time> warp_floors;    // what a warp did before comes before
     std::map<unsigned, Order> orders;  // by barrier in shared memory
     std::vector<unsigned> fences_known;
-    long long atomics = 0;
+    unsigned long long acquired = 0;  // the releases, by all blocks, before its last atomic operation
     // The access under way; and a write of which it turns out later whether it changes anything.
     char* place;
     size_t size;
@@ -323,16 +330,16 @@ static void watch_scratch(const void* place, size_t size, Kind kind) {
             const Writer writer = scratch.writers[four].load(std::memory_order_relaxed);
             const unsigned other = writer >> 32, thread = writer >> 20 & 0xfff, fences = writer & 0xfffff;
             if (other == 0 || other == me) continue;
-            bool released;
+            unsigned long long released = 0;  // the number of the first release after the write
             {
                 const std::lock_guard<std::mutex> guard(block->shared->lock);
-                const auto found = block->shared->released.find(other);
-                released = found != block->shared->released.end() && found->second[thread] > fences;
+                for (const Release& one : block->shared->released[other])
+                    if (!released && one.fences[thread] > fences) released = one.number;
             }
             const std::string text = "race: a block reads scratch that another has written, and no fence is between ";
             if (!released)
                 block->shared->fail(text + "the write and an atomic operation");
-            else if (block->atomics == 0 || fiber.fenced != block->atomics)
+            else if (released > fiber.acquired)
                 block->shared->fail(text + "an atomic operation and the read");
         }
     }
@@ -443,6 +450,6 @@ void show() {
 
 void fence() {
     ++self().fences;
-    self().fenced = block->atomics;
+    self().acquired = block->acquired;
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }

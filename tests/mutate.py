@@ -100,6 +100,7 @@ _D, _OT = "_digits.cuh", "_sort_tiles.cu"
 _B, _TICKET, _L, _V = "_block_reduce.cuh", "_ticket.cuh", "_block.cuh", "_view.cuh"
 _TC, _TL, _TI = "_tridiagonal_common.cuh", "_tridiagonal_long.cuh", "_tridiagonal_in_order.cu"
 _TE, _TS, _TSL = "_tridiagonal_exchanging.cu", "_tridiagonal_stable.cu", "_tridiagonal_stable_long.cu"
+_TEL, _PH = "_tridiagonal_exchanging_long.cu", "_phases.cuh"
 _M, _W, _G, _P = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_pipeline.cuh"
 _RESIDUES, _BYTES = "_matmul_residues.cu", "_matmul_bytes.cu"
 
@@ -320,7 +321,12 @@ MUTATIONS = (
         "const int mine = warp + lane % WARPS / 2;\n            CyclicReduction",
         IN_ORDER,
     ),
-    _dropped(_TI, "__syncthreads();  // the rows of all warps are there", IN_ORDER),
+    _dropped(
+        _TI,
+        "__syncthreads();  // the rows of all warps are there",
+        IN_ORDER,
+        after="if (lane == 31) warp_rows[warp] = all;\n        ",
+    ),
     _dropped(_TI, "__syncthreads();  // their last unknowns are there", IN_ORDER),
     _dropped(_TC, "__syncthreads();  // all threads have read the count before the last block clears it", TURNS),
     Mutation(_TC, "== gridDim.x - 1) counts[0] = counts[1] = 0;", "== gridDim.x - 1) counts[0] = 0;", AUTO),
@@ -362,40 +368,62 @@ MUTATIONS = (
     _dropped(_TS, "B::sync();  // all have read the solution before the next systems come", TURNS),
     _dropped(
         _TI,
-        "__syncthreads();  // all have read the shared rows and unknowns of this system",
+        "__syncthreads();  // the rows of all warps are there",
         SEVERAL,
-        "the barriers of solve_interfaces stand between",
+        after="if (threadIdx.x % 32 == 31) rows[threadIdx.x / 32] = all;\n            ",
     ),
+    _dropped(_TI, "__syncthreads();  // the last unknowns of all warps are there", SEVERAL),
     _dropped(
-        _TE,
-        "__syncthreads();  // all have read the shared equations and unknowns of this system",
+        _TI,
+        "if (THREADS > 32) __syncthreads();  // the shared rows have been read before they are written again",
         SEVERAL,
-        "the barriers of solve_boundaries stand between",
     ),
+    _dropped(_TEL, "__syncthreads();  // the equations of all warps are there", SEVERAL),
+    _dropped(_TEL, "__syncthreads();  // the unknowns around all warps are there", SEVERAL),
     _dropped(
-        _TSL,
-        "__syncthreads();  // the segment has been read before the slots are written again",
-        CHUNKS,
-        "the barrier behind the next rows stands between",
+        _TEL,
+        "if (THREADS > 32) __syncthreads();  // the shared equations have been read before they are written again",
+        SEVERAL,
     ),
+    _dropped(_TSL, "__syncthreads();  // rows are there for all", CHUNKS),
     _dropped(_TSL, "__syncthreads();  // the segments are there", CHUNKS),
+    _dropped(_TSL, "__syncthreads();  // both ends are known to all", CHUNKS),
     _dropped(
         _TSL,
         "__syncthreads();  // all have read the right-hand sides",
         CHUNKS,
         "a thread reads those of its own rows alone",
     ),
-    _dropped(
-        _TSL,
-        "__syncthreads();  // all have read the solution before the next rows come",
-        CHUNKS,
-        "a thread loads the next rows to the places that it reads",
-    ),
+    _dropped(_TSL, "__syncthreads();  // the solution is there for all", CHUNKS),
     Mutation(
         _TL,
-        "number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;",
-        "number += ((system + 1) * parts - number) / gridDim.x * gridDim.x;",
+        "number += quotient((system + 1) * parts - 1 - number, gridDim.x) * gridDim.x;",
+        "number += quotient((system + 1) * parts - number, gridDim.x) * gridDim.x;",
         "tests/test_tridiagonal_kernel.py::test_long_systems_dominant_or_not[emulated]",
+    ),
+    # ---- Launches in phases
+    _dropped(_PH, "__syncthreads();  // the number of the item is there for all", CHUNKS),
+    _dropped(
+        _PH, "__threadfence();  // what this thread wrote is visible before its block's items count as done", CHUNKS
+    ),
+    _dropped(_PH, "__syncthreads();  // all threads of the block have passed the fence", CHUNKS),
+    _dropped(_PH, "__syncthreads();  // the phases before are done", CHUNKS),
+    _dropped(_PH, "__threadfence();  // what they wrote is read after that", CHUNKS),
+    Mutation(
+        _PH, "while (read_current(&counters->done) < end)", "while (read_current(&counters->done) < begin)", CHUNKS
+    ),
+    _dropped(
+        _PH,
+        "__syncthreads();  // all have read the number of the item, and the shared memory is free for the next",
+        CHUNKS,
+    ),
+    _dropped(
+        _PH,
+        "__syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now",
+        "tests/test_tridiagonal_kernel.py::test_parts_that_are_nearly_singular[emulated-float32]",
+    ),
+    Mutation(
+        _PH, "counters->taken = counters->done = counters->left = 0;", "counters->taken = counters->left = 0;", CHUNKS
     ),
     # ---- Products
     _dropped(

@@ -204,9 +204,12 @@ def long_ones(gpu, cut):
     """Return the array library; all systems but the shortest are long, their chunks short, of 32 threads each."""
     cut(
         shared_bytes=2000,
+        rows_in_order=dict.fromkeys((4, 8, 16), 4),
+        rows_exchanging={4: 8, 8: 4, 16: 2},
         chunk_threads=32,
         reducing_threads=32,
-        top_threads=2,
+        reduced_rows={4: 4, 8: 2, 16: 2},
+        reduced_threads=32,
         long_blocks=3,
         few_blocks=2,
         few_unknowns=400,
@@ -217,8 +220,7 @@ def long_ones(gpu, cut):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_levels_of_long_systems(long_ones, rng, dtype, subtests):
     """One stretch of rows and many, one level and several; what joins 32 chunks, and what joins those."""
-    rows = 4 * TUNING[90].rows_in_order[np.dtype(dtype).itemsize]
-    lengths = {rows * groups + more for groups in (3, 8, 9, 64, 65) for more in (-1, 0, 1)}
+    lengths = {128 * parts + more for parts in (3, 8, 9, 128) for more in (-1, 0, 1)}
     for n in few_on_jax(long_ones, rng, sorted(lengths), 3):
         with subtests.test(n=n):
             check_dominant(long_ones, dominant(rng, (2, n), dtype))
@@ -226,6 +228,11 @@ def test_levels_of_long_systems(long_ones, rng, dtype, subtests):
                 check_dominant(long_ones, dominant(rng, (n, 2), dtype), axis=0)
     with subtests.test(n="33 chunks"):
         check(long_ones, normal(rng, (1, 33 * 32 * TUNING[90].rows[np.dtype(dtype).itemsize]), dtype))
+    # What is left of so many parts has rows for one part, and for two.
+    part = 32 * TUNING[90].rows_exchanging[np.dtype(dtype).itemsize]
+    for parts in (part // 2, part // 2 + 1):
+        with subtests.test(parts=parts):
+            check(long_ones, normal(rng, (1, parts * part), dtype))
 
 
 def test_long_systems_dominant_or_not(long_ones, rng):
@@ -262,10 +269,11 @@ def test_small_chunks(long_ones, rng, subtests, periodic, pivot):
 @pytest.mark.sanitize
 def test_several_warps_solve_the_rest(gpu, rng, cut):
     """What remains of a long system has rows for more threads than a warp has; a block solves for several systems."""
-    cut(shared_bytes=2000, reducing_threads=64, top_threads=128, few_unknowns=400, long_blocks=1, few_blocks=1)
+    cut(shared_bytes=2000, reducing_threads=64, few_unknowns=400, long_blocks=1, few_blocks=1)
     kinds = [dominant, normal] * 2
     inputs = tuple(np.stack(x) for x in zip(*(make(rng, 66_000, "float32") for make in kinds), strict=True))
     check(gpu, inputs)
+    check_dominant(gpu, dominant(rng, (1, 66_000), "float32"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -414,13 +422,13 @@ def test_cut_changes_no_bits(gpu, rng, cut):
 @pytest.mark.parametrize("long", [False, True])
 def test_registers_suffice(gpu, rng, monkeypatch, cut, long):
     """Systems that a launch solves in registers are not left to the stable way, which is taken away here."""
-    cut(**({"shared_bytes": 2000, "top_threads": 2, "reducing_threads": 64} if long else {}))
+    cut(**({"shared_bytes": 2000, "reducing_threads": 64} if long else {}))
     name = "make_long_plan" if long else "make_short_plan"
     made = getattr(_tridiagonal_kernel, name)
 
     def without_stable_way(*arguments):
         whole = made(*arguments)
-        stable = ("solve_stable", "reduce_chunks", "merge_segments", "solve_chunks")
+        stable = ("solve_stable", "solve_stably")
         kept = tuple(one for one in whole.launches if one.template not in stable)
         assert len(kept) < len(whole.launches)
         return dataclasses.replace(whole, launches=kept)
@@ -439,13 +447,23 @@ def without_more(monkeypatch, cut):
     """Return a function that makes systems long ones, and takes away all launches from the first of a template on."""
     made = _tridiagonal_kernel.make_long_plan
 
+    # What the missing launches would zero.
+    text = """
+    template <int WORDS>
+    __device__ void clear(unsigned* zeroed) {
+        for (int k = 0; k < WORDS; ++k) zeroed[k] = 0;
+    }
+    """
+
     def than_before(template):
         def shortened(*arguments):
             whole = made(*arguments)
             end = next(at for at, one in enumerate(whole.launches) if one.template == template)
-            return dataclasses.replace(whole, launches=whole.launches[:end])
+            parameters = (_cuda.Pointer("zeroed", "unsigned"),)
+            clearing = _cuda.Launch(text, "clear", (whole.zeroed_bytes // 4,), parameters, 1, 1)
+            return dataclasses.replace(whole, launches=(*whole.launches[:end], clearing))
 
-        cut(shared_bytes=2000, top_threads=2, reducing_threads=64, few_unknowns=0)
+        cut(shared_bytes=2000, reducing_threads=64, few_unknowns=0)
         monkeypatch.setattr(_tridiagonal_kernel, "make_long_plan", shortened)
 
     return than_before
@@ -467,7 +485,7 @@ def test_rows_are_mended(gpu, rng, without_more, dtype):
     systems = tuple(random(rng, (3, n), dtype) for _ in range(4))
     systems[0][:, 0] = systems[2][:, -1] = 0
     found = []
-    for template in ("refine_windows", "refine_windows_stably"):
+    for template in ("refine_windows", "solve_stably"):
         without_more(template)
         found.append([row_errors(*one) for one in zip(*systems, solved(gpu, systems), strict=True)])
     first, mended = found
@@ -480,7 +498,7 @@ def test_rows_are_mended(gpu, rng, without_more, dtype):
 def test_parts_that_are_nearly_singular(gpu, rng, cut, dtype):
     """Some rows of a long system are to rounding a matrix with a null vector, which makes x large there."""
     n = 16_000
-    cut(shared_bytes=2000, top_threads=2, reducing_threads=64, few_unknowns=0)
+    cut(shared_bytes=2000, reducing_threads=64, few_unknowns=0)
     lower, diag, upper, rhs = (random(rng, (1, n), dtype) for _ in range(4))
     for centre in (50, 3000, 5120, 9000, n - 50):
         places = np.arange(centre - 40, centre + 41)

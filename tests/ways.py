@@ -29,8 +29,12 @@ _PARTS = {
     "solve_exchanging": (2,),
     "sort_rows": (1,),
     "solve_stable": (2,),
-    "solve_top_in_order": (2,),
-    "solve_top_exchanging": (2,),
+    "reduce_in_order": (2,),
+    "solve_reduced_in_order": (2,),
+    "expand_in_order": (2,),
+    "reduce_exchanging": (2,),
+    "solve_reduced_exchanging": (2,),
+    "expand_exchanging": (2,),
 }
 _TEXT = re.compile(r"\b(COMMUTATIVE|EXCLUSIVE|STARTS|PEEKS|DESCENDING|KIND) = (\w+)")
 

@@ -657,21 +657,20 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "float32", precision="tf32", capability=80)
     yield _case("tensor", "float32", (512, 512, 512), capability=80)
     # And by groups of four warps: 16-bit floats; float32 swapped or not, with the left factor along k or not; float64.
-    some = (1024, 1024, 1024)
     yield _case("tensor", "float16")
     yield _case("tensor", "bfloat16", (3000, 5000, 2000))
     yield _case("tensor", "bfloat16", (1088, 2224, 7024))
     yield _case("tensor", "float16", (3001, 5007, 2003))
-    yield _case("tensor", "bfloat16", some, transposed=(True, True))
+    yield _case("tensor", "bfloat16", (1024,) * 3, transposed=(True, True))
     yield _case("tensor", "float32", precision="tf32")
-    yield _case("tensor", "float32", some, precision="tf32", transposed=(False, True))
-    for transposed in ((False, False), (False, True), (True, True), (True, False)):
-        yield _case("tensor", "float32", transposed=transposed)
+    yield _case("tensor", "float32", (1024,) * 3, precision="tf32", transposed=(False, True))
+    for both in itertools.product((False, True), repeat=2):
+        yield _case("tensor", "float32", transposed=both)
     yield _case("tensor", "float64")
     yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
     yield _case("tensor", "float32", precision="highest")
-    for dtype, of_a, of_b in itertools.product(("float32", "float64"), (False, True), (False, True)):
-        yield _case("tensor", dtype, precision="residues", transposed=(of_a, of_b))
+    for dtype, *transposed in itertools.product(("float32", "float64"), (False, True), (False, True)):
+        yield _case("tensor", dtype, precision="residues", transposed=tuple(transposed))
     yield _case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
 
 

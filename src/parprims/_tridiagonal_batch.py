@@ -61,18 +61,23 @@ class Tuning(Base):
     resident_blocks_exchanging: int
     """The number of blocks of float32 that are to fit on a multiprocessor, if a system has at most 16 threads."""
 
+    interleaved_resident_blocks_exchanging: int
+    """The same if systems are adjacent in memory."""
+
     # Long systems.
     reducing_threads: int
-    """Threads of a block that reduces systems in registers."""
-    top_threads: int
-    """A system is reduced until its rest fits this many threads; bits depend on them."""
+    """Threads of a block that reduces systems in registers; bits depend on them."""
+    reduced_rows: Mapping[int, int]
+    """Rows of a thread for reduced systems; bits depend on them."""
+    reduced_threads: int
+    """Threads of a block for reduced systems; bits depend on them."""
     chunk_threads: int
     """Threads of a block that has a chunk of a system in the stable solver; bits depend on them."""
     few_unknowns: int
     """If a system has no more unknowns than this, its chunks are a quarter as long, and fewer attempts are made before
     the stable solver; bits depend on it."""
     window_threads: int
-    """Threads of a block that refines a window by the stable solver; bits depend on them."""
+    """Threads of a block that refines windows in registers."""
     long_blocks: int
     """The most blocks that take parts in turn."""
     few_blocks: int
@@ -101,13 +106,15 @@ TUNING = {
         block_exchanging=64,
         interleaved_block_exchanging=256,
         resident_blocks_exchanging=10,
+        interleaved_resident_blocks_exchanging=3,
         reducing_threads=128,
-        top_threads=512,
-        chunk_threads=256,
+        reduced_rows={4: 8, 8: 4, 16: 2},
+        reduced_threads=256,
+        chunk_threads=128,
         few_unknowns=1 << 19,
         window_threads=128,
         long_blocks=32 * 132,
-        few_blocks=8 * 132,
+        few_blocks=4 * 132,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -190,28 +197,30 @@ SEGMENT_NUMBERS = 10
 INTERFACE_NUMBERS = 7
 CHAIN_NUMBERS = 4
 BLOCK_STATE_BYTES = 32
-SYSTEM_STATE_BYTES = 56
+SYSTEM_STATE_BYTES = 48
+PHASE_COUNTER_BYTES = 144
 
 _SHARED = ("_common.cuh", "_tridiagonal_common.cuh")
-_LONG = (*_SHARED, "_tridiagonal_long.cuh")
+_LONG = (*_SHARED, "_ticket.cuh", "_phases.cuh", "_tridiagonal_long.cuh")
 _STABLE = {
     "SLOT_NUMBERS": SLOT_NUMBERS,
     "sizeof(Segment<float>)": 4 * SEGMENT_NUMBERS,
     "sizeof(BlockState)": BLOCK_STATE_BYTES,
 }
-_STATES = {"sizeof(SystemState)": SYSTEM_STATE_BYTES}
+_STATES = {"sizeof(SystemState)": SYSTEM_STATE_BYTES, "sizeof(PhaseCounters)": PHASE_COUNTER_BYTES}
+_EXCHANGING = {"sizeof(ChainEquation<float>)": 4 * CHAIN_NUMBERS, "sizeof(Boundary<float>)": 4 * CHAIN_NUMBERS}
 _SOLVERS = {
     "in order": (
         (*_LONG, "_tridiagonal_in_order.cu"),
         {"sizeof(InterfaceRow<float>)": 4 * INTERFACE_NUMBERS, **_STATES},
     ),
-    "exchanging": (
-        (*_LONG, "_tridiagonal_exchanging.cu"),
-        {"sizeof(ChainEquation<float>)": 4 * CHAIN_NUMBERS, "sizeof(Boundary<float>)": 4 * CHAIN_NUMBERS, **_STATES},
+    "exchanging": ((*_SHARED, "_tridiagonal_exchanging.cu"), _EXCHANGING),
+    "exchanging long": (
+        (*_LONG, "_tridiagonal_exchanging.cu", "_tridiagonal_exchanging_long.cu"),
+        {**_EXCHANGING, **_STATES},
     ),
     "stable": ((*_SHARED, "_tridiagonal_stable.cu"), _STABLE),
     "stable long": ((*_LONG, "_tridiagonal_stable.cu", "_tridiagonal_stable_long.cu"), {**_STABLE, **_STATES}),
-    "finish": (_LONG, _STATES),
 }
 
 

@@ -38,9 +38,10 @@ DEVICE Index quotient(Index a, Index b) { return a < b ? 0 : (unsigned)a / (unsi
 struct BatchIndex {
     Index high, middle, low;
 };
+template <bool FEW = false>  // FEW: fewer than 2^32 systems
 DEVICE BatchIndex batch_index(Index at, Index systems, Index middles, Index lows) {
     if (lows == systems) return {0, 0, at};
-    if (systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
+    if (!FEW && systems >> 32) return {at / lows / middles, at / lows % middles, at % lows};
     const unsigned row = (unsigned)at / (unsigned)lows;
     return {row / (unsigned)middles, row % (unsigned)middles, (unsigned)at - row * (unsigned)lows};
 }
@@ -54,7 +55,7 @@ struct BatchView {
     DEVICE T* system(const BatchIndex& p) const { return base + p.high * high + p.middle * middle + p.low * low; }
 };
 
-// The arrays of a batch of systems, the number of systems, the lengths of the two inner axes of the batch, and the
+// The arrays of a batch of long systems, the number of systems, the lengths of the two inner axes of the batch, and the
 // number of rows of a system.
 template <class T>
 struct SystemBatch {
@@ -62,7 +63,7 @@ struct SystemBatch {
     BatchView<T> out;
     Index systems, middles, lows, rows;
 
-    DEVICE BatchIndex index(Index system) const { return batch_index(system, systems, middles, lows); }
+    DEVICE BatchIndex index(Index system) const { return batch_index<true>(system, systems, middles, lows); }
 };
 
 // ---- Arithmetic -----------------------------------------------------------------------------------------------

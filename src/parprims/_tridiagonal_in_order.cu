@@ -8,9 +8,12 @@
 //      and the first warp solves these in the same way.
 //   3. Back substitution: every thread computes its other unknowns.
 //
-// Long systems: every warp reduces its rows to one (reduce_in_order). This is repeated, level by level, until one block
-// can solve what remains (solve_top_in_order). Then every level computes its other unknowns (expand_in_order). It
-// repeats the elimination of its rows, so that little is stored between launches.
+// Long systems take three launches:
+//   reduce_in_order           reduces the rows of every block to one.
+//   solve_reduced_in_order    solves what remains, in phases: it is reduced again, level by level, until one block can
+//                             solve it, and then every level computes its other unknowns.
+//   expand_in_order           computes the unknowns of the given systems.
+// Elimination of rows is repeated, so that little is stored in between.
 //
 // Template parameters besides those in _tridiagonal_common.cuh:
 //   CHECKED        whether systems that are not diagonally dominant are left to later launches, which exchange rows
@@ -278,112 +281,215 @@ DEVICE void solve_in_order(BatchView<const T> lower, BatchView<const T> diag, Ba
 
 // ---- Long systems ---------------------------------------------------------------------------------------------
 
-// A level of reduced systems. Its rows are the interface rows of the warps of the level below: 7 arrays of numbers for
-// each system. The unknowns of all systems follow them.
-template <class T>
+// The interface rows of a block's threads, reduced to one.
+template <class T, int THREADS>
+struct BlockReduction {
+    static constexpr int WARPS = THREADS / 32, LAST = WARPS > 1 ? WARPS - 1 : 31;
+    CyclicReduction<32, T> of_lanes;
+    CyclicReduction<WARPS, T> of_warps;
+
+    // Returns in thread LAST the interface row of all threads together.
+    DEVICE InterfaceRow<T> reduce(const InterfaceRow<T>& row) {
+        InterfaceRow<T> all = of_lanes.reduce(row);
+        if constexpr (WARPS > 1) {
+            __shared__ InterfaceRow<T> rows[WARPS];
+            if (threadIdx.x % 32 == 31) rows[threadIdx.x / 32] = all;
+            __syncthreads();  // the rows of all warps are there
+            if (threadIdx.x < 32) all = of_warps.reduce(rows[threadIdx.x % WARPS]);
+        }
+        return all;
+    }
+    // Returns a thread's unknowns. `before` is the unknown before all threads' rows, and `last`, which only thread LAST
+    // needs, is the last unknown of all.
+    DEVICE InterfaceUnknowns<T> back_substitute(T before, T last) const {
+        if constexpr (WARPS > 1) {
+            __shared__ T unknowns[WARPS];
+            const int warp = threadIdx.x / 32;
+            if (warp == 0) {
+                const T known = of_warps.back_substitute(before, last);
+                if (threadIdx.x < WARPS) unknowns[threadIdx.x] = known;
+            }
+            __syncthreads();  // the last unknowns of all warps are there
+            last = unknowns[warp], before = warp > 0 ? unknowns[warp > 0 ? warp - 1 : 0] : before;
+        }
+        InterfaceUnknowns<T> known = {of_lanes.back_substitute(before, last), before};
+        const T previous = from_below<32>(known.own, 1);
+        if (threadIdx.x % 32 > 0) known.previous = previous;
+        return known;
+    }
+};
+
+// A level of reduced systems. Its rows are the interface rows of the blocks of the level below: 7 arrays of numbers for
+// each system. The unknowns of all systems follow them, then the next level. Arrays have whole vectors.
+template <class T, int PART>
 struct InterfaceLevel {
     T* numbers;
     Index systems, rows;
 
-    DEVICE operator SystemBatch<T>() const {
-        SystemBatch<T> s = {};
-        s.lower.base = numbers, s.out = {numbers + 7 * systems * rows, 0, 0, rows, 1};
-        s.systems = s.lows = systems, s.middles = 1, s.rows = rows;
-        return s;
-    }
+    DEVICE Index pitch() const { return whole_vectors<T>(rows); }
+    DEVICE T* row(Index system, Index at) const { return numbers + system * 7 * pitch() + at; }
+    DEVICE T* unknown(Index system, Index at) const { return numbers + (7 * systems + system) * pitch() + at; }
+    DEVICE Index parts() const { return (rows + PART - 1) / PART; }
+    DEVICE InterfaceLevel next() const { return {numbers + 8 * systems * pitch(), systems, parts()}; }
 };
 
-// Loads a thread's rows. On the first level they are rows of the given systems. On the others they are interface rows,
-// each of which is coupled with the next.
-template <bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS, class T, int ROWS>
-DEVICE void load_level(const SystemBatch<T>& s, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS], T (&c)[ROWS],
-                       T (&d)[ROWS]) {
-    if constexpr (FIRST_LEVEL) {
-        const BatchIndex at = s.index(system);
-        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows, a, b, c, d);
-    } else {
-        const T* from = s.lower.base + system * 7 * s.rows;
+// Loads a thread's rows of a level, each of which is coupled with the next. Rows past its end become x = 0.
+template <class T, int PART, int ROWS>
+DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index begin, T (&a)[ROWS], T (&b)[ROWS],
+                       T (&c)[ROWS], T (&d)[ROWS]) {
+    const Index pitch = level.pitch();
+    const int count = (int)max((Index)0, min((Index)ROWS, level.rows - begin));
+    const T* const from = level.row(system, begin);
+    T first[3][ROWS];
+    load<ASCENDING>(from, 1, count, T(), a);
+    load<ASCENDING>(from + pitch, 1, count, T(), b);
+    load<ASCENDING>(from + 2 * pitch, 1, count, T(), c);
+    load<ASCENDING>(from + 3 * pitch, 1, count, T(), d);
 #pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            const Index at = begin + k, next = min(at + 1, s.rows - 1);
-            InterfaceRow<T> row = {T(), from_real<T>(1)};
-            if (at < s.rows) {
-                row = {from[at], from[s.rows + at], from[2 * s.rows + at], from[3 * s.rows + at]};
-                row.couple(from[4 * s.rows + next], from[5 * s.rows + next], from[6 * s.rows + next]);
-            }
-            a[k] = row.lower, b[k] = row.diag, c[k] = row.upper, d[k] = row.rhs;
+    for (int k = 0; k < 3; ++k) load<ASCENDING>(from + (4 + k) * pitch, 1, count, T(), first[k]);
+    const bool more = begin + ROWS < level.rows;
+#pragma unroll
+    for (int k = 0; k < ROWS; ++k) {
+        InterfaceRow<T> row = {a[k], b[k], T(), d[k]};
+        if (k + 1 < ROWS && k + 1 < count) {
+            constexpr int LAST = ROWS - 1;
+            const int next = k < LAST ? k + 1 : LAST;
+            row.upper = c[k], row.couple(first[0][next], first[1][next], first[2][next]);
+        } else if (k + 1 == ROWS && more) {
+            row.upper = c[k], row.couple(from[4 * pitch + ROWS], from[5 * pitch + ROWS], from[6 * pitch + ROWS]);
         }
+        if (k >= count) row = {T(), from_real<T>(1)};
+        a[k] = row.lower, b[k] = row.diag, c[k] = row.upper, d[k] = row.rhs;
     }
 }
 
-// Reduces a level to the next. CHECKED: marks the blocks that have a row which is not diagonally dominant.
-template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS>
-DEVICE void reduce_in_order(SystemBatch<T> s, SystemBatch<T> next, unsigned* marks) {
-    const Index blocks = WarpRows<ROWS>::count_blocks(s.rows);
-    for_each_part(s.systems, blocks, [](Index) { return true; }, [&](Index system, Index block) {
-        const WarpRows<ROWS> part(s.rows, block);
+enum LevelStep { REDUCE, SOLVE, EXPAND };
+
+// Carries out a step of an elimination whose rows are loaded. REDUCE: stores the part's row of the next level. SOLVE,
+// EXPAND: d becomes the unknowns, all that the system has or those between unknowns of the next level; returns true.
+template <int THREADS, class T, int ROWS, class Level>
+DEVICE bool eliminate_part(LevelStep step, const Level& next, Index system, Index part, T (&a)[ROWS], T (&b)[ROWS],
+                           T (&c)[ROWS], T (&d)[ROWS]) {
+    BlockReduction<T, THREADS> reduction;
+    const InterfaceRow<T> all = reduction.reduce(forward_eliminate(a, b, c, d));
+    if (step == REDUCE) {
+        if (threadIdx.x == reduction.LAST) all.store(next.row(system, part), next.pitch());
+        return false;
+    }
+    T before = T(), last = all.rhs;
+    if (step == EXPAND) {
+        const T* const known = next.unknown(system, part);
+        last = known[0], before = part > 0 ? known[-1] : T();
+    }
+    const InterfaceUnknowns<T> known = reduction.back_substitute(before, last);
+    back_substitute(a, c, d, known.previous, known.own);
+    return true;
+}
+
+// Reduces the given systems. CHECKED: marks those that are not diagonally dominant.
+template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS>
+DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) {
+    constexpr int PART = ROWS * THREADS;
+    const Index parts = (s.rows + PART - 1) / PART;
+    const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
+    Index passed_over = -1;  // in thread 0, a system of which another block has found that it is not dominant
+    for_each_part(s.systems, parts, [](Index) { return true; }, [&](Index system, Index part) {
+        if (CHECKED && __syncthreads_or(threadIdx.x == 0 && passed_over == system)) return;
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-        load_level<FIRST_LEVEL, LOWER, DIAG, UPPER, RHS>(s, system, part.begin, a, b, c, d);
-        if constexpr (CHECKED && FIRST_LEVEL) {
+        const Index begin = part * PART + threadIdx.x * ROWS;
+        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system), begin, s.rows, a, b, c,
+                                           d);
+        if constexpr (CHECKED) {
             const bool leave = __syncthreads_or(!is_dominant(a, b, c));
-            if (threadIdx.x == 0) marks[system * blocks + block] = leave;
+            if (threadIdx.x == 0) {
+                if (leave) atomicOr(&undominated[system], 1u);
+                if (leave || read_current(&undominated[system]) != 0) passed_over = system;
+            }
             if (leave) return;
         }
-        if (FIRST_LEVEL) scale_rows(a, b, c, d);
-        CyclicReduction<32, T> reduction;
-        const InterfaceRow<T> row = reduction.reduce(forward_eliminate(a, b, c, d));
-        if (threadIdx.x % 32 == 31 && part.number < part.parts)
-            row.store(const_cast<T*>(next.lower.base) + system * 7 * next.rows + part.number, next.rows);
+        scale_rows(a, b, c, d);
+        eliminate_part<THREADS>(REDUCE, next, system, part, a, b, c, d);
+        if (THREADS > 32) __syncthreads();  // the shared rows have been read before they are written again
     });
 }
 
-// Solves the last level, with one block for each system, and initialises the states of the systems.
-template <class T, int ROWS, int THREADS, bool CHECKED>
-DEVICE void solve_top_in_order(SystemBatch<T> s, SystemState* states, const unsigned* marks, Index blocks) {
-    for_each_part(s.systems, 1, [](Index) { return true; }, [&](Index system, Index) {
-        bool exchange = false;
-        if constexpr (CHECKED) {
-            for (Index block = threadIdx.x; block < blocks; block += THREADS)
-                exchange |= marks[system * blocks + block] != 0;
-            exchange = __syncthreads_or(exchange);
+// Solves the reduced systems, and initialises the states of all. CHECKED: leaves the systems that are marked (left). A
+// block of the given systems had BELOW rows.
+template <class T, int ROWS, int THREADS, int BELOW, bool CHECKED>
+DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemState* states, unsigned* undominated,
+                                   Worklist left, PhaseCounters* counters) {
+    using Level = InterfaceLevel<T, ROWS * THREADS>;
+    const auto level = [&](int number) {
+        Level found = {levels, systems, (rows + BELOW - 1) / BELOW};
+#pragma unroll 1
+        for (; number > 0; --number) found = found.next();
+        return found;
+    };
+    int top = 0;  // the level that one block solves
+#pragma unroll 1
+    while (level(top).parts() > 1) ++top;
+    // Phases: the levels 0 ... top-1 are reduced, the top is solved, the levels top-1 ... 0 are expanded.
+    const auto level_of = [&](int phase) { return level(phase <= top ? phase : 2 * top - phase); };
+    const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
+    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
+        const Level mine = level_of(phase);
+        const LevelStep step = phase < top ? REDUCE : phase == top ? SOLVE : EXPAND;
+        const Index system = quotient(item, mine.parts()), part = item - system * mine.parts();
+        if (step == SOLVE) {
+            bool exchange = false;
+            if constexpr (CHECKED) {
+                exchange = __syncthreads_or(threadIdx.x == 0 && undominated[system] != 0);
+                if (exchange && threadIdx.x == 0) {
+                    undominated[system] = 0;
+                    left.list[atomicAdd(&left.counts[0], 1u)] = (unsigned)system;
+                }
+            }
+            if (threadIdx.x == 0) states[system] = {{0, 0}, exchange};
+            if (exchange) return;
         }
-        if (threadIdx.x == 0) states[system] = {{0, 0}, exchange, 0, 0, 0};
-        if (exchange) return;
-        const Index begin = threadIdx.x * ROWS;
+        if (CHECKED && step == EXPAND && states[system].exchange) return;
+        const Index begin = (part * THREADS + threadIdx.x) * ROWS;
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-        load_level<false, STRIDED, STRIDED, STRIDED, STRIDED>(s, system, begin, a, b, c, d);
-        const InterfaceRow<T> row = forward_eliminate(a, b, c, d);
-        const InterfaceUnknowns<T> known = solve_interfaces<T, THREADS, 1, false>(row, 0, threadIdx.x);
-        back_substitute(a, c, d, known.previous, known.own);
-        save<STRIDED>(s.out.base + system * s.rows + begin, 1, (int)(s.rows - begin), d);
-        __syncthreads();  // all have read the shared rows and unknowns of this system
+        load_level(mine, system, begin, a, b, c, d);
+        if (eliminate_part<THREADS>(step, mine.next(), system, part, a, b, c, d))
+            save<ASCENDING>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), d);
     });
 }
 
-// Computes the unknowns of a level from those of the next.
-template <class T, int ROWS, bool CHECKED, bool FIRST_LEVEL, Access LOWER, Access DIAG, Access UPPER, Access RHS,
-          Access OUT>
-DEVICE void expand_in_order(SystemBatch<T> s, SystemBatch<T> next, SystemState* states) {
-    const auto due = [&](Index system) { return !CHECKED || !states[system].exchange; };
-    for_each_part(s.systems, WarpRows<ROWS>::count_blocks(s.rows), due, [&](Index system, Index block) {
-        const WarpRows<ROWS> part(s.rows, block);
+// Computes the unknowns of the given systems. The block that finishes last fills the solutions with NaN that have a
+// number that is not finite; `lost` lists them.
+template <class T, int ROWS, int THREADS, bool CHECKED, Access LOWER, Access DIAG, Access UPPER, Access RHS, Access OUT>
+DEVICE void expand_in_order(SystemBatch<T> s, T* levels, SystemState* states, Worklist lost, unsigned* ticket) {
+    constexpr int PART = ROWS * THREADS;
+    const Index parts = (s.rows + PART - 1) / PART;
+    const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
+    const auto due = [&](Index system) { return !CHECKED || !states[s.systems - 1 - system].exchange; };
+    for_each_part(s.systems, parts, due, [&](Index system, Index part) {
+        // The rows that were read last come first, for they may still be in the cache.
+        system = s.systems - 1 - system, part = parts - 1 - part;
+        const BatchIndex at = s.index(system);
+        const Index begin = part * PART + threadIdx.x * ROWS;
+        const int count = (int)max((Index)0, min((Index)ROWS, s.rows - begin));
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
-        load_level<FIRST_LEVEL, LOWER, DIAG, UPPER, RHS>(s, system, part.begin, a, b, c, d);
-        if (FIRST_LEVEL) scale_rows(a, b, c, d);
-        CyclicReduction<32, T> reduction;
-        reduction.reduce(forward_eliminate(a, b, c, d));
-        const T* const known = next.out.base + system * next.rows + min(part.number, part.parts - 1);
-        const T before = part.number > 0 ? known[-1] : T(), own = reduction.back_substitute(before, known[0]);
-        T previous = from_below<32>(own, 1);
-        if (threadIdx.x % 32 == 0) previous = before;
-        back_substitute(a, c, d, previous, own);
-        save<OUT>(s.out.system(s.index(system)) + part.begin * s.out.along, s.out.along, part.count, d);
-        if constexpr (FIRST_LEVEL) {
-            T sum = T();  // stays zero if all are finite
+        load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin, s.rows, a, b, c, d);
+        scale_rows(a, b, c, d);
+        eliminate_part<THREADS>(EXPAND, next, system, part, a, b, c, d);
+        save<OUT>(s.out.system(at) + begin * s.out.along, s.out.along, count, d);
+        T sum = T();  // stays zero if all are finite
 #pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < part.count) sum = fnma(T(), d[k], sum);
-            if (!ops::equal(sum, T())) atomicOr(&states[system].not_finite, 1u);
-        }
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) sum = fnma(T(), d[k], sum);
+        if (!ops::equal(sum, T()) && atomicOr(&states[system].not_finite, 1u) == 0)
+            lost.list[atomicAdd(&lost.counts[0], 1u)] = (unsigned)system;
     });
+    if (!is_last_to_arrive(ticket, gridDim.x)) return;
+    const unsigned count = read_current(lost.counts);
+    for (unsigned k = 0; k < count; ++k) {
+        const Index system = lost.list[k];
+        T* const to = s.out.system(s.index(system));
+        for (Index row = threadIdx.x; row < s.rows; row += THREADS)
+            to[row * s.out.along] = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
+    }
+    __syncthreads();  // all have read the count
+    if (threadIdx.x == 0) *lost.counts = 0;
 }

@@ -85,14 +85,18 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
 
     def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
         block = exchanging_block(tuning, problem.nbytes, n, interleaved)
-        many = is_float32 and not interleaved and block.threads <= 16
+        many = tuning.resident_blocks_exchanging
+        if interleaved:
+            many = tuning.interleaved_resident_blocks_exchanging
+        if not is_float32 or block.threads > 16:
+            many = 0
         return launch(
             "exchanging",
             "solve_exchanging",
             block,
             *batch.access,
             lists=(given, remaining),
-            resident=tuning.resident_blocks_exchanging if many else 0,
+            resident=many,
             most=most,
         )
 

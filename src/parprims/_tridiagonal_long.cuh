@@ -1,6 +1,6 @@
-// Shared by the kernels for long tridiagonal systems, which do not fit in one block. Several launches solve them. Each
-// launch looks up in the state of a system what is left to do. Its blocks take parts of systems in turn, and return at
-// once if nothing is left.
+// Shared by the kernels for long tridiagonal systems, which do not fit in one block. A few launches solve them, some in
+// phases (_phases.cuh). A launch leaves the systems that it does not solve to later ones, on lists. A launch whose list
+// is empty returns at once.
 
 // What the launches record about a system.
 struct SystemState {
@@ -9,14 +9,29 @@ struct SystemState {
     // Whether the system is not diagonally dominant, is to be refined, and has unknowns that are not finite.
     unsigned exchange, refine, not_finite;
     // Bits: 1, the first solution has too large an error; 2, refining windows in registers did not fix it; 4, refining
-    // windows by the stable solver did not fix it; 8, a second solution for the residual did not fix it.
+    // windows by the stable solver did not fix it, or does not pay.
     unsigned unsolved;
-    // How many blocks have begun to refine windows, in registers and by the stable solver. Those of the first system
-    // count for all.
-    unsigned refining_blocks[2];
-    // How many parts have many rows with a large error; how many windows the first and the second launch did not fix.
+    // How many warps have many rows with a large error; how many windows the first and the second phase did not fix.
     unsigned failures[3];
 };
+
+// Returns the least length of an array of at least `count` numbers that is made of whole vectors of 16 bytes.
+template <class T>
+DEVICE Index whole_vectors(Index count) {
+    return (count + Vector<T>::PARTS - 1) / Vector<T>::PARTS * Vector<T>::PARTS;
+}
+
+// The systems that a launch has to do with: those on a list or, if there is none, all.
+DEVICE Index count_due(const Worklist& due, Index systems) { return due.counts ? (Index)*due.counts : systems; }
+DEVICE Index due_system(const Worklist& due, Index at) { return due.counts ? (Index)due.list[at] : at; }
+
+// Sets a bit of `unsolved` and, unless the system already has one of `known`, puts the system on a list.
+DEVICE void leave_system(const Worklist& left, Index system, SystemState& state, unsigned bit, unsigned known) {
+    if ((atomicOr(&state.unsolved, bit) & known) == 0) left.list[atomicAdd(&left.counts[0], 1u)] = (unsigned)system;
+}
+DEVICE void leave_system(const Worklist& left, Index system, SystemState& state, unsigned bit) {
+    leave_system(left, system, state, bit, bit);
+}
 
 // Calls each(system, part) for the parts that this block has, of the systems that are due. A system has `parts` parts.
 template <class Due, class Each>
@@ -27,27 +42,9 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
         if (due(system))
             each(system, number - system * parts);
         else  // go to this block's last part of the system
-            number += ((system + 1) * parts - 1 - number) / gridDim.x * gridDim.x;
+            number += quotient((system + 1) * parts - 1 - number, gridDim.x) * gridDim.x;
     }
 }
-
-// The part of a system that a warp has: its number, the number of parts, and the first row and number of rows of this
-// lane. A lane has ROWS rows.
-template <int ROWS>
-struct WarpRows {
-    static constexpr int ALL = 32 * ROWS;
-    Index number, parts, begin;
-    int count;
-
-    // Returns the number of blocks for a system, with one part for each warp.
-    static DEVICE Index count_blocks(Index rows) { return (rows + blockDim.x * ROWS - 1) / (blockDim.x * ROWS); }
-
-    DEVICE WarpRows(Index rows, Index block) {
-        number = block * (blockDim.x / 32) + threadIdx.x / 32, parts = (rows + ALL - 1) / ALL;
-        begin = number * ALL + threadIdx.x % 32 * ROWS;
-        count = (int)max((Index)0, min((Index)ROWS, rows - begin));
-    }
-};
 
 // A window of a system: adjacent rows that are refined together, while all other rows stay as they are. Window 0 ends
 // and window 1 begins near row `shift`.
@@ -69,36 +66,9 @@ struct Window {
     }
 };
 
-// Returns to all threads the number, from 0, of this launch among those that refine windows in the same way.
-DEVICE Index launch_number(unsigned* refining_blocks) {
-    const Index launch = *refining_blocks / gridDim.x;
-    __syncthreads();  // all threads have read the number
-    if (threadIdx.x == 0) atomicAdd(refining_blocks, 1u);
-    return launch;
-}
-
-// Returns whether one of the first launches found so many errors that refining windows does not pay. Then also marks
-// the system as not solved by it.
-DEVICE bool has_many_failures(SystemState& state, int launches, Index rows) {
+// Returns whether one of the first phases found so many errors that refining windows does not pay.
+DEVICE bool has_many_failures(const SystemState& state, int phases, Index rows) {
     bool many = false;
-    for (int k = 0; k < launches; ++k) many = many || state.failures[k] > 8 + rows / 16384;
-    if (many) atomicOr(&state.unsolved, 4u);
+    for (int k = 0; k < phases; ++k) many = many || state.failures[k] > 8 + rows / 16384;
     return many;
-}
-
-// Copies second solutions to the result if they are better. Fills a solution with NaN if an unknown is not finite.
-template <class T>
-DEVICE void finish_systems(SystemBatch<T> s, const T* second, const SystemState* states) {
-    // Several blocks for a system, or several systems for a block.
-    const Index each = max((Index)1, gridDim.x / s.systems);
-#pragma unroll 1
-    for (Index system = blockIdx.x / each; system < s.systems; system += gridDim.x / each) {
-        const SystemState state = states[system];
-        const bool use_second = state.unsolved == 7 || (state.refine && state.errors[1] < state.errors[0]);
-        if (!state.not_finite && !use_second) continue;
-        T* to = s.out.system(s.index(system));
-        const T nan = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
-        for (Index row = blockIdx.x % each * blockDim.x + threadIdx.x; row < s.rows; row += each * blockDim.x)
-            to[row * s.out.along] = use_second ? second[system * s.rows + row] : nan;
-    }
 }

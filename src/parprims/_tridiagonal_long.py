@@ -1,4 +1,4 @@
-"""The launches for tridiagonal systems that do not fit in a block: 4 to 58, most of which may find nothing to do."""
+"""The launches for tridiagonal systems that do not fit in a block: one to eight, some of which find nothing to do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from parprims._cuda import Argument, Launch, Number, Parameter, Plan, Pointer, S
 from parprims._tridiagonal_batch import (
     CHAIN_NUMBERS,
     INTERFACE_NUMBERS,
+    PHASE_COUNTER_BYTES,
     SEGMENT_NUMBERS,
     SLOT_NUMBERS,
     SYSTEM_STATE_BYTES,
@@ -19,233 +20,38 @@ from parprims._tridiagonal_batch import (
     source,
 )
 
+_EVERYTHING = Struct(type="Worklist")
+"""The list of a launch that has to do with all systems."""
+
 
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
-    """Return the launches, or None if the arrays have too many axes.
-
-    The memory of all launches is laid out first, because a launch may be given memory that belongs to a later one.
-    """
+    """Return the launches, or None if the arrays have too many axes."""
     batch = make_batch(problem)
     if batch is None:
         return None
-    pivot, periodic, systems = problem.pivot, problem.periodic, problem.systems
-    space = Workspace(batch.numbers)
-    states = space.place("states", SYSTEM_STATE_BYTES * systems, "SystemState")
-    exchanges, is_checked = pivot != "none", pivot == "auto" and not periodic
-    # For systems of few unknowns, the stable solver costs little more than launches that find nothing to do.
-    refines = problem.n > tuning.few_unknowns
-    call = _Call(problem, tuning, batch, states)
-    stages: list[_InOrder | _Exchanging | _Stable] = []
-    if not periodic:
-        if is_checked or not exchanges:
-            stages.append(_InOrder.laid_out(call, space, is_checked))
-        if exchanges:
-            stages.append(_Exchanging.laid_out(call, space, is_checked, refine=False))
-            if refines:
-                stages.append(_Exchanging.laid_out(call, space, is_checked, refine=True))
-    if exchanges or periodic:
-        unsolved = 0 if periodic or not exchanges else 8 if refines else 6
-        stages.append(_Stable.laid_out(call, space, exchanges, unsolved))
-    second = space.place("second", problem.nbytes * problem.n * systems * exchanges, problem.type)
-    launches = [launch for stage in stages for launch in stage.launches(call, second)]
-    finishing = (batch.parameter, second, states)
-    launches.append(Launch(source("finish"), "finish_systems", (problem.type,), finishing, tuning.few_blocks, 256))
+    call = _Call(problem, tuning, batch, Workspace(batch.numbers))
+    if problem.periodic:
+        launches = [call.stable(_EVERYTHING)]
+    elif problem.pivot == "none":
+        launches = call.in_order(None)
+    else:
+        is_checked = problem.pivot == "auto"
+        due = call.worklist("undominated") if is_checked else _EVERYTHING
+        launches = call.in_order(due) if is_checked else []
+        launches += call.exchanging(due)
     return Plan(
         tuple(launches),
         4,
         ((problem.whole, problem.dtype),),
         batch.numbers.all(),
-        temporary_bytes=space.nbytes,
+        zeroed_bytes=call.zeroed_bytes,
+        temporary_bytes=call.space.nbytes,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """What all launches of a plan have in common."""
-
-    problem: Problem
-    tuning: Tuning
-    batch: Batch
-    states: Pointer
-
-
-@dataclasses.dataclass(frozen=True)
-class _Levels:
-    """The reduced systems of a solver in registers, and the number of rows on the last level."""
-
-    systems: tuple[Struct, ...]
-    grids: tuple[int, ...]
-    top_rows: int
-
-
-def _levels(call: _Call, space: Workspace, rows: int, most: int, *, exchange: bool) -> _Levels:
-    """Return the levels of reduced systems, for warps with ``rows`` rows in each thread.
-
-    A warp leaves one row without row exchanges, and two rows with them.
-    """
-    problem, tuning = call.problem, call.tuning
-    kind, left, numbers = ("BoundaryLevel", 2, CHAIN_NUMBERS) if exchange else ("InterfaceLevel", 1, INTERFACE_NUMBERS)
-    systems: list[Struct] = []
-    grids, count = [], problem.n
-    while not systems or count > rows * tuning.top_threads:
-        grids.append(min(most, problem.systems * -(-count // (tuning.reducing_threads * rows))))
-        count = left * -(-count // (32 * rows))
-        nbytes = (numbers + 1) * problem.nbytes * count * problem.systems  # including the unknowns
-        place = space.place("level", nbytes, problem.type)
-        length = space.number("level_rows", count)
-        systems.append(Struct(place, call.batch.systems, length, type=f"{kind}<{problem.type}>"))
-    return _Levels(tuple(systems), tuple(grids), count)
-
-
-def _access(call: _Call, level: int) -> tuple[str, ...]:
-    """Return how the rows of a level are accessed."""
-    return ("STRIDED",) * 5 if level else call.batch.access
-
-
-@dataclasses.dataclass(frozen=True)
-class _InOrder:
-    """Elimination without row exchanges, of all systems or of those that are diagonally dominant."""
-
-    is_checked: bool
-    marks: Pointer
-    levels: _Levels
-    blocks: Number
-    """The number of blocks that mark a system."""
-
-    @classmethod
-    def laid_out(cls, call: _Call, space: Workspace, is_checked: bool) -> _InOrder:
-        """Return the stage with its memory."""
-        problem, tuning = call.problem, call.tuning
-        rows = tuning.rows_in_order[problem.nbytes]
-        blocks = -(-problem.n // (tuning.reducing_threads * rows))
-        marks = space.place("marks", 4 * problem.systems * blocks * is_checked, "unsigned")
-        levels = _levels(call, space, rows, tuning.long_blocks, exchange=False)
-        return cls(is_checked, marks, levels, space.number("blocks", blocks))
-
-    def launches(self, call: _Call, _: Pointer) -> list[Launch]:
-        """Return the launches."""
-        problem, tuning = call.problem, call.tuning
-        rows, text = tuning.rows_in_order[problem.nbytes], source("in order")
-        down, up = [], []
-        below: Struct = call.batch.parameter
-        for at, (level, grid) in enumerate(zip(self.levels.systems, self.levels.grids, strict=True)):
-            sizes, access = (problem.type, rows, self.is_checked, at == 0), _access(call, at)
-            threads = tuning.reducing_threads
-            down.append(
-                Launch(text, "reduce_in_order", (*sizes, *access[:4]), (below, level, self.marks), grid, threads)
-            )
-            up.append(Launch(text, "expand_in_order", (*sizes, *access), (below, level, call.states), grid, threads))
-            below = level
-        threads = max(32, power_of_two(-(-self.levels.top_rows // rows), up=True))
-        top = Launch(
-            text,
-            "solve_top_in_order",
-            (problem.type, rows, threads, self.is_checked),
-            (below, call.states, self.marks, self.blocks),
-            min(tuning.long_blocks, problem.systems),
-            threads,
-        )
-        return [*down, top, *reversed(up)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Exchanging:
-    """Elimination with row exchanges in registers, of systems or (refine) for the residual of their first solutions.
-
-    Windows around rows with a large error are refined between the two.
-    """
-
-    is_checked: bool
-    refine: bool
-    marks: Pointer
-    levels: _Levels
-    each: Number | None
-    """The number of windows whose marks a warp checks at once."""
-
-    @classmethod
-    def laid_out(cls, call: _Call, space: Workspace, is_checked: bool, *, refine: bool) -> _Exchanging:
-        """Return the stage with its memory."""
-        problem, tuning = call.problem, call.tuning
-        rows = tuning.rows_exchanging[problem.nbytes]
-        # For each warp two marks of 32 bits, one bit for every lane.
-        marked = 0 if refine else 2 * -(-problem.n // (32 * rows))
-        marks = space.place("marks", 4 * problem.systems * marked, "unsigned")
-        levels = _levels(call, space, rows, cls._most(tuning, is_checked, refine), exchange=True)
-        each = None if refine else space.number("each", cls._each(call))
-        return cls(is_checked, refine, marks, levels, each)
-
-    @staticmethod
-    def _most(tuning: Tuning, is_checked: bool, refine: bool) -> int:
-        return tuning.few_blocks if refine or is_checked else tuning.long_blocks
-
-    @staticmethod
-    def _windows(call: _Call) -> int:
-        return call.problem.n // (32 * call.tuning.rows_exchanging[call.problem.nbytes]) + 2
-
-    @classmethod
-    def _each(cls, call: _Call) -> int:
-        tuning = call.tuning
-        warps = -(-call.problem.systems * cls._windows(call) * 32 // (tuning.reducing_threads * tuning.few_blocks))
-        return min(8, power_of_two(warps, up=True))
-
-    def launches(self, call: _Call, second: Pointer) -> list[Launch]:
-        """Return the launches."""
-        problem, tuning, states = call.problem, call.tuning, call.states
-        rows, text = tuning.rows_exchanging[problem.nbytes], source("exchanging")
-        ways = self.is_checked, self.refine
-        down, up = [], []
-        below: Struct = call.batch.parameter
-        for at, (level, grid) in enumerate(zip(self.levels.systems, self.levels.grids, strict=True)):
-            sizes = problem.type, rows, self.is_checked, at == 0, self.refine
-            arguments: tuple[Argument, ...] = (*sizes, *_access(call, at))
-            expanding = below, level, second, states, self.marks
-            threads = tuning.reducing_threads
-            down.append(Launch(text, "reduce_exchanging", arguments, (below, level, states), grid, threads))
-            up.append(Launch(text, "expand_exchanging", arguments, expanding, grid, threads))
-            below = level
-        threads = max(32, power_of_two(-(-self.levels.top_rows // rows), up=True))
-        top = Launch(
-            text,
-            "solve_top_exchanging",
-            (problem.type, rows, threads, *ways),
-            (below, states),
-            min(self._most(tuning, *ways), problem.systems),
-            threads,
-        )
-        return [*down, top, *reversed(up), *([] if self.refine else self._windows_refined(call))]
-
-    def _windows_refined(self, call: _Call) -> list[Launch]:
-        """Return the launches that refine windows: two in registers, and two by the stable solver for what is left."""
-        problem, tuning, batch = call.problem, call.tuning, call.batch
-        rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.reducing_threads
-        grid = problem.systems * -(-self._windows(call) * 32 // (threads * self._each(call)))
-        in_registers = Launch(
-            source("exchanging"),
-            "refine_windows",
-            (problem.type, rows, *batch.access),
-            (batch.parameter, self.each, self.marks, call.states),
-            min(tuning.few_blocks, grid),
-            threads,
-        )
-        if problem.n <= tuning.few_unknowns:
-            return [in_registers] * 2
-        stable_rows = tuning.rows[problem.nbytes]
-        threads = _chunk_threads(tuning, problem.nbytes, tuning.window_threads)
-        stably = Launch(
-            source("stable long"),
-            "refine_windows_stably",
-            (problem.type, stable_rows, threads, rows),
-            (batch.parameter, self.marks, call.states),
-            min(tuning.few_blocks, problem.systems * (problem.n // (stable_rows * threads) + 2)),
-            threads,
-            shared_bytes=_chunk_bytes(problem.nbytes, stable_rows, threads),
-        )
-        return [in_registers] * 2 + [stably] * 2
-
-
-def _slot_bytes(nbytes: int, threads: int) -> int:
-    """Return the shared memory for the segments of a block."""
-    return nbytes * SLOT_NUMBERS * (threads + 2)
+def _slot_bytes(nbytes: int, segments: int) -> int:
+    """Return the shared memory for so many segments."""
+    return nbytes * SLOT_NUMBERS * (segments + 2)
 
 
 def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
@@ -260,84 +66,198 @@ def _chunk_threads(tuning: Tuning, nbytes: int, most: int) -> int:
     return most
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stable:
-    """The stable solver, for all systems or for those that have a bit of ``unsolved``.
+@dataclasses.dataclass
+class _Call:
+    """What all launches of a plan have in common, and the memory that they have been given."""
 
-    Chunks are reduced to segments, and these are merged, level by level. Back substitution gives the unknowns.
-    """
+    problem: Problem
+    tuning: Tuning
+    batch: Batch
+    space: Workspace
+    zeroed_bytes: int = PHASE_COUNTER_BYTES
 
-    exchanges: bool
-    unsolved: int
-    threads: int
-    counts: tuple[int, ...]
-    """The number of segments of a system on each level."""
-    segments: tuple[Pointer, ...]
-    ys: tuple[Pointer, ...]
-    lengths: tuple[Number, ...]
+    def __post_init__(self) -> None:
+        self._states = self.space.place("states", SYSTEM_STATE_BYTES * self.problem.systems, "SystemState")
+        self._counters = Pointer("zeroed", "PhaseCounters")
 
-    @classmethod
-    def laid_out(cls, call: _Call, space: Workspace, exchanges: bool, unsolved: int) -> _Stable:
-        """Return the stage with its memory."""
-        problem, tuning = call.problem, call.tuning
+    def _zeroed(self, words: int) -> Pointer:
+        """Return a piece of scratch that is zero before and after the launches."""
+        pointer = Pointer("zeroed", "unsigned", elements=self.zeroed_bytes // 4)
+        self.zeroed_bytes += 4 * words
+        return pointer
+
+    def worklist(self, name: str) -> Struct:
+        """Return an empty list of systems."""
+        place = self.space.place(name, 4 * self.problem.systems, "unsigned")
+        return Struct(self._zeroed(2), place, type="Worklist")
+
+    def _levels(self, rows: int, left: int, numbers: int) -> Pointer:
+        """Return memory for the reduced systems: of each block's rows, ``rows`` for a thread, ``left`` are left.
+
+        A row has ``numbers`` numbers, the unknown included.
+        """
+        problem, tuning = self.problem, self.tuning
+        part = tuning.reduced_rows[problem.nbytes] * tuning.reduced_threads
+        parts, whole = -(-problem.n // (rows * tuning.reducing_threads)), 0
+        vector = 16 // problem.nbytes  # arrays have whole vectors
+        while True:
+            whole += -(-left * parts // vector) * vector
+            if left * parts <= part:
+                break
+            parts = -(-left * parts // part)
+        return self.space.place("levels", numbers * problem.nbytes * whole * problem.systems, problem.type)
+
+    def _launch(
+        self,
+        solver: str,
+        template: str,
+        arguments: tuple[Argument, ...],
+        parameters: tuple[Parameter, ...],
+        grid: tuple[int, int],
+        *,
+        threads: int,
+        shared_bytes: int = 0,
+        resident: int = 0,
+    ) -> Launch:
+        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system."""
+        blocks = min(grid[0], self.problem.systems * grid[1])
+        types = (self.problem.type, *arguments)
+        return Launch(
+            source(solver), template, types, parameters, blocks, threads, shared_bytes, resident_blocks=resident
+        )
+
+    def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Parameter], tuple[int, int]]:
+        """Return arguments, parameters and grid of a launch for reduced systems; a block leaves ``left`` rows."""
+        problem, tuning = self.problem, self.tuning
+        below = rows * tuning.reducing_threads
+        arguments = tuning.reduced_rows[problem.nbytes], tuning.reduced_threads, below
+        parts = -(-left * -(-problem.n // below) // (arguments[0] * arguments[1]))
+        n = self.batch.parameter.fields[-1]
+        return arguments, (self.batch.systems, n), (tuning.few_blocks, parts)
+
+    def in_order(self, left: Struct | None) -> list[Launch]:
+        """Return the launches without row exchanges. They leave systems that are not dominant to the list."""
+        problem, tuning, access = self.problem, self.tuning, self.batch.access
+        rows, threads = tuning.rows_in_order[problem.nbytes], tuning.reducing_threads
+        levels, is_checked = self._levels(rows, 1, INTERFACE_NUMBERS + 1), left is not None
+        lost, ticket = self.worklist("lost"), self._zeroed(2)
+        undominated = self._zeroed(problem.systems) if is_checked else None
+        grid = tuning.long_blocks, -(-problem.n // (rows * threads))
+        sizes, lengths, few = self._reduced(rows, 1)
+        whole = self.batch.parameter, levels
+        ways = rows, threads, is_checked
+        return [
+            self._launch(
+                "in order", "reduce_in_order", (*ways, *access[:4]), (*whole, undominated), grid, threads=threads
+            ),
+            self._launch(
+                "in order",
+                "solve_reduced_in_order",
+                (*sizes, is_checked),
+                (levels, *lengths, self._states, undominated, left or _EVERYTHING, self._counters),
+                few,
+                threads=tuning.reduced_threads,
+            ),
+            self._launch(
+                "in order",
+                "expand_in_order",
+                (*ways, *access),
+                (*whole, self._states, lost, ticket),
+                grid,
+                threads=threads,
+            ),
+        ]
+
+    def exchanging(self, due: Struct) -> list[Launch]:
+        """Return the launches with row exchanges: in registers, of windows, and by the stable solver for the rest."""
+        problem, tuning, access = self.problem, self.tuning, self.batch.access
+        rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.reducing_threads
+        levels = self._levels(rows, 2, CHAIN_NUMBERS + 1)
+        # For each warp two marks of 32 bits, one bit for every lane.
+        warps = -(-problem.n // (32 * rows))
+        marks = self.space.place("marks", 8 * problem.systems * warps, "unsigned")
+        inaccurate, rest = self.worklist("inaccurate"), self.worklist("rest")
+        # For systems of few unknowns, the stable solver costs little more than a launch that finds nothing to do.
+        twice = problem.n > tuning.few_unknowns
+        still = self.worklist("still_inaccurate") if twice else rest
+        most = tuning.long_blocks if due is _EVERYTHING else 2 * tuning.few_blocks
+        grid = most, -(-problem.n // (rows * threads))
+        sizes, lengths, few = self._reduced(rows, 2)
+        whole = self.batch.parameter, levels
+        launches = [
+            self._launch(
+                "exchanging long",
+                "reduce_exchanging",
+                (rows, threads, *access[:4]),
+                (*whole, due),
+                grid,
+                threads=threads,
+            ),
+            self._launch(
+                "exchanging long",
+                "solve_reduced_exchanging",
+                sizes,
+                (levels, *lengths, self._states, due, self._counters),
+                few,
+                threads=tuning.reduced_threads,
+            ),
+            self._launch(
+                "exchanging long",
+                "expand_exchanging",
+                (rows, threads, *access),
+                (*whole, self._states, marks, due, inaccurate),
+                grid,
+                threads=threads,
+                resident=tuning.resident_blocks if problem.nbytes == 4 else 0,
+            ),
+            self._windows(marks, (due, inaccurate, still, rest)),
+        ]
+        return [*launches, self.stable(rest, marks, still if twice else _EVERYTHING)]
+
+    def _windows(self, marks: Pointer, lists: tuple[Struct, ...]) -> Launch:
+        """Return the launch that refines windows in registers."""
+        problem, tuning = self.problem, self.tuning
+        rows, threads = tuning.rows_exchanging[problem.nbytes], tuning.window_threads
+        windows = problem.n // (32 * rows) + 2
+        each = -(-problem.systems * windows * 32 // (threads * tuning.few_blocks))
+        each = min(8, power_of_two(each, up=True))
+        return self._launch(
+            "exchanging long",
+            "refine_windows",
+            (rows, *self.batch.access),
+            (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
+            (tuning.few_blocks, -(-windows * 32 // (threads * each))),
+            threads=threads,
+        )
+
+    def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
+        """Return the launch of the stable solver. It first refines windows of systems on the list ``windowed``."""
+        problem, tuning = self.problem, self.tuning
         threads = tuning.chunk_threads
         if problem.n <= tuning.few_unknowns:
             threads = max(32, threads // 4)
-        threads = _chunk_threads(tuning, problem.nbytes, threads)
-        counts = [-(-problem.n // (tuning.rows[problem.nbytes] * threads))]
-        while counts[-1] > tuning.chunk_threads:
-            counts.append(-(-counts[-1] // tuning.chunk_threads))
-        sizes = [problem.nbytes * count * problem.systems for count in counts]
-        return cls(
-            exchanges,
-            unsolved,
-            threads,
-            tuple(counts),
-            tuple([space.place("segments", SEGMENT_NUMBERS * size, problem.type) for size in sizes]),
-            tuple([space.place("ys", 2 * size, problem.type) for size in sizes]),
-            tuple([space.number("segment_count", count) for count in counts]),
+        rows, threads = tuning.rows[problem.nbytes], _chunk_threads(tuning, problem.nbytes, threads)
+        exchanges = problem.pivot != "none"
+        chunks = -(-problem.n // (rows * threads))
+        count = segments = chunks
+        while count > threads:
+            count = -(-count // threads)
+            segments += count
+        nbytes = problem.nbytes * problem.systems
+        levels = self.space.place("segments", (SEGMENT_NUMBERS + 2) * nbytes * segments, problem.type)
+        second = self.space.place("second", nbytes * problem.n * exchanges, problem.type)
+        again = self.worklist("again")
+        choices = self.space.number("exchanges", exchanges), self.space.number("periodic", problem.periodic)
+        return self._launch(
+            "stable long",
+            "solve_stably",
+            (rows, threads, tuning.rows_exchanging[problem.nbytes]),
+            (
+                *(self.batch.parameter, levels, second, self._states, marks, windowed, due, again, *choices),
+                self._counters,
+            ),
+            (tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks, chunks),
+            threads=threads,
+            shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
+            resident=tuning.resident_blocks if problem.nbytes == 4 and threads <= tuning.threads else 0,
         )
-
-    def launches(self, call: _Call, second: Pointer) -> list[Launch]:
-        """Return the launches. With row exchanges, a second pass solves for the residual."""
-        found = self._pass(call, second, refine=False)
-        return found + self._pass(call, second, refine=True) if self.exchanges else found
-
-    def _pass(self, call: _Call, second: Pointer, *, refine: bool) -> list[Launch]:
-        problem, tuning, batch, states = call.problem, call.tuning, call.batch, call.states
-        most = tuning.few_blocks if refine or self.unsolved else tuning.long_blocks
-        rows, text, last = tuning.rows[problem.nbytes], source("stable long"), len(self.counts) - 1
-        ways = problem.type, rows, self.threads, self.exchanges, problem.periodic, self.unsolved, refine
-
-        def chunks(template: str, *parameters: Parameter) -> Launch:
-            return Launch(
-                text,
-                template,
-                ways,
-                (batch.parameter, *parameters, states),
-                min(most, problem.systems * self.counts[0]),
-                self.threads,
-                shared_bytes=_chunk_bytes(problem.nbytes, rows, self.threads),
-            )
-
-        def merging(phase: str, level: int) -> Launch:
-            threads = tuning.chunk_threads
-            above = (None, None) if level == last else (self.segments[level + 1], self.ys[level + 1])
-            places = self.segments[level], *above, self.ys[level], states
-            return Launch(
-                text,
-                "merge_segments",
-                (problem.type, threads, self.exchanges, self.unsolved, refine, phase),
-                (*places, batch.systems, self.lengths[level]),
-                min(most, problem.systems * -(-self.counts[level] // threads)),
-                threads,
-                shared_bytes=_slot_bytes(problem.nbytes, threads),
-            )
-
-        return [
-            chunks("reduce_chunks", self.segments[0]),
-            *(merging("MERGE", level) for level in range(last)),
-            merging("CLOSE", last),
-            *(merging("SUBSTITUTE", level) for level in reversed(range(last))),
-            chunks("solve_chunks", self.ys[0], second),
-        ]

@@ -270,9 +270,9 @@ struct BlockSolver {
         return all;
     }
 
-    // Reduces the rows of the system, with right-hand sides b(k, row), to one segment in slot 0.
+    // Reduces the rows of each thread, with right-hand sides b(k), to a segment in the thread's slot.
     template <class Rhs>
-    DEVICE void reduce(bool exchange, Rhs b, Equation<T, 5> (&kept)[ROWS]) const {
+    DEVICE void reduce_rows(bool exchange, Rhs b, Equation<T, 5> (&kept)[ROWS]) const {
         Segment<T> s = {};
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
@@ -280,7 +280,7 @@ struct BlockSolver {
                 const Row r = row(k);
                 const Real<T> scale = scaling(r);
                 const T l = scaled(r.lower, scale), d = scaled(r.diag, scale), u = scaled(r.upper, scale);
-                const T f = scaled(b(k, r), scale);
+                const T f = scaled(b(k), scale);
                 if (k == 0) {
                     // A segment of one row. Both of its pairs contain x[i], which is its second equation.
                     s.p = {{l, d, T(), u}, f};
@@ -294,13 +294,11 @@ struct BlockSolver {
             }
         slots.store(slot(rank), s);
         sync();
-        merge_all(slots, segments, rank, THREADS, exchange, [&](int i) { return slot(i); }, sync);
     }
 
-    // Computes the unknowns of a thread and those before and after them, given the first and the last pair in the slots
-    // 0 and `end`.
-    DEVICE void expand(const Equation<T, 5> (&kept)[ROWS], int end, T (&x)[ROWS], T& before, T& behind) const {
-        back_substitute_all(slots, segments, rank, THREADS, end, [&](int i) { return slot(i); }, sync);
+    // Computes the unknowns of a thread and those before and after them, given the pairs of all threads in their slots,
+    // and the last one in the slot `end`.
+    DEVICE void expand_rows(const Equation<T, 5> (&kept)[ROWS], int end, T (&x)[ROWS], T& before, T& behind) const {
         before = slots.at(slot(rank), 0);
         const T start = slots.at(slot(rank), 1);
         const int next = rank + 1 < segments ? slot(rank + 1) : end;
@@ -325,18 +323,22 @@ struct BlockSolver {
 
     template <class Rhs>
     DEVICE void solve(bool exchange, Rhs b, T (&x)[ROWS], T& before, T& behind) const {
+        const auto slot_of = [&](int i) { return slot(i); };
         Equation<T, 5> kept[ROWS];
-        reduce(exchange, b, kept);
+        reduce_rows(exchange, b, kept);
+        merge_all(slots, segments, rank, THREADS, exchange, slot_of, sync);
         if (rank == 0) slots.close(slot(0));
         sync();
-        expand(kept, slot(0), x, before, behind);
+        back_substitute_all(slots, segments, rank, THREADS, slot(0), slot_of, sync);
+        expand_rows(kept, slot(0), x, before, behind);
     }
 
+    DEVICE T given_rhs(int k) const { return rhs[own + (INTERLEAVED ? k * SYSTEMS : k)]; }
     // Returns the residual of row k of this thread. Raises `largest` to the backward error of the row, or to infinity
     // if that is not finite.
     DEVICE T residual(int k, const Row& c, const T (&x)[ROWS], T before, T behind, Real<T>& largest) const {
         using R = Real<T>;
-        const T f = rhs[own + (INTERLEAVED ? k * SYSTEMS : k)];
+        const T f = given_rhs(k);
         const T below = ops::multiply(c.lower, k > 0 ? x[k > 0 ? k - 1 : 0] : before);
         const T own = ops::multiply(c.diag, x[k]);
         const T above = ops::multiply(c.upper, k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind);
@@ -346,20 +348,13 @@ struct BlockSolver {
         largest = error <= (R)4 && all - all == (R)0 ? ::fmax(largest, error) : infinity(R());
         return r;
     }
-    // Returns whether the backward error of a row of this thread is above `eps` times the machine epsilon.
-    DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind, Real<T> eps = 6) const {
-        bool off = false;
+    // Computes the residuals of this thread's rows. Returns the largest backward error, infinity if it is not finite.
+    DEVICE Real<T> residuals(const T (&x)[ROWS], T before, T behind, T (&all)[ROWS]) const {
+        Real<T> largest = 0;
 #pragma unroll
         for (int k = 0; k < ROWS; ++k)
-            if (k < count) {
-                const Row r = row(k);
-                Real<T> all;
-                const T residual = row_residual(r.lower, r.diag, r.upper, rhs[own + (INTERLEAVED ? k * SYSTEMS : k)],
-                                       k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
-                                       k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
-                off = off || exceeds(eps, abs1(residual), all);
-            }
-        return off;
+            if (k < count) all[k] = residual(k, row(k), x, before, behind, largest);
+        return largest;
     }
     DEVICE void record_errors(const Real<T> (&errors)[2]) const {
         if (count == 0) return;
@@ -423,7 +418,7 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
         const bool exchange = PIVOT != NONE && state.exchange != 0;
 
         // The second pass solves for the residual of the first solution. Systems that do not need it keep the first.
-        T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
+        T x[ROWS] = {}, last[ROWS], residual[ROWS] = {}, before = T(), behind = T();
         Real<T> errors[2] = {};
         bool refine = false, together = false;
 #pragma unroll 1
@@ -432,18 +427,15 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) last[k] = x[k];
             block.solve(
-                exchange,
-                [&](int k, typename B::Row row) {
-                    if (pass == 0) return block.rhs[block.own + (INTERLEAVED ? k * SYSTEMS : k)];
-                    return block.residual(k, row, last, before, behind, errors[0]);
-                },
-                x, more_before, more_behind);
+                exchange, [&](int k) { return pass == 0 ? block.given_rhs(k) : residual[k]; }, x, more_before,
+                more_behind);
             before = ops::add(before, more_before), behind = ops::add(behind, more_behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) x[k] = ops::add(last[k], x[k]);
+            if (PIVOT != NONE) errors[pass] = block.residuals(x, before, behind, residual);
             if (PIVOT != NONE && pass == 0) {
-                if (exchange && block.has_large_error(x, before, behind)) atomicOr(&state.refine, 1u);
+                if (exchange && exceeds((Real<T>)6, errors[0], (Real<T>)1)) atomicOr(&state.refine, 1u);
                 B::sync();  // all have checked their rows
                 refine = state.refine != 0;
                 if constexpr (INTERLEAVED || THREADS > 32)
@@ -453,9 +445,6 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
             }
         }
         if (together) {
-#pragma unroll
-            for (int k = 0; k < ROWS; ++k)
-                if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
             block.record_errors(errors);
             B::sync();  // all have recorded their errors
             if (!refine || !(state.errors[1] < state.errors[0])) {

@@ -1,0 +1,70 @@
+// One launch that does the work of several: phase after phase, each of which needs what those before it have found.
+//
+// The work of a phase is cut into items. They are numbered through all phases, and blocks take them in this order from
+// a counter. A block whose item belongs to a later phase waits until all items of the phases before are done. Running
+// blocks have taken all of these, and none of them waits for a later phase. So the launch ends, however few blocks run
+// at a time. The counters are zero before a launch, and the last block to leave zeroes them again.
+
+struct PhaseCounters {
+    unsigned long long taken, apart[15];  // the items that blocks have taken; they wait in another line of memory
+    unsigned long long done;              // the items that are done
+    unsigned left;                        // the blocks that have left
+};
+
+// Returns what other blocks may be writing.
+DEVICE unsigned long long read_current(const unsigned long long* from) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+DEVICE unsigned read_current(const unsigned* from) {
+    unsigned word;
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
+// Calls each(phase, item) for the items that this block takes. Items are numbered from 0 in each phase. length(phase)
+// returns the number of items of a phase, and is called when the phases before are done. All threads of a block call
+// both. Returns true in one thread of the launch: in the block that leaves last.
+template <class Length, class Each>
+DEVICE bool for_each_item(PhaseCounters* counters, int phases, Length length, Each each) {
+    using Count = unsigned long long;
+    __shared__ Count given;
+    Count next = 0, begin = 0, end = length(0), finished = 0;
+    if (threadIdx.x == 0) next = atomicAdd(&counters->taken, (Count)1);
+    int phase = 0;
+#pragma unroll 1
+    while (true) {
+        if (threadIdx.x == 0) given = next;
+        __syncthreads();  // the number of the item is there for all
+        const Count item = given;
+        if (item >= end) {
+            if (phase + 1 < phases) {
+                __threadfence();  // what this thread wrote is visible before its block's items count as done
+                __syncthreads();  // all threads of the block have passed the fence
+                if (threadIdx.x == 0 && finished > 0) atomicAdd(&counters->done, finished);
+                finished = 0;
+            }
+#pragma unroll 1
+            while (item >= end && ++phase < phases) {
+                if (threadIdx.x == 0)
+                    while (read_current(&counters->done) < end) continue;
+                __syncthreads();  // the phases before are done
+                __threadfence();  // what they wrote is read after that
+                begin = end, end += length(phase);
+            }
+            if (phase == phases) break;
+        }
+        if (threadIdx.x == 0) next = atomicAdd(&counters->taken, (Count)1);  // early: it takes a while
+        each(phase, (long long)(item - begin));
+        ++finished;
+        __syncthreads();  // all have read the number of the item, and the shared memory is free for the next
+    }
+    __syncthreads();  // all have asked for the length of every phase, which may be a count that is zeroed now
+    bool last = false;
+    if (threadIdx.x == 0) {
+        last = atomicAdd(&counters->left, 1u) == gridDim.x - 1;
+        if (last) counters->taken = counters->done = counters->left = 0;
+    }
+    return last;
+}
