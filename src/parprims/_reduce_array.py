@@ -52,6 +52,7 @@ from parprims._reduction import (
 from parprims._switches import narrowed
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
+    all_by_numpy,
     all_returned,
     as_numpy,
     carries_derivative,
@@ -361,6 +362,11 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     if library(xp) == "numpy":
         routine: Callable[..., Any] = np.vecdot
         return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
+    if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
+        import torch
+
+        own: Callable[..., Any] = torch.vdot
+        return own
     return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
 
 
@@ -430,9 +436,14 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     if not plain or r.dtypes not in (None, given) or working_dtype(r.op)(xp, given[0]) != given[0]:
         return directly(_native_extremum)(xp, r)
     name = r.op.name
+    find = getattr(np.ndarray, name)
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
         """Return the winner of a line, after a look whether it has an equal behind it."""
+        if len(x) <= _SHORT:  # that it is found from the other end too takes less time than to compare
+            place = find(x)
+            if place + find(x[::-1]) == len(x) - 1:
+                return np.array(x[place]), np.array(index[place])
         x, tops = searchable(x), None
         if len(x) < 2 * _PIECE:
             place = getattr(x, name)()
@@ -451,10 +462,11 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
             return value.reshape(()), at.reshape(())
         return np.array(value), np.array(index[place])
 
-    if library(xp) == "numpy":
-        return search
-    return lambda *arrays: all_returned(xp, search(*map(as_numpy, arrays)), arrays)
+    return all_by_numpy(xp, r.arrays, search)
 
+
+_SHORT = 1000
+"""Elements of a line which it takes less time to search twice than to compare."""
 
 _PIECE = 2**14
 """Elements of a piece of a line: where the winner is, is looked for equals, which is all that is read twice."""
