@@ -16,7 +16,7 @@ def is_structured(x: Any) -> bool:
     for one in x:  # before every call: a generator would take twice as long
         if isinstance(one, tuple) or type(one) is dict:
             return True
-    return hasattr(type(x), "_fields")
+    return type(x) is not tuple and hasattr(type(x), "_fields")
 
 
 def flattened(x: Any, name: str = "x") -> tuple[tuple[Any, ...], Structure]:

@@ -362,7 +362,9 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
     if name == "torch" and shares_memory(xp, h.arrays):
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
         given = [as_numpy(x) for x in h.arrays]
-        run = _prepare_native(numpy_namespace(), dataclasses.replace(h, arrays=tuple(given), edges=edges, result=result))
+        run = _prepare_native(
+            numpy_namespace(), dataclasses.replace(h, arrays=tuple(given), edges=edges, result=result)
+        )
         return all_by_numpy(xp, h.arrays, run)
     if name != "numpy" or h.ends is None:
         plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)

@@ -126,7 +126,7 @@ def _reader(xp: Namespace, arrays: Sequence[Array]) -> Callable[[Array], np.ndar
     """Return `as_numpy` for arrays that have the signatures of these."""
     if library(xp) != "torch":
         return np.asarray
-    if any([x.requires_grad or x.is_conj() or x.is_neg() for x in arrays]):
+    if any(x.requires_grad or x.is_conj() or x.is_neg() for x in arrays):
         return as_numpy
     import torch
 
@@ -182,10 +182,16 @@ def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
     import jax
 
     # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
-    committed = next((x for x in arrays if x.committed), None)
-    device = None if committed is None else next(iter(committed.devices()))
-    if sum([y.nbytes for y in ys]) <= _COPIED and jax.sharding.get_abstract_mesh().empty:  # else programs are of a mesh
-        shapes = device, tuple([(y.shape, y.dtype.char) for y in ys])
+    device = None
+    for x in arrays:
+        if x.committed:
+            (device,) = x.devices()
+            break
+    nbytes = 0
+    for y in ys:
+        nbytes += y.nbytes
+    if nbytes <= _COPIED and jax.sharding.get_abstract_mesh().empty:  # else programs are of a mesh
+        shapes = device, *[(y.shape, y.dtype) for y in ys]
         seen = _handed.get(shapes) or 0
         if seen == _OFTEN:
             given: tuple[Array, ...] = _identity(device)(*ys)
