@@ -3,7 +3,6 @@
 import functools
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import pathlib
@@ -45,27 +44,6 @@ def teach_to_compile_quickly() -> None:
     compiler.get_compile_options = get_compile_options
 
 
-def compile_in_turn():
-    """Let one of several processes compile a kernel for CPUs, and the others find it on disk.
-
-    Those of a group come to the same kernel at the same time.
-    """
-    import fcntl
-
-    from parprims._cpu import compiler
-
-    run = compiler._run
-
-    def run_in_turn(text, name, path, *, cached):
-        if not cached:
-            return run(text, name, path, cached=cached)
-        with open(path) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return run(text, name, path, cached=cached)
-
-    compiler._run = run_in_turn
-
-
 def checks(names):
     """Return the checks among the names of a module, in order."""
     return [name for name, value in names.items() if name.startswith("check_") and callable(value)]
@@ -76,8 +54,6 @@ def run_all(names, *, stop=False):
 
     ``stop`` is for one of several processes: it ends the process, as failed, after a check that raised.
     """
-    if stop and importlib.util.find_spec("fcntl"):
-        compile_in_turn()
     if "jax" in sys.modules and os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") == "1":
         teach_to_compile_quickly()
     gc.set_threshold(100_000, 20, 100)  # as in conftest.py

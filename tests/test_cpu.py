@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 
 import numpy as np
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.once
 numba = pytest.importorskip("numba")
 
 from parprims import __main__ as report  # noqa: E402
+from parprims import _cache  # noqa: E402
 from parprims._arrays import dtype_kind  # noqa: E402
 from parprims._cpu import compiler, inline, language, memory, text, threads  # noqa: E402
 from parprims._trace import _ELEMENTWISE, NAMESPACE, trace  # noqa: E402
@@ -241,18 +243,39 @@ PROGRAM = """
 """
 
 
-def test_the_next_process_finds_kernels_on_disk(tmp_path):
-    """Where two that compile the same at once have left them."""
+def test_one_of_several_processes_compiles_and_the_next_find_kernels_on_disk(tmp_path):
+    """Processes that come to a kernel at once: none goes on before all have started."""
+    count, kept, started = 3, tmp_path / "kept", tmp_path / "started"
+    started.mkdir()
+    together = f"""
+    import os, pathlib, time
+    import numpy as np, parprims, numba
+    started, end = pathlib.Path({str(started)!r}), time.monotonic() + 60
+    (started / str(os.getpid())).touch()
+    while len([*started.iterdir()]) < {count} and time.monotonic() < end:
+        time.sleep(0.01)
+    """
 
-    def found(_):
-        return run(PROGRAM, PARPRIMS_CACHE_DIR=str(tmp_path)).split()
+    def found(program):
+        return run(program, PARPRIMS_CACHE_DIR=str(kept)).split()
 
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        first = [*pool.map(found, range(2))]
-    third = found(3)
-    assert {float(one[0]) for one in (*first, third)} == {1.33203125}
-    assert any(int(one[1]) > 0 for one in first)
-    assert int(third[1]) == 0
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        first = [*pool.map(found, [together + PROGRAM] * count)]
+    last = found(PROGRAM)
+    assert {float(one[0]) for one in (*first, last)} == {1.33203125}
+    assert sum(int(one[1]) > 0 for one in first) == 1
+    assert int(last[1]) == 0
+
+
+def test_a_process_that_is_held_up_keeps_others_only_for_a_time(tmp_path, monkeypatch):
+    path = tmp_path / "locked"
+    path.write_text("")
+    monkeypatch.setattr(_cache, "_PATIENCE", 0.3)
+    begin = time.monotonic()
+    with _cache.in_turn(path, lambda: False), _cache.in_turn(path, lambda: False):
+        assert time.monotonic() - begin >= 0.3
+    with _cache.in_turn(path, lambda: False), _cache.in_turn(path, lambda: True):
+        assert time.monotonic() - begin < 0.6
 
 
 def test_damaged_and_missing_folders(tmp_path):

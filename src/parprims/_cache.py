@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def folder() -> pathlib.Path | None:
@@ -43,3 +46,48 @@ def write(path: pathlib.Path, content: bytes) -> None:
 
 
 _UNFINISHED = ".tmp"
+
+
+_PATIENCE = 120.0
+"""Seconds after which a process no longer waits for another: that one may be held up, or on a machine that is gone."""
+
+
+@contextlib.contextmanager
+def in_turn(path: pathlib.Path, done: Callable[[], bool]) -> Iterator[None]:
+    """Let one process at a time into the block, of all that name the same file, until the work is ``done``.
+
+    Nothing is written to the file. The system releases it when a process ends. Where files cannot be locked nobody
+    waits.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            if not done():
+                file = held.enter_context(open(path, "r+b"))
+                end = time.monotonic() + _PATIENCE
+                while not _locked(file) and not done() and time.monotonic() < end:
+                    time.sleep(0.02)
+        yield
+
+
+def _locked(file: Any) -> bool:
+    """Lock a file until it is closed, and return True; return False where another process has locked it.
+
+    OSError is raised where files cannot be locked.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(_BEHIND)  # others still read what is in the file
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+_BEHIND = 1 << 30
+"""A place behind the end of any file that is locked."""

@@ -99,10 +99,19 @@ def through_numpy(compose: Compose) -> Compose:
     return computed
 
 
-def native_by_numpy(compose: Compose, parts: Parts) -> Method:
-    """Return the native method, by which NumPy computes what is in memory that it reads, on JAX without a program."""
+def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | None = None) -> Method:
+    """Return the native method, by which NumPy computes what is in memory that it reads, on JAX without a program.
+
+    ``alone`` takes the namespace and the call, and returns a function of the arrays with little around NumPy's own
+    routines, or None for calls that need more.
+    """
     method = by_parts("native", through_numpy(compose), parts)
-    return dataclasses.replace(method, eager=lambda xp, call: shares_memory(xp, call.arrays))
+
+    def prepare(xp: Namespace, call: Any) -> Callable[..., Any]:
+        found: Callable[..., Any] | None = None if alone is None else alone(xp, call)
+        return found or method.prepare(xp, call)
+
+    return dataclasses.replace(method, prepare=prepare, eager=lambda xp, call: shares_memory(xp, call.arrays))
 
 
 @functools.cache

@@ -51,7 +51,7 @@ from parprims._promotion import promoted
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._sort import sort, sort_by_key
-from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, shares_memory
+from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, shares_memory
 from parprims._trace import C_TYPES, register_type
 
 
@@ -359,25 +359,44 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
     NumPy makes even edges between given ends once, which takes longer than to count a hundred elements.
     """
     name = library(xp)
-    if name == "torch":
-        own: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
+    if name == "torch" and shares_memory(xp, h.arrays):
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
-        bare = dataclasses.replace(h, arrays=(None,) * len(h.arrays), edges=edges, result=result)
-        by_numpy = _prepare_native(numpy_namespace(), bare)
-
-        def run(*arrays: Array) -> tuple[Array, Array]:
-            if not shares_memory(xp, arrays):
-                return own(*arrays)
-            counts, found = all_returned(xp, by_numpy(*map(as_numpy, arrays)))
-            return counts, found
-
-        return run
+        given = [as_numpy(x) for x in h.arrays]
+        run = _prepare_native(
+            numpy_namespace(), dataclasses.replace(h, arrays=tuple(given), edges=edges, result=result)
+        )
+        return all_by_numpy(xp, h.arrays, run)
     if name != "numpy" or h.ends is None:
         plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
         return plainly
-    given = _even_edges(xp, None, h)
-    nothing = h.on(*(None,) * len(h.arrays))
-    return lambda *arrays: _native(xp, nothing.on(*arrays), given.copy())
+    return _prepare_between_ends(xp, h, _even_edges(xp, None, h))
+
+
+def _prepare_between_ends(xp: Namespace, h: _Histogram, edges: Any) -> Callable[..., tuple[Array, Array]]:
+    """Return the same for NumPy and even edges, which are known."""
+    x = h.arrays[0]
+    if math.prod(x.shape) > _FEW or h.weighted or h.density or x.dtype != h.edges or np.intp != h.result:
+        nothing = h.on(*(None,) * len(h.arrays))
+        return lambda *arrays: _native(xp, nothing.on(*arrays), edges.copy())
+    ends, length = _searchable(edges), h.bins + 2
+
+    def counted(x: Any) -> tuple[Any, Any]:
+        found = ends.searchsorted(x if x.ndim == 1 else x.reshape(-1), "right")
+        return np.bincount(found, None, length)[1:-1], edges.copy()
+
+    return counted
+
+
+_FEW = 1000
+"""Elements up to which NumPy finds bins sooner by a search than by arithmetic."""
+
+
+def _searchable(edges: Any) -> Any:
+    """Return edges such that as many of them are at most x as the number of the bin that x is in, counted from 1.
+
+    It is 0 for what is below all bins, and more than there are bins for what is above, and for NaN.
+    """
+    return np.concatenate((edges[:-1], np.nextafter(edges[-1:], edges.dtype.type(math.inf))))
 
 
 def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[Array, Array]:
@@ -386,7 +405,11 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
     x, weights, edges = h.parts(xp, edges)
     wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
     x = cast(xp, x, h.edges)
-    if name == "numpy" and h.even and _is_almost_even(edges):
+    if name == "numpy" and h.even and len(x) <= _FEW:
+        found = _searchable(edges).searchsorted(x, "right")
+        found[found == 0] = h.bins + 1
+        found -= 1
+    elif name == "numpy" and h.even and _is_almost_even(edges):
         found = _places_in_even(x, edges)
     else:
         if name == "torch":

@@ -619,6 +619,9 @@ def _runner(xp: Namespace, p: Any, a: Array, b: Array) -> _cuda.Run:
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
 
 
+_LAYOUTS = ((False, False), (False, True), (True, False), (True, True))  # which of a and b are transposed
+
+
 def cases() -> Iterator[tuple[str, Plan]]:
     """Yield the name and the plan of matrix products that reach every branch of the kernels' templates."""
     for dtype in ("float32", "int8", "complex128"):
@@ -664,13 +667,13 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "bfloat16", (1024,) * 3, transposed=(True, True))
     yield _case("tensor", "float32", precision="tf32")
     yield _case("tensor", "float32", (1024,) * 3, precision="tf32", transposed=(False, True))
-    for both in itertools.product((False, True), repeat=2):
+    for both in _LAYOUTS:
         yield _case("tensor", "float32", transposed=both)
     yield _case("tensor", "float64")
     yield _case("tensor", "float64", (300, 301, 303), transposed=(True, False))
     yield _case("tensor", "float32", precision="highest")
-    for dtype, *transposed in itertools.product(("float32", "float64"), (False, True), (False, True)):
-        yield _case("tensor", dtype, precision="residues", transposed=tuple(transposed))
+    for dtype, both in itertools.product(("float32", "float64"), _LAYOUTS):
+        yield _case("tensor", dtype, precision="residues", transposed=both)
     yield _case("tensor", "float32", (300, 301, 303), precision="residues", transposed=(False, True))
 
 

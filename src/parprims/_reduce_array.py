@@ -52,8 +52,10 @@ from parprims._reduction import (
 from parprims._switches import narrowed
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
+    all_by_numpy,
     all_returned,
     as_numpy,
+    by_numpy,
     carries_derivative,
     has_values,
     in_numpy,
@@ -255,8 +257,8 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 def is_eager(xp: Namespace, r: Reduction) -> bool:
-    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, or its dot product."""
-    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r)
+    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, dot product or reduction."""
+    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r) or _reduces_in_numpy(xp, r)
 
 
 def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
@@ -266,8 +268,22 @@ def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
     return same and blas and len(r.shape) == 1 and r.n >= _LONG and has_values(xp, r.arrays)
 
 
-_LONG = 2**12
-"""Elements of a line from which on it takes longer to multiply than to hand over."""
+_LONG = 2**9
+"""Elements from which on JAX hands a program to another thread, which takes longer than NumPy and to hand over."""
+
+_FEW, _FEW_ROWS = 2**18, 2**20
+"""Elements up to which NumPy reduces them sooner than JAX's threads do, and floats if lines are not in a row."""
+
+
+def _reduces_in_numpy(xp: Namespace, r: Reduction) -> bool:
+    """Return whether arrays of JAX are reduced by NumPy, for which neither so few elements nor so many are."""
+    built_in = BUILT_IN.get(r.op.name) is r.op and r.op.name in _ROUTINES
+    if not built_in or r.fn is not None or r.initial is not None or r.n < 2:
+        return False
+    across = len(r.shape) - 1 not in r.axes and dtype_kind(r.arrays[0].dtype) == "float"
+    if not _LONG <= math.prod(r.shape) <= (_FEW_ROWS if across else _FEW):
+        return False
+    return has_values(xp, r.arrays) and _takes_as_they_are(xp, r, True)
 
 
 def _is_extremum(op: Operator) -> bool:
@@ -290,17 +306,16 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
-    if r.fn is not None:
+    by_numpys = library(xp) == "numpy" or _reduces_in_numpy(xp, r)
+    if r.fn is not None or not _takes_as_they_are(xp, r, by_numpys):
         return None
     dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
-    as_they_are = r.arrays[0].dtype == working_dtype(r.op)(xp, dtype) == dtype
-    if not (as_they_are or _widens(xp, r, dtype)):
-        return None
     keepdims = r.keepdims
-    if library(xp) == "numpy":
+    if by_numpys:
         reduce = getattr(np, r.op.name).reduce  # what the function itself calls
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
-        return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
+        found = by_numpy(xp, r.arrays, lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims)))
+        return found if library(xp) == "numpy" else np.errstate(all="ignore")(found)
     if r.op.name == "add" and is_tensor(r.arrays[0]) and not keepdims and len(r.axes) == len(r.shape):
         import torch
 
@@ -309,6 +324,13 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     function = getattr(xp, _ROUTINES[r.op.name])
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
+
+
+def _takes_as_they_are(xp: Namespace, r: Reduction, by_numpys: bool) -> bool:
+    """Return whether the routine, the library's or NumPy's, takes the elements as they are, and gives the result so."""
+    given = r.arrays[0].dtype
+    dtype = result_dtypes(xp, r, (given,))[0]
+    return bool(given == working_dtype(r.op)(xp, dtype) == dtype) or _widens(xp, r, dtype, by_numpys)
 
 
 def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
@@ -361,6 +383,11 @@ def _prepare_dot(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     if library(xp) == "numpy":
         routine: Callable[..., Any] = np.vecdot
         return lambda x1, x2: as_result(routine(x1, x2, axis=axis))
+    if is_tensor(x) and x.device.type == "cpu" and all(one.ndim == 1 for one in r.arrays):
+        import torch
+
+        own: Callable[..., Any] = torch.vdot
+        return own
     return lambda x1, x2: as_result(_dot(xp, x1, x2, axis))
 
 
@@ -384,10 +411,10 @@ def _native(xp: Namespace, r: Reduction) -> Any:
     return finish(xp, r, *_by_blocks(xp, r, _by_routine))
 
 
-def _widens(xp: Namespace, r: Reduction, dtype: Any) -> bool:
-    """Return whether the library widens elements of a sum or product as it goes, in whatever order: NumPy and CuPy."""
+def _widens(xp: Namespace, r: Reduction, dtype: Any, by_numpys: bool = False) -> bool:
+    """Return whether the routine widens elements of a sum or product as it goes, in whatever order: NumPy's, CuPy's."""
     kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
-    widens = library(xp) in ("numpy", "cupy") and r.op in SUMS
+    widens = (by_numpys or library(xp) in ("numpy", "cupy")) and r.op in SUMS
     return widens and kinds[0] in ("bool", "int", "uint") and kinds[1] in ("int", "uint")
 
 
@@ -430,9 +457,14 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     if not plain or r.dtypes not in (None, given) or working_dtype(r.op)(xp, given[0]) != given[0]:
         return directly(_native_extremum)(xp, r)
     name = r.op.name
+    find = getattr(np.ndarray, name)
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
         """Return the winner of a line, after a look whether it has an equal behind it."""
+        if len(x) <= _SHORT:  # that it is found from the other end too takes less time than to compare
+            place = find(x)
+            if place + find(x[::-1]) == len(x) - 1:
+                return np.array(x[place]), np.array(index[place])
         x, tops = searchable(x), None
         if len(x) < 2 * _PIECE:
             place = getattr(x, name)()
@@ -451,10 +483,11 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
             return value.reshape(()), at.reshape(())
         return np.array(value), np.array(index[place])
 
-    if library(xp) == "numpy":
-        return search
-    return lambda *arrays: all_returned(xp, search(*map(as_numpy, arrays)), arrays)
+    return all_by_numpy(xp, r.arrays, search)
 
+
+_SHORT = 1000
+"""Elements of a line which it takes less time to search twice than to compare."""
 
 _PIECE = 2**14
 """Elements of a piece of a line: where the winner is, is looked for equals, which is all that is read twice."""

@@ -42,7 +42,7 @@ from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._through_numpy import as_numpy, numpy_computes, returned, shares_memory
+from parprims._through_numpy import all_by_numpy, by_numpy, numpy_computes, shares_memory
 
 _REAL = ("int", "uint", "float")
 
@@ -365,12 +365,13 @@ _SHORT = 512
 def _prepare_native(xp: Namespace, c: _Search) -> Callable[..., Array]:
     """Return what searches by the library, or by NumPy where it reads the arrays as they are."""
     plain = len(c.arrays) == 2 and all(x.dtype == c.dtype for x in c.arrays) and dtype_name(c.dtype) != "bfloat16"
+    short = library(xp) == "torch" and math.prod(c.arrays[1].shape) <= _SHORT and shares_memory(xp, c.arrays)
+    if not plain or not (short or library(xp) == "numpy"):
+        return directly(_by_library)(xp, c)
     side: Literal["left", "right"] = "right" if c.right else "left"
-    if plain and library(xp) == "numpy":
-        return lambda x1, x2: np.asarray(np.searchsorted(x1, x2, side), np.int64)
-    if plain and library(xp) == "torch" and shares_memory(xp, c.arrays) and math.prod(c.arrays[1].shape) <= _SHORT:
-        return lambda x1, x2: returned(xp, np.asarray(np.searchsorted(as_numpy(x1), as_numpy(x2), side), np.int64))
-    return directly(_by_library)(xp, c)
+    if c.arrays[1].ndim and np.intp is np.int64:  # else NumPy returns a scalar, or other integers
+        return by_numpy(xp, c.arrays, lambda x1, x2: x1.searchsorted(x2, side))
+    return by_numpy(xp, c.arrays, lambda x1, x2: np.asarray(x1.searchsorted(x2, side), np.int64))
 
 
 def _is_odd(x: Array) -> bool:
@@ -495,6 +496,20 @@ def _by_merging(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:
     return tuple([np.take_along_axis(x, order, c.axis) for x in whole])
 
 
+def _prepare_merging(xp: Namespace, c: _Merge) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what merges elements alone, of one dtype and ascending, in NumPy; None where there is more to do."""
+    if len(c.arrays) > 2 or c.descending or any(x.dtype != c.dtypes[0] for x in c.arrays) or not _merges(xp, c):
+        return None
+    axis = c.axis
+
+    def merged(x1: Any, x2: Any) -> tuple[Any, ...]:
+        both = np.concatenate((x1, x2), axis)
+        both.sort(axis, "stable")
+        return (both,)
+
+    return all_by_numpy(xp, c.arrays, merged)
+
+
 def _merge_parts(xp: Namespace, c: _Merge) -> list[Part]:
     return [] if _merges(xp, c) else _sort_parts(xp, c)
 
@@ -528,7 +543,7 @@ _METHODS = {
                 or_by_parts(Method(_merge_kernel.prepare, lambda xp, c: _merge_kernel.refusal(xp, c.arrays)), _SORTS),
                 or_by_parts(Method(_prepare_merge_on_cpu, _merge_cpu.refusal, _merge_cpu.slower), _SORTS),
             ),
-            native=native_by_numpy(_by_merging, _merge_parts),
+            native=native_by_numpy(_by_merging, _merge_parts, _prepare_merging),
             array=Method(directly(_by_places)),
         )
         for name in ("merge", "merge_by_key")

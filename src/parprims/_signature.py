@@ -33,15 +33,16 @@ def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature
 def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     parts: list[Signature] = []
     last: Any = None
-    make: Callable[[Array, bool], Signature] = _numpy
+    make: Callable[[Any, bool], Signature] | None = None
     for x in xs:
         kind = type(x)
-        if kind is last:  # what does not depend on the array is asked once
-            found = make(x, gradient)
-        else:
-            found = signature(x, gradient)
-            if kind is not tuple and found is not None:
-                last, make = kind, makers[kind]
+        if kind is not last:  # what does not depend on the array is asked once
+            make = _of_all if kind is tuple else makers.get(kind)
+            switch = switched.get(kind)
+            if make is None or (switch is not None and switch()):
+                return None
+            last = kind
+        found = make(x, gradient)  # type: ignore[misc]
         if found is None:
             return None
         parts.append(found)
@@ -88,12 +89,12 @@ def _torch_maker() -> Callable[[Array, bool], Signature]:
     grad_enabled = sys.modules["torch"].is_grad_enabled
 
     def make(x: Array, gradient: bool) -> Signature:
-        asked_for = x.requires_grad and grad_enabled()
-        dtype = x.dtype
+        wanted, dtype = x.requires_grad, x.dtype
+        asked_for = wanted and grad_enabled()
         if (asked_for and not gradient) or x.is_neg() or (dtype.is_complex and x.is_conj()):
             return None
         try:
-            return dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device, asked_for
+            return dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_cpu or x.device, wanted, asked_for
         except RuntimeError:  # nested or sparse: without memory of its own
             return None
 
@@ -101,8 +102,7 @@ def _torch_maker() -> Callable[[Array, bool], Signature]:
 
 
 def _torch_switched() -> Callable[[], bool]:
-    autocast, observed = sys.modules["torch"]._C._is_any_autocast_enabled, torch_observed()
-    return lambda: autocast() or observed()
+    return _torch_asks(sys.modules["torch"]._C._is_any_autocast_enabled)
 
 
 @functools.cache
@@ -111,16 +111,39 @@ def torch_observed() -> Callable[[], bool]:
 
     None of them sees what is done to the memory of a tensor without an operation.
     """
+    return _torch_asks(lambda: False)
+
+
+def _torch_asks(first: Callable[[], bool]) -> Callable[[], bool]:
+    """Return the same, but True as well where a function returns so."""
     torch: Any = sys.modules["torch"]
-    compiling, forward_ad = torch.compiler.is_compiling, torch.autograd.forward_ad
+    compiler, forward_ad = torch.compiler, torch.autograd.forward_ad
+    if not hasattr(compiler, "_is_compiling_flag"):  # which `is_compiling` returns
+        compiler = _Compiler()
     transformed, tracing = torch._C._are_functorch_transforms_active, torch._C._is_tracing
     modes = torch._C._len_torch_dispatch_stack
 
-    def observed() -> bool:
-        found: bool = transformed() or forward_ad._current_level >= 0 or compiling() or tracing() or modes() > 0
+    def asked() -> bool:  # before every call: in one function, for each takes as long as a question
+        found: bool = (
+            first()
+            or transformed()
+            or forward_ad._current_level >= 0
+            or compiler._is_compiling_flag
+            or tracing()
+            or modes() > 0
+        )
         return found
 
-    return observed
+    return asked
+
+
+class _Compiler:
+    """Answers for a torch.compiler that keeps its flag elsewhere."""
+
+    @property
+    def _is_compiling_flag(self) -> bool:
+        found: bool = sys.modules["torch"].compiler.is_compiling()
+        return found
 
 
 def _jax_maker() -> Callable[[Array, bool], Signature]:

@@ -61,7 +61,8 @@ def _kept(text: str) -> types.ModuleType:
             _cache.write(path, text.encode())
         with contextlib.suppress(OSError):
             if path.read_text(encoding="utf-8") == text:
-                return _run(text, name, path, cached=True)
+                with _cache.in_turn(path, functools.partial(_has_code, path)):
+                    return _run(text, name, path, cached=True)
     return _run(text, name, pathlib.Path(f"<{name}>"), cached=False)
 
 
@@ -73,6 +74,11 @@ def _places(name: str) -> list[pathlib.Path]:
     with contextlib.suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
     return [place / f"{name}.py"] if os.access(place, os.W_OK) else []
+
+
+def _has_code(path: pathlib.Path) -> bool:
+    """Return whether Numba has left machine code beside a text; then every process reads it without waiting."""
+    return any((path.parent / "__pycache__").glob(f"{path.stem}*.nbc"))
 
 
 def _run(text: str, name: str, path: pathlib.Path, *, cached: bool) -> types.ModuleType:
