@@ -13,7 +13,7 @@ from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_b
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
 from parprims._layout import Layout, broadcast_strides, fold
-from parprims._matmul_tiles import TUNING, Arithmetic, Block, Copies, Tile, Tuning, choose_block, choose_kernel
+from parprims._matmul_tiles import TUNING, Arithmetic, Block, Copies, Factor, Tile, Tuning, choose_block, choose_kernel
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
@@ -162,54 +162,6 @@ def wgmma(arithmetic: Arithmetic, columns: int, a_along_k: bool, b_along_k: bool
 
 
 # ---- The plan ---------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Factor:
-    """The memory layout of a factor of a product: lines along k, with strides in elements.
-
-    Parameters
-    ----------
-    outer, along : int
-        The strides from line to line, and along k.
-    vector : int
-        How many elements can be loaded as one vector, along k if ``along_k``, otherwise of adjacent lines.
-    along_k : bool
-        Whether elements adjacent along k are nearer to each other than adjacent lines.
-    step : int, optional
-        The distance between the matrices of a batch; None if there are several strides.
-    """
-
-    outer: int
-    along: int
-    vector: int
-    along_k: bool
-    step: int | None
-
-    @staticmethod
-    def of(
-        strides: tuple[int, int], batch: tuple[int, ...], lengths: tuple[int, int], address: int, itemsize: int
-    ) -> Factor:
-        """Return the factor for strides and lengths (of lines, of k), strides of the batch, the address modulo 16."""
-        outer, along = (0 if length == 1 else stride for stride, length in zip(strides, lengths, strict=True))
-        along_k = along == 1 or (outer != 1 and abs(along) <= abs(outer))
-        unit, other = (along, outer) if along_k else (outer, along)
-        vector = 1
-        if unit == 1:
-            steps = [16, address, *(itemsize * step for step in (other, *batch))]
-            vector = max(1, math.gcd(*steps) // itemsize)
-        return Factor(outer, along, vector, along_k, None if len(batch) > 1 else sum(batch))
-
-    @property
-    def pitch(self) -> int:
-        """The distance between the lines in memory, in elements."""
-        return self.outer if self.along_k else self.along
-
-    def fits_map(self, itemsize: int) -> bool:
-        """Return whether a tensor map can describe the factor."""
-        if self.vector * itemsize < 16 or self.step is None:
-            return False
-        return 0 < self.pitch * itemsize < 2**40 and 0 <= self.step * itemsize < 2**40
 
 
 @dataclasses.dataclass(frozen=True)
