@@ -527,7 +527,6 @@ MUTATIONS = (
         "[] {}",
         _matmul("TestGroups::test_layouts[emulated-float16-float32-views0]"),
     ),
-    # Clusters: tiles are released in all blocks that share them, and no block ends before the others have.
     Mutation(_P, "READERS = Cluster::SOURCES * GROUPS", "READERS = GROUPS", CLUSTERS),
     Mutation(_P, "if (lane < Cluster::SOURCES) arrive", "if (lane < 1) arrive", CLUSTERS),
     Mutation(
@@ -536,9 +535,7 @@ MUTATIONS = (
         "const int across = ALONG ? k : line, down = ALONG ? line : k;",
         CLUSTERS,
     ),
-    Mutation(_P, "return blocks << column();", "return blocks;", CLUSTERS),
     Mutation(_P, "work.tile.column += Cluster::column() * N;", "", CLUSTERS),
-    # Results whose rows begin in the middle of words.
     _dropped(_G, "__syncwarp();  // separates these writes from their reads", PACKED),
     Mutation(_G, "if (odd && lane == 0 && count == WIDTH)", "if (false)", PACKED),
     Mutation(

@@ -39,7 +39,7 @@ class Tuning(Base):
     resident_blocks: int
     """The number of blocks that are to fit on a multiprocessor, for short systems of float32."""
     blocks: int
-    """The most blocks that take systems in turn, if an earlier launch may have left none."""
+    """The most blocks of 128 threads that take systems in turn, if an earlier launch may have left none."""
 
     # Elimination in order.
     rows_in_order: Mapping[int, int]

@@ -63,12 +63,16 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
         most: int | None = None,
     ) -> _cuda.Launch:
         blocks = -(-systems // block.systems)
+        if most is not None:
+            # No more than are on the device at once: others would wait for these to find that nothing is left.
+            together = min(16, 2048 // block.size, tuning.shared_bytes // max(block.shared_bytes, 1))
+            blocks = min(blocks, max(1, most * max(1, together) // 16))
         return _cuda.Launch(
             source(solver),
             template,
             (problem.type, block.rows, block.threads, block.systems, interleaved, *arguments),
             (*batch.parameter.fields, *lists),
-            blocks if most is None else min(blocks, most),
+            blocks,
             block.size,
             shared_bytes=block.shared_bytes,
             resident_blocks=resident,
