@@ -361,10 +361,8 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
     name = library(xp)
     if name == "torch" and shares_memory(xp, h.arrays):
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
-        given = [as_numpy(x) for x in h.arrays]
-        run = _prepare_native(
-            numpy_namespace(), dataclasses.replace(h, arrays=tuple(given), edges=edges, result=result)
-        )
+        given = tuple(map(as_numpy, h.arrays))
+        run = _prepare_native(numpy_namespace(), dataclasses.replace(h, arrays=given, edges=edges, result=result))
         return all_by_numpy(xp, h.arrays, run)
     if name != "numpy" or h.ends is None:
         plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
@@ -392,10 +390,7 @@ _FEW = 1000
 
 
 def _searchable(edges: Any) -> Any:
-    """Return edges such that as many of them are at most x as the number of the bin that x is in, counted from 1.
-
-    It is 0 for what is below all bins, and more than there are bins for what is above, and for NaN.
-    """
+    """Return edges of which as many are at most x as the number of its bin, from 1; none, or all, if it is in no bin."""
     return np.concatenate((edges[:-1], np.nextafter(edges[-1:], edges.dtype.type(math.inf))))
 
 
