@@ -356,6 +356,21 @@ struct BlockSolver {
             if (k < count) all[k] = residual(k, row(k), x, before, behind, largest);
         return largest;
     }
+    // Returns whether the backward error of a row of this thread is above 6 times the machine epsilon.
+    DEVICE bool has_large_error(const T (&x)[ROWS], T before, T behind) const {
+        bool off = false;
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (k < count) {
+                const Row r = row(k);
+                Real<T> all;
+                const T residual = row_residual(r.lower, r.diag, r.upper, given_rhs(k),
+                                                k > 0 ? x[k > 0 ? k - 1 : 0] : before, x[k],
+                                                k + 1 < count ? x[k + 1 < ROWS ? k + 1 : k] : behind, all);
+                off = off || exceeds((Real<T>)6, abs1(residual), all);
+            }
+        return off;
+    }
     DEVICE void record_errors(const Real<T> (&errors)[2]) const {
         if (count == 0) return;
         for (int k = 0; k < 2; ++k)
@@ -418,7 +433,7 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
         const bool exchange = PIVOT != NONE && state.exchange != 0;
 
         // The second pass solves for the residual of the first solution. Systems that do not need it keep the first.
-        T x[ROWS] = {}, last[ROWS], residual[ROWS] = {}, before = T(), behind = T();
+        T x[ROWS] = {}, last[ROWS], before = T(), behind = T();
         Real<T> errors[2] = {};
         bool refine = false, together = false;
 #pragma unroll 1
@@ -427,15 +442,18 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) last[k] = x[k];
             block.solve(
-                exchange, [&](int k) { return pass == 0 ? block.given_rhs(k) : residual[k]; }, x, more_before,
-                more_behind);
+                exchange,
+                [&](int k) {
+                    if (pass == 0) return block.given_rhs(k);
+                    return block.residual(k, block.row(k), last, before, behind, errors[0]);
+                },
+                x, more_before, more_behind);
             before = ops::add(before, more_before), behind = ops::add(behind, more_behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k)
                 if (k < block.count) x[k] = ops::add(last[k], x[k]);
-            if (PIVOT != NONE) errors[pass] = block.residuals(x, before, behind, residual);
             if (PIVOT != NONE && pass == 0) {
-                if (exchange && exceeds((Real<T>)6, errors[0], (Real<T>)1)) atomicOr(&state.refine, 1u);
+                if (exchange && block.has_large_error(x, before, behind)) atomicOr(&state.refine, 1u);
                 B::sync();  // all have checked their rows
                 refine = state.refine != 0;
                 if constexpr (INTERLEAVED || THREADS > 32)
@@ -445,6 +463,9 @@ DEVICE void solve_stable(BatchView<const T> lower, BatchView<const T> diag, Batc
             }
         }
         if (together) {
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (k < block.count) block.residual(k, block.row(k), x, before, behind, errors[1]);
             block.record_errors(errors);
             B::sync();  // all have recorded their errors
             if (!refine || !(state.errors[1] < state.errors[0])) {
