@@ -390,7 +390,7 @@ _FEW = 1000
 
 
 def _searchable(edges: Any) -> Any:
-    """Return edges of which as many are at most x as the number of its bin, from 1; none, or all, if it is in no bin."""
+    """Return edges of which as many are at most x as the number of its bin, from 1; none or all if it has no bin."""
     return np.concatenate((edges[:-1], np.nextafter(edges[-1:], edges.dtype.type(math.inf))))
 
 
