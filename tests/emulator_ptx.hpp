@@ -84,7 +84,7 @@ void describe(unsigned address, const void* from, std::initializer_list<long lon
     watch(words, 128, READ);
     if (address % 128 || std::any_of(words, words + 32, [](unsigned word) { return word != 0; }))
         throw std::runtime_error("a tensor map does not begin as 128 aligned zeros");
-    TensorMap map;
+    TensorMap map = {};
     static_assert(sizeof(map) <= 128);
     map.from = (const char*)from, map.type = type;
     std::copy(lengths.begin(), lengths.end(), map.lengths);
