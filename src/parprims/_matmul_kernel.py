@@ -617,6 +617,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "bfloat16", (1088, 2224, 7024))
     yield _case("tensor", "float16", (3001, 5007, 2003))
     yield _case("tensor", "bfloat16", (1024,) * 3, transposed=(True, True))
+    yield _case("tensor", "bfloat16", (512,) * 3, transposed=(True, True))
     yield _case("tensor", "float32", precision="tf32")
     yield _case("tensor", "float32", (1024,) * 3, precision="tf32", transposed=(False, True))
     for both in _LAYOUTS:

@@ -308,9 +308,9 @@ class Copies:
         Whether all lines of the left and of the right factor begin at multiples of 128 bytes.
     """
 
-    how: str = "BY_THREADS"
-    swapped: bool = False
-    aligned: tuple[bool, bool] = (True, True)
+    how: str
+    swapped: bool
+    aligned: tuple[bool, bool]
 
 
 def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tuning) -> Block:
