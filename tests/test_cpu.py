@@ -267,6 +267,16 @@ def test_one_of_several_processes_compiles_and_the_next_find_kernels_on_disk(tmp
     assert int(last[1]) == 0
 
 
+def test_of_processes_that_write_a_file_once_the_first_does(tmp_path):
+    path = tmp_path / "text"
+    _cache.write(path, b"first", once=True)
+    _cache.write(path, b"second", once=True)
+    assert path.read_bytes() == b"first"
+    _cache.write(path, b"third")
+    assert path.read_bytes() == b"third"
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_a_process_that_is_held_up_keeps_others_only_for_a_time(tmp_path, monkeypatch):
     path = tmp_path / "locked"
     path.write_text("")

@@ -23,10 +23,11 @@ def folder() -> pathlib.Path | None:
         return None
 
 
-def write(path: pathlib.Path, content: bytes) -> None:
+def write(path: pathlib.Path, content: bytes, *, once: bool = False) -> None:
     """Write a file whole or not at all, even if several processes write the same one.
 
-    If the folder cannot be written, the next process compiles again, and nothing else is lost.
+    ``once`` leaves a file as it is that another process has written meanwhile. If the folder cannot be written, the
+    next process compiles again, and nothing else is lost.
     """
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,11 +39,26 @@ def write(path: pathlib.Path, content: bytes) -> None:
         try:
             with open(handle, "wb") as file:
                 file.write(content)
-            os.replace(name, path)
+            if once:
+                _place(name, path)
+            else:
+                os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def _place(name: str, path: pathlib.Path) -> None:
+    """Give a file its name unless there is one of that name."""
+    try:
+        os.link(name, path)
+    except FileExistsError:
+        pass
+    except OSError:  # there are no links here
+        os.replace(name, path)
+        return
+    os.unlink(name)
 
 
 _UNFINISHED = ".tmp"

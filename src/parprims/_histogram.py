@@ -45,6 +45,7 @@ from parprims._dispatch import (
     recalled,
     unwatched,
 )
+from parprims._histogram_numpy import FEW, is_almost_even, places_in_even, searchable
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
 from parprims._promotion import promoted
@@ -373,10 +374,10 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
 def _prepare_between_ends(xp: Namespace, h: _Histogram, edges: Any) -> Callable[..., tuple[Array, Array]]:
     """Return the same for NumPy and even edges, which are known."""
     x = h.arrays[0]
-    if math.prod(x.shape) > _FEW or h.weighted or h.density or x.dtype != h.edges or np.intp != h.result:
+    if math.prod(x.shape) > FEW or h.weighted or h.density or x.dtype != h.edges or np.intp != h.result:
         nothing = h.on(*(None,) * len(h.arrays))
         return lambda *arrays: _native(xp, nothing.on(*arrays), edges.copy())
-    ends, length = _searchable(edges), h.bins + 2
+    ends, length = searchable(edges), h.bins + 2
 
     def counted(x: Any) -> tuple[Any, Any]:
         found = ends.searchsorted(x if x.ndim == 1 else x.reshape(-1), "right")
@@ -385,27 +386,18 @@ def _prepare_between_ends(xp: Namespace, h: _Histogram, edges: Any) -> Callable[
     return counted
 
 
-_FEW = 1000
-"""Elements up to which NumPy finds bins sooner by a search than by arithmetic."""
-
-
-def _searchable(edges: Any) -> Any:
-    """Return edges of which as many are at most x as the number of its bin, from 1; none or all if it has no bin."""
-    return np.concatenate((edges[:-1], np.nextafter(edges[-1:], edges.dtype.type(math.inf))))
-
-
 def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[Array, Array]:
     """Return the counts by the library's own search, and its own counting or scattered addition."""
     name = library(xp)
     x, weights, edges = h.parts(xp, edges)
     wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
     x = cast(xp, x, h.edges)
-    if name == "numpy" and h.even and len(x) <= _FEW:
-        found = _searchable(edges).searchsorted(x, "right")
+    if name == "numpy" and h.even and len(x) <= FEW:
+        found = searchable(edges).searchsorted(x, "right")
         found[found == 0] = h.bins + 1
         found -= 1
-    elif name == "numpy" and h.even and _is_almost_even(edges):
-        found = _places_in_even(x, edges)
+    elif name == "numpy" and h.even and is_almost_even(edges):
+        found = places_in_even(x, edges)
     else:
         if name == "torch":
             import torch
@@ -429,32 +421,6 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
     else:
         counts = xp.bincount(found, weights=wide, minlength=h.bins + 1)
     return _finish(xp, h, counts[: h.bins], edges)
-
-
-def _is_almost_even(edges: Any) -> bool:
-    """Return whether a bin that is computed from the first edge and the mean width is at most one off in NumPy."""
-    kind, bins, span = np.finfo(edges.dtype), len(edges) - 1, float(edges[-1] - edges[0])
-    largest = max(abs(float(edges[0])), abs(float(edges[-1])), float(kind.smallest_normal / kind.eps))
-    return 8 * float(kind.eps) * bins * largest < span < math.inf  # not where an edge is NaN
-
-
-def _places_in_even(x: Any, edges: Any) -> Any:
-    """Return the bin of every element in NumPy, the number of bins for those that have none, for almost even edges."""
-    bins, first, last = len(edges) - 1, edges[0], edges[-1]
-    scale = bins / (last - first)
-    found = np.empty(x.shape, np.intp)
-    for at in range(0, len(x), _TOGETHER):
-        some = x[at : at + _TOGETHER]
-        inside = (some >= first) & (some <= last)
-        place = np.minimum(np.where(inside, (some - first) * scale, 0).astype(np.intp), bins - 1)
-        place -= some < edges[place]
-        place += (some >= edges[place + 1]) & (place < bins - 1)
-        found[at : at + _TOGETHER] = np.where(inside, place, bins)
-    return found
-
-
-_TOGETHER = 2**14
-"""Elements that NumPy finds the bins of at once: as many as stay in a cache."""
 
 
 def _native_refusal(xp: Namespace, h: _Histogram) -> str | None:

@@ -56,9 +56,10 @@ def _kept(text: str) -> types.ModuleType:
     key = "\0".join((text, numba.__version__, sys.version))
     name = f"parprims_{hashlib.sha256(key.encode()).hexdigest()[:40]}"
     for path in _places(name):
-        # Numba knows code that it keeps by the time at which its text was written, so that a text is written once.
+        # Numba knows code that it keeps by the time at which its text was written, and processes lock the file that
+        # was written, so that a text is written once.
         if not path.exists():
-            _cache.write(path, text.encode())
+            _cache.write(path, text.encode(), once=True)
         with contextlib.suppress(OSError):
             if path.read_text(encoding="utf-8") == text:
                 with _cache.in_turn(path, functools.partial(_has_code, path)):
