@@ -164,7 +164,6 @@ void describe(unsigned address, const void* from, std::initializer_list<long lon
               std::initializer_list<long long> pitches, std::initializer_list<long long> box, int type);
 void publish(void* to, unsigned from);
 void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier);
-void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier, unsigned ranks);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier, unsigned ranks);
 void arrive_in_cluster(unsigned address, unsigned rank);

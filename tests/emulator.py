@@ -93,9 +93,6 @@ PTX = {
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];": (
         "emulated::copy_bytes(%0, %1, %2, %3);"
     ),
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;": (
-        "emulated::copy_bytes(%0, %1, %2, %3, %4);"
-    ),
     "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
     "[%0], [%1, {%2, %3, %4}], [%5], %6;": "emulated::copy_box(%0, %1, %2, %3, %4, %5, %6);",
     "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }": (

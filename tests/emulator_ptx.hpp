@@ -157,7 +157,8 @@ void arrive_in_cluster(unsigned address, unsigned rank) {
     send(rank, message);
 }
 
-static void copy_to_blocks(unsigned to, const TensorMap& map, int x, int y, int z, unsigned barrier, unsigned ranks) {
+void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier, unsigned ranks) {
+    const TensorMap map = *(const TensorMap*)from;
     for (int rank = 0; rank < 16; ++rank) {
         if (!(ranks >> rank & 1)) continue;
         if (rank == block->rank) {
@@ -169,14 +170,6 @@ static void copy_to_blocks(unsigned to, const TensorMap& map, int x, int y, int 
         if ((size_t)rank < others.size()) message.known = others[rank];
         send(rank, message);
     }
-}
-
-void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barrier, unsigned ranks) {
-    copy_to_blocks(to, *(const TensorMap*)from, x, y, z, barrier, ranks);
-}
-
-void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier, unsigned ranks) {
-    copy_to_blocks(to, contiguous(from, bytes), 0, 0, 0, barrier, ranks);
 }
 
 // Carries out what other blocks of the cluster do in this one.

@@ -556,15 +556,11 @@ MUTATIONS = (
     Mutation(_BYTES, "left > LONGEST ? start : 0;", "0;", _residues("TestBound::test_sums_are_reduced")),
     Mutation(_BYTES, "return min(rest, rest - modulus);", "return rest;", _residues("TestBound::test_exact")),
     Mutation(_BYTES, "of_a.lost * of_b_size + ", "", _residues("TestOtherWay::test_diagonal")),
-    _dropped(
-        _BYTES, "if (role == MULTIPLIES) turns.fill(count);", _residues("TestBound::test_blocks_go_on", "float32-2")
-    ),
-    _dropped(_BYTES, "turns.wait_until_filled(count);", _residues("TestBound::test_blocks_go_on", "float32-1")),
     Mutation(
         _BYTES,
-        "if (tile.part.row < products.m && !is_marked(marks, tile.at)) all = false;",
-        "if (row == Alone::row() && !is_marked(marks, tile.at)) all = false;",
-        _residues("TestBound::test_some_tiles", "2"),
+        "if (is_marked(marks, tile)) continue;",
+        "if (is_marked(marks, tile) && !copying) continue;",
+        _residues("TestOtherWay::test_some_tiles"),
     ),
 )
 

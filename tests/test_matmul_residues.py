@@ -174,29 +174,14 @@ class TestBound:
         check(gpu, run, inputs, error=promised(*inputs), **RESIDUES)
 
     @pytest.mark.sanitize
-    @pytest.mark.parametrize("cluster", [1, 2])
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_blocks_go_on(self, gpu, run, rng, dtype, cluster, alone, changing):
-        """Few blocks: each has several tiles, whose results it makes beside the next one, and a part of the last."""
+    def test_blocks_go_on(self, gpu, run, rng, dtype, alone, changing):
+        """Few blocks: each goes from tile to tile, and from modulus to modulus."""
         lacking(gpu, dtype)
         served(gpu)
-        for blocks, lengths in ((2, (600, 70, 250)), (1, (300, 200, 30)), (4, (130, 40, 520))):
-            m, k, n = lengths
-            changing(multiprocessors=blocks, cluster=cluster, clusters_from=2)
-            inputs = make(rng, ((m, k), (k, n)), dtype)
-            check(gpu, run, inputs, error=promised(*inputs), **RESIDUES)
-
-    @pytest.mark.parametrize("cluster", [1, 2])
-    def test_some_tiles(self, gpu, run, rng, cluster, changing):
-        """Some tiles are done the other way, which blocks of a cluster leave out together."""
-        served(gpu)
-        changing(multiprocessors=2, cluster=cluster, clusters_from=2)
-        a, b = make(rng, ((900, 40), (40, 300)), "float32")
-        a[130, 7] = a[300, 9] = a[600, 3] = a[700, 4] = np.inf
-        with np.errstate(invalid="ignore"):
-            expected = loop(a, b)
-        error = allowed(np.where(np.isfinite(a), a, np.float32(0)), b)
-        check(gpu, run, (a, b), expected=expected, error=error, **RESIDUES)
+        changing(multiprocessors=3)
+        inputs = make(rng, ((600, 70), (70, 270)), dtype)
+        check(gpu, run, inputs, error=promised(*inputs), **RESIDUES)
 
     @pytest.mark.parametrize("count", [7, 8])
     def test_moduli_of_float32(self, gpu, run, rng, alone, changing, count):
@@ -270,6 +255,20 @@ class TestOtherWay:
             expected = loop(a, b)
         finite = [np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (a, b)]
         check(gpu, run, (a, b), expected=expected, error=allowed(*finite), **RESIDUES)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_some_tiles(self, gpu, run, rng, dtype, changing):
+        """Some tiles are done the other way, which blocks leave out as they go on."""
+        lacking(gpu, dtype)
+        served(gpu)
+        changing(multiprocessors=2)
+        a, b = make(rng, ((600, 40), (40, 300)), dtype)
+        a[130, 7] = a[300, 9] = np.inf
+        with np.errstate(invalid="ignore"):
+            expected = loop(a, b)
+        error = allowed(np.where(np.isfinite(a), a, a.dtype.type(0)), b)
+        check(gpu, run, (a, b), expected=expected, error=error, **RESIDUES)
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_zeros(self, gpu, run, rng, dtype, alone):

@@ -16,22 +16,13 @@ namespace residues {
 
 #if __CUDA_ARCH__ == 900
 
-// Copies contiguous bytes to shared memory, of this block or (SHARED) of several blocks of the cluster. One thread calls
-// it.
-template <bool SHARED>
-DEVICE void copy_bytes(void* to, const char* from, int bytes, unsigned barrier, unsigned blocks = 0) {
-    const unsigned address = (unsigned)__cvta_generic_to_shared(to);
-    if constexpr (SHARED)
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-            "[%0], [%1], %2, [%3], %4;" ::"r"(address),
-            "l"(from), "r"(bytes), "r"(barrier), "h"((unsigned short)blocks)
-            : "memory");
-    else
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address),
-            "l"(from), "r"(bytes), "r"(barrier)
-            : "memory");
+// Copies contiguous bytes to shared memory. One thread calls it.
+DEVICE void copy_bytes(void* to, const char* from, int bytes, unsigned barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            (unsigned)__cvta_generic_to_shared(to)),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 template <int COUNT>
@@ -40,16 +31,14 @@ DEVICE void keep_after_wait(int (&sums)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(sums[i])::"memory");
 }
 
-// How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b. The two blocks of a
-// cluster multiply the same lines of b, of which each copies a half for both.
-template <class Wgmma, int STAGES, int BYTES, class Cluster>
+// How blocks multiply stored tiles: two groups of four warps multiply 128 lines of a and 256 of b.
+template <class Wgmma, int STAGES, int BYTES>
 struct Multiplication {
     static constexpr int M = SIDE, N = 2 * SIDE;
     static constexpr int STAGE = TILE * 3;
     static_assert(Wgmma::WIDTH == N, "the instruction is one for this tile");
     static_assert(STAGES * STAGE + 1024 <= BYTES, "the stages fit in shared memory");
-    static_assert(Cluster::LEFT_PARTS == 1 && Cluster::RIGHT_PARTS <= 2, "b has two stored tiles");
-    using Ring = Pipeline<2, STAGES, false, false, AT_ONCE, Cluster>;
+    using Ring = Pipeline<2, STAGES, false, false, AT_ONCE>;
     const Ring& ring;
     char* const shared;
     unsigned at = 0;  // counts tiles along k, through all units
@@ -60,14 +49,9 @@ struct Multiplication {
             char* const to = shared + at % STAGES * STAGE;
             const unsigned full = ring.full(at);
             arrive_for(full, STAGE);
-            copy_bytes<false>(to, a, TILE, full);
-            if constexpr (Cluster::SIZE == 1) {
-                copy_bytes<false>(to + TILE, b, TILE, full);
-                copy_bytes<false>(to + 2 * TILE, b + step_b, TILE, full);
-            } else {
-                const int half = Cluster::row();
-                copy_bytes<true>(to + (1 + half) * TILE, b + half * step_b, TILE, full, Cluster::share_right());
-            }
+            copy_bytes(to, a, TILE, full);
+            copy_bytes(to + TILE, b, TILE, full);
+            copy_bytes(to + 2 * TILE, b + step_b, TILE, full);
             a += TILE, b += TILE;
         };
 #pragma unroll 1
@@ -99,12 +83,12 @@ struct Multiplication {
     }
 };
 
-// Marks tiles of c. At first only `some` tiles along k are multiplied. Where
-// their lower bound does not suffice, which `tried` tells, at most `most` are.
+// Marks tiles of c. At first only `some` tiles along k are multiplied. Where their lower bound does not suffice, which
+// `tried` tells, at most `most` are.
 template <class Wgmma, class Moduli, int STAGES, int BYTES, class Products>
 DEVICE void find_lost(const Products& products, unsigned units, const Stored& a, const Stored& b, int some, int most,
                       const Line* lines_a, const Line* lines_b, unsigned char* tried, unsigned char* marks) {
-    using Way = Multiplication<Wgmma, STAGES, BYTES, Alone>;
+    using Way = Multiplication<Wgmma, STAGES, BYTES>;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
     const bool copying = threadIdx.x < 128;  // one thread of the first group copies
@@ -168,74 +152,30 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     }
 }
 
-// The roles in a block.
-enum Role { COPIES, COMBINES, MULTIPLIES, ENDS };
-
-// The buffers of a block for residues of two tiles: one is filled while the other one is combined.
-struct Turns {
-    unsigned barriers;
-
-    // One thread begins the barriers, before a barrier of the block.
-    DEVICE Turns() {
-        __shared__ unsigned long long memory[4];
-        barriers = (unsigned)__cvta_generic_to_shared(memory);
-        if (threadIdx.x == 0)
-#pragma unroll
-            for (int buffer = 0; buffer < 2; ++buffer) {
-                initialize(barriers + 16 * buffer, 8);        // filled, by each warp that multiplies
-                initialize(barriers + 16 * buffer + 8, 128 - WARP);  // free again, by each thread that combines
-            }
-    }
-
-    DEVICE void wait_until_filled(unsigned tile) const { wait(barriers + tile % 2 * 16, tile / 2 % 2); }
-    DEVICE void wait_until_free(unsigned tile) const { wait(barriers + tile % 2 * 16 + 8, 1 - tile / 2 % 2); }
-    DEVICE void free(unsigned tile) const { arrive(barriers + tile % 2 * 16 + 8); }
-    DEVICE void fill(unsigned tile) const {
-        __syncwarp();
-        if (threadIdx.x % WARP == 0) arrive(barriers + tile % 2 * 16);
-    }
-};
-
-// Returns whether all tiles of a unit are marked, or outside of c.
-template <int DOWN, class Products>
-DEVICE bool is_unit_marked(const Products& products, unsigned unit, Index units, const unsigned char* marks) {
-    bool all = true;
-#pragma unroll
-    for (int row = 0; row < DOWN; ++row) {
-        const TileOfUnit<DOWN> tile(products, unit, row, units);
-        if (tile.part.row < products.m && !is_marked(marks, tile.at)) all = false;
-    }
-    return all;
-}
-
-// Multiplies residues, LONGEST tiles along k before sums are reduced. A block multiplies a tile of c for all moduli,
-// one after the other, while other threads make the result of the tile before. So it goes on for all tiles but the last
-// ones, which are fewer than there are blocks: of these, each block takes some moduli of some tiles, and
-// combine_residues makes the result. `residues` has two buffers for each block, `buffers` words, then the last tiles.
-// A unit of work is a tile for each block of a cluster; every matrix has `units`. Those up to `whole` come first, and
-// then `last` more.
-template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Cluster, class Products>
-DEVICE void multiply_residues(const Products& products, Index units, unsigned whole, unsigned last, Index buffers,
-                              const Stored& a, const Stored& b, const unsigned char* marks, const Line* lines_a,
-                              const Line* lines_b, unsigned* residues) {
-    using Way = Multiplication<Wgmma, STAGES, BYTES, Cluster>;
-    using Tile = TileOfUnit<Cluster::SIZE>;
+// Multiplies residues, LONGEST tiles along k before sums are reduced. All tiles are multiplied for one modulus, then
+// for the next one, so that blocks in flight share the residues of one modulus in the L2 cache. A residue of an element
+// is a byte of `residues`, which has one modulus after the other for each tile.
+template <class Wgmma, class Moduli, int STAGES, int BYTES, int LONGEST, class Products>
+DEVICE void multiply_residues(const Products& products, unsigned tiles, const Stored& a, const Stored& b,
+                              const unsigned char* marks, unsigned* residues) {
+    using Way = Multiplication<Wgmma, STAGES, BYTES>;
     constexpr int COUNT = Moduli::COUNT;
-    const Turns turns;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
-    const Role role = threadIdx.x >= 128    ? MULTIPLIES
-                      : threadIdx.x == 0    ? COPIES
-                      : threadIdx.x >= WARP ? COMBINES
-                                            : ENDS;
+    const bool copying = threadIdx.x < 128;  // one thread of the first group copies
+    if (copying && threadIdx.x > 0) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
-
-    // Multiplies a tile for a modulus, and stores the residues as `to` has them.
-    const auto multiply = [&](const Tile& tile, int at, unsigned* to) {
-        if (role == COPIES) {
-            way.copy(a.tile<COUNT + 1>(tile.matrix, at, tile.part.row / SIDE),
-                     b.tile<COUNT + 1>(tile.matrix, at, tile.part.column / SIDE), b.deep * TILE, (int)a.deep);
-            return;
+#pragma unroll 1
+    for (unsigned unit = blockIdx.x; unit < tiles * COUNT; unit += gridDim.x) {
+        const int at = (int)(unit / tiles);
+        const unsigned tile = unit - at * tiles;
+        if (is_marked(marks, tile)) continue;
+        const unsigned matrix = matrix_of(tile, products.tiles);
+        const WorkTile part = products.template tile<Way::M, Way::N>(tile, matrix);
+        if (copying) {
+            way.copy(a.tile<COUNT + 1>(matrix, at, part.row / SIDE), b.tile<COUNT + 1>(matrix, at, part.column / SIDE),
+                     b.deep * TILE, (int)a.deep);
+            continue;
         }
         unsigned modulus = 1;
 #pragma unroll
@@ -257,45 +197,11 @@ DEVICE void multiply_residues(const Products& products, Index units, unsigned wh
 #pragma unroll
             for (int i = 0; i < Way::N / 2; ++i) sums[i] = (int)(next + reduced(sums[i]));
         }
-        to += at * RESIDUES + row / 8 * 512 + threadIdx.x % 128;
+        unsigned* const to = residues + ((Index)tile * COUNT + at) * RESIDUES + row / 8 * 512 + threadIdx.x % 128;
 #pragma unroll
         for (int i = 0; i < Way::N / 2; i += 4)
             to[i / 4 * 128] = bytes_of(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
-    };
-
-    const unsigned first = blockIdx.x / Cluster::SIZE, step = gridDim.x / Cluster::SIZE;
-    unsigned count = 0;  // of tiles, modulo the buffers
-#pragma unroll 1
-    for (unsigned unit = first; unit < whole && role != ENDS; unit += step) {
-        if (is_unit_marked<Cluster::SIZE>(products, unit, units, marks)) continue;
-        const Tile tile(products, unit, Cluster::row(), units);
-        unsigned* const buffer = residues + (Index)(blockIdx.x * 2 + count % 2) * COUNT * RESIDUES;
-        if (role == COMBINES) {
-            turns.wait_until_filled(count);
-#pragma unroll 1
-            for (int at = threadIdx.x - WARP; at < RESIDUES; at += 128 - WARP)
-                combine_four<Moduli>(products, tile.matrix, tile.part, buffer, at / 512, at / 128 % 4, at % 128,
-                                     lines_a, lines_b);
-            turns.free(count);
-        } else {
-            if (role == MULTIPLIES) turns.wait_until_free(count);
-#pragma unroll 1
-            for (int at = 0; at < COUNT; ++at) multiply(tile, at, buffer);
-            if (role == MULTIPLIES) turns.fill(count);
-        }
-        ++count;
     }
-    residues += buffers;
-    if (role == COPIES || role == MULTIPLIES) {
-#pragma unroll 1
-        for (unsigned at = first; at < last * COUNT; at += step) {
-            const unsigned modulus = at / last, own = at - modulus * last, unit = whole + own;
-            if (is_unit_marked<Cluster::SIZE>(products, unit, units, marks)) continue;
-            multiply(Tile(products, unit, Cluster::row(), units), (int)modulus,
-                     residues + ((Index)own * Cluster::SIZE + Cluster::row()) * COUNT * RESIDUES);
-        }
-    }
-    ring.end();
 }
 
 #endif

@@ -7,8 +7,8 @@
 //   measure_lines      finds the scale of every line, and bounds what rounding may change
 //   take_residues      rounds both factors to integers, and stores their residues and their leading bits
 //   find_lost          marks the tiles of c where rounding may have changed an element by more than is promised
-//   multiply_residues  multiplies the residues for each modulus, and makes most of the result
-//   combine_residues   makes the rest of the result
+//   multiply_residues  multiplies the residues for each modulus, in tiles that are not marked
+//   combine_residues   makes the result of its residues
 //   multiply_lost      multiplies marked tiles in float64
 // Those that multiply are in _matmul_bytes.cu. The scales are such that the norms of two lines multiply to less than
 // half the product of all moduli, which bounds their product (Cauchy-Schwarz).
@@ -341,22 +341,6 @@ DEVICE Index tile_at(Index row, Index column, Index m, Index n) {
     return first * columns + column / (2 * SIDE) * height + at - first;
 }
 
-// A tile of c that a block of a cluster multiplies, of a unit of the cluster: DOWN tiles, one below the other.
-template <int DOWN>
-struct TileOfUnit {
-    unsigned matrix;
-    WorkTile part;
-    Index at;  // counts the tiles of all matrices
-
-    template <class Products>
-    DEVICE TileOfUnit(const Products& products, unsigned unit, int row, Index units)
-        : matrix(matrix_of(unit, units)), part(work_tile<DOWN * SIDE, 2 * SIDE>(unit, matrix, products.m, products.n,
-                                                                                products.k, (unsigned)units, 1, 0)) {
-        part.row += row * SIDE;
-        at = matrix * products.tiles + tile_at(part.row, part.column, products.m, products.n);
-    }
-};
-
 // Returns whether any of the 8 warps that multiply a tile has marked it.
 DEVICE bool is_marked(const unsigned char* marks, Index tile) {
     return *reinterpret_cast<const unsigned long long*>(marks + tile * 8) != 0;
@@ -395,17 +379,23 @@ DEVICE double integer_of(const unsigned (&residues)[Moduli::COUNT]) {
     }
 }
 
-// Makes four elements of the tile `part`: two in a row, and two 8 rows below. `from` has a residue of each in a word,
-// for one modulus after the other. Words lie as sums do in the registers of a group: `piece` counts 16 of them.
+// Makes four elements of each thread: two in a row, and two 8 rows below. A word of `residues` has a residue of each.
+// Words lie as sums do in the registers of a group of `multiply_residues`. A block of 512 threads makes the elements of
+// four words of each thread of a group.
 template <class Moduli, class Products>
-DEVICE void combine_four(const Products& products, unsigned matrix, const WorkTile& part, const unsigned* from,
-                         int piece, int word, int thread, const Line* lines_a, const Line* lines_b) {
+DEVICE void combine_residues(const Products& products, const unsigned char* marks, const unsigned* residues,
+                             const Line* lines_a, const Line* lines_b) {
     using T = typename Products::T;
-    from += (piece * 4 + word) * 128 + thread;
+    const unsigned tile = blockIdx.x / 16, piece = blockIdx.x % 16;
+    if (is_marked(marks, tile)) return;
+    const unsigned matrix = matrix_of(tile, products.tiles);
+    const WorkTile part = products.template tile<SIDE, 2 * SIDE>(tile, matrix);
+    const unsigned* const from = residues + (Index)tile * Moduli::COUNT * RESIDUES + piece * 512 + threadIdx.x;
     unsigned words[Moduli::COUNT];
 #pragma unroll
     for (int at = 0; at < Moduli::COUNT; ++at) words[at] = from[at * RESIDUES];
     const auto c = products.result(matrix);
+    const int thread = threadIdx.x % 128, word = threadIdx.x / 128;
     const Index i = part.row + piece / 8 * 64 + thread / WARP * 16 + thread % WARP / 4;
     const Index j = part.column + piece % 8 * 32 + word * 8 + thread % 4 * 2;
     int across[2];
@@ -436,17 +426,6 @@ DEVICE void combine_four(const Products& products, unsigned matrix, const WorkTi
                 if (j + e < c.n) to[e] = both[e];
         }
     }
-}
-
-// Makes the elements of the tiles of units from the unit `first` on. A block of 512 threads makes a piece.
-template <class Moduli, int DOWN, class Products>
-DEVICE void combine_residues(const Products& products, Index units, unsigned first, const unsigned char* marks,
-                             const unsigned* residues, const Line* lines_a, const Line* lines_b) {
-    const unsigned own = blockIdx.x / 16;
-    const TileOfUnit<DOWN> tile(products, first + own / DOWN, own % DOWN, units);
-    if (tile.part.row >= products.m || is_marked(marks, tile.at)) return;
-    combine_four<Moduli>(products, tile.matrix, tile.part, residues + (Index)own * Moduli::COUNT * RESIDUES,
-                         blockIdx.x % 16, threadIdx.x / 128, threadIdx.x % 128, lines_a, lines_b);
 }
 
 }  // namespace residues

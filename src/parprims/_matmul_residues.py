@@ -133,11 +133,9 @@ def plan(
     tuned = entry.residues
     count = tuned.moduli[dtype]
     down, across, deep = -(-m // TILE[0]), -(-n // TILE[1]), -(-k // SIDE)
-    cluster = tuned.cluster if down >= tuned.clusters_from else 1
-    stored_down, units = -(-down // cluster) * cluster, -(-down // cluster) * across
     tiles = down * across * matrices
-    if max(count * tiles, 4 * max(down, 2 * across) * deep * matrices) >= 2**31:
-        raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {count * tiles}")
+    if max(16 * tiles, 4 * (down + 2 * across) * deep * matrices) >= 2**31:
+        raise ValueError(f"a and b must make fewer than 2^31 tiles of residues, got {tiles}")
     make = builder(problem, text, batch, down * across, 1, k)
     make.text += "\n" + moduli_text(dtype, count) + wgmma_text(TILE[1])
     number, scratch = make.number, _Scratch(make)
@@ -149,15 +147,10 @@ def plan(
     stored = [
         Struct(scratch(f"stored_{name}_at", (count + 1) * matrices * rows * deep * SIDE * SIDE, "char"),
                number(f"down_{name}", rows), depth, type="residues::Stored")
-        for name, rows in (("a", stored_down), ("b", 2 * across))
+        for name, rows in (("a", down), ("b", 2 * across))
     ]  # fmt: skip
     most = multiprocessors or entry.multiprocessors
-    clusters = max(1, most // cluster)
-    last = units * matrices % clusters
-    whole = units * matrices - last
-    of_tile = count * TILE[0] * TILE[1]
-    buffers = 2 * clusters * cluster * of_tile * (whole > 0)
-    residues = scratch("residues_at", buffers + last * cluster * of_tile, "unsigned")
+    residues = scratch("residues_at", tiles * count * TILE[0] * TILE[1], "unsigned")
 
     def launch(name: str, arguments: tuple[Argument, ...], parameters: tuple[Parameter, ...], **sizes: Any) -> Launch:
         files = (
@@ -178,7 +171,7 @@ def plan(
                (*measured, number("measured_a", groups[0] * matrices), *lines),
                grid=sum(groups) * matrices, block=1024),
     ]  # fmt: skip
-    taken = [4 * rows * deep * matrices for rows in (stored_down, 2 * across)]
+    taken = [4 * rows * deep * matrices for rows in (down, 2 * across)]
     accesses: list[bool | int] = []
     for one in (a, b):
         accesses += [one.along_k, one.vector if one.along_k else 1]
@@ -191,23 +184,13 @@ def plan(
     arguments: tuple[Argument, ...] = ("ByteWgmma", "Moduli", tuned.stages, shared)
     some = -(-deep // tuned.tested[dtype]) if deep >= tuned.tested_from else deep
     bound: tuple[Number, ...] = number("tested", min(some, LONGEST)), number("tested_at_most", min(deep, LONGEST))
-    launches.append(
-        launch("find_lost", arguments, (number("tiles_of_c", tiles), *stored, *bound, *lines, tried, marks),
-               grid=min(most, tiles), **sizes)
-    )  # fmt: skip
-    units_, first = number("units", units), number("whole", whole)
-    blocks = (clusters if whole else min(clusters, last * count)) * cluster
-    launches.append(
-        launch("multiply_residues", (*arguments, LONGEST, f"Cluster<{cluster}, 1>"),
-               (units_, first, number("last", last), number("buffers", buffers // 4), *stored, marks, *lines, residues),
-               grid=blocks, cluster=cluster, **sizes)
-    )  # fmt: skip
-    if last:
-        of_last = dataclasses.replace(residues, elements=number("last_at", buffers // 4))
-        launches.append(
-            launch("combine_residues", ("Moduli", cluster), (units_, first, marks, of_last, *lines),
-                   grid=16 * cluster * last, block=512)
-        )  # fmt: skip
+    tiles_ = number("tiles_of_c", tiles)
+    launches += [
+        launch("find_lost", arguments, (tiles_, *stored, *bound, *lines, tried, marks), grid=min(most, tiles), **sizes),
+        launch("multiply_residues", (*arguments, LONGEST), (tiles_, *stored, marks, residues),
+               grid=min(most, tiles * count), **sizes),
+        launch("combine_residues", ("Moduli",), (marks, residues, *lines), grid=16 * tiles, block=512),
+    ]  # fmt: skip
     launches.append(_in_float64(make, marks, launch, capability))
     found: Plan = make.plan(*launches, temporary_bytes=scratch.bytes)
     return found

@@ -33,8 +33,6 @@ class Residues:
         found of all.
     tested_from : int
         It is found of all at once if there are fewer tiles along k.
-    cluster, clusters_from : int
-        The blocks of a cluster, if c has as many tiles below one another at least.
     least : int
         The least number of products from which on residues are faster than other ways.
     """
@@ -43,8 +41,6 @@ class Residues:
     stages: int
     tested: dict[str, int]
     tested_from: int
-    cluster: int
-    clusters_from: int
     least: int
 
 
@@ -157,8 +153,6 @@ TUNING = {
             stages=4,
             tested={"float32": 8, "float64": 16},
             tested_from=16,
-            cluster=2,
-            clusters_from=8,
             least=2**33,
         ),
     ),
