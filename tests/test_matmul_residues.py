@@ -319,7 +319,7 @@ class TestCalls:
         """By auto the kernel multiplies large matrices."""
         lacking(gpu, dtype)
         served(gpu)
-        changing(least=16 * 16 * 300)
+        changing(least=dict.fromkeys(DTYPES, 16 * 16 * 300))
         for k, preferred in ((300, True), (299, False)):
             a, b = (gpu.asarray(x) for x in make(rng, ((16, k), (k, 16)), dtype))
             with parprims.explain() as calls:

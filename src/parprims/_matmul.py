@@ -604,7 +604,7 @@ def _residues_faster(xp: Namespace, p: Product) -> str | None:
     if _matmul_kernel.refusal(xp, p) is not None:
         return None
     tuned = TUNING.get(_cuda.capability(xp, p.a))
-    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.residues.least
+    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.residues.least[dtype_name(p.dtype)]
     return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
 
 

@@ -33,15 +33,15 @@ class Residues:
         found of all.
     tested_from : int
         It is found of all at once if there are fewer tiles along k.
-    least : int
-        The least number of products from which on residues are faster than other ways.
+    least : dict of str to int
+        The least number of products from which on residues are faster than other ways, by the dtype.
     """
 
     moduli: dict[str, int]
     stages: int
     tested: dict[str, int]
     tested_from: int
-    least: int
+    least: dict[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ TUNING = {
             stages=4,
             tested={"float32": 8, "float64": 16},
             tested_from=16,
-            least=2**33,
+            least={"float32": 2**33, "float64": 2**36},
         ),
     ),
 }
