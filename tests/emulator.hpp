@@ -167,6 +167,7 @@ void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier);
 void copy_box(unsigned to, const void* map, int x, int y, int z, unsigned barrier, unsigned ranks);
 void arrive_in_cluster(unsigned address, unsigned rank);
+void store_in_cluster(unsigned to, unsigned barrier, std::initializer_list<float> numbers, unsigned rank);
 void wait_cluster();
 void store16(void* to, unsigned long long low, unsigned long long high);
 void load16(const void* from, unsigned long long& low, unsigned long long& high);

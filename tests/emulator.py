@@ -98,6 +98,10 @@ PTX = {
     "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }": (
         "emulated::arrive_in_cluster(%0, %1);"
     ),
+    "{ .reg .b32 there, barrier; mapa.shared::cluster.u32 there, %0, %6; mapa.shared::cluster.u32 barrier, %1, %6; "
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, [barrier]; }": (
+        "emulated::store_in_cluster(%0, %1, {%2, %3, %4, %5}, %6);"
+    ),
     "barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;": "emulated::wait_cluster();",
     "fence.mbarrier_init.release.cluster;": "",
     # A tensor map: zeros, then the address, lengths, pitches, box, steps and type; three axes, swizzle of 128 bytes.

@@ -148,6 +148,14 @@ static void send(unsigned rank, const Message& message) {
     gang.inbox[rank].push_back(message);
 }
 
+// Notes that bytes have come for which a barrier waits, when and by whom they were sent.
+static void has_come(unsigned barrier, int thread, Time time, size_t bytes) {
+    block->awaited[barrier] -= (long long)bytes;
+    auto& coming = block->orders[barrier].coming;
+    coming.resize(actors(*block));
+    coming[thread] = std::max(coming[thread], time);
+}
+
 void arrive_in_cluster(unsigned address, unsigned rank) {
     if ((int)rank == block->rank) return arrive(address);
     Message message = {};
@@ -165,11 +173,16 @@ void copy_box(unsigned to, const void* from, int x, int y, int z, unsigned barri
             begin_box(to, barrier, map, x, y, z);
             continue;
         }
-        Message message = {true, block->rank, place_of(barrier), place_of(to), map, {x, y, z}, {}};
+        Message message = {Message::COPIES, block->rank, place_of(barrier), place_of(to), map, {x, y, z}, {}, {}};
         const auto& others = self().others;
         if ((size_t)rank < others.size()) message.known = others[rank];
         send(rank, message);
     }
+}
+
+void store_in_cluster(unsigned to, unsigned barrier, std::initializer_list<float> numbers, unsigned rank) {
+    if (to % (4 * numbers.size())) throw std::runtime_error("a vector is not aligned");
+    send(rank, {Message::STORES, block->rank, place_of(barrier), place_of(to), {}, {}, {}, numbers});
 }
 
 // Carries out what other blocks of the cluster do in this one.
@@ -181,10 +194,19 @@ static void receive() {
     }
     for (const auto& one : messages) {
         const unsigned address = address_of(one.barrier);
-        if (one.copies) {
+        if (one.what == Message::COPIES) {
             block->outside = one.from, block->outside_known = one.known;
             begin_box(address_of(one.to), address, one.map, one.at[0], one.at[1], one.at[2]);
             block->outside = -1;
+        } else if (one.what == Message::STORES) {
+            // It comes after all that the block did before the barrier of the cluster.
+            const size_t bytes = one.numbers.size() * sizeof(float);
+            block->outside = one.from, block->outside_known.assign(actors(*block), block->met);
+            watch(from_shared(address_of(one.to)), bytes, WRITE);
+            memcpy(from_shared(address_of(one.to)), one.numbers.data(), bytes);
+            has_come(address, actor(*block), block->time, bytes);
+            block->outside = -1;
+            end_phase(address);
         } else {
             Order& order = block->orders[address];
             order.coming_others.resize(block->gang->size);
@@ -200,6 +222,8 @@ void wait_cluster() {
     self().at_cluster = true;
     while (block->gang->phase == phase) pause();
     self().at_cluster = false;
+    if (block->phase != block->gang->phase) block->met = block->time++;  // the first to go on
+    block->phase = block->gang->phase;
 }
 
 static void carry_out(const Box& one) {
@@ -218,10 +242,7 @@ static void carry_out(const Box& one) {
             if (map.type == 11) word = to_tf32<true>(bits<float>(word));
             memcpy(to + row * 128 + (column * map.size() ^ row % 8 * 16), &word, map.size());
         }
-    block->awaited[one.barrier] -= map.shared_bytes();
-    auto& coming = block->orders[one.barrier].coming;
-    coming.resize(actors(*block));
-    coming[one.thread] = std::max(coming[one.thread], one.time);
+    has_come(one.barrier, one.thread, one.time, map.shared_bytes());
 }
 
 // As if the copies of the thread had come at once.

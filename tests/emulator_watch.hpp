@@ -73,20 +73,21 @@ struct Box {
     Time time;
 };
 
-// What a block of a cluster does in another: it arrives at a barrier, or copies a box. Addresses differ between blocks,
-// so places are given by region and offset. `known` tells of which accesses of the other block's threads it knows: all
-// that come before what it does.
+// What a block of a cluster does in another, or in itself: it arrives at a barrier, copies a box, or stores a vector.
+// Addresses differ between blocks, so places are given by region and offset. `known` tells of which accesses of the other
+// block's threads it knows: all that come before what it does.
 struct Place {
     int region;
     size_t offset;
 };
 struct Message {
-    bool copies;
+    enum { ARRIVES, COPIES, STORES } what;
     int from;  // the rank of the block
     Place barrier, to;
     TensorMap map;
     int at[3];
     std::vector<Time> known;
+    std::vector<float> numbers;
 };
 
 enum Wait { READY, AT_BLOCK, AT_WARP, FOR_LANES, DONE };
@@ -206,6 +207,8 @@ struct Block {
     int outside = -1;  // the rank of the block of the cluster whose access is under way, and what it knows
     std::vector<Time> outside_known;
     Time time = 1, floor = 1, begun = 1;
+    Time met = 0;        // when its threads last passed the barrier of the cluster, and the phase of that
+    unsigned phase = 0;
     std::vector<Time> warp_floors;    // what a warp did before comes before
     std::map<unsigned, Order> orders;  // by barrier in shared memory
     std::vector<unsigned> fences_known;

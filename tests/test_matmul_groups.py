@@ -35,7 +35,7 @@ class TestGroups:
     @pytest.fixture
     def groups(self, sizes):
         """Return a function that tells, with small tiles for groups, the tile of a dtype and whether it is theirs."""
-        sizes(groups={kind: (tile,) for kind, tile in GROUPS.items()}, at_once=0, at_once_uneven=0)
+        sizes(groups={kind: (tile,) for kind, tile in GROUPS.items()}, at_once=0, at_once_uneven=0, split_clusters={})
 
         def tile(dtype, precision, views):
             kind = kind_of(dtype, precision)
@@ -196,6 +196,30 @@ class TestGroups:
         views = turned, plain
         options = {"kernel": "tensor", "tile": groups("float16", "float32", views)[0]}
         check(gpu, run, make(rng, ((136, 648), (648, 136)), "float16"), views, **options)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("parts", [2, 3, 8])
+    @pytest.mark.parametrize("how", ["AT_ONCE", "BY_THREADS"])
+    def test_parts_of_clusters(self, gpu, run, rng, subtests, groups, sizes, parts, how):
+        """Blocks that multiply parts of the same sums, and store vectors or single numbers of their total."""
+        dtype = "float16"
+        options = {"kernel": "tensor", "tile": groups(dtype, "float32", (plain, plain))[0]}
+        least = 0 if how == "AT_ONCE" else 2**40
+        sizes(split_clusters={parts: 9}, at_once=least, at_once_uneven=least)
+        for a, b in (((40, 1016), (1016, 136)), ((3, 72, 1024), (1024, 56)), ((72, 1021), (1021, 51))):
+            with subtests.test(a=a, b=b):
+                _, plan = planned(a, b, dtype, **options)
+                assert how in plan.launches[-1].arguments
+                assert plan.launches[-1].cluster == parts
+                assert plan.zeroed_bytes == 0
+                check(gpu, run, make(rng, (a, b), dtype), (plain, plain), **options)
+
+    @pytest.mark.parametrize("tile", [(64, 64, 64), (64, 256, 64), (128, 192, 64), (128, 256, 64)])
+    def test_tiles_of_parts_of_clusters(self, gpu, run, rng, sizes, tile):
+        sizes(at_once_uneven=0)
+        shapes, options = ((tile[0] + 8, 1000), (1000, tile[1] - 8)), {"kernel": "tensor", "tile": tile}
+        assert planned(*shapes, "float16", **options)[1].launches[-1].cluster == 8
+        check(gpu, run, make(rng, shapes, "float16"), (turned, turned), **options)
 
     @pytest.mark.parametrize("views", [(plain, turned), (plain, plain)])
     @pytest.mark.parametrize(("dtype", "precision"), TENSOR)

@@ -58,21 +58,17 @@ struct Multiplication {
         for (const unsigned end = at + tiles; at < end; ++at) ring.copy_tile(at, copy, Nothing());
     }
 
-    static DEVICE unsigned long long descriptor(const char* from) {
-        const unsigned address = (unsigned)__cvta_generic_to_shared(from);
-        return (address & 0x3ffff) >> 4 | (unsigned long long)(1024 >> 4) << 32 | 1ull << 62;
-    }
-
     // Adds the products of a group's lines, from `row` on, to sums.
     DEVICE void multiply(int (&sums)[N / 2], int row, int tiles) {
+        const Descriptor a(shared + row * SIDE, 0), b(shared, 0);
 #pragma unroll 1
         for (int tile = 0; tile < tiles; ++tile, ++at) {
-            const char* const from = shared + at % STAGES * STAGE;
+            const unsigned stage = at % STAGES * STAGE;
             ring.wait_for_tile(at);
             begin_products();
 #pragma unroll
             for (int k = 0; k < SIDE; k += 32)
-                Wgmma::multiply(sums, descriptor(from + row * SIDE + k), descriptor(from + TILE + k), 1);
+                Wgmma::multiply(sums, a.at(stage + k), b.at(stage + TILE + k), 1);
             end_products();
             wait_for_products<1>();
             if (tile > 0) ring.release_tile(at - 1);
@@ -91,7 +87,7 @@ DEVICE void find_lost(const Products& products, unsigned units, const Stored& a,
     using Way = Multiplication<Wgmma, STAGES, BYTES>;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
-    const bool copying = threadIdx.x < 128;  // one thread of the first group copies
+    const bool copying = own_warp() < 4;  // one thread of the first group copies
     const int row = ((int)threadIdx.x / 128 - 1) * 64, warp = threadIdx.x / WARP - 4;
     const float allowed = Moduli::TOLERANCE * sqrtf((float)products.k);
     __shared__ unsigned long long shared[2][Way::N];  // `lost` and `size` of columns
@@ -162,7 +158,7 @@ DEVICE void multiply_residues(const Products& products, unsigned tiles, const St
     constexpr int COUNT = Moduli::COUNT;
     const typename Way::Ring ring;
     Way way{ring, swizzled_memory<char>()};
-    const bool copying = threadIdx.x < 128;  // one thread of the first group copies
+    const bool copying = own_warp() < 4;  // one thread of the first group copies
     if (copying && threadIdx.x > 0) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
 #pragma unroll 1

@@ -22,7 +22,7 @@
 // Template parameters besides those in _matmul.cu and _matmul_tensor.cu:
 //   Wgmma      see above
 //   HOW        how tiles are copied (see Copying)
-//   Cluster    the cluster of blocks that copy to each other
+//   Cluster    the cluster of blocks that copy to each other, or have parts of the same sums
 //   SWAPPED    whether the left factor is b
 //   LEFT_VECTOR, LEFT_ALONG    A_VECTOR and A_ALONG for the left factor
 
@@ -92,9 +92,47 @@ DEVICE void save_rows(const float (&sums)[COUNT], const Result<typename Op::Elem
     }
 }
 
+// Adds up the sums of a tile, of which the blocks of a cluster have parts, in the order of k, and stores them in c.
+// Each block adds up a share of the columns, OWN times 8 of them. All send it their sums of these columns. They arrive
+// in shared memory, in place of the tiles of the factors.
+template <class Op, int GROUPS, bool PAIRS, class Cluster, class Pipeline, int COUNT>
+DEVICE void save_total(const float (&sums)[COUNT], const Result<typename Op::Element>& c, const WorkTile& tile,
+                       const Pipeline& pipeline, float* shared) {
+    constexpr int SPLITS = Cluster::SPLITS, THREADS = GROUPS * 128, EIGHTS = COUNT / 4;
+    constexpr int OWN = (EIGHTS + SPLITS - 1) / SPLITS;
+    const int thread = (int)threadIdx.x - 128, first = tile.split * OWN, count = max(0, min(OWN, EIGHTS - first));
+    if (thread == 0) arrive_for(pipeline.sums(), SPLITS * count * THREADS * 16);
+    synchronize_cluster();  // separates the products of all blocks, which read shared memory, from what is sent there
+#pragma unroll
+    for (int at = 0; at < EIGHTS; ++at) {
+        const float own[4] = {sums[4 * at], sums[4 * at + 1], sums[4 * at + 2], sums[4 * at + 3]};
+        store_in_cluster(own, shared + ((tile.split * OWN + at % OWN) * THREADS + thread) * 4, pipeline.sums(),
+                         Cluster::of_split(at / OWN));
+    }
+    wait(pipeline.sums(), 0);
+    float total[OWN * 4];
+#pragma unroll
+    for (int at = 0; at < OWN; ++at) {
+        if (at >= count) break;
+#pragma unroll
+        for (int split = 0; split < SPLITS; ++split) {
+            const float4 part = reinterpret_cast<const float4*>(shared)[(split * OWN + at) * THREADS + thread];
+            const float four[4] = {part.x, part.y, part.z, part.w};
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                total[4 * at + e] = split == 0 ? four[e] : Op::combine(total[4 * at + e], four[e]);
+        }
+    }
+    save_pairs<Op, PAIRS>(total, c, [&](int at, Index& i, Index& j) {
+        const int eight = first + at / 4;
+        i = tile.row + thread / 128 * 64 + row_of(at);
+        j = eight < EIGHTS ? tile.column + eight * 8 + column_of(at % 4) : c.n;
+    });
+}
+
 // 16-bit floats. Each group multiplies 64 rows of a and N columns of b.
 template <class Op, class Wgmma, Kind KIND, int M, int N, int K, int STAGES, int BYTES, Copying HOW, class Cluster,
-          bool A_ALONG, bool B_ALONG, bool C_VECTOR, class Products>
+          bool A_ALONG, bool B_ALONG, int C_VECTOR, class Products>
 DEVICE void multiply_by_groups(
     const Products& products, unsigned units, void* parts, void* tickets, const Bulk& bulk = {}) {
     using T = typename Op::Element;
@@ -108,6 +146,7 @@ DEVICE void multiply_by_groups(
     const Pipeline<GROUPS, STAGES, false, false, HOW, Cluster> pipeline;
     if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
+    const Descriptor from_a = TileA::descriptor(shared_a, row), from_b = TileB::descriptor(shared_b, 0);
     unsigned at = 0;  // counts tiles along k, through all units
     for_each_unit<M, N, K, false, Cluster>(products, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
@@ -117,14 +156,13 @@ DEVICE void multiply_by_groups(
         for (int i = 0; i < N / 2; ++i) sums[i] = 0;
 #pragma unroll 1
         for (int tile = 0; tile < tiles; ++tile, ++at) {
-            const T* const from_a = shared_a + at % STAGES * TileA::SIZE;
-            const T* const from_b = shared_b + at % STAGES * TileB::SIZE;
+            const unsigned stage = at % STAGES;
             pipeline.wait_for_tile(at);
             if (HOW == BY_THREADS) fence_for_tensor_cores();
             begin_products();
 #pragma unroll
             for (int k = 0; k < K; k += Fragment<KIND>::DEPTH)
-                Wgmma::multiply(sums, TileA::descriptor(from_a, row, k), TileB::descriptor(from_b, 0, k), 1);
+                Wgmma::multiply(sums, from_a.at(TileA::further(stage, k)), from_b.at(TileB::further(stage, k)), 1);
             end_products();
             wait_for_products<1>();
             if (tile > 0) pipeline.release_tile(at - 1);
@@ -133,8 +171,11 @@ DEVICE void multiply_by_groups(
         keep_after_wait(sums);
         pipeline.release_tile(at - 1);
 
+        if constexpr (Cluster::SPLITS > 1)
+            return save_total<Op, GROUPS, C_VECTOR % 2 == 0, Cluster>(
+                sums, c, part, pipeline, reinterpret_cast<float*>(shared_a));
         if (!combine_parts_of_groups<Op, GROUPS>(sums, part, parts, tickets)) return;
-        save_rows<Op, GROUPS, C_VECTOR>(sums, c, part.row + row, part.column);
+        save_rows<Op, GROUPS, C_VECTOR == 8>(sums, c, part.row + row, part.column);
     });
     pipeline.end();
 }
@@ -182,6 +223,7 @@ DEVICE void multiply_floats_by_groups(
             pipeline, products, units, shared_left, shared_right, bulk, prepare))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
+    const Descriptor from_right = Right::descriptor(shared_right, 0);
     unsigned at = 0;  // counts tiles along k, through all units
 
     const auto load_left = [&](T (&to)[K / 2], unsigned at) {
@@ -220,18 +262,18 @@ DEVICE void multiply_floats_by_groups(
             for (int i = 0; i < N / 2; ++i) tile[i] = rest[i] = 0;
 #pragma unroll 1
             for (const unsigned end = at + tiles; at < end; ++at) {
-                const int place = at % STAGES * Right::SIZE;
+                const unsigned stage = at % STAGES;
                 Registers x;
                 split_left(x, next);
                 begin_products();
 #pragma unroll
                 for (int k = 0; k < K; k += 8)
-                    Wgmma::multiply(tile, x[k / 8][0], Right::descriptor(shared_right + place, 0, k), k > 0);
+                    Wgmma::multiply(tile, x[k / 8][0], from_right.at(Right::further(stage, k)), k > 0);
                 end_products();
 #pragma unroll
                 for (int k = 0; k < K; k += 8) {
-                    Wgmma::multiply(rest, x[k / 8][1], Right::descriptor(shared_right + place, 0, k), 1);
-                    Wgmma::multiply(rest, x[k / 8][0], Right::descriptor(remainders + place, 0, k), 1);
+                    Wgmma::multiply(rest, x[k / 8][1], from_right.at(Right::further(stage, k)), 1);
+                    Wgmma::multiply(rest, x[k / 8][0], from_right.at(Right::further(STAGES + stage, k)), 1);
                 }
                 end_products();
                 if (at + 1 < end) take(at + 1);
@@ -250,10 +292,11 @@ DEVICE void multiply_floats_by_groups(
             split_left(x[0], next);
             const unsigned begin = at, end = at + tiles;
             const auto multiply = [&](const Registers& now, Registers& later) {
-                const T* const from = shared_right + at % STAGES * Right::SIZE;
+                const unsigned stage = at % STAGES;
                 begin_products();
 #pragma unroll
-                for (int k = 0; k < K; k += 8) Wgmma::multiply(sums, now[k / 8][0], Right::descriptor(from, 0, k), 1);
+                for (int k = 0; k < K; k += 8)
+                    Wgmma::multiply(sums, now[k / 8][0], from_right.at(Right::further(stage, k)), 1);
                 end_products();
                 const bool more = at + 1 < end;
                 if (more) take(at + 1);

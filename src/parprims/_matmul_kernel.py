@@ -277,7 +277,7 @@ def make_plan(
         grouped = None
     a, b, swapped = (grouped.a, grouped.b, grouped.copies.swapped) if grouped else (batch.a, batch.b, False)
     rows, columns, depth = block.tile
-    blocks = math.prod(block.cluster)
+    blocks, parts_of_cluster = math.prod(block.cluster[:2]), block.cluster[2]
     high, wide = rows * block.cluster[0], columns * block.cluster[1]
     tiles = -(-n // high) * -(-m // wide) if swapped else -(-m // high) * -(-n // wide)
     part = -(-k // (splits * depth)) * depth
@@ -295,7 +295,7 @@ def make_plan(
         return make.plan(make.launch("multiply_tiled", ("Semiring", *tile), **sizes))
     if kernel == "packed":
         return _packed(make, tile, sizes)
-    cut = splits > 1
+    cut = splits > 1 and parts_of_cluster == 1
     scratch = {
         "zeroed_bytes": 4 * tiles * blocks * matrices * cut,
         "temporary_bytes": units * blocks * rows * columns * arithmetic.registers_bytes * cut,
@@ -314,7 +314,8 @@ def make_plan(
     if grouped:
         # On the number of these blocks no bits depend.
         most = max(1, (multiprocessors or tuned.multiprocessors) // blocks) * blocks
-        sizes |= {"grid": min(units * blocks, most), "cluster": blocks, "own_instructions": True}
+        grid = units * blocks if parts_of_cluster > 1 else min(units * blocks, most)
+        sizes |= {"grid": grid, "cluster": blocks * parts_of_cluster, "own_instructions": True}
         return _by_groups(make, units, block, grouped, accesses, sizes, scratch)
     kind = arithmetic.kind or ""
     stages = (*block.tile, *arithmetic.warps(block.tile), block.stages, block.shared_bytes)
@@ -404,8 +405,8 @@ def _by_groups(
         name = "multiply_doubles_by_groups"
         arguments: tuple[Any, ...] = ("Semiring", kind, *tile, *accesses, n % 2 == 0)
     elif arithmetic.memory_bytes == 2:
-        cluster = f"Cluster<{block.cluster[0]}, {block.cluster[1]}>"
-        name, arguments = "multiply_by_groups", (*start, cluster, a.along_k, b.along_k, n % 8 == 0)
+        cluster = f"Cluster<{', '.join(map(str, block.cluster))}>"
+        name, arguments = "multiply_by_groups", (*start, cluster, a.along_k, b.along_k, math.gcd(n, 8))
     else:
         name = "multiply_floats_by_groups"
         arguments = (*start, left.vector, left.along_k, copies.swapped, n % 2 == 0)

@@ -17,7 +17,8 @@
 //
 // Clusters: neighbouring tiles of the result need the same tile of a factor. Blocks of a cluster load parts of it, and
 // copy each part to all of them, so that less is read from the L2 cache. That is what limits large products whose lines
-// do not begin at multiples of 128 bytes.
+// do not begin at multiples of 128 bytes. Where the result has few tiles, blocks of a cluster multiply parts of the same
+// sums, and add them up through their shared memory.
 //
 // A. Kerr et al., CUTLASS: Fast Linear Algebra in CUDA C++, NVIDIA, 2017 (pipelines); M. Bauer, H. Cook and B.
 // Khailany, CudaDMA: Optimizing GPU Memory Bandwidth via Warp Specialization, SC 2011 (warps that copy for others).
@@ -30,28 +31,34 @@ enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
 
 // A cluster of blocks, which run at the same time and can copy to each other. Their tiles of the result are DOWN below
 // one another and ACROSS side by side. So DOWN blocks need the same tile of the right factor, and ACROSS that of the
-// left one. Each of these copies a part of it to all of them.
-template <int DOWN, int ACROSS>
+// left one. Each of these copies a part of it to all of them. SPLITS times as many blocks have these tiles, for as many
+// parts of the sums.
+template <int DOWN, int ACROSS, int SPLITS_ = 1>
 struct Cluster {
-    static constexpr int LEFT_PARTS = ACROSS, RIGHT_PARTS = DOWN, SIZE = DOWN * ACROSS;
+    static constexpr int LEFT_PARTS = ACROSS, RIGHT_PARTS = DOWN, SIZE = DOWN * ACROSS, SPLITS = SPLITS_;
     static constexpr int SOURCES = DOWN + ACROSS - 1;  // the blocks that copy to a block, itself too
 
-    static DEVICE int rank() { return blockIdx.x % SIZE; }
+    static DEVICE int rank() { return blockIdx.x % SIZE; }  // among the blocks with the same part of sums
     static DEVICE int row() { return rank() / ACROSS; }
     static DEVICE int column() { return rank() % ACROSS; }
 
+    // The rank, in the cluster, of the first block with the same part of sums; and of that with this tile and a part.
+    static DEVICE int first() { return SPLITS == 1 ? 0 : blockIdx.x / SIZE % SPLITS * SIZE; }
+    static DEVICE int of_split(int split) { return split * SIZE + rank(); }
+
     // The blocks, as bits, that need the tiles of this block.
-    static DEVICE unsigned share_left() { return ((1u << ACROSS) - 1) << row() * ACROSS; }
+    static DEVICE unsigned share_left() { return ((1u << ACROSS) - 1) << (first() + row() * ACROSS); }
     static DEVICE unsigned share_right() {
         unsigned blocks = 0;
 #pragma unroll
         for (int row = 0; row < DOWN; ++row) blocks |= 1u << row * ACROSS;
-        return blocks << column();
+        return blocks << (first() + column());
     }
 
     // The rank of the i-th source.
     static DEVICE int source(int i) {
-        return i < DOWN ? i * ACROSS + column() : row() * ACROSS + i - DOWN + (i - DOWN >= column());
+        const int among = i < DOWN ? i * ACROSS + column() : row() * ACROSS + i - DOWN + (i - DOWN >= column());
+        return first() + among;
     }
 };
 using Alone = Cluster<1, 1>;
@@ -69,6 +76,31 @@ struct Bulk {
     void* maps;
 };
 
+// Returns a value that all lanes of a warp have. The shuffle tells the compiler so. It then computes in the registers of
+// the warp, from which products take descriptors: copying them there took longer than a product of 64 x 64 numbers.
+DEVICE unsigned same_in_warp(unsigned value) { return __shfl_sync(~0u, value, 0); }
+
+// The number of the warp in the block.
+DEVICE int own_warp() { return (int)same_in_warp(threadIdx.x / WARP); }
+
+// Describes operands in shared memory to the tensor cores. One half has the address of the first, the other one how all
+// are laid out. So an addition leads from one operand to another.
+class Descriptor {
+    unsigned address, layout;
+
+public:
+    // `apart` bytes are between blocks of 128 bytes of lines, 1024 between groups of 8 rows, whose swizzle is that of
+    // 128 bytes.
+    DEVICE Descriptor(const void* shared, int apart) {
+        address = ((unsigned)__cvta_generic_to_shared(shared) & 0x3ffff) >> 4 | (unsigned)apart >> 4 << 16;
+        layout = 1024 >> 4 | 1u << 30;
+        address = same_in_warp(address);
+    }
+
+    // That of the operand which is so many bytes further.
+    DEVICE unsigned long long at(unsigned bytes) const { return (unsigned long long)layout << 32 | (address + bytes / 16); }
+};
+
 // A tile of a factor in rows of 128 bytes: LENGTH rows of K numbers (ALONG), or K rows for every 128 bytes of lines.
 template <class T, int LENGTH, int K, int THREADS, bool ALONG>
 struct SwizzledTile {
@@ -82,14 +114,13 @@ struct SwizzledTile {
 
     using Copies = TileCopies<T, SwizzledTile, LENGTH, K, THREADS, VECTOR, ALONG>;
 
-    // Returns the descriptor of the operand that begins at (line, k): the address, the distance between blocks of 128
-    // bytes of lines, the distance between groups of 8 rows, and the swizzle.
-    static DEVICE unsigned long long descriptor(const T* shared, int line, int k) {
-        const T* const at = shared + (ALONG ? line * ROW + k : (line / ROW * K + k) * ROW);
-        const unsigned address = (unsigned)__cvta_generic_to_shared(at);
-        return (address & 0x3ffff) >> 4 | (unsigned long long)(K * 128 >> 4) << 16 |
-               (unsigned long long)(1024 >> 4) << 32 |
-               1ull << 62;
+    // Returns the descriptor of the operands that begin at a line; and how many bytes further the one at k is, in the
+    // tile of a stage.
+    static DEVICE Descriptor descriptor(const T* shared, int line) {
+        return Descriptor(shared + (ALONG ? line : line / ROW * K) * ROW, K * 128);
+    }
+    static DEVICE unsigned further(unsigned stage, int k) {
+        return (stage * SIZE + (ALONG ? k : k * ROW)) * (unsigned)sizeof(T);
     }
 
     static constexpr int BOXES = ALONG ? 1 : LENGTH / ROW;  // bulk copies for a tile
@@ -212,6 +243,18 @@ DEVICE void synchronize_cluster() {
     asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// Stores numbers in the shared memory of a block of the cluster, where they have the address that `shared` has here.
+// The phase of that block's barrier may have to wait for them (see `arrive_for`).
+DEVICE void store_in_cluster(const float (&from)[4], float* shared, unsigned barrier, int block) {
+    asm volatile(
+        "{ .reg .b32 there, barrier; mapa.shared::cluster.u32 there, %0, %6; "
+        "mapa.shared::cluster.u32 barrier, %1, %6; "
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%2, %3, %4, %5}, [barrier]; }" ::"r"(
+            (unsigned)__cvta_generic_to_shared(shared)),
+        "r"(barrier), "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]), "r"(block)
+        : "memory");
+}
+
 // Arrives, and makes the phase also wait for bulk copies of `bytes` bytes.
 DEVICE void arrive_for(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -245,9 +288,10 @@ struct Pipeline {
     static_assert(Cluster::SIZE == 1 || (HOW == AT_ONCE && !LOADED), "the blocks of a cluster copy at once");
     static constexpr unsigned LAG = 2;
     unsigned barriers;
+    static constexpr int COUNT = 2 * STAGES + (Cluster::SPLITS > 1);
 
     DEVICE Pipeline() {
-        __shared__ unsigned long long memory[2 * STAGES];
+        __shared__ unsigned long long memory[COUNT];
         barriers = (unsigned)__cvta_generic_to_shared(memory);
         asm("" : "+r"(barriers));  // else the compiler computes the address again, which is slow, wherever it is used
         if (threadIdx.x == 2 * WARP) {  // the first two warps may make tensor maps
@@ -256,8 +300,9 @@ struct Pipeline {
                 initialize(full(stage), COPIERS);
                 initialize(empty(stage), READERS);
             }
+            if constexpr (Cluster::SPLITS > 1) initialize(sums(), 1);
             fence_for_tensor_cores();  // and to bulk copies
-            if constexpr (Cluster::SIZE > 1) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            if constexpr (Cluster::SIZE * Cluster::SPLITS > 1) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();  // separates the beginning of barriers and the making of maps from their use
         if constexpr (Cluster::SIZE > 1) synchronize_cluster();  // the same for barriers of the other blocks
@@ -265,6 +310,7 @@ struct Pipeline {
 
     DEVICE unsigned full(unsigned at) const { return barriers + at % STAGES * 8; }
     DEVICE unsigned empty(unsigned at) const { return full(at) + STAGES * 8; }
+    DEVICE unsigned sums() const { return barriers + 2 * STAGES * 8; }  // that other blocks send to this one
 
     DEVICE void wait_for_tile(unsigned at) const { wait(full(at), at / STAGES % 2); }
 
@@ -279,7 +325,8 @@ struct Pipeline {
         }
     }
 
-    // The last thing that the threads of a block do: other blocks of the cluster may still copy or arrive there.
+    // The last thing that the threads of a block do, but those that copy, which have ended: other blocks of the cluster
+    // may still copy or arrive there.
     DEVICE void end() const {
         if constexpr (Cluster::SIZE > 1) synchronize_cluster();
     }
@@ -371,7 +418,7 @@ template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED,
 DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Cluster>& pipeline,
                        const Products& products, unsigned units, T* left, T* right, const Bulk& bulk = {},
                        const Prepare& prepare = {}) {
-    if (threadIdx.x >= 128) {
+    if (own_warp() >= 4) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
         return false;
     }
@@ -413,7 +460,6 @@ DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Clu
         for (const unsigned end = at + tiles; at < end; ++at) pipeline.copy_tile(at, copy, prepare);
     });
     pipeline.end_copies(at, prepare);
-    pipeline.end();
     return true;
 }
 

@@ -79,6 +79,9 @@ class Tuning(_cuda.Tuning):
     clusters : tuple of (int, int)
         The clusters of blocks of 16-bit floats copied by bulk copies: how many tiles of the result are below one
         another, and side by side (see `Cluster` in _matmul_pipeline.cuh).
+    split_clusters : dict of int to int
+        The sizes of clusters whose blocks also multiply parts of the same sums of 16-bit floats, at most 8, and how
+        many of these clusters run at the same time, which the device tells (`cuOccupancyMaxActiveClusters`).
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
@@ -105,6 +108,7 @@ class Tuning(_cuda.Tuning):
     at_once: int
     at_once_uneven: int
     clusters: tuple[tuple[int, int], ...]
+    split_clusters: dict[int, int]
     chain: int
     preferred: int
     preferred_products: int
@@ -143,6 +147,7 @@ TUNING = {
         at_once=2**30,
         at_once_uneven=2**26,
         clusters=((1, 1), (2, 1), (1, 2)),
+        split_clusters={2: 66, 3: 39, 4: 30, 6: 17, 8: 15},
         chain=128,
         preferred=256,
         preferred_products=2**30,
@@ -231,13 +236,17 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of a kernel: its tile, its threads, and the number of tiles and bytes in its shared memory."""
+    """A block of a kernel: its tile, its threads, and the number of tiles and bytes in its shared memory.
+
+    A ``cluster`` of blocks has so many tiles of the result below one another and side by side, and so many parts of
+    their sums.
+    """
 
     tile: Tile
     threads: int
     stages: int
     shared_bytes: int
-    cluster: tuple[int, int] = (1, 1)
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -465,13 +474,33 @@ def choose_block(
                     time = _time(one, at_once, deep / splits, splits, kind, name == "groups")
                 time *= -(-units // (resident * together))
                 if found is None or time < found[0]:
-                    found = time, dataclasses.replace(candidate, cluster=cluster), splits, name == "groups"
+                    found = time, dataclasses.replace(candidate, cluster=(*cluster, 1)), splits, name == "groups"
+            if copies is None or name != "groups" or kind != "HALF":
+                continue
+            for size, most_clusters in tuned.split_clusters.items():
+                parts, rest = divmod(size, math.prod(cluster))
+                if rest or not 1 < parts <= deep or tiles > most_clusters or _parts(deep, parts) != parts:
+                    continue
+                time = _time_of_groups(one, cluster, deep / parts, 1, copies.aligned, n % 8 != 0, parts)
+                if found is None or time < found[0]:
+                    found = time, dataclasses.replace(candidate, cluster=(*cluster, parts)), parts, True
     assert found is not None
     return found[1:]
 
 
+def _parts(deep: int, parts: int) -> int:
+    """Return how many of the parts of a sum are not empty, if it has ``deep`` tiles along k."""
+    return -(-deep // -(-deep // parts))
+
+
 def _time_of_groups(
-    tile: Tile, cluster: tuple[int, int], deep: float, splits: int, aligned: tuple[bool, bool], staged: bool
+    tile: Tile,
+    cluster: tuple[int, int],
+    deep: float,
+    splits: int,
+    aligned: tuple[bool, bool],
+    staged: bool,
+    parts: int = 1,
 ) -> float:
     """Return an estimate of how long a block of groups of four warps takes for a tile of 16-bit floats.
 
@@ -479,13 +508,16 @@ def _time_of_groups(
     what was chosen by them took 3 % longer than what was the fastest. A step takes as long as the longest of three: its
     products, of which one group forms fewer at a time than two; the loads of lines that are not aligned, of which a
     block of a cluster loads a part; the latency. Results whose rows are not whole vectors are ``staged`` in shared
-    memory.
+    memory. Sums of which the blocks of a cluster have ``parts`` are added up through shared memory.
     """
     m, n, k = tile
     products = m * n * (1 if m > 64 else 4 / 3)
     loads = 1.2 * k * (m / cluster[1] * (not aligned[0]) + n / cluster[0] * (not aligned[1]))
     step = (products**4 + loads**4 + 13000**4) ** 0.25
-    result = m * n * (17 if staged else 3) + (150000 + 3 * splits * m * n) * (splits > 1)
+    if parts > 1:
+        result = 33000 + 4.0 * m * n
+    else:
+        result = m * n * (17 if staged else 3) + (150000 + 3 * splits * m * n) * (splits > 1)
     return float(deep * step + 24000 + result)
 
 
