@@ -128,6 +128,9 @@ PTX = {
     "bar.sync 1, %0;": "emulated::wait_block(1, %0);",
     "fence.proxy.async;": "emulated::show();",
     "fence.proxy.async.shared::cta;": "emulated::show();",
+    "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }": (
+        "__syncwarp(); %0 = emulated::thread_index().x % 32 == 0;"
+    ),
     "setmaxnreg.inc.sync.aligned.u32 %0;": "",
     "setmaxnreg.dec.sync.aligned.u32 %0;": "",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};": (

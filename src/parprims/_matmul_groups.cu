@@ -143,12 +143,13 @@ DEVICE void multiply_by_groups(
     static_assert(STAGES * (TileA::SIZE + TileB::SIZE) * sizeof(T) + 1024 <= BYTES, "the stages fit in shared memory");
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * TileA::SIZE;
     make_maps<KIND, M, N, TileA, TileB, false, HOW, Cluster>(products, bulk);
+    const auto first = first_work<M, N, false, HOW, Cluster>(products);
     const Pipeline<GROUPS, STAGES, false, false, HOW, Cluster> pipeline;
-    if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, units, shared_a, shared_b, bulk)) return;
+    if (copy_units<KIND, M, N, K, TileA, TileB, false>(pipeline, products, first, units, shared_a, shared_b, bulk)) return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     const Descriptor from_a = TileA::descriptor(shared_a, row), from_b = TileB::descriptor(shared_b, 0);
     unsigned at = 0;  // counts tiles along k, through all units
-    for_each_unit<M, N, K, false, Cluster>(products, units, [&](const auto& work, int tiles) {
+    for_each_unit<M, N, K, false, Cluster>(products, first, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
         const WorkTile& part = work.tile;
         float sums[N / 2];
@@ -200,6 +201,7 @@ DEVICE void multiply_floats_by_groups(
     T* const remainders = shared_right + STAGES * Right::SIZE;  // for SPLIT
     T* const shared_left = remainders + (PARTS - 1) * STAGES * Right::SIZE;
     make_maps<KIND, M, N, Left, Right, SWAPPED, HOW, Alone>(products, bulk);
+    const auto first = first_work<M, N, SWAPPED, HOW, Alone>(products);
     const Pipeline<GROUPS, STAGES, KIND == SPLIT, true, HOW> pipeline;
     // Splits the vectors that this thread has copied.
     const auto prepare = [&](int stage) {
@@ -220,7 +222,7 @@ DEVICE void multiply_floats_by_groups(
         }
     };
     if (copy_units<KIND, M, N, K, Left, Right, SWAPPED>(
-            pipeline, products, units, shared_left, shared_right, bulk, prepare))
+            pipeline, products, first, units, shared_left, shared_right, bulk, prepare))
         return;
     const int row = ((int)threadIdx.x / 128 - 1) * 64;
     const Descriptor from_right = Right::descriptor(shared_right, 0);
@@ -243,7 +245,7 @@ DEVICE void multiply_floats_by_groups(
             for (int part = 0; part < PARTS; ++part) to[i / 4][part][i % 4] = both[part];
         }
     };
-    for_each_unit<M, N, K, SWAPPED>(products, units, [&](const auto& work, int tiles) {
+    for_each_unit<M, N, K, SWAPPED, Alone>(products, first, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
         const WorkTile& part = work.tile;
         float sums[N / 2];
@@ -349,8 +351,9 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     static_assert(STAGES * (SharedA::SIZE + SharedB::SIZE) * sizeof(T) + 1024 <= BYTES,
                   "the stages fit in shared memory");
     T *const shared_a = swizzled_memory<T>(), *const shared_b = shared_a + STAGES * SharedA::SIZE;
+    const auto first = first_work<M, N, false, BY_THREADS, Alone>(products);
     const Pipeline<GROUPS, STAGES, false, true, BY_THREADS> pipeline;
-    if (copy_units<KIND, M, N, K, SharedA, SharedB, false>(pipeline, products, units, shared_a, shared_b)) return;
+    if (copy_units<KIND, M, N, K, SharedA, SharedB, false>(pipeline, products, first, units, shared_a, shared_b)) return;
     const int warp = threadIdx.x / WARP - 4;
     const int row = warp / ACROSS * TALL * 16, column = warp % ACROSS * BROAD * 8;
     const int lane = threadIdx.x % WARP;
@@ -368,7 +371,7 @@ DEVICE void multiply_doubles_by_groups(const Products& products, unsigned units,
     const auto move_a = [&](unsigned at) { from_a.move_to(shared_a + at % STAGES * SharedA::SIZE); };
     const auto move_b = [&](unsigned at) { from_b.move_to(shared_b + at % STAGES * SharedB::SIZE); };
     unsigned at = 0;  // counts tiles along k, through all units
-    for_each_unit<M, N, K, false>(products, units, [&](const auto& work, int tiles) {
+    for_each_unit<M, N, K, false, Alone>(products, first, units, [&](const auto& work, int tiles) {
         const auto& c = work.c;
         const WorkTile& part = work.tile;
         S tile[TALL][BROAD][4] = {};

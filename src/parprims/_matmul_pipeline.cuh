@@ -25,6 +25,9 @@
 
 #if __CUDA_ARCH__ == 900
 
+// The warp of the first group that begins bulk copies. Those before it make tensor maps and begin barriers.
+constexpr int ISSUES = 3;
+
 // How tiles are copied: by threads; both factors by bulk copies; the right factor by bulk copies and the left by
 // threads.
 enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
@@ -82,6 +85,14 @@ DEVICE unsigned same_in_warp(unsigned value) { return __shfl_sync(~0u, value, 0)
 
 // The number of the warp in the block.
 DEVICE int own_warp() { return (int)same_in_warp(threadIdx.x / WARP); }
+
+// Returns whether this is the lane of a warp that is chosen, the same each time. All lanes call it. The compiler then
+// knows that one thread goes on, which a comparison with its number does not tell it.
+DEVICE bool is_chosen() {
+    unsigned chosen;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
+    return chosen != 0;
+}
 
 // Describes operands in shared memory to the tensor cores. One half has the address of the first, the other one how all
 // are laid out. So an addition leads from one operand to another.
@@ -364,20 +375,37 @@ struct Pipeline {
     }
 };
 
-// Calls then(work, tiles) for all units of work of the block, where `tiles` is the number of tiles along k. The
-// kernel's tile has M lines of its left factor and N lines of its right factor. A unit of a cluster has a tile for each
-// of its blocks.
-template <int M, int N, int K, bool SWAPPED, class Cluster = Alone, class Products, class Then>
-DEVICE void for_each_unit(const Products& products, unsigned units, const Then& then) {
+// Returns a unit of work of the block. The kernel's tile has M lines of its left factor and N lines of its right factor.
+// A unit of a cluster has a tile for each of its blocks.
+template <int M, int N, bool SWAPPED, class Cluster, class Products>
+DEVICE typename Products::Work work_of_block(const Products& products, unsigned unit) {
+    auto work = products.template work<Cluster::RIGHT_PARTS * M, Cluster::LEFT_PARTS * N, SWAPPED>(unit);
+    if constexpr (Cluster::SIZE > 1) {
+        work.tile.row += Cluster::row() * M;
+        work.tile.column += Cluster::column() * N;
+        work.tile.tile = work.tile.tile * Cluster::SIZE + Cluster::rank();
+    }
+    return work;
+}
+
+// Returns the first one. Warps that do not need it do other things before the barrier of the pipeline.
+template <int M, int N, bool SWAPPED, Copying HOW, class Cluster, class Products>
+DEVICE typename Products::Work first_work(const Products& products) {
+    typename Products::Work work = {};
+    if (HOW != AT_ONCE || own_warp() >= ISSUES)
+        work = work_of_block<M, N, SWAPPED, Cluster>(products, blockIdx.x / Cluster::SIZE);
+    return work;
+}
+
+// Calls then(work, tiles) for all units of work of the block, where `tiles` is the number of tiles along k.
+template <int M, int N, int K, bool SWAPPED, class Cluster, class Products, class Then>
+DEVICE void for_each_unit(
+    const Products& products, typename Products::Work work, unsigned units, const Then& then) {
 #pragma unroll 1
-    for (unsigned unit = blockIdx.x / Cluster::SIZE; unit < units; unit += gridDim.x / Cluster::SIZE) {
-        auto work = products.template work<Cluster::RIGHT_PARTS * M, Cluster::LEFT_PARTS * N, SWAPPED>(unit);
-        if constexpr (Cluster::SIZE > 1) {
-            work.tile.row += Cluster::row() * M;
-            work.tile.column += Cluster::column() * N;
-            work.tile.tile = work.tile.tile * Cluster::SIZE + Cluster::rank();
-        }
+    for (unsigned unit = blockIdx.x / Cluster::SIZE; unit < units;) {
         then(work, (int)((work.tile.end - work.tile.begin + K - 1) / K));
+        unit += gridDim.x / Cluster::SIZE;
+        if (unit < units) work = work_of_block<M, N, SWAPPED, Cluster>(products, unit);
     }
 }
 
@@ -410,13 +438,14 @@ struct Nothing {
 };
 
 // Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
-// all units, of the left and the right factor, and gets true when it is done. It passes `prepare` to the pipeline. If
+// all units, of the left and the right factor, and gets true when it is done. `first` is the first unit. It passes `prepare` to the pipeline. If
 // there are two groups that multiply, the first one gives registers to them.
 template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
           bool LOADED, Copying HOW, class Cluster, class Products, class Prepare = Nothing,
           class T = typename Products::T>
 DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Cluster>& pipeline,
-                       const Products& products, unsigned units, T* left, T* right, const Bulk& bulk = {},
+                       const Products& products, const typename Products::Work& first, unsigned units, T* left,
+                       T* right, const Bulk& bulk = {},
                        const Prepare& prepare = {}) {
     if (own_warp() >= 4) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(216));
@@ -425,13 +454,14 @@ DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Clu
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(72));
     TensorMap *const right_map = static_cast<TensorMap*>(bulk.maps) + blockIdx.x * 2, *const left_map = right_map + 1;
     const Index left_step = SWAPPED ? bulk.step_b : bulk.step_a, right_step = SWAPPED ? bulk.step_a : bulk.step_b;
-    if (HOW == AT_ONCE && threadIdx.x > 0) return true;
-    if (HOW != BY_THREADS && threadIdx.x == 0) {
+    const bool issues = HOW != BY_THREADS && own_warp() == ISSUES;
+    if (HOW == AT_ONCE && !issues) return true;
+    if (issues) {
         acquire_map(right_map);
         if (HOW == AT_ONCE) acquire_map(left_map);
     }
     unsigned at = 0;
-    for_each_unit<M, N, K, SWAPPED, Cluster>(products, units, [&](const auto& work, int tiles) {
+    for_each_unit<M, N, K, SWAPPED, Cluster>(products, first, units, [&](const auto& work, int tiles) {
         const WorkTile& part = work.tile;
         typename Left::Copies from_left(SWAPPED ? work.b : work.a, part.row, part.begin, part.end);
         typename Right::Copies from_right(SWAPPED ? work.a : work.b, part.column, part.begin, part.end);
@@ -439,7 +469,7 @@ DEVICE bool copy_units(const Pipeline<GROUPS, STAGES, PREPARED, LOADED, HOW, Clu
         const auto copy = [&](unsigned at) {
             T *const to_left = left + at % STAGES * Left::SIZE, *const to_right = right + at % STAGES * Right::SIZE;
             if constexpr (HOW != BY_THREADS) {
-                if (threadIdx.x == 0) {
+                if (issues && is_chosen()) {
                     const unsigned full = pipeline.full(at);
                     arrive_for(full, (Right::SIZE + (HOW == AT_ONCE) * Left::SIZE) * sizeof(T));
                     Right::template copy_at_once<Cluster::RIGHT_PARTS>(
