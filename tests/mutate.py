@@ -93,6 +93,7 @@ SPLIT = _matmul("TestGroups::test_blocks_go_on[emulated-float32-float32]")
 TF32 = _matmul("TestGroups::test_blocks_go_on[emulated-float32-tf32]")
 BY_THREADS = _matmul("TestGroups::test_copied_by_threads[emulated-float16-views0]")
 CLUSTERS = _matmul("TestGroups::test_clusters_sanitized[emulated-cluster2]")
+SPLITS = _matmul("TestGroups::test_split_in_clusters[emulated-cluster6-AT_ONCE]")
 PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
 _C, _R, _S, _O = "_common.cuh", "_reduce.cu", "_scan.cu", "_sort.cu"
@@ -536,6 +537,9 @@ MUTATIONS = (
         CLUSTERS,
     ),
     Mutation(_P, "work.tile.column += Cluster::column() * N;", "", CLUSTERS),
+    _dropped(_G, "synchronize_cluster();  // all products have read shared memory", SPLITS),
+    Mutation(_G, "SPLITS * count * THREADS * 16", "count * THREADS * 16", SPLITS),
+    Mutation(_P, "return split * SIZE + rank();", "return split;", SPLITS),
     _dropped(_G, "__syncwarp();  // separates these writes from their reads", PACKED),
     Mutation(_G, "if (odd && lane == 0 && count == WIDTH)", "if (false)", PACKED),
     Mutation(

@@ -173,6 +173,13 @@ class TestGroups:
                 assert multiply.template.endswith("by_groups")
                 check(gpu, run, make(rng, (a, b), dtype), views, **options)
 
+    @pytest.mark.parametrize(("m", "k", "n"), [(1, 4097, 4097), (8, 1001, 1001), (1001, 1001, 3)])
+    def test_packed_for_few_rows(self, m, k, n):
+        """Few rows or columns, for which single warps would load elements one by one."""
+        *packing, multiply = planned((m, k), (k, n), "float16", kernel="tensor")[1].launches
+        assert {one.template for one in packing} == {"pack_lines"}
+        assert multiply.template == "multiply_by_groups"
+
     @pytest.mark.parametrize("cluster", [(2, 1), (1, 2), (2, 2)])
     @pytest.mark.parametrize("views", [*itertools.product((plain, turned), repeat=2)])
     def test_clusters(self, gpu, run, rng, subtests, groups, sizes, cluster, views):
@@ -198,24 +205,31 @@ class TestGroups:
         check(gpu, run, make(rng, ((136, 648), (648, 136)), "float16"), views, **options)
 
     @pytest.mark.sanitize
-    @pytest.mark.parametrize("parts", [2, 3, 8])
-    @pytest.mark.parametrize("how", ["AT_ONCE", "BY_THREADS"])
-    def test_parts_of_clusters(self, gpu, run, rng, subtests, groups, sizes, parts, how):
-        """Blocks that multiply parts of the same sums, and store vectors or single numbers of their total."""
+    @pytest.mark.parametrize(
+        ("cluster", "how"),
+        [
+            *itertools.product([(1, 1, 2), (1, 1, 3), (1, 1, 8)], ["AT_ONCE", "BY_THREADS"]),
+            ((2, 1, 2), "AT_ONCE"),
+            ((1, 2, 3), "AT_ONCE"),
+        ],
+    )
+    def test_split_in_clusters(self, gpu, run, rng, subtests, groups, sizes, cluster, how):
+        """Blocks that multiply parts of the same sums, and store pairs or single numbers of their total."""
         dtype = "float16"
         options = {"kernel": "tensor", "tile": groups(dtype, "float32", (plain, plain))[0]}
         least = 0 if how == "AT_ONCE" else 2**40
-        sizes(split_clusters={parts: 9}, at_once=least, at_once_uneven=least)
-        for a, b in (((40, 1016), (1016, 136)), ((3, 72, 1024), (1024, 56)), ((72, 1021), (1021, 51))):
+        sizes(clusters=(cluster[:2],), split_clusters={math.prod(cluster): 9}, at_once=least, at_once_uneven=least)
+        few = (((40, 2040), (2040, 136)), ((3, 48, 2048), (2048, 56)), ((72, 2037), (2037, 51)))
+        for a, b in few if cluster[:2] == (1, 1) else (((136, 2040), (2040, 136)),):
             with subtests.test(a=a, b=b):
                 _, plan = planned(a, b, dtype, **options)
                 assert how in plan.launches[-1].arguments
-                assert plan.launches[-1].cluster == parts
+                assert plan.launches[-1].cluster == math.prod(cluster)
                 assert plan.zeroed_bytes == 0
                 check(gpu, run, make(rng, (a, b), dtype), (plain, plain), **options)
 
     @pytest.mark.parametrize("tile", [(64, 64, 64), (64, 256, 64), (128, 192, 64), (128, 256, 64)])
-    def test_tiles_of_parts_of_clusters(self, gpu, run, rng, sizes, tile):
+    def test_tiles_split_in_clusters(self, gpu, run, rng, sizes, tile):
         sizes(at_once_uneven=0)
         shapes, options = ((tile[0] + 8, 1000), (1000, tile[1] - 8)), {"kernel": "tensor", "tile": tile}
         assert planned(*shapes, "float16", **options)[1].launches[-1].cluster == 8

@@ -102,7 +102,7 @@ DEVICE void save_total(const float (&sums)[COUNT], const Result<typename Op::Ele
     constexpr int OWN = (EIGHTS + SPLITS - 1) / SPLITS;
     const int thread = (int)threadIdx.x - 128, first = tile.split * OWN, count = max(0, min(OWN, EIGHTS - first));
     if (thread == 0) arrive_for(pipeline.sums(), SPLITS * count * THREADS * 16);
-    synchronize_cluster();  // separates the products of all blocks, which read shared memory, from what is sent there
+    synchronize_cluster();  // all products have read shared memory
 #pragma unroll
     for (int at = 0; at < EIGHTS; ++at) {
         const float own[4] = {sums[4 * at], sums[4 * at + 1], sums[4 * at + 2], sums[4 * at + 3]};

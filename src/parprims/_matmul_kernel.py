@@ -343,12 +343,12 @@ def _for_groups(batch: _Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Group
     """
     a, b, (m, n, _), size = batch.a, batch.b, batch.lengths, arithmetic.memory_bytes
     to_pack: tuple[str, ...] = ()
-    swapped, least = False, tuned.packed
+    swapped, needed, least = False, False, tuned.packed
     if arithmetic.kind != "DOUBLE":
         if size == 2:
             to_pack = tuple([name for name, one in (("a", a), ("b", b)) if one.vector < 8])
-            if min(a.vector, b.vector) < 4:
-                least = 1  # single warps would load every element by itself
+            needed = min(a.vector, b.vector) < 4
+            least = 1 if needed else least
         else:
             fits = [one.along_k and one.vector == 4 for one in (b, a)]
             to_pack = () if any(fits) else ("b",) if n <= m else ("a",)
@@ -366,7 +366,7 @@ def _for_groups(batch: _Folded, arithmetic: Arithmetic, tuned: Tuning) -> _Group
             even = all(aligned) and not any(length % 128 for length in batch.lengths)
             if math.prod(batch.lengths) * batch.matrices >= (tuned.at_once if even else tuned.at_once_uneven):
                 how = "AT_ONCE"
-    return _Grouped(a, b, to_pack, Copies(how, swapped, aligned))
+    return _Grouped(a, b, to_pack, Copies(how, swapped, aligned, needed))
 
 
 def _packed_factor(batch: _Folded, name: str, size: int) -> Factor:

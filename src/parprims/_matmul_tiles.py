@@ -309,11 +309,14 @@ class Copies:
         Whether they multiply b and a and transpose the result.
     aligned : tuple of bool
         Whether all lines of the left and of the right factor begin at multiples of 128 bytes.
+    needed : bool
+        Whether single warps would have to load elements one by one, which takes many times as long.
     """
 
     how: str
     swapped: bool
     aligned: tuple[bool, bool]
+    needed: bool = False
 
 
 def block(kernel: str, tile: Tile, arithmetic: Arithmetic, most: int, tuned: Tuning) -> Block:
@@ -443,7 +446,8 @@ def choose_block(
     clusters = tuned.clusters if copies is not None and copies.how == "AT_ONCE" else ((1, 1),)
     if tile is None:
         own = tuned.tensor[kind] if kernel == "tensor" else tuned.conflict_free[arithmetic.registers_bytes]
-        choices += [(kernel, one) for one in own if impossible(kernel, one, arithmetic, capability) is None]
+        if copies is None or not copies.needed:
+            choices += [(kernel, one) for one in own if impossible(kernel, one, arithmetic, capability) is None]
     else:
         asked = (tile[1], tile[0], tile[2]) if swapped else tile
         choices = [one for one in choices if one[1] == asked] or [(kernel, tile)]
@@ -461,70 +465,84 @@ def choose_block(
         candidate, deep = block(name, one, arithmetic, most, tuned), -(-k // one[2])
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
+        modelled = name == "groups" and kind == "HALF"
         for cluster in clusters if name == "groups" else ((1, 1),):
-            tiles, together = tiles_of(name, one, cluster) * matrices, processors // math.prod(cluster)
-            if cluster != (1, 1) and tiles * math.prod(cluster) >= 2 * tiles_of(name, one) * matrices:
+            size, tiles = math.prod(cluster), tiles_of(name, one, cluster) * matrices
+            if size > 1 and tiles * size >= 2 * tiles_of(name, one) * matrices:
                 continue  # blocks would have no tiles
-            for splits in range(1, max(1, min(resident * together // tiles, deep // tuned.part)) + 1):
-                units = tiles * splits
-                if copies is not None and name == "groups" and kind == "HALF":
-                    time = _time_of_groups(one, cluster, deep / splits, splits, copies.aligned, n % 8 != 0)
+            at_once = resident * (processors // size)
+            most_parts = max(1, min(at_once // tiles, deep // tuned.part))
+            ways = [(parts, 1, at_once) for parts in range(1, most_parts + 1)]
+            if modelled:
+                ways += _splits_of_clusters(tuned, size, tiles, deep)
+            for parts, in_cluster, at_once in ways:
+                units, whole = tiles * parts, (*cluster, in_cluster)
+                if copies is not None and modelled:
+                    time = _time_of_groups(one, whole, deep / parts, parts, units, at_once, copies.aligned, n % 8 != 0)
                 else:
-                    at_once = min(resident, -(-units // processors))
-                    time = _time(one, at_once, deep / splits, splits, kind, name == "groups")
-                time *= -(-units // (resident * together))
+                    beside = min(resident, -(-units // processors))
+                    time = _time(one, beside, deep / parts, parts, kind, name == "groups") * -(-units // at_once)
                 if found is None or time < found[0]:
-                    found = time, dataclasses.replace(candidate, cluster=(*cluster, 1)), splits, name == "groups"
-            if copies is None or name != "groups" or kind != "HALF":
-                continue
-            for size, most_clusters in tuned.split_clusters.items():
-                parts, rest = divmod(size, math.prod(cluster))
-                if rest or not 1 < parts <= deep or tiles > most_clusters or _parts(deep, parts) != parts:
-                    continue
-                time = _time_of_groups(one, cluster, deep / parts, 1, copies.aligned, n % 8 != 0, parts)
-                if found is None or time < found[0]:
-                    found = time, dataclasses.replace(candidate, cluster=(*cluster, parts)), parts, True
+                    found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
     assert found is not None
     return found[1:]
 
 
-def _parts(deep: int, parts: int) -> int:
-    """Return how many of the parts of a sum are not empty, if it has ``deep`` tiles along k."""
-    return -(-deep // -(-deep // parts))
+def _splits_of_clusters(tuned: Tuning, size: int, tiles: int, deep: int) -> list[tuple[int, int, int]]:
+    """Return into how many parts clusters can split sums, twice, and how many units of work are then done at once.
+
+    ``size`` blocks of a cluster have different tiles. There are as many ``tiles`` as clusters, which all begin at the
+    same time, and ``deep`` tiles along k.
+    """
+    found = []
+    for blocks, clusters in tuned.split_clusters.items():
+        parts, rest = divmod(blocks, size)
+        if not rest and 1 < parts <= deep and tiles <= clusters and -(-deep // -(-deep // parts)) == parts:
+            found.append((parts, parts, clusters * parts))
+    return found
 
 
 def _time_of_groups(
     tile: Tile,
-    cluster: tuple[int, int],
+    cluster: tuple[int, int, int],
     deep: float,
-    splits: int,
+    parts: int,
+    units: int,
+    at_once: int,
     aligned: tuple[bool, bool],
     staged: bool,
-    parts: int = 1,
 ) -> float:
-    """Return an estimate of how long a block of groups of four warps takes for a tile of 16-bit floats.
+    """Return an estimate of how long a product of 16-bit floats by groups of four warps takes, but for what all take.
 
-    The unit is that of `_time`, 18 ps on an H200. The numbers fit 1900 times of 72 shapes on an H200 by bulk copies:
-    what was chosen by them took 3 % longer than what was the fastest. A step takes as long as the longest of three: its
-    products, of which one group forms fewer at a time than two; the loads of lines that are not aligned, of which a
-    block of a cluster loads a part; the latency. Results whose rows are not whole vectors are ``staged`` in shared
-    memory. Sums of which the blocks of a cluster have ``parts`` are added up through shared memory.
+    Sums are split into ``parts`` of ``deep`` tiles along k. There are so many ``units`` of work, of which so many are
+    done ``at_once``. Results whose rows are not whole vectors are ``staged`` in shared memory.
+
+    The numbers, in ps, fit 1400 times of 42 shapes on an H200 by bulk copies. What is chosen by them takes 2 % longer
+    than what is the fastest, on average. A step along k has a latency, its products, of which one group forms fewer
+    at a time than two, and its loads: all blocks share the L2 cache, of which lines that are not aligned take more,
+    and a block of a cluster loads a part.
     """
-    m, n, k = tile
-    products = m * n * (1 if m > 64 else 4 / 3)
-    loads = 1.2 * k * (m / cluster[1] * (not aligned[0]) + n / cluster[0] * (not aligned[1]))
-    step = (products**4 + loads**4 + 13000**4) ** 0.25
-    if parts > 1:
-        result = 33000 + 4.0 * m * n
-    else:
-        result = m * n * (17 if staged else 3) + (150000 + 3 * splits * m * n) * (splits > 1)
-    return float(deep * step + 24000 + result)
+    (m, n, _), (down, across, in_cluster) = tile, cluster
+    blocks = min(units, at_once) * down * across
+    loads = blocks * (m / across * (1.7 if aligned[0] else 4.5) + n / down * (1.7 if aligned[1] else 4.5))
+    step = 57e3 + m * n * (14.6 if m > 64 else 19.5) + loads
+    time = -(-units // at_once) * (deep * step + 154e3 + m * n * (295 if staged else 45))
+    time += 206e3 * (down * across > 1)
+    if in_cluster > 1:
+        time += 414e3 + 186 * m * n
+    elif parts > 1:
+        time += 2700e3 + 54 * parts * m * n
+    return float(time) / _UNIT
+
+
+_UNIT = 18
+"""The time of one sum for a step of 16-bit floats on an H200, in ps: the unit of estimates."""
 
 
 def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str, by_groups: bool) -> float:
     """Return an estimate of how long the blocks on a multiprocessor take.
 
-    The unit is the time of one sum for a step of 16-bit floats. A step is a tile along k, of which there are ``deep``.
+    A step is a tile along k, of which there are ``deep``.
     Measured on an H200: a step costs a block as much as 2048 more sums, and has a latency of 8192 sums unless other
     blocks hide it. A block has an overhead of 9 steps of 16-bit floats; if the sum is split, of 4 more, and of 2 for
     every part. Single warps take twice as long as groups.
