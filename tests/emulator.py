@@ -129,7 +129,7 @@ PTX = {
     "fence.proxy.async;": "emulated::show();",
     "fence.proxy.async.shared::cta;": "emulated::show();",
     "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }": (
-        "__syncwarp(); %0 = emulated::thread_index().x % 32 == 0;"
+        "%0 = emulated::thread_index().x % 32 == 0;"
     ),
     "setmaxnreg.inc.sync.aligned.u32 %0;": "",
     "setmaxnreg.dec.sync.aligned.u32 %0;": "",
