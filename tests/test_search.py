@@ -93,6 +93,22 @@ class TestManySearches:
                     found = run(parprims.searchsorted, *map(backend.asarray, (x1, x2)), side=side, method=method)
                     compare(backend, found, np.searchsorted(x1, x2, side))
 
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_nan_in_a_later_call(self, backend, run, method, side):
+        """What is remembered of a call without NaN serves one that has them."""
+        x1, nan = np.arange(100.0), np.where(np.arange(100) < 90, np.arange(100.0), np.nan)
+        for one, other in ((x1, x1), (x1, nan), (nan, x1), (nan, nan)):
+            found = run(parprims.searchsorted, *map(backend.asarray, (one, other)), side=side, method=method)
+            compare(backend, found, np.searchsorted(one, other, side))
+
+    @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+    def test_unsigned(self, backend, run, method, rng, dtype):
+        """Also by PyTorch, whose own search has no unsigned integers of more than 8 bits."""
+        top = np.iinfo(dtype).max
+        x1, x2 = np.sort(rng.integers(0, top, 100, dtype)), rng.integers(0, top, 1000, dtype)
+        found = run(parprims.searchsorted, *map(backend.asarray, (x1, x2)), method=method)
+        compare(backend, found, np.searchsorted(x1, x2))
+
     def test_unsorted(self, backend, run, method, rng):
         """Places are anywhere, but in the array."""
         x1, x2 = (backend.asarray(rng.standard_normal(n)) for n in (1000, 300))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from parprims._arrays import (
     device,
     dtype_kind,
     dtype_name,
+    lacks_arithmetic,
     library,
     move_axis,
     normalize_axis,
@@ -42,7 +43,7 @@ from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._through_numpy import all_by_numpy, by_numpy, numpy_computes, shares_memory
+from parprims._through_numpy import all_by_numpy, as_numpy, numpy_computes, reader, shares_memory
 
 _REAL = ("int", "uint", "float")
 
@@ -345,11 +346,10 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
         x1, x2, *sorter = c.arrays
         found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
         return xp.asarray(found, dtype=index_dtype(xp))
-    if library(xp) == "torch" and len(c.arrays) == 2 and shares_memory(xp, c.arrays):
-        x1, x2 = (cast(xp, x, c.dtype) for x in c.arrays)
-        # PyTorch's own comparisons tell where elements belong, but for NaN, which are last.
-        if dtype_kind(c.dtype) != "float" or not (_is_odd(x1[-1:]) or _is_odd(x2)):
-            return xp.searchsorted(x1.contiguous(), x2.contiguous(), right=c.right)
+    if _torch_compares(xp, c):
+        x1, x2 = (cast(xp, x, c.dtype).contiguous() for x in c.arrays)
+        if not _ends_in_nan(as_numpy(x1)):
+            return xp.searchsorted(x1, x2, right=c.right)
     x1, x2 = _keys(xp, c)
     if library(xp) == "torch":
         import torch
@@ -358,25 +358,39 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
     return cast(xp, as_result(xp.searchsorted(x1, x2, side="right" if c.right else "left")), index_dtype(xp))
 
 
-_SHORT = 512
-"""Elements to search for on PyTorch's arrays that NumPy finds sooner than PyTorch looks for NaN."""
-
-
 def _prepare_native(xp: Namespace, c: _Search) -> Callable[..., Array]:
-    """Return what searches by the library, or by NumPy where it reads the arrays as they are."""
+    """Return what searches by the library alone, where it takes the arrays as they are."""
     plain = len(c.arrays) == 2 and all(x.dtype == c.dtype for x in c.arrays) and dtype_name(c.dtype) != "bfloat16"
-    short = library(xp) == "torch" and math.prod(c.arrays[1].shape) <= _SHORT and shares_memory(xp, c.arrays)
-    if not plain or not (short or library(xp) == "numpy"):
+    if plain and _torch_compares(xp, c) and all(x.is_contiguous() for x in c.arrays):
+        return _prepare_torch(xp, c)
+    if not plain or library(xp) != "numpy":
         return directly(_by_library)(xp, c)
     side: Literal["left", "right"] = "right" if c.right else "left"
     if c.arrays[1].ndim and np.intp is np.int64:  # else NumPy returns a scalar, or other integers
-        return by_numpy(xp, c.arrays, lambda x1, x2: x1.searchsorted(x2, side))
-    return by_numpy(xp, c.arrays, lambda x1, x2: np.asarray(x1.searchsorted(x2, side), np.int64))
+        return lambda x1, x2: x1.searchsorted(x2, side)
+    return lambda x1, x2: np.asarray(x1.searchsorted(x2, side), np.int64)
 
 
-def _is_odd(x: Array) -> bool:
-    """Return whether one of the elements is NaN."""
-    return bool((x != x).any())
+def _prepare_torch(xp: Namespace, c: _Search) -> Callable[..., Array]:
+    """Return PyTorch's own search, after a look at the last of the sorted elements."""
+    import torch
+
+    search = functools.partial(torch.searchsorted, right=True) if c.right else torch.searchsorted
+    if dtype_kind(c.dtype) != "float":
+        return search
+    read, otherwise = reader(xp, c.arrays), directly(_by_library)(xp, c)
+    return lambda x1, x2: otherwise(x1, x2) if _ends_in_nan(read(x1)) else search(x1, x2)
+
+
+def _torch_compares(xp: Namespace, c: _Search) -> bool:
+    """Return whether the elements may be given to PyTorch's search as they are, if there is no NaN."""
+    ordered = library(xp) == "torch" and len(c.arrays) == 2 and lacks_arithmetic(xp, [c.dtype]) is None
+    return ordered and shares_memory(xp, c.arrays)
+
+
+def _ends_in_nan(x: np.ndarray[Any, Any]) -> bool:
+    """Return whether there is NaN among sorted elements. Where there is none, PyTorch finds the place of NaN as well."""
+    return len(x) > 0 and bool(x[-1] != x[-1])
 
 
 def _no_search(xp: Namespace, c: _Search) -> str | None:

@@ -102,7 +102,7 @@ def by_numpy(xp: Namespace, arrays: Sequence[Array], function: Callable[..., Any
     """
     if library(xp) == "numpy":
         return function
-    read = _reader(xp, arrays)
+    read = reader(xp, arrays)
     if library(xp) == "torch":
         make = _torch_maker()
         return lambda *arrays: make(function(*map(read, arrays)))
@@ -115,14 +115,14 @@ def all_by_numpy(
     """Return the same of a function that returns several arrays."""
     if library(xp) == "numpy":
         return function
-    read = _reader(xp, arrays)
+    read = reader(xp, arrays)
     if library(xp) == "torch":
         make = _torch_maker()
         return lambda *arrays: tuple([make(y) for y in function(*map(read, arrays))])
     return lambda *arrays: to_jax(function(*map(read, arrays)), arrays)
 
 
-def _reader(xp: Namespace, arrays: Sequence[Array]) -> Callable[[Array], np.ndarray[Any, Any]]:
+def reader(xp: Namespace, arrays: Sequence[Array]) -> Callable[[Array], np.ndarray[Any, Any]]:
     """Return `as_numpy` for arrays that have the signatures of these."""
     if library(xp) != "torch":
         return np.asarray
