@@ -461,10 +461,11 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
         """Return the winner of a line, after a look whether it has an equal behind it."""
-        if len(x) <= _SHORT:  # that it is found from the other end too takes less time than to compare
+        if len(x) <= _SHORT:  # to search once more takes less time than to compare
             place = find(x)
-            if place + find(x[::-1]) == len(x) - 1:
-                return np.array(x[place]), np.array(index[place])
+            value, rest = x[place], x[place + 1 :]
+            if not len(rest) or rest[find(rest)] != value == value:
+                return np.array(value), np.array(index[place])
         x, tops = searchable(x), None
         if len(x) < 2 * _PIECE:
             place = getattr(x, name)()

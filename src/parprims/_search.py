@@ -43,7 +43,7 @@ from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._through_numpy import all_by_numpy, as_numpy, numpy_computes, reader, shares_memory
+from parprims._through_numpy import all_by_numpy, numpy_computes, reader, shares_memory
 
 _REAL = ("int", "uint", "float")
 
@@ -101,9 +101,9 @@ def searchsorted(
     >>> parprims.searchsorted(np.array([1, 3, 3, 5]), np.array([3, 0, 6]), side="right")
     array([3, 0, 4])
     """
-    if in_graph((x1, x2), method):
-        return in_program("searchsorted", {"x1": x1, "x2": x2, "sorter": sorter}, {"side": side}, method)[0]
     arrays = (x1, x2) if sorter is None else (x1, x2, sorter)
+    if in_graph(arrays, method):
+        return in_program("searchsorted", {"x1": x1, "x2": x2, "sorter": sorter}, {"side": side}, method)[0]
     key = call_key("searchsorted", arrays, side, method, gradient=True)
     run = recalled(key)
     if run is not None:
@@ -348,7 +348,8 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
         return xp.asarray(found, dtype=index_dtype(xp))
     if _torch_compares(xp, c):
         x1, x2 = (cast(xp, x, c.dtype).contiguous() for x in c.arrays)
-        if not _ends_in_nan(as_numpy(x1)):
+        last = x1[-1:]
+        if not bool((last != last).any()):  # no NaN; where there is none PyTorch finds the place of NaN as well
             return xp.searchsorted(x1, x2, right=c.right)
     x1, x2 = _keys(xp, c)
     if library(xp) == "torch":
@@ -372,25 +373,25 @@ def _prepare_native(xp: Namespace, c: _Search) -> Callable[..., Array]:
 
 
 def _prepare_torch(xp: Namespace, c: _Search) -> Callable[..., Array]:
-    """Return PyTorch's own search, after a look at the last of the sorted elements."""
+    """Return PyTorch's own search, after a look whether the last of the sorted elements is NaN."""
     import torch
 
     search = functools.partial(torch.searchsorted, right=True) if c.right else torch.searchsorted
-    if dtype_kind(c.dtype) != "float":
+    if dtype_kind(c.dtype) != "float" or _is_empty(c):
         return search
     read, otherwise = reader(xp, c.arrays), directly(_by_library)(xp, c)
-    return lambda x1, x2: otherwise(x1, x2) if _ends_in_nan(read(x1)) else search(x1, x2)
+
+    def run(x1: Array, x2: Array) -> Array:
+        last = read(x1)[-1]
+        return search(x1, x2) if last == last else otherwise(x1, x2)
+
+    return run
 
 
 def _torch_compares(xp: Namespace, c: _Search) -> bool:
     """Return whether the elements may be given to PyTorch's search as they are, if there is no NaN."""
     ordered = library(xp) == "torch" and len(c.arrays) == 2 and lacks_arithmetic(xp, [c.dtype]) is None
     return ordered and shares_memory(xp, c.arrays)
-
-
-def _ends_in_nan(x: np.ndarray[Any, Any]) -> bool:
-    """Return whether there is NaN among sorted elements. Where there is none, PyTorch finds the place of NaN as well."""
-    return len(x) > 0 and bool(x[-1] != x[-1])
 
 
 def _no_search(xp: Namespace, c: _Search) -> str | None:

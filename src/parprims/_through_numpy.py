@@ -118,7 +118,7 @@ def all_by_numpy(
     read = reader(xp, arrays)
     if library(xp) == "torch":
         make = _torch_maker()
-        return lambda *arrays: tuple([make(y) for y in function(*map(read, arrays))])
+        return lambda *arrays: tuple(map(make, function(*map(read, arrays))))
     return lambda *arrays: to_jax(function(*map(read, arrays)), arrays)
 
 
