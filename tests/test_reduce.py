@@ -416,6 +416,16 @@ class TestOperators:
         compare(backend, run(parprims.reduce, backend.asarray(x), first, axis=1, method=method), x[:, 0])
         compare(backend, run(parprims.reduce, backend.asarray(x), last, axis=0, method=method), x[-1, :])
 
+    def test_rows_in_order(self, backend, run, method, rng):
+        """Columns of many rows, and of blocks of rows, of which a kernel for CPUs takes several at a time."""
+        for n in (2, 5, 6, 50, 300):
+            a, b = rng.choice([-1, 1], (n, 20)), rng.integers(-9, 9, (n, 20))
+            got = run(parprims.reduce, (backend.asarray(a), backend.asarray(b)), affine, axis=0, method=method)
+            factor, shift = a[0], b[0]
+            for one, term in zip(a[1:], b[1:], strict=True):
+                factor, shift = one * factor, one * shift + term
+            compare(backend, got, (factor, shift))
+
     def test_initial_comes_first(self, backend, run, method, rng):
         x = rng.integers(0, 9, (4, 100))
         first = parprims.Operator(lambda earlier, _: earlier)

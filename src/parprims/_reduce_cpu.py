@@ -97,6 +97,7 @@ def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps
             "state_of_block(inputs, at, steps, count, width, lanes)",
             (f"return {_way(code)}_of_block(inputs, at, steps, count, width, lanes)",),
         ),
+        text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
         text.file("_reduce.numba"),
     )
 
