@@ -75,7 +75,21 @@ def _way(code: Traced) -> str:
     return "lanes" if code.op.commutative else "parts"
 
 
-def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps: tuple[int, ...]) -> tuple[str, ...]:
+def _begun(code: Traced) -> str:
+    """Return the state that a loop over the elements of a block begins with, and how many it has to combine then.
+
+    That is the identity of integers: loops over all elements of short lines leave the compiler the least besides SIMD
+    code. Elsewhere it is the last element, so that the others are read from where memory is aligned.
+    """
+    identity = code.op.identity(*code.states) if _way(code) == "all" else None
+    if identity is None:
+        return "element(inputs, at, steps, count - 1), count - 1"
+    return f"({_cpu.NUMBA.literal(identity[0], code.states[0])},), count"
+
+
+def _texts(
+    code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps: tuple[int, ...], way: str
+) -> tuple[str, ...]:
     pairs = list(zip(code.values, code.states, code.codes, strict=True))
     values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
     results = [
@@ -95,8 +109,9 @@ def _texts(code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps
         text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
         text.function(
             "state_of_block(inputs, at, steps, count, width, lanes)",
-            (f"return {_way(code)}_of_block(inputs, at, steps, count, width, lanes)",),
+            (f"return {way}_of_block(inputs, at, steps, count, width, lanes)",),
         ),
+        text.function("begun(inputs, at, steps, count)", (f"return {_begun(code)}",)),
         text.function("quarters(quarter)", ("return quarter, 1" if code.op.commutative else "return 1, 4",)),
         text.file("_reduce.numba"),
     )
@@ -125,14 +140,18 @@ def _plan(
     if len(kept) == 1 and not abs(across[0]) < abs(along[0]):
         outer, outward, inner, across = inner, across, 1, (0,) * len(hosts)
     columns = inner >= _NARROW and all(step in (0, 1) for step in across)
+    way = _way(code)
     if columns:
         size, width = _ROWS, min(inner, _COLUMNS)
         steps = across
     else:
-        way = _way(code)
         size = {"all": _BLOCK_OF_INTEGERS, "lanes": _BLOCK, "parts": _BLOCK_IN_ORDER}[way]
         width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if way == "lanes" and n >= 64 else 0
         steps = along
+        if width == 0 and way == "lanes":  # so few elements are no lanes
+            way = "all"
+        if inner == 1:  # the kernel goes from line to line of one outer without a division
+            outer, outward, inner, across = inner, across, outer, outward
     blocks = -(-n // size)
     lines = outer * inner
     tasks = outer * blocks * -(-inner // width) if columns else lines * blocks
@@ -141,7 +160,7 @@ def _plan(
         for at, (dtype, x) in enumerate(zip(code.inputs, hosts, strict=True))
     ]
     numbers = [inner, n, size, blocks, width, inner if columns else 1]
-    name = "reduce_columns" if columns else "reduce_lines"
+    name = "reduce_columns" if columns else "reduce_lines" if blocks > 1 else "reduce_short_lines"
     least = -(-_LEAST * tasks // math.prod(r.shape))
     if _waits_for_memory(code, r):
         least = _cpu.threads.least_of_bytes(tasks, math.prod(r.shape) * _cpu.bytes_of(code.inputs))
@@ -150,7 +169,7 @@ def _plan(
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
         tuple(launches),
-        _texts(code, outputs, views, steps),
+        _texts(code, outputs, views, steps, way),
         code.inputs,
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
