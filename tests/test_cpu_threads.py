@@ -384,6 +384,24 @@ def test_threads_that_share_a_line(monkeypatch, kind, dtype):
         np.testing.assert_array_equal(parprims.linear_recurrence(a[:1], b[:1], method="kernel")[0], expected)
 
 
+@pytest.mark.parametrize("kind", ["decays", "decays slowly", "keeps", "grows"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_two_places_at_once(monkeypatch, kind, dtype):
+    """Halves of a line, and pairs of lines, that one thread walks side by side have the bits of a loop."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(len(kind))
+    for shape in ((8191,), (8192,), (8193,), (3, 9001), (20_001,), (70_000,), (4, 300), (5, 300), (7, 1), (65, 2500)):
+        a, b = coefficients(rng, kind, shape, dtype), rng.standard_normal(shape).astype(dtype)
+        x, expected = np.zeros(shape[:-1], dtype), np.empty(shape, dtype)
+        for i in range(shape[-1]):
+            x = a[..., i] * x + b[..., i] if i else b[..., 0]
+            expected[..., i] = x
+        for count in (1, 3):
+            monkeypatch.setattr(threads, "limit", lambda count=count: count)
+            found = parprims.linear_recurrence(a, b, method="kernel")
+            np.testing.assert_array_equal(found.view(f"u{b.itemsize}"), expected.view(f"u{b.itemsize}"))
+
+
 def test_constant_coefficients_of_a_shared_line(monkeypatch):
     pytest.importorskip("numba")
     many_threads(monkeypatch)

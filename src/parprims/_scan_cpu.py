@@ -34,9 +34,11 @@ _COLUMNS, _MOST_COLUMNS = 512, 4096
 """Columns of a tile, and of one where there are enough for all threads: the states stay in the cache."""
 _LEAST = 1 << 16
 """Elements that are worth a thread."""
-_FEW, _PIECE, _GROUP = 4, 1 << 12, 1 << 11
+_FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
 """Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
 a group of pieces of a scan."""
+_HALVED = 1 << 13
+"""The length from which a line of a recurrence is walked in halves."""
 _SHARED = 3
 """Threads from which they share a line of a scan: each element is combined twice then."""
 
@@ -230,7 +232,7 @@ def _plan(
     ]
     outer, inner = merged.high * merged.low, merged.inner
     lines = outer * inner
-    long = lines < _FEW and n >= 8 * _LEAST
+    long = lines < _FEW and n >= (_HALVED if isinstance(r, Recurrence) else 8 * _LEAST)
     columns = inner > 1 and not (shared and long)
     width = min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
     steps = merged.across if columns else along
@@ -238,6 +240,8 @@ def _plan(
     tasks = outer * (-(-inner // width) if columns else inner)
     exclusive = isinstance(r, Scan) and (r.exclusive or n > r.shape[axis])
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
+    if isinstance(r, Recurrence) and not columns:
+        name = "scan_pairs_of_lines"
     least = -(-_LEAST * tasks // (lines * n))
     if _waits_for_memory(r, kinds):
         least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
