@@ -226,14 +226,17 @@ def _plan(
             begins[at] += ((r.shape[axis] if at < count else n) - 1) * along[at]
             along[at] = -along[at]
     kinds = (*names[:count], *dtypes, *names[count:])
+    low, inner, downward, across = merged.low, merged.inner, merged.downward, merged.across
+    if inner == 1:  # kernels go from line to line across without a division
+        low, inner, downward, across = 1, low, across, downward
     views = [
-        _cpu.View(kind, begins[at], (merged.upward[at], merged.downward[at], merged.across[at]), along[at])
+        _cpu.View(kind, begins[at], (merged.upward[at], downward[at], across[at]), along[at])
         for at, kind in enumerate(kinds)
     ]
-    outer, inner = merged.high * merged.low, merged.inner
+    outer = merged.high * low
     lines = outer * inner
     long = lines < _FEW and n >= (_HALVED if isinstance(r, Recurrence) else 8 * _LEAST)
-    columns = inner > 1 and not (shared and long)
+    columns = merged.inner > 1 and not (shared and long)
     width = min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
     steps = merged.across if columns else along
     groups = views[:count], views[made], views[made.stop :]
@@ -266,7 +269,7 @@ def _plan(
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
-        (merged.low, n, inner, width, *(number for one in views for number in one.numbers)),
+        (low, n, inner, width, *(number for one in views for number in one.numbers)),
         starts=tuple(names[count:]),
     )
 
