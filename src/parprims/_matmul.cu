@@ -258,20 +258,27 @@ DEVICE void pack_tiles(const Products& products, Index tiles, typename Products:
     }
 }
 
-// Packs a factor so that every line is contiguous along k. Lines are padded by zeros to `pitch` elements, a multiple of
-// 16 bytes, and matrices are `step` elements apart. Each block transposes a tile of SIDE elements of SIDE lines, and
-// every matrix has `tiles`.
-template <Which WHICH, int SIDE, int THREADS, class Products>
-DEVICE void pack_lines(const Products& products, Index tiles, Index pitch, Index step, typename Products::T* to) {
+// Where a factor is packed so that every line is contiguous along k. Lines are padded by zeros to `pitch` elements, a
+// multiple of 16 bytes, and matrices are `step` elements apart. A block transposes a tile; every matrix has `tiles`.
+template <class T>
+struct Packing {
+    T* to;
+    Index tiles, blocks, pitch, step;
+};
+
+// Packs a tile of SIDE elements of SIDE lines.
+template <Which WHICH, int SIDE, int THREADS, class Products, class Shared>
+DEVICE void pack_tile_of_lines(const Products& products, const Packing<typename Products::T>& packing, unsigned block,
+                               Shared& tile) {
     using T = typename Products::T;
     constexpr int EACH = SIDE * SIDE / THREADS, VECTOR = 16 / (int)sizeof(T), ACROSS = SIDE / VECTOR;
-    __shared__ T tile[SIDE][SIDE + 4 / sizeof(T)];  // neither rows nor columns have bank conflicts
-    const unsigned matrix = matrix_of(blockIdx.x, tiles), number = blockIdx.x % (unsigned)tiles;
+    const Index pitch = packing.pitch;
+    const unsigned matrix = matrix_of(block, packing.tiles), number = block - matrix * (unsigned)packing.tiles;
     const auto from = products.template factor<WHICH>(matrix);
     const Index depth = products.k;
     const unsigned deep = (unsigned)((depth + SIDE - 1) / SIDE);
     const Index first = (Index)(number / deep) * SIDE, k = (Index)(number % deep) * SIDE;
-    to += matrix * step;
+    T* const to = packing.to + matrix * packing.step;
     // Adjacent threads read adjacent elements of memory. All reads of a thread are in flight at once.
     const int lane = threadIdx.x % SIDE, begin = threadIdx.x / SIDE;
     const bool straight = from.along == 1;
@@ -298,6 +305,18 @@ DEVICE void pack_lines(const Products& products, Index tiles, Index pitch, Index
         memcpy(&vector, parts, sizeof(vector));
         *reinterpret_cast<uint4*>(to + (first + line) * pitch + k + along) = vector;
     }
+}
+
+// Packs one factor, or both, in one launch.
+template <bool A, bool B, int SIDE, int THREADS, class Products>
+DEVICE void pack_lines(const Products& products, const Packing<typename Products::T>& a,
+                       const Packing<typename Products::T>& b) {
+    using T = typename Products::T;
+    __shared__ T tile[SIDE][SIDE + 4 / sizeof(T)];  // neither rows nor columns have bank conflicts
+    if (A && (!B || blockIdx.x < a.blocks))
+        pack_tile_of_lines<FACTOR_A, SIDE, THREADS>(products, a, blockIdx.x, tile);
+    else if (B)
+        pack_tile_of_lines<FACTOR_B, SIDE, THREADS>(products, b, blockIdx.x - (unsigned)a.blocks, tile);
 }
 
 // A block has M x N threads. a and b are results of pack_tiles, with tiles_a and tiles_b tiles in every matrix.

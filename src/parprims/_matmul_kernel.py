@@ -391,10 +391,9 @@ def _by_groups(
     arithmetic, batch, copies = make.problem.arithmetic, make.batch, grouped.copies
     n, matrices, a, b = batch.lengths[1], batch.matrices, grouped.a, grouped.b
     packing: list[Launch] = []
-    for name, factor in (("a", a), ("b", b)):
-        if name in grouped.to_pack:
-            launch, scratch = _pack_lines(make, name, factor, scratch)
-            packing.append(launch)
+    if grouped.to_pack:
+        launch, scratch = _pack_lines(make, {"a": a, "b": b}, grouped.to_pack, scratch)
+        packing.append(launch)
     if arithmetic.kind != "DOUBLE":
         make.text += wgmma(arithmetic, block.tile[1], a.along_k, b.along_k)
     files = "_matmul_tensor.cu", "_matmul_pipeline.cuh", "_matmul_groups.cu"
@@ -419,30 +418,40 @@ def _by_groups(
     return make.plan(*packing, make.launch(name, arguments, parameters, files=files, **sizes), **scratch)
 
 
-def _pack_lines(make: _Builder, name: str, packed: Factor, scratch: dict[str, int]) -> tuple[Launch, dict[str, int]]:
-    """Return the launch that packs a factor along k to the given layout, and the scratch with room for it.
+def _pack_lines(
+    make: _Builder, packed: dict[str, Factor], names: tuple[str, ...], scratch: dict[str, int]
+) -> tuple[Launch, dict[str, int]]:
+    """Return the launch that packs factors of these names along k to the given layouts, and the scratch with room.
 
-    From then on, the products of the builder have the packed factor.
+    From then on, the products of the builder have the packed factors.
     """
     m, n, k = make.batch.lengths
-    length, side, threads = m if name == "a" else n, 64, 256
-    lanes, matrices = packed.outer, make.batch.matrices if packed.step else 1
-    count = -(-length // side) * -(-k // side)
-    begin = -(-scratch["temporary_bytes"] // 256) * 256
-    pitch, tiles = make.number("packed_pitch", lanes), make.number("packed_tiles", count)
-    place, step = make.number("packed_at", begin), make.number("packed_step", packed.step or 0)
-    to = Pointer("temporary", make.element, bytes=place)
+    side, threads, grid, end = 64, 256, 0, scratch["temporary_bytes"]
+    packings = dict.fromkeys(packed, Struct(None, 0, 0, 0, 0, type=f"Packing<{make.element}>"))
+    factors: dict[str, Struct] = {}
+    for name in names:
+        factor, length = packed[name], m if name == "a" else n
+        matrices = make.batch.matrices if factor.step else 1
+        count, begin = -(-length // side) * -(-k // side), -(-end // 256) * 256
+        values = {
+            "at": begin,
+            "tiles": count,
+            "blocks": count * matrices,
+            "pitch": factor.outer,
+            "step": factor.step or 0,
+        }
+        place, *numbers = (make.number(f"packed_{what}_{name}", value) for what, value in values.items())
+        to = Pointer("temporary", make.element, bytes=place)
+        packings[name] = Struct(to, *numbers, type=f"Packing<{make.element}>")
+        factors[name] = Struct(dataclasses.replace(to, type=f"const {make.element}"), *numbers[2:])
+        grid += count * matrices
+        end = begin + matrices * length * factor.outer * make.problem.arithmetic.memory_bytes
     launch = make.launch(
-        "pack_lines",
-        (f"FACTOR_{name.upper()}", side, threads),
-        (tiles, pitch, step, to),
-        grid=count * matrices,
-        block=threads,
+        "pack_lines", ("a" in names, "b" in names, side, threads), tuple(packings.values()), grid=grid, block=threads
     )
-    make.factors[name] = Struct(dataclasses.replace(to, type=f"const {make.element}"), pitch, step)
-    make.kinds[name] = f"PackedFactor<{make.element}>"
-    more = begin + matrices * length * lanes * make.problem.arithmetic.memory_bytes
-    return launch, {**scratch, "temporary_bytes": more}
+    make.factors |= factors
+    make.kinds |= dict.fromkeys(names, f"PackedFactor<{make.element}>")
+    return launch, {**scratch, "temporary_bytes": end}
 
 
 def _packed(make: _Builder, tile: tuple[int, ...], sizes: dict[str, Any]) -> Plan:
