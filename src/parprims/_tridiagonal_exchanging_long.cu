@@ -146,21 +146,10 @@ DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_row
     using Level = BoundaryLevel<T, ROWS * THREADS>;
     const Index systems = count_due(due, all_systems);
     if (systems == 0) return;
-    const auto level = [&](int number) {
-        Level found = {levels, all_systems, 2 * ((all_rows + BELOW - 1) / BELOW)};
-#pragma unroll 1
-        for (; number > 0; --number) found = found.next();
-        return found;
-    };
-    int top = 0;  // the level that one block solves
-#pragma unroll 1
-    while (level(top).parts() > 1) ++top;
-    // Phases: the levels 0 ... top-1 are reduced, the top is solved, the levels top-1 ... 0 are expanded.
-    const auto level_of = [&](int phase) { return level(phase <= top ? phase : 2 * top - phase); };
-    const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
-    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
-        const Level mine = level_of(phase), next = mine.next();
-        const Index at = quotient(item, mine.parts()), part = item - at * mine.parts(), system = due_system(due, at);
+    const Level lowest = {levels, all_systems, 2 * ((all_rows + BELOW - 1) / BELOW)};
+    for_each_reduced_part(counters, lowest, systems, [&](LevelStep step, const Level& mine, Index at, Index part) {
+        const Level next = mine.next();
+        const Index system = due_system(due, at);
         const Index begin = (part * THREADS + threadIdx.x) * ROWS;
         ThreadRows<T, ROWS> rows;
         mine.load_part(system, begin, rows);
@@ -168,13 +157,13 @@ DEVICE void solve_reduced_exchanging(T* levels, Index all_systems, Index all_row
         ChainEquation<T> up, down;
         rows.forward_eliminate(rows.d, up, down);
         tree.merge(up, down);
-        if (phase < top) {
+        if (step == REDUCE) {
             if (threadIdx.x == 0) next.store(system, part, up, down);
             return;
         }
-        if (phase == top && !due.counts && threadIdx.x == 0) states[system] = {{0, 0}, 1};
+        if (step == SOLVE && !due.counts && threadIdx.x == 0) states[system] = {{0, 0}, 1};
         const Boundary<T> known =
-            phase == top ? EliminationTree<1, T>{up, down}.close() : next.boundary(system, part);
+            step == SOLVE ? EliminationTree<1, T>{up, down}.close() : next.boundary(system, part);
         T x[ROWS];
         rows.back_substitute(tree.back_substitute(known), x);
         save<ASCENDING>(mine.unknown(system, begin), 1, (int)max((Index)0, min((Index)ROWS, mine.rows - begin)), x);

@@ -363,8 +363,6 @@ DEVICE void load_level(const InterfaceLevel<T, PART>& level, Index system, Index
     }
 }
 
-enum LevelStep { REDUCE, SOLVE, EXPAND };
-
 // Carries out a step of an elimination whose rows are loaded. REDUCE: stores the part's row of the next level. SOLVE,
 // EXPAND: d becomes the unknowns, all that the system has or those between unknowns of the next level; returns true.
 template <int THREADS, class T, int ROWS, class Level>
@@ -419,22 +417,8 @@ template <class T, int ROWS, int THREADS, int BELOW, bool CHECKED>
 DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemState* states, unsigned* undominated,
                                    Worklist left, PhaseCounters* counters) {
     using Level = InterfaceLevel<T, ROWS * THREADS>;
-    const auto level = [&](int number) {
-        Level found = {levels, systems, (rows + BELOW - 1) / BELOW};
-#pragma unroll 1
-        for (; number > 0; --number) found = found.next();
-        return found;
-    };
-    int top = 0;  // the level that one block solves
-#pragma unroll 1
-    while (level(top).parts() > 1) ++top;
-    // Phases: the levels 0 ... top-1 are reduced, the top is solved, the levels top-1 ... 0 are expanded.
-    const auto level_of = [&](int phase) { return level(phase <= top ? phase : 2 * top - phase); };
-    const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
-    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
-        const Level mine = level_of(phase);
-        const LevelStep step = phase < top ? REDUCE : phase == top ? SOLVE : EXPAND;
-        const Index system = quotient(item, mine.parts()), part = item - system * mine.parts();
+    const Level lowest = {levels, systems, (rows + BELOW - 1) / BELOW};
+    for_each_reduced_part(counters, lowest, systems, [&](LevelStep step, const Level& mine, Index system, Index part) {
         if (step == SOLVE) {
             bool exchange = false;
             if constexpr (CHECKED) {

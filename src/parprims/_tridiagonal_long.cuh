@@ -46,6 +46,38 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
     }
 }
 
+// Systems are reduced level by level until one block can solve what is left, the top level; the given level is number 0.
+// A level says how many parts a system has there, one for each block, and which level is the next.
+template <class Level>
+DEVICE int count_levels_below_top(Level level) {
+    int top = 0;
+#pragma unroll 1
+    for (; level.parts() > 1; level = level.next()) ++top;
+    return top;
+}
+template <class Level>
+DEVICE Level level_above(Level level, int number) {
+#pragma unroll 1
+    for (; number > 0; --number) level = level.next();
+    return level;
+}
+
+enum LevelStep { REDUCE, SOLVE, EXPAND };
+
+// Solves reduced systems in phases: the levels below the top are reduced, the top is solved, the levels below it are
+// expanded. Calls each(step, level, system, part) for the parts that this block has, of the first `systems` systems.
+template <class Level, class Each>
+DEVICE void for_each_reduced_part(PhaseCounters* counters, const Level& lowest, Index systems, Each each) {
+    const int top = count_levels_below_top(lowest);
+    const auto level_of = [&](int phase) { return level_above(lowest, phase <= top ? phase : 2 * top - phase); };
+    const auto length = [&](int phase) { return systems * level_of(phase).parts(); };
+    for_each_item(counters, 2 * top + 1, length, [&](int phase, Index item) {
+        const Level mine = level_of(phase);
+        const Index system = quotient(item, mine.parts());
+        each(phase < top ? REDUCE : phase == top ? SOLVE : EXPAND, mine, system, item - system * mine.parts());
+    });
+}
+
 // A window of a system: adjacent rows that are refined together, while all other rows stay as they are. Window 0 ends
 // and window 1 begins near row `shift`.
 struct Window {

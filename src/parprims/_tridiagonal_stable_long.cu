@@ -112,15 +112,8 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
     using Level = SegmentLevel<T, THREADS>;
     const Index chunks = (s.rows + C::LENGTH - 1) / C::LENGTH;
     if (count_due(due, s.systems) == 0 && (!windowed.counts || *windowed.counts == 0)) return;
-    const auto level = [&](int number) {
-        Level found = {segments, s.systems, chunks};
-#pragma unroll 1
-        for (; number > 0; --number) found = found.next();
-        return found;
-    };
-    int levels = 1;  // of segments
-#pragma unroll 1
-    while (level(levels - 1).count > THREADS) ++levels;
+    const Level lowest = {segments, s.systems, chunks};
+    const int levels = count_levels_below_top(lowest) + 1;  // of segments
     // The first two phases refine windows. Steps of a pass: chunks are reduced to the segments of level 0; the levels
     // 0 ... levels-2 are merged, the last one is closed, those before it are expanded; chunks are solved. There are two
     // passes, one without row exchanges. The last phase copies second solutions.
@@ -133,7 +126,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
     const auto parts_of = [&](int phase) {
         if (phase < begin_passes) return Window::count(s.rows, C::LENGTH, shift_of(phase));
         const int number = number_of_level((phase - begin_passes) % steps);
-        return phase == copying || number < 0 ? chunks : level(number).parts();
+        return phase == copying || number < 0 ? chunks : level_above(lowest, number).parts();
     };
     const auto length = [&](int phase) -> Index {
         const bool passes_again = phase >= begin_passes + steps && phase < copying;
@@ -183,7 +176,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
             begin = window.low, end = window.high;
         }
         // The segments of a level or, if number is -1, those of rows are merged to one.
-        const Level mine = level(max(number, 0)), next = number < 0 ? mine : mine.next();
+        const Level mine = level_above(lowest, max(number, 0)), next = number < 0 ? mine : mine.next();
         C chunk;
         if (number < 0) {
             chunk.load_rows(s, system, begin, end, periodic != 0, refine || windows);
