@@ -178,7 +178,8 @@ def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> 
     rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging)
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
-    system_bytes = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved
+    # Numbers to transpose, and for every thread with rows a place for these, followed by a free vector of 16 bytes.
+    system_bytes = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved + -(-n // rows) * (4 * rows * nbytes + 16)
     while systems > 1 and systems * system_bytes > tuning.shared_bytes:
         systems //= 2
     return Block(rows, threads, systems, systems * system_bytes)

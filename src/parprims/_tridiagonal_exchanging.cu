@@ -91,7 +91,7 @@ struct ThreadRows {
     PivotEquation<T> kept[ROWS];
 
     template <Access LOWER, Access DIAG, Access UPPER, Access RHS>
-    DEVICE void load(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows) {
+    DEVICE void load_scaled(const BatchView<const T> (&arrays)[4], const BatchIndex& at, Index begin, Index rows) {
         load_rows<LOWER, DIAG, UPPER, RHS>(arrays, at, begin, rows, a, b, c, d);
         scale();
     }
@@ -115,15 +115,33 @@ struct ThreadRows {
             for (int k = 0; k < ROWS; ++k) multiply(k, binary_scale(size_of(k)));
         }
     }
-    // Eliminates all unknowns but the first and the last, downwards and upwards. Keeps the pivot equations of the
+    // Loads the first `count` rows from four arrays that begin `apart` numbers after each other. Others become x = 0.
+    DEVICE void load_arrays(const T* from, Index apart, int count) {
+        load<ASCENDING>(from, 1, count, T(), a);
+        load<ASCENDING>(from + apart, 1, count, from_real<T>(1), b);
+        load<ASCENDING>(from + 2 * apart, 1, count, T(), c);
+        load<ASCENDING>(from + 3 * apart, 1, count, T(), d);
+    }
+    DEVICE void store_arrays(T* to, Index apart) const {
+        save<ASCENDING>(to, 1, ROWS, a), save<ASCENDING>(to + apart, 1, ROWS, b);
+        save<ASCENDING>(to + 2 * apart, 1, ROWS, c), save<ASCENDING>(to + 3 * apart, 1, ROWS, d);
+    }
+    // Eliminates all unknowns but the first and the last, downwards or upwards. Keeps the pivot equations of the
     // downward elimination.
-    DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
-        down = {a[1], b[1], c[1], rhs[1]};
+    DEVICE ChainEquation<T> eliminate_down(const T (&rhs)[ROWS]) {
+        ChainEquation<T> down = {a[1], b[1], c[1], rhs[1]};
 #pragma unroll
         for (int k = 2; k < ROWS; ++k) kept[k - 1] = eliminate_next(down, a[k], b[k], c[k], rhs[k]);
-        up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
+        return down;
+    }
+    DEVICE ChainEquation<T> eliminate_up(const T (&rhs)[ROWS]) const {
+        ChainEquation<T> up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
 #pragma unroll
         for (int k = ROWS - 3; k >= 0; --k) eliminate_next(up, c[k], b[k], a[k], rhs[k]);
+        return up;
+    }
+    DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
+        down = eliminate_down(rhs), up = eliminate_up(rhs);
     }
     DEVICE void back_substitute(const Boundary<T>& known, T (&x)[ROWS]) const {
         T behind = known.behind, next = known.last;
@@ -275,6 +293,13 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
     const int system = INTERLEAVED ? thread % SYSTEMS : thread / THREADS;
     const int rank = INTERLEAVED ? thread / SYSTEMS : thread % THREADS;
     const Index begin = rank * ROWS, listed = given.counts ? given.take() : systems;
+    // The rows of a thread wait in shared memory, after the numbers that are transposed. A vector is left free between
+    // two threads, which avoids bank conflicts. Threads past the end of a system have no place.
+    constexpr int PLACE = 4 * ROWS + Vector<T>::PARTS, TRANSPOSED = INTERLEAVED ? 8 * SYSTEMS * (THREADS + 1) : 0;
+    extern __shared__ uint4 shared[];
+    const int segments = ((int)rows + ROWS - 1) / ROWS, kept_rows = rank < segments ? ROWS : 0;
+    T* const place =
+        reinterpret_cast<T*>(shared) + TRANSPOSED + PLACE * (INTERLEAVED ? thread : system * segments + rank);
 #pragma unroll 1
     for (Index base = (Index)blockIdx.x * SYSTEMS; base < listed; base += (Index)gridDim.x * SYSTEMS) {
         // Threads past the last system repeat it, but store nothing.
@@ -282,7 +307,8 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
         const Index counted = stores ? base + system : listed - 1, mine = given.counts ? given.list[counted] : counted;
         const BatchIndex at = batch_index(mine, systems, middles, lows);
         ThreadRows<T, ROWS> own;
-        own.template load<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
+        own.template load_scaled<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
+        if (kept_rows) own.store_arrays(place, ROWS);
         T x[ROWS] = {}, residual[ROWS], before = T(), behind = T();
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) residual[k] = own.d[k];
@@ -293,8 +319,14 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
             ChainEquation<T> up, down;
             own.forward_eliminate(residual, up, down);
             const Boundary<T> known = solve_boundaries<T, THREADS, SYSTEMS, INTERLEAVED>(up, down, system, rank);
+            // Rows are loaded again, and eliminated again, which takes less time than to keep them in registers.
+            __syncwarp();  // makes the compiler load them
+            own.load_arrays(place, ROWS, kept_rows);
+            own.eliminate_down(residual);
             T y[ROWS];
             own.back_substitute(known, y);
+            __syncwarp();  // the same
+            own.load_arrays(place, ROWS, kept_rows);
             before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);

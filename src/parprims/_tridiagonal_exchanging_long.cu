@@ -28,10 +28,7 @@ struct BoundaryLevel {
         const Index all = systems * pitch();
         const int count = (int)max((Index)0, min((Index)ROWS, rows - begin));
         const T* const from = numbers + system * pitch() + begin;
-        load<ASCENDING>(from, 1, count, T(), to.a);
-        load<ASCENDING>(from + all, 1, count, from_real<T>(1), to.b);
-        load<ASCENDING>(from + 2 * all, 1, count, T(), to.c);
-        load<ASCENDING>(from + 3 * all, 1, count, T(), to.d);
+        to.load_arrays(from, all, count);
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
             if (k >= count) to.a[k] = to.d[k] = T(), to.b[k] = from_real<T>(1);
@@ -104,7 +101,7 @@ struct GivenRows {
 
     DEVICE GivenRows(const SystemBatch<T>& s, Index system, Index begin, int count) {
         at = s.index(system);
-        rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin,
+        rows.template load_scaled<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, at, begin,
                                                     count > 0 ? s.rows : 0);
     }
     // Loads the solution of the rows and the unknowns before and after them.
@@ -128,7 +125,7 @@ DEVICE void reduce_exchanging(SystemBatch<T> s, T* levels, Worklist due) {
     for_each_part(systems, parts, [](Index) { return true; }, [&](Index at, Index part) {
         const Index system = due_system(due, at);
         ThreadRows<T, ROWS> rows;
-        rows.template load<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system),
+        rows.template load_scaled<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system),
                                                     part * PART + threadIdx.x * ROWS, s.rows);
         BlockTree<T, THREADS> tree;
         ChainEquation<T> up, down;
