@@ -13,7 +13,7 @@ import parprims
 from parprims import _cpu, _cuda, _tridiagonal, _tridiagonal_kernel, solve_tridiagonal
 from parprims._cuda import xla
 from parprims._layout import row_major
-from parprims._tridiagonal_batch import TUNING, Problem, fits_block
+from parprims._tridiagonal_batch import TUNING, Problem, exchanging_block, fits_block
 from tests import emulator
 from tests.contract import eps, few_on_jax, random, reversed_view, strided, transposed, unaligned, within
 from tests.test_tridiagonal import backward_error, dominant, dominant_bound, gtsv, thomas
@@ -606,6 +606,19 @@ def test_plans_fit(subtests):
                         assert launch.shared_bytes <= 227 << 10
                     first = one.launches[0]
                     assert first.grid * first.block * first.arguments[1] >= 1000 * n
+
+
+@pytest.mark.parametrize("shared_bytes", [48 << 10, 64 << 10, 99 << 10, 227 << 10])
+def test_rows_fit_shared_memory(shared_bytes):
+    """Where a block of the stable solver fits, so do the rows and what warps exchange in elimination by registers."""
+    tuning = dataclasses.replace(TUNING[90], shared_bytes=shared_bytes)
+    for nbytes in (4, 8, 16):
+        lengths = [n for n in range(1, 8300) if fits_block(tuning, nbytes, n)]
+        assert len(lengths) > 256
+        for n, interleaved in itertools.product(lengths, (False, True)):
+            block = exchanging_block(tuning, nbytes, n, interleaved)
+            warps = 12 * nbytes * (block.size // 32) + 4 * block.systems
+            assert block.shared_bytes + warps <= shared_bytes, (nbytes, n, interleaved)
 
 
 def test_small_systems_take_every_way(cut):

@@ -52,17 +52,15 @@ class Tuning(Base):
     # Elimination with row exchanges, in registers.
     rows_exchanging: Mapping[int, int]
     """Rows of a thread, twice as many if a system would have too many threads; bits depend on them."""
-    threads_exchanging: int
+    threads_exchanging: Mapping[int, int]
     """The most threads of a system; bits depend on them."""
     block_exchanging: int
     """Threads of a block, approximately."""
     interleaved_block_exchanging: int
     """Threads of a block, approximately, if systems are adjacent in memory, for numbers of 4 bytes."""
-    resident_blocks_exchanging: int
-    """The number of blocks of float32 that are to fit on a multiprocessor, if a system has at most 16 threads."""
-
-    interleaved_resident_blocks_exchanging: int
-    """The same if systems are adjacent in memory."""
+    resident_threads_exchanging: Mapping[int, int]
+    """The least threads that are to fit on a multiprocessor, half as many if they have twice as many rows; 0 leaves it
+    open. If systems are adjacent in memory, it is of float32 alone."""
 
     # Long systems.
     reducing_threads: int
@@ -102,11 +100,10 @@ TUNING = {
         threads_in_order={4: 256, 8: 512, 16: 256},
         interleaved_threads_in_order=512,
         rows_exchanging={4: 8, 8: 8, 16: 2},
-        threads_exchanging=512,
+        threads_exchanging={4: 256, 8: 512, 16: 512},
         block_exchanging=64,
         interleaved_block_exchanging=256,
-        resident_blocks_exchanging=10,
-        interleaved_resident_blocks_exchanging=3,
+        resident_threads_exchanging={4: 768, 8: 384, 16: 0},
         reducing_threads=128,
         reduced_rows={4: 8, 8: 4, 16: 2},
         reduced_threads=256,
@@ -175,14 +172,15 @@ def block_in_order(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Bl
 
 def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> Block:
     """Return the block for elimination with row exchanges in registers."""
-    rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging)
+    rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging[nbytes])
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
-    # Numbers to transpose, and for every thread with rows a place for these, followed by a free vector of 16 bytes.
-    system_bytes = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved + -(-n // rows) * (4 * rows * nbytes + 16)
-    while systems > 1 and systems * system_bytes > tuning.shared_bytes:
+    # For every thread with rows a place for these, followed by a free vector of 16 bytes.
+    places = -(-n // rows) * (4 * rows * nbytes + 16)
+    transposed = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved
+    while systems > 1 and systems * (places + transposed) > tuning.shared_bytes:
         systems //= 2
-    return Block(rows, threads, systems, systems * system_bytes)
+    return Block(rows, threads, systems, systems * (places + transposed * (systems > 1)))
 
 
 def fits_block(tuning: Tuning, nbytes: int, n: int) -> bool:

@@ -4,10 +4,11 @@
 // Short systems are solved by one launch, solve_exchanging:
 //   1. Forward elimination: every thread loads ROWS adjacent rows and eliminates all of their unknowns but the first
 //      and the last. It does so twice: downwards, without its first row, and upwards, without its last. In every step
-//      the pivot is taken from that of two equations which has the larger coefficient.
+//      the pivot is taken from that of two equations which has the larger coefficient. Until phase 3 the rows wait in
+//      shared memory.
 //   2. The rows of adjacent threads are merged by the same steps: pairs of threads, then pairs of pairs, in a tree.
 //   3. Back substitution: down the tree, every thread gets its first and last unknown and those of its neighbours. Then
-//      it computes its other unknowns.
+//      it eliminates downwards once more, for the pivot equations, and computes its other unknowns from these.
 //   4. Every thread checks the residuals of its rows. If one is too large, the system is solved once more, for the
 //      residual. If that is not enough, it is left to the stable solver.
 // Why it may fail: the two eliminations of phase 1 are independent factorisations. So errors may grow with the
@@ -115,7 +116,8 @@ struct ThreadRows {
             for (int k = 0; k < ROWS; ++k) multiply(k, binary_scale(size_of(k)));
         }
     }
-    // Loads the first `count` rows from four arrays that begin `apart` numbers after each other. Others become x = 0.
+    // Loads the first `count` rows, in whole vectors, from four arrays that begin `apart` numbers after each other. Rows
+    // past the last vector become x = 0.
     DEVICE void load_arrays(const T* from, Index apart, int count) {
         load<ASCENDING>(from, 1, count, T(), a);
         load<ASCENDING>(from + apart, 1, count, from_real<T>(1), b);
@@ -295,9 +297,10 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
     const Index begin = rank * ROWS, listed = given.counts ? given.take() : systems;
     // The rows of a thread wait in shared memory, after the numbers that are transposed. A vector is left free between
     // two threads, which avoids bank conflicts. Threads past the end of a system have no place.
-    constexpr int PLACE = 4 * ROWS + Vector<T>::PARTS, TRANSPOSED = INTERLEAVED ? 8 * SYSTEMS * (THREADS + 1) : 0;
+    constexpr int PLACE = 4 * ROWS + Vector<T>::PARTS;
+    constexpr int TRANSPOSED = INTERLEAVED && SYSTEMS > 1 ? 8 * SYSTEMS * (THREADS + 1) : 0;
     extern __shared__ uint4 shared[];
-    const int segments = ((int)rows + ROWS - 1) / ROWS, kept_rows = rank < segments ? ROWS : 0;
+    const int segments = ((int)rows + ROWS - 1) / ROWS, waiting = rank < segments ? ROWS : 0;
     T* const place =
         reinterpret_cast<T*>(shared) + TRANSPOSED + PLACE * (INTERLEAVED ? thread : system * segments + rank);
 #pragma unroll 1
@@ -308,7 +311,7 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
         const BatchIndex at = batch_index(mine, systems, middles, lows);
         ThreadRows<T, ROWS> own;
         own.template load_scaled<LOWER, DIAG, UPPER, RHS>({lower, diag, upper, rhs}, at, begin, rows);
-        if (kept_rows) own.store_arrays(place, ROWS);
+        if (waiting) own.store_arrays(place, ROWS);
         T x[ROWS] = {}, residual[ROWS], before = T(), behind = T();
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) residual[k] = own.d[k];
@@ -319,14 +322,14 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
             ChainEquation<T> up, down;
             own.forward_eliminate(residual, up, down);
             const Boundary<T> known = solve_boundaries<T, THREADS, SYSTEMS, INTERLEAVED>(up, down, system, rank);
-            // Rows are loaded again, and eliminated again, which takes less time than to keep them in registers.
-            __syncwarp();  // makes the compiler load them
-            own.load_arrays(place, ROWS, kept_rows);
+            // Rows are loaded and eliminated again. The pivot equations would not fit in registers until now.
+            __syncwarp();  // the compiler must not keep the rows either
+            own.load_arrays(place, ROWS, waiting);
             own.eliminate_down(residual);
             T y[ROWS];
             own.back_substitute(known, y);
-            __syncwarp();  // the same
-            own.load_arrays(place, ROWS, kept_rows);
+            __syncwarp();  // as above
+            own.load_arrays(place, ROWS, waiting);
             before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) x[k] = ops::add(x[k], y[k]);

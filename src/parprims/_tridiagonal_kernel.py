@@ -89,18 +89,17 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
 
     def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
         block = exchanging_block(tuning, problem.nbytes, n, interleaved)
-        many = tuning.resident_blocks_exchanging
-        if interleaved:
-            many = tuning.interleaved_resident_blocks_exchanging
-        if not is_float32 or block.threads > 16:
-            many = 0
+        resident = 0
+        if is_float32 or not interleaved:
+            rows = tuning.resident_threads_exchanging[problem.nbytes] * tuning.rows_exchanging[problem.nbytes]
+            resident = -(-rows // (block.rows * block.size))
         return launch(
             "exchanging",
             "solve_exchanging",
             block,
             *batch.access,
             lists=(given, remaining),
-            resident=many,
+            resident=resident,
             most=most,
         )
 
