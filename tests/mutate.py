@@ -344,6 +344,8 @@ MUTATIONS = (
         "const bool swap = abs1(a) < abs1(chain.last);",
         REGISTERS,
     ),
+    Mutation(_TE, "PLACE * (INTERLEAVED ? thread : system * segments + rank)", "PLACE * thread", PARTIAL),
+    Mutation(_TE, "if (waiting) own.store_arrays(place, ROWS);", "own.store_arrays(place, ROWS);", PARTIAL),
     Mutation(
         _TS,
         "const T factor = divide(other.a[unknown], first.a[unknown], pivot_reciprocal);",
