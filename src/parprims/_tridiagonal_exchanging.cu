@@ -116,7 +116,7 @@ struct ThreadRows {
             for (int k = 0; k < ROWS; ++k) multiply(k, binary_scale(size_of(k)));
         }
     }
-    // Loads the first `count` rows, in whole vectors, from four arrays that begin `apart` numbers after each other. Rows
+    // Loads the first `count` rows, in whole vectors, from four arrays whose beginnings are `apart` numbers apart. Rows
     // past the last vector become x = 0.
     DEVICE void load_arrays(const T* from, Index apart, int count) {
         load<ASCENDING>(from, 1, count, T(), a);
@@ -128,22 +128,19 @@ struct ThreadRows {
         save<ASCENDING>(to, 1, ROWS, a), save<ASCENDING>(to + apart, 1, ROWS, b);
         save<ASCENDING>(to + 2 * apart, 1, ROWS, c), save<ASCENDING>(to + 3 * apart, 1, ROWS, d);
     }
-    // Eliminates all unknowns but the first and the last, downwards or upwards. Keeps the pivot equations of the
-    // downward elimination.
+    // Eliminates all unknowns but the first and the last, downwards, and keeps the pivot equations.
     DEVICE ChainEquation<T> eliminate_down(const T (&rhs)[ROWS]) {
         ChainEquation<T> down = {a[1], b[1], c[1], rhs[1]};
 #pragma unroll
         for (int k = 2; k < ROWS; ++k) kept[k - 1] = eliminate_next(down, a[k], b[k], c[k], rhs[k]);
         return down;
     }
-    DEVICE ChainEquation<T> eliminate_up(const T (&rhs)[ROWS]) const {
-        ChainEquation<T> up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
+    // Does so downwards, and upwards too.
+    DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
+        down = eliminate_down(rhs);
+        up = {c[ROWS - 2], b[ROWS - 2], a[ROWS - 2], rhs[ROWS - 2]};
 #pragma unroll
         for (int k = ROWS - 3; k >= 0; --k) eliminate_next(up, c[k], b[k], a[k], rhs[k]);
-        return up;
-    }
-    DEVICE void forward_eliminate(const T (&rhs)[ROWS], ChainEquation<T>& up, ChainEquation<T>& down) {
-        down = eliminate_down(rhs), up = eliminate_up(rhs);
     }
     DEVICE void back_substitute(const Boundary<T>& known, T (&x)[ROWS]) const {
         T behind = known.behind, next = known.last;
@@ -322,13 +319,13 @@ DEVICE void solve_exchanging(BatchView<const T> lower, BatchView<const T> diag, 
             ChainEquation<T> up, down;
             own.forward_eliminate(residual, up, down);
             const Boundary<T> known = solve_boundaries<T, THREADS, SYSTEMS, INTERLEAVED>(up, down, system, rank);
-            // Rows are loaded and eliminated again. The pivot equations would not fit in registers until now.
-            __syncwarp();  // the compiler must not keep the rows either
+            // Rows are loaded and eliminated again: registers have no room to keep them, or the pivot equations.
+            __syncwarp();  // without it, the compiler would keep them all the same
             own.load_arrays(place, ROWS, waiting);
             own.eliminate_down(residual);
             T y[ROWS];
             own.back_substitute(known, y);
-            __syncwarp();  // as above
+            __syncwarp();  // the same
             own.load_arrays(place, ROWS, waiting);
             before = ops::add(before, known.before), behind = ops::add(behind, known.behind);
 #pragma unroll

@@ -46,8 +46,8 @@ DEVICE void for_each_part(Index systems, Index parts, Due due, Each each) {
     }
 }
 
-// Systems are reduced level by level until one block can solve what is left, the top level; the given level is number 0.
-// A level says how many parts a system has there, one for each block, and which level is the next.
+// Systems are reduced level by level until one block can solve what is left, the top level. The given level has number
+// 0. A level says how many parts a system has there, one for each block, and which level is the next.
 template <class Level>
 DEVICE int count_levels_below_top(Level level) {
     int top = 0;
