@@ -83,7 +83,8 @@ SEARCHES = {
         ("B8 batch", "batch", "interleaved batch", "one system"),
         (
             *("rows_in_order", "threads_in_order", "rows_exchanging", "threads_exchanging", "block_exchanging"),
-            *("rows", "threads", "interleaved_systems", "resident_blocks", "resident_threads_exchanging"),
+            *("rows", "threads", "interleaved_systems", "resident_blocks", "waiting_threads"),
+            *("resident_threads_exchanging", "resident_blocks_exchanging"),
             *("reducing_threads", "reduced_rows", "reduced_threads", "chunk_threads", "window_threads"),
             *("long_blocks", "few_blocks"),
         ),

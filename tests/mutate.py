@@ -338,12 +338,7 @@ MUTATIONS = (
     ),
     _dropped(_TE, "__syncthreads();  // the equations of all warps are there", PARTIAL),
     _dropped(_TE, "__syncthreads();  // the unknowns around all warps are there", PARTIAL),
-    Mutation(
-        _TE,
-        "const bool swap = abs1(a) > abs1(chain.last);",
-        "const bool swap = abs1(a) < abs1(chain.last);",
-        REGISTERS,
-    ),
+    Mutation(_TE, "swap = abs1(a) > abs1(chain.last);", "swap = abs1(a) < abs1(chain.last);", REGISTERS),
     Mutation(_TE, "PLACE * (INTERLEAVED ? thread : system * segments + rank)", "PLACE * thread", PARTIAL),
     Mutation(_TE, "if (waiting) own.store_arrays(place, ROWS);", "own.store_arrays(place, ROWS);", PARTIAL),
     Mutation(

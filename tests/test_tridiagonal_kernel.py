@@ -146,6 +146,8 @@ SMALL = (
     ((3, 20), -1, {}),  # threads of a warp
     ((2, 700), -1, {"threads": 256}),  # several warps, of several systems
     ((1, 700), -1, {}),  # a block to each
+    ((3, 20), -1, {"waiting_threads": {4: 1}}),  # rows wait in shared memory, as they do where systems are side by side
+    ((1, 700), -1, {"waiting_threads": {4: 1}}),
     ((7, 3), 0, {}),  # systems side by side
     ((20, 3), 0, {}),
     ((700, 3), 0, {}),

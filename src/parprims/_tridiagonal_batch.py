@@ -58,9 +58,15 @@ class Tuning(Base):
     """Threads of a block, approximately."""
     interleaved_block_exchanging: int
     """Threads of a block, approximately, if systems are adjacent in memory, for numbers of 4 bytes."""
+    waiting_threads: Mapping[int, int]
+    """The threads of a system from which on rows wait in shared memory. If systems are adjacent in memory, they always
+    do."""
     resident_threads_exchanging: Mapping[int, int]
-    """The least threads that are to fit on a multiprocessor, half as many if they have twice as many rows; 0 leaves it
-    open. If systems are adjacent in memory, it is of float32 alone."""
+    """If rows wait, the least threads that are to fit on a multiprocessor, half as many if they have twice as many
+    rows; 0 leaves it open. If systems are adjacent in memory, it is of float32 alone."""
+    resident_blocks_exchanging: int
+    """If rows do not wait, the number of blocks of float32 that are to fit on a multiprocessor, if a system has at most
+    16 threads."""
 
     # Long systems.
     reducing_threads: int
@@ -103,7 +109,9 @@ TUNING = {
         threads_exchanging={4: 256, 8: 512, 16: 512},
         block_exchanging=64,
         interleaved_block_exchanging=256,
+        waiting_threads={4: 256, 8: 512, 16: 512},
         resident_threads_exchanging={4: 768, 8: 384, 16: 0},
+        resident_blocks_exchanging=10,
         reducing_threads=128,
         reduced_rows={4: 8, 8: 4, 16: 2},
         reduced_threads=256,
@@ -175,12 +183,17 @@ def exchanging_block(tuning: Tuning, nbytes: int, n: int, interleaved: bool) -> 
     rows, threads = _threads_of_rows(tuning.rows_exchanging[nbytes], n, nbytes, tuning.threads_exchanging[nbytes])
     size = 4 * tuning.interleaved_block_exchanging // nbytes if interleaved else tuning.block_exchanging
     systems = max(32 // threads, min(tuning.interleaved_systems, size // threads), 1)
-    # For every thread with rows a place for these, followed by a free vector of 16 bytes.
-    places = -(-n // rows) * (4 * rows * nbytes + 16)
+    # For every thread with rows that wait a place for these, followed by a free vector of 16 bytes.
+    places = -(-n // rows) * (4 * rows * nbytes + 16) * rows_wait(tuning, nbytes, threads, interleaved)
     transposed = 2 * CHAIN_NUMBERS * nbytes * (threads + 1) * interleaved
     while systems > 1 and systems * (places + transposed) > tuning.shared_bytes:
         systems //= 2
     return Block(rows, threads, systems, systems * (places + transposed * (systems > 1)))
+
+
+def rows_wait(tuning: Tuning, nbytes: int, threads: int, interleaved: bool) -> bool:
+    """Return whether the rows of so many threads of a system wait in shared memory, for registers have no room."""
+    return interleaved or threads >= tuning.waiting_threads[nbytes]
 
 
 def fits_block(tuning: Tuning, nbytes: int, n: int) -> bool:

@@ -18,6 +18,7 @@ from parprims._tridiagonal_batch import (
     exchanging_block,
     fits_block,
     make_batch,
+    rows_wait,
     source,
     stable_block,
 )
@@ -89,14 +90,18 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
 
     def exchanging(given: _cuda.Struct, remaining: _cuda.Struct, most: int | None) -> _cuda.Launch:
         block = exchanging_block(tuning, problem.nbytes, n, interleaved)
+        waits = rows_wait(tuning, problem.nbytes, block.threads, interleaved)
         resident = 0
-        if is_float32 or not interleaved:
+        if waits and (is_float32 or not interleaved):
             rows = tuning.resident_threads_exchanging[problem.nbytes] * tuning.rows_exchanging[problem.nbytes]
             resident = -(-rows // (block.rows * block.size))
+        elif is_float32 and block.threads <= 16:
+            resident = tuning.resident_blocks_exchanging
         return launch(
             "exchanging",
             "solve_exchanging",
             block,
+            waits,
             *batch.access,
             lists=(given, remaining),
             resident=resident,
