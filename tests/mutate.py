@@ -93,7 +93,7 @@ SPLIT = _matmul("TestGroups::test_blocks_go_on[emulated-float32-float32]")
 TF32 = _matmul("TestGroups::test_blocks_go_on[emulated-float32-tf32]")
 BY_THREADS = _matmul("TestGroups::test_copied_by_threads[emulated-float16-views0]")
 CLUSTERS = _matmul("TestGroups::test_clusters_sanitized[emulated-cluster2]")
-SPLITS = _matmul("TestGroups::test_split_in_clusters[emulated-cluster6-AT_ONCE]")
+SPLITS = _matmul("TestGroups::test_split_in_clusters[emulated-cluster4-AT_ONCE]")
 PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
 _C, _R, _S, _O = "_common.cuh", "_reduce.cu", "_scan.cu", "_sort.cu"
