@@ -346,8 +346,8 @@ def tridiagonal(
                 "by array"
             )
         drivers = [
-            tridiagonals.solution(axis=s.axis, periodic=periodic, transpose=turned)
-            for turned in (transpose, not transpose)
+            tridiagonals.solution(axis=s.axis, periodic=periodic, transpose=transposed)
+            for transposed in (transpose, not transpose)
         ]
         multiply = tridiagonals.product(axis=s.axis, periodic=periodic, transpose=transpose)
         more = return_residual or return_status or dtype != s.rhs.dtype

@@ -153,18 +153,19 @@ class Devices:
             runs.append((got, bounds[other, :, here] - begins(other, here), counts[other, :, here]))
         level = 0
         while len(runs) > 1:
-            turned = xp.broadcast_to(here >> level & 1, (rows,)).astype(bounds.dtype)
+            second_first = xp.broadcast_to(here >> level & 1, (rows,)).astype(bounds.dtype)
             runs = [
-                self._merged_pair(message, one, other, turned) for one, other in zip(runs[::2], runs[1::2], strict=True)
+                self._merged_pair(message, one, other, second_first)
+                for one, other in zip(runs[::2], runs[1::2], strict=True)
             ]
             level += 1
         return runs[0][0]
 
-    def _merged_pair(self, message: Exchange, one: _Run, other: _Run, turned: Array) -> _Run:
-        """Return two runs merged; those of the second come first where ``turned`` is 1."""
+    def _merged_pair(self, message: Exchange, one: _Run, other: _Run, second_first: Array) -> _Run:
+        """Return two runs merged; those of the second come first where ``second_first`` is 1."""
         xp, each = jax.numpy, len(one[0])
         n = min(one[0][0].shape[1] + other[0][0].shape[1], message.lengths[0])
-        places = xp.stack([*one[1:], *other[1:], turned], axis=-1)
+        places = xp.stack([*one[1:], *other[1:], second_first], axis=-1)
 
         def otherwise(*given: Array) -> tuple[Array, ...]:
             *arrays, bounds = given
@@ -299,7 +300,7 @@ def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tup
     if stage.linear is None:
         return run_quick(stage.steps, stage.quick, devices, lengths, parts, stage.apart)
     *given, rhs = parts
-    multiply, turned = stage.linear
+    multiply, transposed = stage.linear
     told: list[Any] = []
 
     def solve(_: Any, b: Array) -> Any:
@@ -310,7 +311,7 @@ def _staged(stage: Stage, devices: Devices, lengths: tuple[int, ...], parts: tup
         lambda x: run(multiply, devices, lengths, (*given, x))[0],
         rhs,
         solve,
-        lambda _, g: run_quick(turned, (), devices, lengths, (*given, g), stage.apart)[0],
+        lambda _, g: run_quick(transposed, (), devices, lengths, (*given, g), stage.apart)[0],
     )
     return x, told
 

@@ -146,7 +146,9 @@ def scans(
         if not xs[0].shape[axis] and operator.identity(*names) is None:
             states = tuple(xp.zeros(_without(x.shape, axis), dtype=x.dtype, device=device(x)) for x in xs)
         else:
-            whole = reduce(xs[0] if single else xs, turned(operator) if reverse else operator, axis=axis, dtype=asked)
+            whole = reduce(
+                xs[0] if single else xs, reversed_operator(operator) if reverse else operator, axis=axis, dtype=asked
+            )
             states = (whole,) if single else whole
         return Gather(states, reverse), (xs, with_arrays(initial, starts), asked, wide)
 
@@ -221,7 +223,7 @@ def continued(
     return either(place_of == (count - 1 if reverse else 0), alone, lambda: after(carries))
 
 
-def turned(op: Operator) -> Operator:
+def reversed_operator(op: Operator) -> Operator:
     """Return the operator for which the first element is the last."""
     if op.commutative:
         return op
@@ -234,7 +236,7 @@ def turned(op: Operator) -> Operator:
     )
 
 
-_AFFINE_TURNED = turned(BUILT_IN["affine"])
+_REVERSED_AFFINE = reversed_operator(BUILT_IN["affine"])
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -264,7 +266,7 @@ def recurrence(*, axis: int, reverse: bool, initial: tuple[Any, ...] | None, dty
         a, b = cast(xp, a, wide), cast(xp, b, wide)
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
         maps = tuple(xp.broadcast_to(one, shape) for one in (a, b))
-        whole = reduce(maps, _AFFINE_TURNED if reverse else "affine", axis=axis, dtype=(wide, wide))
+        whole = reduce(maps, _REVERSED_AFFINE if reverse else "affine", axis=axis, dtype=(wide, wide))
         start = with_arrays(initial, tuple(starts))
         return Gather(whole, reverse), (a, b, None if start is None else start[0], _without(shape, axis))
 

@@ -122,16 +122,16 @@ class _Solved(torch.autograd.Function):  # type: ignore[misc]
     """The solution of linear equations, of which the last tensor is the right-hand side."""
 
     @staticmethod
-    def forward(ctx: Any, solve: Any, turned: Any, multiply: Any, *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, solve: Any, transposed: Any, multiply: Any, *parts: Tensor) -> Tensor:
         x = solve(*parts)
-        ctx.turned, ctx.multiply = turned, multiply
+        ctx.transposed, ctx.multiply = transposed, multiply
         ctx.save_for_backward(*parts, x)
         return x
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         *parts, x = ctx.saved_tensors
-        by_rhs = ctx.turned(*parts[:-1], g)
+        by_rhs = ctx.transposed(*parts[:-1], g)
         with torch.enable_grad():
             given = [one.detach().requires_grad_() for one in parts[:-1]]
             product = ctx.multiply(*given, x)
@@ -297,8 +297,8 @@ def _staged(stage: Stage, group: Any, lengths: tuple[int, ...], parts: tuple[Ten
 
     if stage.linear is None or not any(x.requires_grad for x in parts):
         return driven(stage.steps, stage.quick)(*parts), told
-    multiply, turned = stage.linear
-    return _Solved.apply(driven(stage.steps, stage.quick), driven(turned), driven(multiply), *parts), told
+    multiply, transposed = stage.linear
+    return _Solved.apply(driven(stage.steps, stage.quick), driven(transposed), driven(multiply), *parts), told
 
 
 @dataclasses.dataclass(frozen=True)

@@ -185,7 +185,7 @@ def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step
             return cleared(place, system, None)
         return Gather((_edge(system[0], 0), _edge(system[2], -1))), system
 
-    def turned(place: Place, system: Any, edges: tuple[Array, ...]) -> Any:
+    def transposed(place: Place, system: Any, edges: tuple[Array, ...]) -> Any:
         lower, diag, upper, *others = system
         if diag.shape[-1]:
             xp = namespace_of(diag)
@@ -196,7 +196,7 @@ def rows_of(axis: int, periodic: bool, transpose: bool, then: Step) -> list[Step
             )
         return cleared(place, (lower, diag, upper, *others), None)
 
-    return [begin, turned] if transpose else [begin]
+    return [begin, transposed] if transpose else [begin]
 
 
 def product(*, axis: int, periodic: bool, transpose: bool) -> list[Step]:
