@@ -313,7 +313,8 @@ struct Pipeline {
             }
             if constexpr (Cluster::SPLITS > 1) initialize(sums(), 1);
             fence_for_tensor_cores();  // and to bulk copies
-            if constexpr (Cluster::SIZE * Cluster::SPLITS > 1) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            if constexpr (Cluster::SIZE * Cluster::SPLITS > 1)
+                asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();  // separates the beginning of barriers and the making of maps from their use
         if constexpr (Cluster::SIZE > 1) synchronize_cluster();  // the same for barriers of the other blocks
@@ -438,8 +439,8 @@ struct Nothing {
 };
 
 // Divides the roles in a block. Returns false to the groups that are to multiply. The first group copies the tiles of
-// all units, of the left and the right factor, and gets true when it is done. `first` is the first unit. It passes `prepare` to the pipeline. If
-// there are two groups that multiply, the first one gives registers to them.
+// all units, the first of which is `first`, of the left and the right factor, and gets true when it is done. It passes
+// `prepare` to the pipeline. If there are two groups that multiply, the first one gives registers to them.
 template <Kind KIND, int M, int N, int K, class Left, class Right, bool SWAPPED, int GROUPS, int STAGES, bool PREPARED,
           bool LOADED, Copying HOW, class Cluster, class Products, class Prepare = Nothing,
           class T = typename Products::T>
