@@ -209,6 +209,9 @@ def truth_problem(_, n, value):
 def others(scale: Scale):
     yield Case("sum", "B5, 260817", b5, parprims.sum, {**library(lambda xp, x: xp.sum(x)), **CUDA_COMPUTE_SUM})
     yield Case("vecdot", "E1, 1024", e1, parprims.vecdot, VECDOT_PEERS, whole_call=True)
+    for k in scale.pick((), (10, 16), (10, 16, 20)):
+        make = functools.partial(vecdot_problem, n=2**k)
+        yield Case("vecdot", f"vecdot call, 2^{k}", make, parprims.vecdot, VECDOT_PEERS, whole_call=True)
     for k in scale.pick((20,), (20, 24), (20, 24, 28)):
         make = functools.partial(vecdot_problem, n=2**k)
         yield Case("vecdot", f"vecdot, 2^{k}", make, parprims.vecdot, VECDOT_PEERS, ceiling="read")
