@@ -179,14 +179,15 @@ class TestKernel:
         """A GPU, on which little shared memory and scratch is used."""
         emulator.forget(monkeypatch)
         sizes = {"counters": 20, "sums_bytes": 8 * 4 * 12, "runs": 5, "partial_bytes": 2000, "each": 2, "blocks": 6}
+        sizes |= {"halves_bytes": 64, "halves_threads": 64, "halves_blocks": 3}
         monkeypatch.setitem(_histogram.TUNING, 90, dataclasses.replace(_histogram.TUNING[90], **sizes))
         return gpu
 
     @pytest.mark.sanitize
     def test_many_bins(self, small, run, rng, subtests):
-        """Counters in global memory, and sums by several groups of blocks."""
+        """Counters in words, in halves of words and in global memory, and sums by several groups of blocks."""
         for n in (1, 700, 9000):
-            for bins in (12, 13, 20, 21, 100):
+            for bins in (12, 13, 20, 21, 31, 32, 100):
                 with subtests.test(n=n, bins=bins):
                     x = random(rng, (n,), "float32")
                     check(small, run, "kernel", x, bins=bins)
@@ -200,6 +201,27 @@ class TestKernel:
             x = x.astype(np.float32)
             check(gpu, run, "kernel", x, bins=4, range=(0, 4))
             check(gpu, run, "kernel", x, bins=4, range=(0, 4), weights=random(rng, (3000,), "float64"))
+
+    @pytest.mark.sanitize
+    def test_totals_stored_by_another_launch(self, gpu, run, rng):
+        x = random(rng, (300,), "float32")
+        for bins in (1024, 1025, 1500, 8193):
+            counts, edges = run(parprims.histogram, gpu.asarray(x), bins, range=(-1, 1), method="kernel")
+            compare(gpu, counts, np.histogram(wide(x), wide(gpu.to_numpy(edges)))[0])
+
+    @pytest.mark.sanitize
+    def test_counters_of_16_bits(self, gpu, run, monkeypatch, rng):
+        """More elements of a bin than its counter holds, of neighbours in one word, in the first and the last bin."""
+        emulator.forget(monkeypatch)
+        monkeypatch.setitem(
+            _histogram.TUNING, 90, dataclasses.replace(_histogram.TUNING[90], counters=8, halves_blocks=1)
+        )
+        often = np.repeat([0, 4, 5, 8], [70_001, 65_536, 32_768, 98_303])
+        for elements in (often, rng.permutation(often), np.full(131_072, 3)):
+            counts, _ = run(
+                parprims.histogram, gpu.asarray(elements.astype(np.float32)), 9, range=(0, 9), method="kernel"
+            )
+            compare(gpu, counts, np.bincount(elements, minlength=9))
 
     def test_jax(self, monkeypatch, rng):
         """In a program for JAX the kernel stands, and what computes the same elsewhere; under vmap too."""

@@ -50,7 +50,7 @@ def test_tables_of_all_primitives_with_a_kernel():
 
 @pytest.mark.once
 def test_devices_without_an_entry():
-    old, new = (dataclasses.replace(_histogram.TUNING[90], each=each) for each in (1, 2))
+    old, new = (dataclasses.replace(_histogram.TUNING[90], each=each, halves_bytes=1024) for each in (1, 2))
     table = {80: old, 90: new}
     found = {capability: _cuda.tuned(table, capability) for capability in (75, 80, 86, 90, 100, 120)}
     assert found == {75: old, 80: old, 86: old, 90: new, 100: new, 120: new}

@@ -4,10 +4,12 @@
 // If the range is that of the elements, find_ends finds it in a launch before.
 // Phases of count_bins, which counts elements:
 //   1. Every block counts in a shared-memory histogram, in a grid-stride loop. The counters are integers, so atomic
-//      additions give the same result in any order.
+//      additions give the same result in any order. Many bins have counters of 16 bits. A counter that reaches half of
+//      their range hands this half over to the total of its bin.
 //   2. Blocks add their counters to totals in global memory, again by atomic additions of integers.
-//   3. The last block (see _ticket.cuh) stores the totals as the result, and zeros them for the next launch.
-//   If the bins do not fit in shared memory, elements are counted in the totals directly.
+//      If the bins do not fit in shared memory, elements are counted in the totals directly.
+//   3. The last block (see _ticket.cuh) stores the totals as the result, and zeros them for the next launch. Many
+//      totals are stored by a launch of their own, store_counts.
 // Phases of sum_bins, which sums weights without atomic additions of floating-point numbers:
 //   1. Every warp sums a contiguous run of the elements in a shared-memory histogram of its own. Lanes with equal bins
 //      take turns, from the lowest lane to the highest.
@@ -27,7 +29,7 @@ using Index = long long;
 
 // How many elements a thread loads before it uses the first.
 template <class T>
-constexpr int AT_ONCE = sizeof(T) < 8 ? 4 : 2;
+constexpr int AT_ONCE = sizeof(T) < 8 ? 8 : 4;
 
 DEVICE float product_and_sum(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }
 DEVICE double product_and_sum(double a, double b, double c) { return __dadd_rn(__dmul_rn(a, b), c); }
@@ -36,7 +38,7 @@ DEVICE double product_and_sum(double a, double b, double c) { return __dadd_rn(_
 template <class E, bool EVEN>
 struct Bins;
 
-// Edges in memory. A bin is found by binary search.
+// Edges in memory.
 template <class E>
 struct Bins<E, false> {
     const E* edges;
@@ -45,25 +47,13 @@ struct Bins<E, false> {
     DEVICE Bins(const E* edges, Index, Index, Index count) : edges(edges), count((int)count) {}
 
     DEVICE E edge(int bin) const { return edges[bin]; }
-
-    DEVICE int near(E x) const {
-        int low = 0, high = count;  // invariant: edges[low] <= x, and x < edges[high] or high == count
-        while (high - low > 1) {
-            const int middle = (low + high) / 2;
-            if (x >= edges[middle])
-                low = middle;
-            else
-                high = middle;
-        }
-        return low;
-    }
 };
 
 // Edges at equal distances. They are computed with a product and a sum that are rounded one after the other, as the
-// array form computes them. A bin is computed, and corrected by comparison with its edges.
+// array form computes them.
 template <class E>
 struct Bins<E, true> {
-    E first, last, step;
+    E first, last, step, bins_per_unit;
     int count;
 
     // `ends` points to the first and the last edge. If it is null, `low` and `high` are their bits as doubles.
@@ -71,24 +61,63 @@ struct Bins<E, true> {
         : first(ends ? ends[0] : (E)__longlong_as_double(low)),
           last(ends ? ends[1] : (E)__longlong_as_double(high)),
           step((last - first) / (E)count),
+          bins_per_unit((E)count / (last - first)),
           count((int)count) {}
 
     DEVICE E edge(int bin) const { return bin == count ? last : product_and_sum((E)bin, step, first); }
 
-    DEVICE int near(E x) const {
-        int bin = (int)((x - first) / (last - first) * (E)count);
-        bin = bin < 0 ? 0 : bin < count ? bin : count - 1;
-        while (bin > 0 && x < edge(bin)) --bin;
-        while (bin + 1 < count && x >= edge(bin + 1)) ++bin;
-        return bin;
-    }
+    // Returns the bin of x, or one near it, as the product is rounded.
+    DEVICE int guess(E x) const { return min(max((int)((x - first) * bins_per_unit), 0), count - 1); }
 };
 
-// Returns the bin of an element, or -1 if it is in none.
-template <class E, bool EVEN, class T>
-DEVICE int bin_of(const Bins<E, EVEN>& all, T element) {
-    const E x = ops::cast<E>(value(element));
-    return x >= all.edge(0) && x <= all.edge(all.count) ? all.near(x) : -1;
+// Returns whether x, which is not after the last edge, is in a bin.
+template <class E, bool EVEN>
+DEVICE bool is_in(const Bins<E, EVEN>& all, E x, int bin) {
+    return x >= all.edge(bin) && (bin + 1 == all.count || x < all.edge(bin + 1));
+}
+
+// Finds the last bin, for each x, whose left edge is not after it; the first bin if there is none. The binary searches
+// take their steps together, because every step waits for memory.
+template <class E, bool EVEN, int MANY>
+DEVICE void search(const Bins<E, EVEN>& all, const E (&x)[MANY], int (&bins)[MANY]) {
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) bins[k] = 0;
+    for (int left = all.count; left > 1; left -= left / 2)  // as many bins, from bins[k] on, are left to choose from
+#pragma unroll
+        for (int k = 0; k < MANY; ++k)
+            if (x[k] >= all.edge(bins[k] + left / 2)) bins[k] += left / 2;
+}
+
+// Returns the bin of x, given another one. Most often it is a neighbour.
+template <class E>
+DEVICE int corrected(const Bins<E, true>& all, E x, int bin) {
+    const int other = x < all.edge(bin) ? max(bin - 1, 0) : min(bin + 1, all.count - 1);
+    if (is_in(all, x, other)) return other;
+    const E one[1] = {x};
+    int found[1];
+    search(all, one, found);
+    return found[0];
+}
+
+// Finds the bins of elements, -1 of those that are in none.
+template <class E, bool EVEN, class T, int MANY>
+DEVICE void find_bins(const Bins<E, EVEN>& all, const T (&elements)[MANY], int (&bins)[MANY]) {
+    E x[MANY];
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) x[k] = ops::cast<E>(value(elements[k]));
+    if constexpr (EVEN) {
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) bins[k] = all.guess(x[k]);
+    } else {
+        search(all, x, bins);
+    }
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        if (!(x[k] >= all.edge(0) && x[k] <= all.edge(all.count)))
+            bins[k] = -1;
+        else if constexpr (EVEN)
+            if (!is_in(all, x[k], bins[k])) bins[k] = corrected(all, x[k], bins[k]);
+    }
 }
 
 // Writes the edges, a part of them by every block.
@@ -150,48 +179,104 @@ DEVICE void find_ends(const T* x, E* ends, unsigned* partials, unsigned* ticket,
 
 // ---- Counts and sums ------------------------------------------------------------------------------------------
 
+// Where elements are counted: in the totals, in words of shared memory, or in halves of these.
+enum Counters { TOTALS, WORDS, HALVES };
+
+using Total = unsigned long long;
+
+// The count that a half of a word hands over to the total. A counter may go on to twice this number meanwhile.
+constexpr unsigned HANDED_OVER = 1u << 15;
+
+// After how many rounds of AT_ONCE elements a thread waits for the others, and the most threads with which a counter
+// does not go further than that: they count these rounds, and in the end up to AT_ONCE + 1 elements each.
+constexpr int ROUNDS = 2, MOST_THREADS = 1024;
+static_assert((ROUNDS * 8 + 9) * MOST_THREADS <= HANDED_OVER, "halves of words overflow");
+
+// Counts an element, in a half of a word.
+DEVICE void count_in_half(unsigned* words, Total* totals, int bin) {
+    const int shift = bin % 2 * 16;
+    const unsigned before = atomicAdd(&words[bin / 2], 1u << shift) >> shift & 0xffffu;
+    if (before == HANDED_OVER - 1) {  // of one thread alone, until it has taken the number away
+        atomicAdd(&words[bin / 2], 0u - (HANDED_OVER << shift));
+        atomicAdd(&totals[bin], (Total)HANDED_OVER);
+    }
+}
+
+// Takes totals as the counts of bins from `first` on, every `step`-th, and leaves zeros. Several loads are under way.
+template <class R>
+DEVICE void take_totals(Total* totals, R* counts, Index first, Index step, Index bins) {
+    constexpr int SEVERAL = 4;
+    for (Index from = first; from < bins; from += SEVERAL * step) {
+        Total found[SEVERAL];
+#pragma unroll
+        for (int k = 0; k < SEVERAL; ++k) found[k] = from + k * step < bins ? __ldcg(&totals[from + k * step]) : 0;
+#pragma unroll
+        for (int k = 0; k < SEVERAL; ++k)
+            if (from + k * step < bins) {
+                counts[from + k * step] = (R)found[k];
+                totals[from + k * step] = 0;
+            }
+    }
+}
+
 // Counts the elements of every bin, and writes the edges. T, E and R are the types of elements, edges and counts.
-// SHARED tells whether a block counts in shared memory first. `totals` has a zero for every bin, and is zero again in
-// the end. `given`, `low` and `high` make the bins (see Bins).
-template <class T, class E, class R, bool EVEN, bool SHARED>
-DEVICE void count_bins(const T* x, const E* given, R* counts, E* edges, unsigned* ticket, unsigned long long* totals,
-                       Index n, Index bins, Index low, Index high) {
-    extern __shared__ __align__(16) unsigned counters[];
+// `totals` has a zero for every bin. If STORES, they are stored as counts and are zero again in the end. `given`, `low`
+// and `high` make the bins (see Bins).
+template <class T, class E, class R, bool EVEN, Counters COUNTERS, bool STORES>
+DEVICE void count_bins(const T* x, const E* given, R* counts, E* edges, unsigned* ticket, Total* totals, Index n,
+                       Index bins, Index low, Index high) {
+    extern __shared__ __align__(16) unsigned words[];
     const Bins<E, EVEN> all(given, low, high, bins);
-    if constexpr (SHARED) {
-        for (int bin = threadIdx.x; bin < bins; bin += blockDim.x) counters[bin] = 0;
+    if constexpr (COUNTERS != TOTALS) {
+        const int used = COUNTERS == WORDS ? (int)bins : (int)(bins + 1) / 2;
+        for (int at = threadIdx.x; at < used; at += blockDim.x) words[at] = 0;
         __syncthreads();  // separates the zeros from the counting
     }
-    const auto count = [&](T element) {
-        const int bin = bin_of(all, element);
+    const auto count = [&](int bin) {
         if (bin < 0) return;
-        if constexpr (SHARED)
-            atomicAdd(&counters[bin], 1u);
+        if constexpr (COUNTERS == TOTALS)
+            atomicAdd(&totals[bin], (Total)1);
+        else if constexpr (COUNTERS == WORDS)
+            atomicAdd(&words[bin], 1u);
         else
-            atomicAdd(&totals[bin], 1ull);
+            count_in_half(words, totals, bin);
     };
     const Index step = (Index)gridDim.x * blockDim.x;
-    Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i + (AT_ONCE<T> - 1) * step < n; i += AT_ONCE<T> * step) {
+    Index from = (Index)blockIdx.x * blockDim.x;  // the same for all threads, which do so many rounds
+    for (int round = 1; from + blockDim.x + (AT_ONCE<T> - 1) * step <= n; from += AT_ONCE<T> * step, ++round) {
         T several[AT_ONCE<T>];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE<T>; ++k) several[k] = x[i + k * step];
+        for (int k = 0; k < AT_ONCE<T>; ++k) several[k] = x[from + threadIdx.x + k * step];
+        int found[AT_ONCE<T>];
+        find_bins(all, several, found);
 #pragma unroll
-        for (int k = 0; k < AT_ONCE<T>; ++k) count(several[k]);
+        for (int k = 0; k < AT_ONCE<T>; ++k) count(found[k]);
+        if constexpr (COUNTERS == HALVES)
+            if (round % ROUNDS == 0) __syncthreads();  // what was to be handed over is, before more is counted
     }
-    for (; i < n; i += step) count(x[i]);
+    for (Index i = from + threadIdx.x; i < n; i += step) {
+        const T one[1] = {x[i]};
+        int found[1];
+        find_bins(all, one, found);
+        count(found[0]);
+    }
     write_edges(all, edges);
-    if constexpr (SHARED) {
+    if constexpr (COUNTERS != TOTALS) {
         __syncthreads();  // separates the counting from the reads below
-        for (int bin = threadIdx.x; bin < bins; bin += blockDim.x)
-            if (counters[bin]) atomicAdd(&totals[bin], (unsigned long long)counters[bin]);
-    }
-    if (is_last_to_arrive(ticket, gridDim.x)) {
         for (int bin = threadIdx.x; bin < bins; bin += blockDim.x) {
-            counts[bin] = (R)__ldcg(&totals[bin]);
-            totals[bin] = 0;
+            const unsigned here = COUNTERS == WORDS ? words[bin] : words[bin / 2] >> bin % 2 * 16 & 0xffffu;
+            if (here) atomicAdd(&totals[bin], (Total)here);
         }
     }
+    if constexpr (STORES)
+        if (is_last_to_arrive(ticket, gridDim.x)) take_totals(totals, counts, threadIdx.x, blockDim.x, bins);
+}
+
+// Stores totals as counts, after the launch in which elements were counted in them, and leaves zeros.
+template <class R>
+DEVICE void store_counts(R* counts, Total* totals, Index bins) {
+    const Index step = (Index)gridDim.x * blockDim.x;
+    take_totals(totals, counts, (Index)blockIdx.x * blockDim.x + threadIdx.x, step, bins);
 }
 
 // Sums the weights of every bin, and writes the edges. T, E, W and R are the types of elements, edges, weights and
@@ -216,8 +301,10 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
     const Index end = min(n, begin + each);
     for (Index from = begin; from < end; from += 32) {
         const bool inside = from + lane < end;
-        int bin = inside ? bin_of(all, x[from + lane]) - first : -1;
-        if (bin >= here) bin = -1;
+        const T one[1] = {x[min(from + lane, end - 1)]};
+        int found[1];
+        find_bins(all, one, found);
+        const int bin = inside && found[0] >= first && found[0] < first + here ? found[0] - first : -1;
         const S weight = inside ? ops::cast<S>(value(weights[from + lane])) : S();
         const unsigned equal = __match_any_sync(0xffffffffu, bin);
         const int turn = bin < 0 ? -1 : __popc(equal & ((1u << lane) - 1u));

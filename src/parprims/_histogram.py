@@ -444,13 +444,19 @@ class Tuning(_cuda.Tuning):
     """
 
     threads: int
-    """Threads of a block."""
+    """Threads of a block, but of one that counts in halves of words."""
     blocks: int
     """The most blocks that count, or find the range."""
     each: int
     """The fewest elements of a thread that counts, while there are more blocks to be had."""
     counters: int
-    """The most counters of a block in shared memory, 4 bytes each."""
+    """The most counters of a block in shared memory, if they are words of 4 bytes."""
+    halves_bytes: int
+    """The most shared memory of a block for counters that are halves of words."""
+    halves_threads: int
+    """The threads of such a block, at most 1024."""
+    halves_blocks: int
+    """The most such blocks."""
     sums_bytes: int
     """The most shared memory of a block for sums."""
     runs: int
@@ -458,7 +464,8 @@ class Tuning(_cuda.Tuning):
     partial_bytes: int
     """The most scratch for the sums of all blocks, where there is more than one for each bin."""
 
-    scaled = ("blocks",)
+    scaled = "blocks", "halves_blocks"
+    limited = ("halves_bytes",)
 
 
 TUNING = {
@@ -469,6 +476,9 @@ TUNING = {
         blocks=8 * 132,
         each=16,
         counters=8192,
+        halves_bytes=224 << 10,
+        halves_threads=1024,
+        halves_blocks=132,
         sums_bytes=32 << 10,
         runs=2 * 132,
         partial_bytes=4 << 20,
@@ -518,17 +528,27 @@ def _plan(kind: _Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, flo
     outputs = _cuda.Pointer("out0", C_TYPES[kind.result]), _cuda.Pointer("out1", given[1])
     sizes = count, numbers("bins", bins), numbers("low", low), numbers("high", high)
     if kind.weights is None:
-        shared = bins <= tuning.counters
-        totals = _cuda.Pointer("zeroed", "unsigned long long", bytes=16)
+        counters, shared_bytes = "TOTALS", 0
+        if bins <= tuning.counters:
+            counters, shared_bytes = "WORDS", 4 * bins
+        elif 2 * (bins + 1) <= tuning.halves_bytes:
+            counters, shared_bytes, threads = "HALVES", 4 * (-(-bins // 2)), tuning.halves_threads
+            blocks = min(tuning.halves_blocks, -(-n // (threads * tuning.each)))
+        totals, stores = _cuda.Pointer("zeroed", "unsigned long long", bytes=16), bins <= 4 * threads
         launch = _cuda.Launch(
             source,
             "histogram::count_bins",
-            (*given, C_TYPES[kind.result], even, shared),
+            (*given, C_TYPES[kind.result], even, f"histogram::{counters}", stores),
             (x, bins_from, *outputs, ticket, totals, *sizes),
             blocks,
             threads,
-            shared_bytes=4 * bins * shared,
+            shared_bytes=shared_bytes,
         )
+        if not stores:
+            launches.append(launch)
+            parameters, threads = (outputs[0], totals, sizes[1]), tuning.threads
+            grid = min(tuning.blocks, -(-bins // (4 * threads)))
+            launch = _cuda.Launch(source, "histogram::store_counts", (C_TYPES[kind.result],), parameters, grid, threads)
         zeroed_bytes += 8 * bins
     else:
         (weights, working), result = kind.weights, kind.result
@@ -644,7 +664,7 @@ def _runner(xp: Namespace, h: _Histogram, given: list[Array]) -> _cuda.Run:
 def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     """Yield what each is for, and the plan, of every kind of kernel here."""
     sums = ("float32", "float32"), ("float64", "float64"), ("float16", "float32"), ("int32", "int64")
-    for n, bins in ((1000, 10), (1 << 28, 256), (1 << 28, 100_000)):
+    for n, bins in ((1000, 10), (1 << 28, 256), (1 << 28, 100_000), (1 << 28, 200_000)):
         for way in ("data", "edges"):
             for dtype in ("float32", "float64", "float16", "bfloat16", "uint8", "int32", "int64", "uint64"):
                 edges = {"float32": "float32", "float16": "float32", "bfloat16": "float32"}.get(dtype, "float64")

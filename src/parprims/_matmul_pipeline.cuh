@@ -34,11 +34,11 @@ enum Copying { BY_THREADS, AT_ONCE, RIGHT_AT_ONCE };
 
 // A cluster of blocks, which run at the same time and can copy to each other. Their tiles of the result are DOWN below
 // one another and ACROSS side by side. So DOWN blocks need the same tile of the right factor, and ACROSS that of the
-// left one. Each of these copies a part of it to all of them. SPLITS times as many blocks have these tiles, for as many
+// left one. Each of these copies a part of it to all of them. PARTS times as many blocks have these tiles, for as many
 // parts of the sums.
-template <int DOWN, int ACROSS, int SPLITS_ = 1>
+template <int DOWN, int ACROSS, int PARTS = 1>
 struct Cluster {
-    static constexpr int LEFT_PARTS = ACROSS, RIGHT_PARTS = DOWN, SIZE = DOWN * ACROSS, SPLITS = SPLITS_;
+    static constexpr int LEFT_PARTS = ACROSS, RIGHT_PARTS = DOWN, SIZE = DOWN * ACROSS, SPLITS = PARTS;
     static constexpr int SOURCES = DOWN + ACROSS - 1;  // the blocks that copy to a block, itself too
 
     static DEVICE int rank() { return blockIdx.x % SIZE; }  // among the blocks with the same part of sums

@@ -1,5 +1,6 @@
 """What arguments must not be."""
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -200,7 +201,7 @@ def spoil(d: Draw, call: Call) -> None:
         call.options[name] = value
     if name in ("op", "add", "multiply"):
         # Where nothing is combined an operator returns nothing wrong; one of other elements is wrong of x, or a.
-        shapes = [() if isinstance(x, type) else tuple(getattr(x, "shape", ())) for x in call.args]
+        shapes = [() if isinstance(x, type) else shape_of(x) or () for x in call.args]
         call.may_refuse |= any(value is one for one in BAD_OPERATORS) and any(
             {0, 1} & set(shape or (0,)) for shape in shapes
         )
@@ -213,13 +214,20 @@ def spoil(d: Draw, call: Call) -> None:
         call.wrong.add("initial")
 
 
+def shape_of(x: Any) -> tuple[int, ...] | None:
+    """Return the shape of an argument, or None of one that has none or, as a nested tensor, does not say."""
+    with contextlib.suppress(AttributeError, RuntimeError):
+        return tuple(x.shape)
+    return None
+
+
 def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
     """Replace an array by one that is right in itself but not here; return whether there is such."""
     way = d.one(("library", "dtype", "shape", "dimensions"))
     places = array_places(call)
     others = {other for _, other in places}
     rest = [x for i, x in enumerate(call.args) if i != at]
-    if way == "library" and any(hasattr(x, "shape") for x in rest) and call.function != "map_reduce":
+    if way == "library" and any(shape_of(x) is not None for x in rest) and call.function != "map_reduce":
         if d.backend.name in ("numpy", "emulated"):
             import array_api_strict
 
@@ -239,7 +247,7 @@ def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
         "solve_tridiagonal",
         "map_reduce",
     ):
-        if not any(set(getattr(x, "shape", ())) - {1} for x in rest):
+        if not any(set(shape_of(x) or ()) - {1} for x in rest):
             return False
         call.args[at] = d.plain(np.zeros((2, 3, 97, 89, 97), dtype=np.float32)[:1, :1])
         others |= {"coefficients"}
