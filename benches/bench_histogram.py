@@ -38,6 +38,28 @@ def weighted_problem(rng, n, bins):
     return Problem((x, weights), sums.astype(np.float32), 2.0**-23 * (n / 2112 + 300) * sums)
 
 
+def uneven_problem(rng, n, bins):
+    (x,) = problem(rng, n, 1).inputs
+    edges = np.sort(np.append(rng.random(bins - 1, np.float32), np.float32([0, 1])))
+    parts = cores().map(lambda at: np.histogram(x[at : at + PIECE], edges)[0], range(0, x.size, PIECE))
+    return Problem((x, edges), sum(parts).astype(np.int64))
+
+
+def count_between(x, edges, method):
+    return parprims.histogram(x, edges, method=method)[0]
+
+
+def between_by_torch(torch, x, edges):
+    return torch.bincount(torch.bucketize(x, edges, right=True) - 1, minlength=edges.shape[0] - 1)
+
+
+BETWEEN = library(
+    lambda xp, x, edges: xp.histogram(x, edges)[0],
+    torch=between_by_torch,
+    jax=lambda jnp, x, edges: jnp.histogram(x, edges)[0].astype(x.dtype),
+)
+
+
 def count(x, *weights, bins, method):
     options = {"weights": weights[0]} if weights else {}
     return parprims.histogram(x, bins, range=(0.0, 1.0), method=method, **options)[0]
@@ -82,6 +104,9 @@ def cases(scale: Scale) -> list[Case]:
         found.append(on_one_thread(found[-1]))
     k = scale.pick(12, 20, 26)
     add(f"65536 bins, 2^{k}", problem, 65536, 2**k)
+    make = functools.partial(uneven_problem, n=2**k, bins=1000)
+    skip = {"array": "it is timed at smaller sizes"} if k >= 22 else {}
+    found.append(Case("histogram", f"1000 edges, 2^{k}", make, count_between, BETWEEN, skip=skip))
     add(f"256 bins all equal, 2^{k}", problem, 256, 2**k, equal=True)
     add(f"256 bins with weights, 2^{k}", weighted_problem, 256, 2**k)
     if not scale.gpu:

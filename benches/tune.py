@@ -95,9 +95,9 @@ SEARCHES = {
         ("groups", "tensor", "conflict_free", "stages", "part", "packed", "at_once", "at_once_uneven"),
     ),
     "histogram": Search(
-        "_histogram",
-        ("256 bins", "65536 bins", "256 bins with weights"),
-        ("threads", "each", "blocks", "counters", "sums_bytes", "runs"),
+        "_histogram_kernel",
+        ("256 bins", "65536 bins", "1000 edges", "256 bins with weights"),
+        ("threads", "each", "blocks", "counters", "many_threads", "many_blocks", "sums_bytes", "runs"),
     ),
     "merge": Search("_merge_kernel", ("float32", "float32 and int32"), ("tiles",)),
     "segments": Search(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _histogram
+from parprims import _histogram_kernel
 from tests import emulator
 from tests.contract import compare, eps, random, some_dtypes
 from tests.fuzz import values
@@ -179,8 +179,8 @@ class TestKernel:
         """A GPU, on which little shared memory and scratch is used."""
         emulator.forget(monkeypatch)
         sizes = {"counters": 20, "sums_bytes": 8 * 4 * 12, "runs": 5, "partial_bytes": 2000, "each": 2, "blocks": 6}
-        sizes |= {"halves_bytes": 64, "halves_threads": 64, "halves_blocks": 3}
-        monkeypatch.setitem(_histogram.TUNING, 90, dataclasses.replace(_histogram.TUNING[90], **sizes))
+        sizes |= {"shared_bytes": 64, "many_threads": 64, "many_blocks": 3}
+        monkeypatch.setitem(_histogram_kernel.TUNING, 90, dataclasses.replace(_histogram_kernel.TUNING[90], **sizes))
         return gpu
 
     @pytest.mark.sanitize
@@ -214,7 +214,7 @@ class TestKernel:
         """More elements of a bin than its counter holds, of neighbours in one word, in the first and the last bin."""
         emulator.forget(monkeypatch)
         monkeypatch.setitem(
-            _histogram.TUNING, 90, dataclasses.replace(_histogram.TUNING[90], counters=8, halves_blocks=1)
+            _histogram_kernel.TUNING, 90, dataclasses.replace(_histogram_kernel.TUNING[90], counters=8, many_blocks=1)
         )
         often = np.repeat([0, 4, 5, 8], [70_001, 65_536, 32_768, 98_303])
         for elements in (often, rng.permutation(often), np.full(131_072, 3)):

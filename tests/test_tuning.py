@@ -17,7 +17,7 @@ from benches import bench_reduce, records, tune
 from benches.cases import Case, Problem, Scale
 from benches.clock import Contender
 from examples import backends
-from parprims import _cuda, _histogram, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
+from parprims import _cuda, _histogram_kernel, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
 from parprims._cuda import memory, xla
 
 FILES = pathlib.Path(parprims.__file__).parent.glob("_*.py")
@@ -50,7 +50,7 @@ def test_tables_of_all_primitives_with_a_kernel():
 
 @pytest.mark.once
 def test_devices_without_an_entry():
-    old, new = (dataclasses.replace(_histogram.TUNING[90], each=each, halves_bytes=1024) for each in (1, 2))
+    old, new = (dataclasses.replace(_histogram_kernel.TUNING[90], each=each, shared_bytes=1024) for each in (1, 2))
     table = {80: old, 90: new}
     found = {capability: _cuda.tuned(table, capability) for capability in (75, 80, 86, 90, 100, 120)}
     assert found == {75: old, 80: old, 86: old, 90: new, 100: new, 120: new}
@@ -90,7 +90,7 @@ def test_multiprocessors_in_jax_programs(monkeypatch, told):
     monkeypatch.setattr(xla, "devices", lambda: devices)
     monkeypatch.setattr(memory, "is_jax", lambda _: True)
     assert _cuda.multiprocessors(None, None) == told.get("core_count")
-    found = _cuda.tuned_for(_histogram.TUNING, None, None)
+    found = _cuda.tuned_for(_histogram_kernel.TUNING, None, None)
     assert found.blocks == 8 * told.get("core_count", 132)
 
 
@@ -98,7 +98,12 @@ def test_multiprocessors_in_jax_programs(monkeypatch, told):
 def test_grids_are_the_device_s(monkeypatch):
     """What does not change bits follows the device, and the kernels' text is the same."""
     for module, made in (
-        (_histogram, lambda: _histogram._plan(_histogram._Kind("float32", "float32", True), 1 << 26, 64, tuning())),
+        (
+            _histogram_kernel,
+            lambda: _histogram_kernel.make_plan(
+                _histogram_kernel.Kind("float32", "float32", True), 1 << 26, 64, tuning()
+            ),
+        ),
         (_sort_kernel, lambda: _sort_kernel.plan(SORT, (((1 << 26,), "int32"),), (1 << 26,), 0, tuning())),
         (_tridiagonal_kernel, lambda: _tridiagonal_kernel.make_plan(SYSTEM, tuning())),
     ):

@@ -34,95 +34,121 @@ constexpr int AT_ONCE = sizeof(T) < 8 ? 8 : 4;
 DEVICE float product_and_sum(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }
 DEVICE double product_and_sum(double a, double b, double c) { return __dadd_rn(__dmul_rn(a, b), c); }
 
-// The edges of `count` bins, of type E. Elements are converted to E and compared with them.
-template <class E, bool EVEN>
-struct Bins;
+// How edges are found: at equal distances they are computed; others are in global memory, or are brought from there into
+// shared memory.
+enum Edges { EVEN, GLOBAL, SHARED };
 
-// Edges in memory.
-template <class E>
-struct Bins<E, false> {
+// The edges of `count` bins, of type E. Elements are converted to E and compared with them.
+template <class E, Edges EDGES>
+struct Bins {
     const E* edges;
     int count;
 
-    DEVICE Bins(const E* edges, Index, Index, Index count) : edges(edges), count((int)count) {}
+    // With SHARED, the edges are brought to `shared`. The block must wait before it uses them.
+    DEVICE Bins(const E* given, Index, Index, Index count, void* shared = nullptr)
+        : edges(EDGES == SHARED ? (const E*)shared : given), count((int)count) {
+        if constexpr (EDGES == SHARED)
+            for (int at = threadIdx.x; at <= count; at += blockDim.x) ((E*)shared)[place(at)] = given[at];
+    }
 
-    DEVICE E edge(int bin) const { return edges[bin]; }
+    // In shared memory there is a gap after every 32 edges. Otherwise the edges that a binary search compares with, the
+    // distances of which are powers of two in the worst case, would be in the same bank.
+    static DEVICE int place(int bin) { return EDGES == SHARED ? bin + bin / 32 : bin; }
+
+    DEVICE E edge(int bin) const { return edges[place(bin)]; }
+    DEVICE E left_edge(int bin) const { return edge(bin); }
 };
 
 // Edges at equal distances. They are computed with a product and a sum that are rounded one after the other, as the
 // array form computes them.
 template <class E>
-struct Bins<E, true> {
+struct Bins<E, EVEN> {
     E first, last, step, bins_per_unit;
     int count;
 
     // `ends` points to the first and the last edge. If it is null, `low` and `high` are their bits as doubles.
-    DEVICE Bins(const E* ends, Index low, Index high, Index count)
+    DEVICE Bins(const E* ends, Index low, Index high, Index count, void* = nullptr)
         : first(ends ? ends[0] : (E)__longlong_as_double(low)),
           last(ends ? ends[1] : (E)__longlong_as_double(high)),
           step((last - first) / (E)count),
           bins_per_unit((E)count / (last - first)),
           count((int)count) {}
 
-    DEVICE E edge(int bin) const { return bin == count ? last : product_and_sum((E)bin, step, first); }
+    DEVICE E edge(int bin) const { return bin == count ? last : left_edge(bin); }
+    DEVICE E left_edge(int bin) const { return product_and_sum((E)bin, step, first); }  // of all but the last edge
 
     // Returns the bin of x, or one near it, as the product is rounded.
     DEVICE int guess(E x) const { return min(max((int)((x - first) * bins_per_unit), 0), count - 1); }
 };
 
-// Returns whether x, which is not after the last edge, is in a bin.
-template <class E, bool EVEN>
+// Returns whether x, which is not after the last edge, is in a bin. It does not branch.
+template <class E>
 DEVICE bool is_in(const Bins<E, EVEN>& all, E x, int bin) {
-    return x >= all.edge(bin) && (bin + 1 == all.count || x < all.edge(bin + 1));
+    return x >= all.left_edge(bin) & (x < all.left_edge(bin + 1) | bin + 1 == all.count);
 }
 
 // Finds the last bin, for each x, whose left edge is not after it; the first bin if there is none. The binary searches
-// take their steps together, because every step waits for memory.
-template <class E, bool EVEN, int MANY>
-DEVICE void search(const Bins<E, EVEN>& all, const E (&x)[MANY], int (&bins)[MANY]) {
+// take their steps together, because every step waits for shared memory.
+template <class E, Edges EDGES, int MANY>
+DEVICE void search(const Bins<E, EDGES>& all, const E (&x)[MANY], int (&bins)[MANY]) {
 #pragma unroll
     for (int k = 0; k < MANY; ++k) bins[k] = 0;
     for (int left = all.count; left > 1; left -= left / 2)  // as many bins, from bins[k] on, are left to choose from
 #pragma unroll
         for (int k = 0; k < MANY; ++k)
-            if (x[k] >= all.edge(bins[k] + left / 2)) bins[k] += left / 2;
+            if (x[k] >= all.left_edge(bins[k] + left / 2)) bins[k] += left / 2;
 }
 
-// Returns the bin of x, given another one. Most often it is a neighbour.
-template <class E>
-DEVICE int corrected(const Bins<E, true>& all, E x, int bin) {
-    const int other = x < all.edge(bin) ? max(bin - 1, 0) : min(bin + 1, all.count - 1);
-    if (is_in(all, x, other)) return other;
+template <class E, Edges EDGES>
+DEVICE int searched(const Bins<E, EDGES>& all, E x) {
     const E one[1] = {x};
     int found[1];
     search(all, one, found);
     return found[0];
 }
 
+// Returns the bin of x, given another one. Most often it is a neighbour.
+template <class E>
+DEVICE int corrected(const Bins<E, EVEN>& all, E x, int bin) {
+    const int other = x < all.left_edge(bin) ? max(bin - 1, 0) : min(bin + 1, all.count - 1);
+    if (is_in(all, x, other)) return other;
+    return searched(all, x);
+}
+
 // Finds the bins of elements, -1 of those that are in none.
-template <class E, bool EVEN, class T, int MANY>
-DEVICE void find_bins(const Bins<E, EVEN>& all, const T (&elements)[MANY], int (&bins)[MANY]) {
+template <class E, Edges EDGES, class T, int MANY>
+DEVICE void find_bins(const Bins<E, EDGES>& all, const T (&elements)[MANY], int (&bins)[MANY]) {
     E x[MANY];
 #pragma unroll
     for (int k = 0; k < MANY; ++k) x[k] = ops::cast<E>(value(elements[k]));
-    if constexpr (EVEN) {
+    if constexpr (EDGES == EVEN) {
 #pragma unroll
         for (int k = 0; k < MANY; ++k) bins[k] = all.guess(x[k]);
-    } else {
+    } else if constexpr (EDGES == SHARED) {
         search(all, x, bins);
+    } else {  // one after another, so that they do not drive each other's edges out of the L1 cache
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) bins[k] = searched(all, x[k]);
     }
+    const E first = all.edge(0), last = all.edge(all.count);
+    unsigned wrong = 0;  // those to be corrected, as bits
 #pragma unroll
     for (int k = 0; k < MANY; ++k) {
-        if (!(x[k] >= all.edge(0) && x[k] <= all.edge(all.count)))
-            bins[k] = -1;
-        else if constexpr (EVEN)
-            if (!is_in(all, x[k], bins[k])) bins[k] = corrected(all, x[k], bins[k]);
+        const bool inside = x[k] >= first & x[k] <= last;
+        if constexpr (EDGES == EVEN) wrong |= (unsigned)(inside & !is_in(all, x[k], bins[k])) << k;
+        bins[k] = inside ? bins[k] : -1;
     }
+    if constexpr (EDGES == EVEN)
+        if (wrong) {
+#pragma unroll
+            for (int k = 0; k < MANY; ++k)
+                if (wrong >> k & 1) bins[k] = corrected(all, x[k], bins[k]);
+        }
 }
 
 // Writes the edges, a part of them by every block.
-template <class E, bool EVEN>
-DEVICE void write_edges(const Bins<E, EVEN>& all, E* edges) {
+template <class E, Edges EDGES>
+DEVICE void write_edges(const Bins<E, EDGES>& all, E* edges) {
     for (Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x; at <= all.count; at += (Index)gridDim.x * blockDim.x)
         edges[at] = all.edge((int)at);
 }
@@ -222,16 +248,14 @@ DEVICE void take_totals(Total* totals, R* counts, Index first, Index step, Index
 // Counts the elements of every bin, and writes the edges. T, E and R are the types of elements, edges and counts.
 // `totals` has a zero for every bin. If STORES, they are stored as counts and are zero again in the end. `given`, `low`
 // and `high` make the bins (see Bins).
-template <class T, class E, class R, bool EVEN, Counters COUNTERS, bool STORES>
+template <class T, class E, class R, Edges EDGES, Counters COUNTERS, bool STORES>
 DEVICE void count_bins(const T* x, const E* given, R* counts, E* edges, unsigned* ticket, Total* totals, Index n,
                        Index bins, Index low, Index high) {
     extern __shared__ __align__(16) unsigned words[];
-    const Bins<E, EVEN> all(given, low, high, bins);
-    if constexpr (COUNTERS != TOTALS) {
-        const int used = COUNTERS == WORDS ? (int)bins : (int)(bins + 1) / 2;
-        for (int at = threadIdx.x; at < used; at += blockDim.x) words[at] = 0;
-        __syncthreads();  // separates the zeros from the counting
-    }
+    const int used = COUNTERS == TOTALS ? 0 : COUNTERS == WORDS ? (int)bins : (int)(bins + 1) / 2;
+    const Bins<E, EDGES> all(given, low, high, bins, words + (used + 1) / 2 * 2);
+    for (int at = threadIdx.x; at < used; at += blockDim.x) words[at] = 0;
+    __syncthreads();  // separates the zeros, and the edges in shared memory, from the counting
     const auto count = [&](int bin) {
         if (bin < 0) return;
         if constexpr (COUNTERS == TOTALS)
@@ -283,12 +307,12 @@ DEVICE void store_counts(R* counts, Total* totals, Index bins) {
 // result, S is the type of the sums. A block has WARPS warps. Every group of `runs` blocks has `width` bins, and every
 // block of it one run of the elements. `sums` has a place for every bin of every run. `given`, `low` and `high` make
 // the bins (see Bins).
-template <class T, class E, class W, class S, class R, bool EVEN, int WARPS>
+template <class T, class E, class W, class S, class R, Edges EDGES, int WARPS>
 DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E* edges, unsigned* tickets, S* sums,
                      Index n, Index bins, Index low, Index high, Index width, Index runs) {
     extern __shared__ __align__(16) uint4 memory[];
     S* const histograms = reinterpret_cast<S*>(memory);
-    const Bins<E, EVEN> all(given, low, high, bins);
+    const Bins<E, EDGES> all(given, low, high, bins);
     write_edges(all, edges);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Index group = blockIdx.x / runs, run = blockIdx.x % runs;
