@@ -201,10 +201,20 @@ def _sort_kinds() -> Iterator[Kind]:
 
 
 def _histogram_kinds() -> Iterator[Kind]:
-    def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+    def even(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
         return (_numbers((n,), "float64"),), functools.partial(parprims.histogram, bins=256)
 
-    yield Kind("any", make, True)
+    def edges(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        return (_numbers((n,), "float64"), np.sort(_numbers((257,), "float64"))), parprims.histogram
+
+    def weights(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+        def call(x: Any, edges: Any, weights: Any, method: str) -> Any:
+            return parprims.histogram(x, edges, weights=weights, method=method)
+
+        return (*edges(n)[0], _numbers((n,), "float64")), call
+
+    for name, make in (("even", even), ("edges", edges), ("weights between edges", weights)):
+        yield Kind(name, make, True)
 
 
 def _search_kinds() -> Iterator[Kind]:

@@ -40,7 +40,8 @@ SAMPLE = 40
 # Kernels that may spill, by the beginning of their name, with the reason.
 _OCCUPANCY = "up to 40 bytes, the price the compiler pays to fit one more block on a multiprocessor"
 SPILLS = {
-    "histogram::count_bins<int, double, long long, true, false>": _OCCUPANCY,
+    "histogram::count_bins<long long, double, long long, histogram::GLOBAL, ": _OCCUPANCY,
+    "histogram::count_bins<unsigned long long, double, long long, histogram::GLOBAL, ": _OCCUPANCY,
     "reduce_rows<256, 4, 16, Op> multiply int8": _OCCUPANCY,
     "reduce_short_rows<256, 1, 4, 4, Op> add uint32": _OCCUPANCY,
     "reduce_segments<4, ": _OCCUPANCY,

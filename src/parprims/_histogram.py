@@ -44,7 +44,7 @@ from parprims._dispatch import (
     recalled,
     unwatched,
 )
-from parprims._histogram_numpy import FEW, is_almost_even, places_in_even, searchable
+from parprims._histogram_numpy import FEW, counts_between, is_almost_even, places_in_even, searchable
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
 from parprims._promotion import promoted
@@ -139,12 +139,14 @@ def histogram(
         counts, edges = nodes().call("histogram", given, options, method)
         return counts, edges
     key = None
-    if type(bins) is int and axis_name is None:
-        key_of = x if weights is None else (x, weights)
-        key = call_key("histogram", key_of, bins, range, weights is None, density, method)
+    if axis_name is None:
+        given_edges = hasattr(bins, "shape")
+        own = (x,) if weights is None else (x, weights)
+        own = (*own, bins) if given_edges else own
+        key = call_key("histogram", own, None if given_edges else bins, range, weights is None, density, method)
         run = recalled(key)
         if run is not None:
-            found: tuple[Array, Array] = run(x) if weights is None else run(x, weights)
+            found: tuple[Array, Array] = run(*own)
             return found
     if axis_name is not None or is_split((x, weights)):
         split: tuple[Array, Array] = devices().compute(
@@ -354,14 +356,14 @@ def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
 
 
 def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
-    """Return a function of the arrays: the counts by the library's own routines, for tensors by NumPy's.
+    """Return a function of the arrays: the counts by the library's own routines, or by NumPy's in the same memory.
 
     NumPy makes even edges between given ends once, which takes longer than to count a hundred elements.
     """
     name = library(xp)
-    if name == "torch" and shares_memory(xp, h.arrays):
+    if shares_memory(xp, h.arrays):
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
-        given = tuple(map(as_numpy, h.arrays))
+        given = tuple(map(as_numpy, h.arrays))  # their dtypes and shapes count
         run = _prepare_native(numpy_namespace(), dataclasses.replace(h, arrays=given, edges=edges, result=result))
         return all_by_numpy(xp, h.arrays, run)
     if name != "numpy" or h.ends is None:
@@ -391,6 +393,8 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
     x, weights, edges = h.parts(xp, edges)
     wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
     x = cast(xp, x, h.edges)
+    if name == "numpy" and not h.even and wide is None and len(x) > FEW:
+        return _finish(xp, h, counts_between(x, edges), edges)
     if name == "numpy" and h.even and len(x) <= FEW:
         found = searchable(edges).searchsorted(x, "right")
         found[found == 0] = h.bins + 1
@@ -465,11 +469,11 @@ def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]
         return _cuda.contiguous(xp, _cuda.plain(xp, x if x.ndim == 1 else xp.reshape(x, (-1,))))
 
     def counted(x: Array, *others: Array) -> tuple[Array, Array]:
-        weights, ends = others[: int(h.weighted)], [] if edges is None else [edges]
-        if not h.even:
-            ends = [flat(cast(xp, others[-1], h.edges))]
+        weights, ends = others[: int(bare.weighted)], [] if edges is None else [edges]
+        if not bare.even:
+            ends = [flat(cast(xp, others[-1], bare.edges))]
         counts, found = run(flat(x), *ends, *map(flat, weights))
-        return _finish(xp, h, counts, found)
+        return _finish(xp, bare, counts, found)
 
     return counted
 
@@ -488,6 +492,6 @@ _METHODS = Methods(
     kernel=by_device(
         Method(_prepare, _kernel_refusal), Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower)
     ),
-    native=Method(_prepare_native, _native_refusal),
+    native=Method(_prepare_native, _native_refusal, eager=lambda xp, h: shares_memory(xp, h.arrays)),
     array=Method(directly(_array), _array_refusal),
 )

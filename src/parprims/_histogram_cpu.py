@@ -88,16 +88,20 @@ def refusal(xp: Namespace, h: Any) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    record="benches/results/tuning/amd-epyc.json",
     least={
         "numpy": {
-            "any": 16384,
+            "even": 16384,
+            "weights between edges": 4096,
         },
         "torch": {
-            "any": 16384,
+            "even": 16384,
+            "edges": 262144,
+            "weights between edges": 4096,
         },
         "jax": {
-            "any": 16384,
+            "even": 16384,
+            "weights between edges": 4096,
         },
     },
 )
@@ -106,7 +110,8 @@ CROSSOVERS = _cpu.Crossovers(
 
 def slower(xp: Namespace, h: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "any", math.prod(h.arrays[0].shape))
+    kind = "even" if h.even else "weights between edges" if h.weighted else "edges"
+    return CROSSOVERS.slower(library(xp), kind, math.prod(h.arrays[0].shape))
 
 
 _runs: Memo[Callable[..., tuple[Array, Array]]] = Memo()
