@@ -41,6 +41,7 @@ SAMPLE = 40
 _OCCUPANCY = "up to 40 bytes, the price the compiler pays to fit one more block on a multiprocessor"
 SPILLS = {
     "histogram::count_bins<long long, double, long long, histogram::GLOBAL, ": _OCCUPANCY,
+    "histogram::sum_bins<float, float, int, long long, long long, histogram::GLOBAL, 8>": "64 bytes on sm_120",
     "histogram::count_bins<unsigned long long, double, long long, histogram::GLOBAL, ": _OCCUPANCY,
     "reduce_rows<256, 4, 16, Op> multiply int8": _OCCUPANCY,
     "reduce_short_rows<256, 1, 4, 4, Op> add uint32": _OCCUPANCY,

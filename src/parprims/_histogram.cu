@@ -323,19 +323,30 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
     S* const own = histograms + warp * here;
     const Index each = (n + runs * WARPS - 1) / (runs * WARPS), begin = min(n, (run * WARPS + warp) * each);
     const Index end = min(n, begin + each);
-    for (Index from = begin; from < end; from += 32) {
-        const bool inside = from + lane < end;
-        const T one[1] = {x[min(from + lane, end - 1)]};
-        int found[1];
-        find_bins(all, one, found);
-        const int bin = inside && found[0] >= first && found[0] < first + here ? found[0] - first : -1;
-        const S weight = inside ? ops::cast<S>(value(weights[from + lane])) : S();
-        const unsigned equal = __match_any_sync(0xffffffffu, bin);
-        const int turn = bin < 0 ? -1 : __popc(equal & ((1u << lane) - 1u));
-        for (int now = 0; __any_sync(0xffffffffu, turn >= now); ++now) {
-            if (turn == now) own[bin] = ops::add(own[bin], weight);
-            __syncwarp();  // separates the turns of lanes with equal bins
+    constexpr int STEPS = 4;  // of 32 elements: what does not depend on the sums is done for all of them at once
+    for (Index from = begin + lane; from < end + lane; from += STEPS * 32) {
+        T several[STEPS];
+        S added[STEPS];
+        int found[STEPS], turn[STEPS];
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            const Index at = min(from + k * 32, end - 1);
+            several[k] = x[at];
+            added[k] = ops::cast<S>(value(weights[at]));
         }
+        find_bins(all, several, found);
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            found[k] = from + k * 32 < end && found[k] >= first && found[k] < first + here ? found[k] - first : -1;
+            const unsigned equal = __match_any_sync(0xffffffffu, found[k]);
+            turn[k] = found[k] < 0 ? -1 : __popc(equal & ((1u << lane) - 1u));
+        }
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k)
+            for (int now = 0; __any_sync(0xffffffffu, turn[k] >= now); ++now) {
+                if (turn[k] == now) own[found[k]] = ops::add(own[found[k]], added[k]);
+                __syncwarp();  // separates the turns of lanes with equal bins
+            }
     }
     __syncthreads();  // separates the sums of warps from their reads below
     for (int at = threadIdx.x; at < here; at += blockDim.x) {
