@@ -229,7 +229,7 @@ def test_levels_of_long_systems(long_ones, rng, dtype, subtests):
             if dtype == "float32":
                 check_dominant(long_ones, dominant(rng, (n, 2), dtype), axis=0)
     with subtests.test(n="33 chunks"):
-        check(long_ones, normal(rng, (1, 33 * 32 * TUNING[90].rows[np.dtype(dtype).itemsize]), dtype))
+        check(long_ones, normal(rng, (1, 33 * 32 * TUNING[90].rows[np.dtype(dtype).itemsize] // 2), dtype))
     # What is left of so many parts has rows for one part, and for two.
     part = 32 * TUNING[90].rows_exchanging[np.dtype(dtype).itemsize]
     for parts in (part // 2, part // 2 + 1):
@@ -281,7 +281,7 @@ def test_several_warps_solve_the_rest(gpu, rng, cut):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunk_edges(long_ones, rng, dtype, subtests):
     """One chunk and many, whole ones and parts of one row, numbers of them around powers of two."""
-    rows = 32 * TUNING[90].rows[np.dtype(dtype).itemsize]
+    rows = 32 * TUNING[90].rows[np.dtype(dtype).itemsize] // 2
     lengths = {rows * chunks + more for chunks in (1, 2, 3, 4, 5, 8, 33) for more in (-1, 0, 1)}
     for n in few_on_jax(long_ones, rng, sorted(lengths), 3):
         with subtests.test(n=n):

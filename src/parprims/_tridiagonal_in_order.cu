@@ -295,7 +295,7 @@ struct BlockReduction {
             __shared__ InterfaceRow<T> rows[WARPS];
             if (threadIdx.x % 32 == 31) rows[threadIdx.x / 32] = all;
             __syncthreads();  // the rows of all warps are there
-            if (threadIdx.x < 32) all = of_warps.reduce(rows[threadIdx.x % WARPS]);
+            if (warp_number() == 0) all = of_warps.reduce(rows[threadIdx.x % WARPS]);
         }
         return all;
     }
@@ -304,7 +304,7 @@ struct BlockReduction {
     DEVICE InterfaceUnknowns<T> back_substitute(T before, T last) const {
         if constexpr (WARPS > 1) {
             __shared__ T unknowns[WARPS];
-            const int warp = threadIdx.x / 32;
+            const int warp = warp_number();
             if (warp == 0) {
                 const T known = of_warps.back_substitute(before, last);
                 if (threadIdx.x < WARPS) unknowns[threadIdx.x] = known;
@@ -392,18 +392,18 @@ DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) 
     const InterfaceLevel<T, PART> next = {levels, s.systems, parts};
     Index passed_over = -1;  // in thread 0, a system of which another block has found that it is not dominant
     for_each_part(s.systems, parts, [](Index) { return true; }, [&](Index system, Index part) {
-        if (CHECKED && __syncthreads_or(threadIdx.x == 0 && passed_over == system)) return;
+        if (CHECKED && any_of_block(threadIdx.x == 0 && passed_over == system)) return;
         T a[ROWS], b[ROWS], c[ROWS], d[ROWS];
         const Index begin = part * PART + threadIdx.x * ROWS;
         load_rows<LOWER, DIAG, UPPER, RHS>({s.lower, s.diag, s.upper, s.rhs}, s.index(system), begin, s.rows, a, b, c,
                                            d);
         if constexpr (CHECKED) {
-            const bool leave = __syncthreads_or(!is_dominant(a, b, c));
-            if (threadIdx.x == 0) {
-                if (leave) atomicOr(&undominated[system], 1u);
-                if (leave || read_current(&undominated[system]) != 0) passed_over = system;
+            const bool leave = any_of_block(!is_dominant(a, b, c));
+            if (leave) {
+                if (threadIdx.x == 0) atomicOr(&undominated[system], 1u), passed_over = system;
+                return;
             }
-            if (leave) return;
+            if (threadIdx.x == 0 && read_current(&undominated[system]) != 0) passed_over = system;
         }
         scale_rows(a, b, c, d);
         eliminate_part<THREADS>(REDUCE, next, system, part, a, b, c, d);
@@ -422,7 +422,7 @@ DEVICE void solve_reduced_in_order(T* levels, Index systems, Index rows, SystemS
         if (step == SOLVE) {
             bool exchange = false;
             if constexpr (CHECKED) {
-                exchange = __syncthreads_or(threadIdx.x == 0 && undominated[system] != 0);
+                exchange = any_of_block(threadIdx.x == 0 && undominated[system] != 0);
                 if (exchange && threadIdx.x == 0) {
                     undominated[system] = 0;
                     left.list[atomicAdd(&left.counts[0], 1u)] = (unsigned)system;
@@ -468,9 +468,11 @@ DEVICE void expand_in_order(SystemBatch<T> s, T* levels, SystemState* states, Wo
     });
     if (!is_last_to_arrive(ticket, gridDim.x)) return;
     const unsigned count = read_current(lost.counts);
+#pragma unroll 1
     for (unsigned k = 0; k < count; ++k) {
         const Index system = lost.list[k];
         T* const to = s.out.system(s.index(system));
+#pragma unroll 1
         for (Index row = threadIdx.x; row < s.rows; row += THREADS)
             to[row * s.out.along] = from_real<T>(infinity(Real<T>()) - infinity(Real<T>()));
     }

@@ -59,9 +59,9 @@ def _chunk_bytes(nbytes: int, rows: int, threads: int) -> int:
     return nbytes * 4 * threads * (rows + 1) + _slot_bytes(nbytes, threads)
 
 
-def _chunk_threads(tuning: Tuning, nbytes: int, most: int) -> int:
+def _chunk_threads(tuning: Tuning, nbytes: int, rows: int, most: int) -> int:
     """Return the threads of a block that holds a chunk: as many as its shared memory has room for, at least a warp."""
-    while most > 32 and _chunk_bytes(nbytes, tuning.rows[nbytes], most) > tuning.shared_bytes:
+    while most > 32 and _chunk_bytes(nbytes, rows, most) > tuning.shared_bytes:
         most //= 2
     return most
 
@@ -233,10 +233,16 @@ class _Call:
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
         """Return the launch of the stable solver. It first refines windows of systems on the list ``windowed``."""
         problem, tuning = self.problem, self.tuning
-        threads = tuning.chunk_threads
+        rows, threads, blocks = tuning.rows[problem.nbytes], tuning.chunk_threads, tuning.long_blocks
         if problem.n <= tuning.few_unknowns:
             threads = max(32, threads // 4)
-        rows, threads = tuning.rows[problem.nbytes], _chunk_threads(tuning, problem.nbytes, threads)
+        if due is not _EVERYTHING:
+            # Most calls leave it nothing to do, and wait for its compilation all the same. So a chunk has twice the
+            # threads with half the rows, for which the loops over these are unrolled.
+            rows, threads, blocks = rows // 2, 2 * threads, -(-tuning.few_blocks // 2)
+        threads = _chunk_threads(tuning, problem.nbytes, rows, threads)
+        # As many threads on a multiprocessor as blocks of short systems have.
+        resident = min(tuning.resident_blocks, tuning.resident_blocks * tuning.threads // threads)
         exchanges = problem.pivot != "none"
         chunks = -(-problem.n // (rows * threads))
         count = segments = chunks
@@ -247,17 +253,13 @@ class _Call:
         levels = self.space.place("segments", (SEGMENT_NUMBERS + 2) * nbytes * segments, problem.type)
         second = self.space.place("second", nbytes * problem.n * exchanges, problem.type)
         again = self.worklist("again")
-        choices = self.space.number("exchanges", exchanges), self.space.number("periodic", problem.periodic)
         return self._launch(
             "stable long",
             "solve_stably",
-            (rows, threads, tuning.rows_exchanging[problem.nbytes]),
-            (
-                *(self.batch.parameter, levels, second, self._states, marks, windowed, due, again, *choices),
-                self._counters,
-            ),
-            (tuning.long_blocks if due is _EVERYTHING else tuning.few_blocks, chunks),
+            (rows, threads, tuning.rows_exchanging[problem.nbytes], bool(windowed.fields), exchanges, problem.periodic),
+            (self.batch.parameter, levels, second, self._states, marks, windowed, due, again, self._counters),
+            (blocks, chunks),
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
-            resident=tuning.resident_blocks if problem.nbytes == 4 and threads <= tuning.threads else 0,
+            resident=resident if problem.nbytes == 4 else 0,
         )

@@ -36,7 +36,8 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
         }
     }
     // Loads rows to shared memory. The solution so far becomes the first one if `refine`, zeros otherwise.
-    DEVICE void load_rows(const SystemBatch<T>& s, Index system, Index begin, Index end, bool periodic, bool refine) {
+    template <bool PERIODIC>
+    DEVICE void load_rows(const SystemBatch<T>& s, Index system, Index begin, Index end, bool refine) {
         const BatchIndex p = s.index(system);
         this->n = (int)(end - begin);
         this->segments = (this->n + ROWS - 1) / ROWS;
@@ -50,7 +51,7 @@ struct ChunkSolver : BlockSolver<T, ROWS, THREADS, 1, false> {
         load(s.diag, p, begin, this->diag);
         load(s.upper, p, begin, this->upper);
         load(s.rhs, p, begin, this->rhs);
-        if (!periodic) {  // by the threads that have loaded these numbers
+        if (!PERIODIC) {  // by the threads that have loaded these numbers
             const int last = (int)(s.rows - 1 - begin);
             if (begin == 0 && threadIdx.x == 0) this->lower[this->place(0)] = T();
             if (end == s.rows && threadIdx.x == last % THREADS) this->upper[this->place(last)] = T();
@@ -93,32 +94,30 @@ struct SegmentLevel {
 // Raises `largest` to the largest backward error of the threads of a block.
 template <class R>
 DEVICE void record_error(R mine, unsigned long long* largest) {
-    double error = (double)mine;
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) error = ::fmax(error, __shfl_xor_sync(0xffffffffu, error, lanes));
-    const unsigned long long bits = (unsigned long long)__double_as_longlong(error);
+    for (int lanes = 16; lanes > 0; lanes /= 2) mine = ::fmax(mine, __shfl_xor_sync(0xffffffffu, mine, lanes));
+    const unsigned long long bits = (unsigned long long)__double_as_longlong((double)mine);
     if (threadIdx.x % 32 == 0 && bits > read_current(largest)) atomicMax(largest, bits);
 }
 
-// Refines windows as refine_windows does, of the systems on the list `windowed`, and leaves those that this did not fix
-// too. Then solves the systems that are due, which these are put to. If `exchange`, those with a large error are solved
-// again for the residual; `again` lists them, and `second` takes the sums with the first solution. A mark stands for
-// MARKED rows.
-template <class T, int ROWS, int THREADS, int MARKED>
+// Solves the systems that are due. WINDOWED: first refines windows as refine_windows does, of the systems on the list
+// `windowed`, and puts those that this did not fix to the systems that are due. A mark stands for MARKED rows.
+// EXCHANGE: exchanges rows, and solves systems with a large error again for the residual; `again` lists them, and
+// `second` takes the sums with the first solution.
+template <class T, int ROWS, int THREADS, int MARKED, bool WINDOWED, bool EXCHANGE, bool PERIODIC>
 DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* states, const unsigned* marks,
-                         Worklist windowed, Worklist due, Worklist again, Index exchange, Index periodic,
-                         PhaseCounters* counters) {
+                         Worklist windowed, Worklist due, Worklist again, PhaseCounters* counters) {
     using C = ChunkSolver<T, ROWS, THREADS>;
     using Level = SegmentLevel<T, THREADS>;
     const Index chunks = (s.rows + C::LENGTH - 1) / C::LENGTH;
-    if (count_due(due, s.systems) == 0 && (!windowed.counts || *windowed.counts == 0)) return;
+    if (count_due(due, s.systems) == 0 && (!WINDOWED || *windowed.counts == 0)) return;
     const Level lowest = {segments, s.systems, chunks};
     const int levels = count_levels_below_top(lowest) + 1;  // of segments
     // The first two phases refine windows. Steps of a pass: chunks are reduced to the segments of level 0; the levels
     // 0 ... levels-2 are merged, the last one is closed, those before it are expanded; chunks are solved. There are two
     // passes, one without row exchanges. The last phase copies second solutions.
-    const int begin_passes = windowed.counts ? 2 : 0, steps = 2 * levels + 1;
-    const int copying = begin_passes + (exchange ? 2 : 1) * steps;
+    constexpr int begin_passes = WINDOWED ? 2 : 0;
+    const int steps = 2 * levels + 1, copying = begin_passes + (EXCHANGE ? 2 : 1) * steps;
     const auto shift_of = [](int phase) -> Index { return (THREADS / 8 + phase * (THREADS / 2)) * ROWS; };
     const auto number_of_level = [=](int step) {
         return step == 0 || step == steps - 1 ? -1 : step <= levels ? step - 1 : 2 * levels - 1 - step;
@@ -136,7 +135,8 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
         return systems * parts_of(phase);
     };
     const bool finished = for_each_item(counters, copying + 1, length, [&](int phase, Index item) {
-        const bool windows = phase < begin_passes, refine = phase >= begin_passes + steps;
+        const bool windows = WINDOWED && phase < begin_passes;
+        const bool refine = EXCHANGE && phase >= begin_passes + steps;
         const int step = windows ? steps - 1 : (phase - begin_passes) % steps, number = number_of_level(step);
         const Index parts = parts_of(phase), at = quotient(item, parts), part = item - at * parts;
         const Index system = windows                     ? (Index)windowed.list[at]
@@ -168,6 +168,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
             const int count = (int)max((Index)0, min((Index)ROWS, window.high - mine));
             middle = window.is_in_middle(mine, count);
             bool marked = false;
+#pragma unroll 1
             for (Index row = mine; middle && row < mine + count; row += MARKED)
                 marked = marked || others[row / MARKED / 32] >> row / MARKED % 32 & 1;
             if (!__syncthreads_or(marked)) return;
@@ -179,7 +180,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
         const Level mine = level_above(lowest, max(number, 0)), next = number < 0 ? mine : mine.next();
         C chunk;
         if (number < 0) {
-            chunk.load_rows(s, system, begin, end, periodic != 0, refine || windows);
+            chunk.template load_rows<PERIODIC>(s, system, begin, end, refine || windows);
             // The unknowns outside a window are known. Their terms go to the right-hand sides.
             if (first) chunk.fix(0, chunk.lower, chunk.before);
             if (last) chunk.fix(chunk.count - 1, chunk.upper, chunk.behind);
@@ -194,7 +195,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
             Equation<T, 5> equations[ROWS];
             int count;
             if (number < 0) {
-                if (pass == 1 && !windows && !exchange) break;
+                if (pass == 1 && !windows && !EXCHANGE) break;
                 T rhs[ROWS];
                 if (pass > 0 || refine || windows) {
                     error = chunk.residuals(x, chunk.before, chunk.behind, rhs);
@@ -211,7 +212,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
                     break;
                 }
                 if (refine && step == 0) record_error(error, &state.errors[0]);
-                chunk.reduce_rows(exchange != 0, [&](int k) { return windows && !wrong ? T() : rhs[k]; }, equations);
+                chunk.reduce_rows(EXCHANGE, [&](int k) { return windows && !wrong ? T() : rhs[k]; }, equations);
                 count = chunk.segments;
             } else {
                 count = (int)min((Index)THREADS, mine.count - part * THREADS);
@@ -220,7 +221,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
                 __syncthreads();  // the segments are there
             }
             const auto slot = [](int i) { return i; };
-            merge_all(chunk.slots, count, (int)threadIdx.x, THREADS, exchange != 0, slot, C::sync);
+            merge_all(chunk.slots, count, (int)threadIdx.x, THREADS, EXCHANGE, slot, C::sync);
             if (step < levels) {
                 if (threadIdx.x == 0) next.segments(system).store(part, chunk.slots.load(0));
                 return;
@@ -265,7 +266,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) finite = finite && (k >= chunk.count || ops::isfinite(x[k]));
             if (__syncthreads_or(!finite) && threadIdx.x == 0) atomicOr(&state.not_finite, 1u);
-            if (exchange && __syncthreads_or(exceeds((Real<T>)6, error, (Real<T>)1)) && threadIdx.x == 0 &&
+            if (EXCHANGE && __syncthreads_or(exceeds((Real<T>)6, error, (Real<T>)1)) && threadIdx.x == 0 &&
                 atomicOr(&state.refine, 1u) == 0)
                 again.list[atomicAdd(&again.counts[0], 1u)] = (unsigned)system;
         }
@@ -285,7 +286,7 @@ DEVICE void solve_stably(SystemBatch<T> s, T* segments, T* second, SystemState* 
     });
     if (finished) {
         *again.counts = 0;
-        if (windowed.counts) *windowed.counts = 0;
+        if (WINDOWED) *windowed.counts = 0;
         if (due.counts) *due.counts = 0;
     }
 }
