@@ -157,6 +157,20 @@ class TestTogether:
         assert compiler_module.compiled_together(sources) == [b"a for sm_90", b"b for sm_90"] * 2
         assert sorted(texts) == ["a", "b"]
 
+    def test_longest_first(self, monkeypatch):
+        """What takes longest begins first, and results come in the order of the texts all the same."""
+        texts = []
+
+        def compiled(text, arch):
+            texts.append(text)
+            return f"{text} for {arch}".encode()
+
+        monkeypatch.setattr(compiler_module, "compiled", compiled)
+        monkeypatch.setattr(compiler_module.os, "cpu_count", lambda: 1)
+        sources = [(text, "sm_90") for text in ("bb", "a", "dddd", "ccc")]
+        assert compiler_module.compiled_together(sources) == [f"{text} for sm_90".encode() for text, _ in sources]
+        assert texts == ["dddd", "ccc", "bb", "a"]
+
     def test_an_error(self, compiler):
         with pytest.raises(_cuda.CudaError, match="makes code for 7"):
             compiler_module.compiled_together([("a", "sm_90"), ("b", "sm_70")])
