@@ -29,7 +29,7 @@ class Tuning(Base):
 
     # Stable solver.
     rows: Mapping[int, int]
-    """Rows of a thread; bits depend on them."""
+    """Rows of a thread, half as many where the stable solver is a fallback for a long system; bits depend on them."""
     threads: int
     """The most threads of a block of short systems whose rows are adjacent in memory."""
     interleaved_systems: int
@@ -76,7 +76,8 @@ class Tuning(Base):
     reduced_threads: int
     """Threads of a block for reduced systems; bits depend on them."""
     chunk_threads: int
-    """Threads of a block that has a chunk of a system in the stable solver; bits depend on them."""
+    """Threads of a block that has a chunk of a system in the stable solver, twice as many where it is a fallback; bits
+    depend on them."""
     few_unknowns: int
     """If a system has no more unknowns than this, its chunks are a quarter as long, and fewer attempts are made before
     the stable solver; bits depend on it."""

@@ -400,7 +400,10 @@ DEVICE void reduce_in_order(SystemBatch<T> s, T* levels, unsigned* undominated) 
         if constexpr (CHECKED) {
             const bool leave = any_of_block(!is_dominant(a, b, c));
             if (leave) {
-                if (threadIdx.x == 0) atomicOr(&undominated[system], 1u), passed_over = system;
+                if (threadIdx.x == 0) {
+                    atomicOr(&undominated[system], 1u);
+                    passed_over = system;
+                }
                 return;
             }
             if (threadIdx.x == 0 && read_current(&undominated[system]) != 0) passed_over = system;
