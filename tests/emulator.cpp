@@ -229,14 +229,14 @@ static void run_block(Block& mine) {
         fiber.others.clear();
     }
     std::fill(mine.fences_known.begin(), mine.fences_known.end(), 0);
-    std::vector<int> order(threads);
-    for (int at = 0; at < threads; ++at) order[at] = at;
+    std::vector<int> order;
     for (int done = 0; done < threads;) {
+        order.clear();
+        for (int at = 0; at < threads; ++at)
+            if (fibers[at].wait == READY) order.push_back(at);
         std::shuffle(order.begin(), order.end(), mine.random);
-        bool ran = false, spins = true;
+        bool spins = true;
         for (int at : order) {
-            if (fibers[at].wait != READY) continue;
-            ran = true;
             mine.now = at;
             mine.thread = {(unsigned)at, 0, 0};
             to_fiber(fibers[at]);
@@ -249,7 +249,7 @@ static void run_block(Block& mine) {
             for (auto& fiber : fibers) all = all && (fiber.wait == DONE || fiber.at_cluster);
             mine.gang->note(mine.rank, all, done == threads);
         }
-        if (!ran && done < threads) {
+        if (order.empty() && done < threads) {
             bool any = false;
             for (auto& fiber : fibers) any = any || fiber.wait == READY;
             if (!any) {

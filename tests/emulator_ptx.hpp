@@ -438,14 +438,16 @@ void multiply4(double a, double b, double& d0, double& d1) {
 
 // ---- Matrices of a warpgroup ----------------------------------------------------------------------------------
 
-// Row r of A or column r of B, by a descriptor of where it lies in dynamic shared memory.
+// Row r of A or column r of B, by a descriptor of where it lies in dynamic shared memory: in vectors of 16 bytes along k,
+// or number by number if it is transposed.
 template <class T>
-static void read(double* to, unsigned long long descriptor, bool transposed, int r) {
-    constexpr int SIZE = 4 / T::PACKED;
+static void read(double* to, unsigned long long descriptor, bool transposed, int r, bool watched = true) {
+    constexpr int SIZE = 4 / T::PACKED, VECTOR = 16 / SIZE;
     const auto field = [&](int bit) { return (size_t)(descriptor >> bit & 0x3fff) << 4; };
     const size_t start = field(0), leading = field(16), stride = field(32);
     const bool swizzled = descriptor >> 62;
-    for (int k = 0; k < 8 * T::PACKED; ++k) {
+    const int count = transposed ? 1 : VECTOR;
+    for (int k = 0; k < 8 * T::PACKED; k += count) {
         size_t at = start;
         if (swizzled && transposed)
             at += r / 64 * leading + r % 64 * SIZE + k / 8 * stride + k % 8 * 128;
@@ -454,14 +456,16 @@ static void read(double* to, unsigned long long descriptor, bool transposed, int
         else if (transposed)
             at += r / 8 * stride + r % 8 * SIZE + k / 8 * leading + k % 8 * 16;
         else
-            at += r / 8 * stride + r % 8 * 16 + k * SIZE / 16 * leading + k * SIZE % 16;
+            at += r / 8 * stride + r % 8 * 16 + k / VECTOR * leading;
         if (swizzled) at ^= at >> 3 & 0x70;
         const size_t place = (at - (uintptr_t)block->dynamic) & 0x3ffff;  // a descriptor has the last 18 bits
-        if (place + SIZE > block->dynamic_bytes) throw std::runtime_error("a matrix lies outside shared memory");
-        watch_product(block->dynamic + place, SIZE);
-        unsigned word = 0;
-        memcpy(&word, block->dynamic + place, SIZE);
-        to[k] = T::number(word, 0);
+        if (place + count * SIZE > block->dynamic_bytes) throw std::runtime_error("a matrix lies outside shared memory");
+        if (watched) watch_product(block->dynamic + place, count * SIZE);
+        for (int one = 0; one < count; ++one) {
+            unsigned word = 0;
+            memcpy(&word, block->dynamic + place + one * SIZE, SIZE);
+            to[k + one] = T::number(word, 0);
+        }
     }
 }
 
@@ -478,7 +482,8 @@ static void carry_out(const Product& one) {
     for (int at = 0; at < one.columns / 2; at += 4)
         for (int next = 0; next < 2; ++next) {
             double column[K];
-            read<T>(column, one.b, one.b_transposed, 2 * at + 2 * t + next);
+            // Eight lanes of a warp have to do with each column: one of them, each with others, reads it for all.
+            read<T>(column, one.b, one.b_transposed, 2 * at + 2 * t + next, at / 4 % 8 == g);
             for (int half = 0; half < 2; ++half) {
                 typename T::Sum& d = ((typename T::Sum*)one.d)[at + 2 * half + next];
                 d = sum(one.add ? d : typename T::Sum(), rows[half], column, K);

@@ -34,6 +34,22 @@ struct Region {
 // Who wrote 4 bytes of scratch last: the block + 1, the thread, and how many fences it had passed.
 using Writer = uint64_t;
 
+// Random numbers: PCG-XSH-RR, of M. E. O'Neill, for fibers are shuffled whenever all of them wait.
+struct Random {
+    using result_type = uint32_t;
+    uint64_t state = 0;
+
+    static constexpr uint32_t min() { return 0; }
+    static constexpr uint32_t max() { return ~0u; }
+    void seed(uint64_t number) { state = number, (*this)(); }
+    uint32_t operator()() {
+        const uint64_t before = state;
+        state = before * 6364136223846793005u + 1442695040888963407u;
+        const uint32_t word = (uint32_t)((before >> 18 ^ before) >> 27);
+        return word >> (before >> 59) | word << (-(before >> 59) & 31);
+    }
+};
+
 // ---- Fibers ---------------------------------------------------------------------------------------------------
 
 constexpr size_t STACK = 256 << 10;
@@ -189,7 +205,7 @@ struct Block {
     jmp_buf scheduler;
     int now = 0;
     uint3 thread, number, threads, blocks;
-    std::mt19937 random;
+    Random random;
     Launched* shared;
     char* dynamic;
     size_t dynamic_bytes;
@@ -224,7 +240,8 @@ struct Block {
     } suspect;
 };
 
-static __thread Block* block = nullptr;
+// Every access to memory asks for it: it lies where that takes no call.
+static __thread Block* block __attribute__((tls_model("initial-exec"))) = nullptr;
 
 // The number of threads, and of blocks of the cluster, which count as threads.
 static size_t actors(const Block& mine) { return mine.fibers->size() + mine.gang->size; }
