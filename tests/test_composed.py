@@ -6,7 +6,6 @@ import pytest
 import parprims
 from tests.contract import random
 
-# JAX compiles a sort by array operations in a time that grows with the bits.
 X = np.random.default_rng(3).standard_normal(64).astype(np.float32)
 OFFSETS = np.array([0, 10, 10, 64])
 FILTER = np.array([0.2, 0.1], X.dtype), np.array([1.0, -0.5], X.dtype)
@@ -45,7 +44,9 @@ def test_one_call_is_told_and_remembered(backend, name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_methods_are_those_that_serve(backend, name):
-    x = backend.asarray(np.sort(X))
+    # JAX compiles a sort by array operations in a time that grows with the bits.
+    dtype = "float16" if backend.name == "jax" and name in ("top_k", "median", "unique", "sort") else X.dtype
+    x = backend.asarray(np.sort(X).astype(dtype))
     listed = parprims.methods(CALLS[name], x)
     assert sorted(listed) == ["array", "kernel", "native"]
     assert listed["array"] is None

@@ -65,7 +65,9 @@ CALLS = {
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bits_of_numpy(library, dtype):
     _, own, back = library
-    for name, call in CALLS.items():
+    # How memory is read and made depends on the dtype alone, and each kernel of one takes half a second to compile.
+    names = CALLS if dtype == "float64" else ("cumulative_sum",)
+    for name, call in ((name, CALLS[name]) for name in names):
         for shape in SHAPES:
             x = values(shape, dtype)
             for axis in range(len(shape)):

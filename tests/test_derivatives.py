@@ -115,6 +115,8 @@ class TestTorch:
     @pytest.mark.parametrize("dtype", ["float64", "complex128"])
     @pytest.mark.parametrize("reverse", [False, True])
     def test_recurrence(self, backend, run, method, rng, subtests, dtype, reverse):
+        if reverse and dtype == "complex128" and method in ("auto", "kernel") and not backend.cuda:
+            pytest.skip("real numbers go in both directions, and so do derivatives; a kernel takes long to compile")
         for shape, axis in (((0,), 0), ((1,), 0), ((2,), 0), ((2, 5), 1), ((4, 2), 0)):
             rest = shape[:axis] + shape[axis + 1 :]
             for shapes in ((shape, shape), (shape, shape, rest)):

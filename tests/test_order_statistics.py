@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import compare, eps, numpy_dtype, random
+from tests.contract import compare, compiled_slowly, eps, numpy_dtype, random
 from tests.fuzz import values
 from tests.trust import errors
 
@@ -89,6 +89,8 @@ class TestTopK:
             pytest.skip(f"{backend.name} has no {dtype} arithmetic")
         if backend.name == "jax" and method == "array" and dtype[-2:] == "64":
             pytest.skip("many passes to compile")
+        if dtype in ("uint8", "int64", "float64") and compiled_slowly(backend, method):
+            pytest.skip("test_sort_cpu.py has keys of every dtype, and others of the width are left here")
         x = drawn(rng, (2, 40), dtype)
         for k, mode in ((4, "largest"), (30, "smallest")):
             values, places = run(parprims.top_k, backend.asarray(x), k, mode=mode, method=method)

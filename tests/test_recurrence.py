@@ -8,7 +8,7 @@ import pytest
 
 import parprims
 from parprims import _recurrence_array
-from tests.contract import Contract, compare, random
+from tests.contract import Contract, compare, compiled_slowly, random
 from tests.test_scan import METHODS, linear_recurrence, need, recur, recurrence_bound, wide
 
 
@@ -122,6 +122,8 @@ class TestRecurrence:
         need(backend, dtype)
         if backend.name.startswith("jax") and dtype != "float32":
             pytest.skip("the number of lines is nothing special to JAX")
+        if dtype in ("int32", "uint8", "float64") and method != "native" and compiled_slowly(backend, "kernel"):
+            pytest.skip("the number of lines is nothing special to kernels and array operations")
         # Around the number of lines from which native steps along all at once.
         for shape, axis in (
             ((5, 127), 0),

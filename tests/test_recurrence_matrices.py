@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from tests.contract import check_derivatives, compare, eps, random, skip_without_derivative
+from tests.contract import check_derivatives, compare, compiled_slowly, eps, random, skip_without_derivative
 
 
 def loop(a, b, axis, initial=None, reverse=False):
@@ -28,6 +28,8 @@ class TestMatrices:
     def test_shapes(self, backend, run, method, rng, reverse):
         cases = [((1, 2), 0), ((33, 3), 0), ((3, 20, 2), 1)]
         cases += [] if backend.name == "jax" else [((2, 2), 0), ((0, 2), 0), ((20, 3, 1), 0), ((1000, 2), 0)]
+        if reverse and compiled_slowly(backend, "kernel" if method == "auto" else method):
+            cases = [case for case in cases if case[0][-1] == 2]  # each number of unknowns is a kernel of its own
         for shape, axis in cases:
             a, b = 0.4 * random(rng, (*shape, shape[-1]), "float64"), random(rng, shape, "float64")
             for start in (None, random(rng, (*shape[:axis], *shape[axis + 1 :]), "float64")):

@@ -213,7 +213,10 @@ def test_lines(small, run, rng, subtests):
 def test_dtypes(small, run, rng, dtype):
     """Of whole numbers whose sums are exact; of aligned arrays, of others, and with gaps."""
     x = rng.integers(0, 2, 3001).astype(numpy_dtype(dtype))
-    for view in (slice(None), slice(1, None), slice(None, None, 3)):
+    views = slice(None), slice(1, None), slice(None, None, 3)
+    if small.name == "emulated" and dtype in ("bool", "uint16", "complex64"):
+        views = views[:1]  # how elements are loaded depends on their width, and another dtype has it
+    for view in views:
         part = x[view]
         offsets = cuts(rng, len(part), 70)
         found = run(parprims.reduce, small.asarray(x)[view], offsets=small.asarray(offsets), method="kernel")

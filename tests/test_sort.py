@@ -84,6 +84,10 @@ class Sorting(Contract):
     def bound(self, *_inputs, **_options):
         return 0
 
+    def test_dtype(self, backend, run, method, rng, subtests):
+        """Nothing is rounded: XLA's optimisations, which take half of the time, are left to whole programs."""
+        super().test_dtype(backend, run, method, rng, subtests)
+
     def test_any_shape(self, backend, run, method):
         if backend.name.startswith("jax") and method == "array":
             pytest.skip("JAX compiles every step for every shape")

@@ -558,7 +558,10 @@ class TestSanitized:
             "in reverse": ordered[::-1].copy(),
             "different, in reverse": different[::-1].copy(),
         }
-        for at in few_on_jax(gpu, rng, [1, 2, 31, 32, *ends, n - 1], 3):
+        places = [1, 2, 31, 32, *ends, n - 1]
+        if gpu.name == "emulated" and dtype == "float64":
+            places = places[::3]  # the order is found in the same way, and then there are twice as many passes
+        for at in few_on_jax(gpu, rng, places, 3):
             cases[f"smaller at {at}"] = np.concatenate([ordered[1 : at + 1], ordered[:1], ordered[at + 1 :]])
             alike = np.zeros(n, dtype)
             alike[at - 1], alike[-1] = 1, 100  # the keys between are like the first
