@@ -213,9 +213,8 @@ class TestKernel:
     def test_counters_of_16_bits(self, gpu, run, monkeypatch, rng):
         """More elements of a bin than its counter holds, of neighbours in one word, in the first and the last bin."""
         emulator.forget(monkeypatch)
-        monkeypatch.setitem(
-            _histogram_kernel.TUNING, 90, dataclasses.replace(_histogram_kernel.TUNING[90], counters=8, many_blocks=1)
-        )
+        one = dataclasses.replace(_histogram_kernel.TUNING[90], counters=8, blocks=1, many_blocks=1)
+        monkeypatch.setitem(_histogram_kernel.TUNING, 90, one)
         often = np.repeat([0, 4, 5, 8], [70_001, 65_536, 32_768, 98_303])
         for elements in (often, rng.permutation(often), np.full(131_072, 3)):
             counts, _ = run(
