@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims._memo import Memo
+from parprims._through_numpy import AT_ONCE
 
 pytest.importorskip("numba")
 
@@ -275,6 +277,53 @@ def test_results_are_where_the_arrays_are(jax):
     assert found.devices() == there.devices()
     with jax.transfer_guard("disallow_explicit"):
         assert parprims.cumulative_sum(there, method="kernel").shape == (10,)
+
+
+def test_short_calls_wait_for_no_thread(jax, monkeypatch):
+    """JAX hands a program to another thread from a thousand operations on, as its compiler counts them."""
+    from parprims import _dispatch
+
+    programs = []
+    monkeypatch.setattr(_dispatch, "one_program", lambda run: programs.append(jax.jit(run)) or programs[-1])
+    monkeypatch.setattr(_dispatch, "_programs", Memo())
+    longest, longer = 100, 101
+
+    def calls(n):
+        x, index = jax.numpy.linspace(1, 2, n, dtype="float64"), jax.numpy.arange(n)
+        yield (x, index), lambda: parprims.reduce((x, index), "argmax", method="native")
+        yield (x, x + 3, x, x), lambda: parprims.solve_tridiagonal(x, x + 3, x, x, method="native")
+
+    for arrays, call in calls(longest):
+        call()
+        assert programs.pop().lower(*arrays).compile().cost_analysis()["flops"] < AT_ONCE
+    for _, call in calls(longer):
+        call()
+        assert not programs
+
+
+def test_zeros_and_nan_of_short_searches(jax):
+    zeros = np.array([-0.0, 0.0]), np.array([0.0, -0.0])
+    for x in (*zeros, np.array([0.0, np.nan, np.inf, np.nan]), np.array([-np.inf, -np.inf])):
+        index = np.arange(len(x))[::-1].copy()
+        for op in ("argmax", "argmin"):
+            found = parprims.reduce(tuple(map(jax.numpy.asarray, (x, index))), op, method="native")
+            expected = parprims.reduce((x, index), op, method="array")
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+                assert np.signbit(np.asarray(one, "float64")) == np.signbit(np.asarray(other, "float64"))
+
+
+def test_short_systems_with_numbers_that_are_not_finite(jax):
+    for at in range(4):
+        for value in (np.inf, -np.inf, np.nan):
+            for row in (0, 1, 4):
+                given = [np.ones(5), np.full(5, 3.0), np.ones(5), np.ones(5)]
+                given[at][row] = value
+                x = parprims.solve_tridiagonal(*map(jax.numpy.asarray, given), method="native")
+                read = (at, row) not in ((0, 0), (2, 4))
+                assert np.isnan(x).all() if read else np.isfinite(x).all()
+    huge = [np.zeros(3), np.full(3, 1e200), np.full(3, 1e200), np.full(3, 1e300)]
+    assert np.isfinite(parprims.solve_tridiagonal(*map(jax.numpy.asarray, huge), method="native")).all()
 
 
 def test_meshes_are_refused(jax):

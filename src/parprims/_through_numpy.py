@@ -141,6 +141,13 @@ def _torch_maker() -> Callable[[np.ndarray[Any, Any]], Array]:
     return found
 
 
+AT_ONCE = 1000
+"""Operations, as XLA counts them, from which on JAX hands a program for a CPU to another thread.
+
+To wait for that takes longer than to compute.
+"""
+
+
 class _Writable:
     """Shows NumPy the memory of an array as if it could be written."""
 
@@ -166,37 +173,47 @@ _OFTEN = 8
 _handed: Memo[int] = Memo()
 """How often results of the same shapes were handed to the same device of JAX, up to that number."""
 
+_takers: Memo[Callable[..., tuple[Array, ...]]] = Memo()
+"""What takes results that were handed over so often."""
+
 
 @functools.cache
-def _identity(device: Any) -> Callable[..., tuple[Array, ...]]:
-    """Return the program that takes arrays, to a device where one is named, which they are committed to then."""
+def _taker(device: Any) -> Callable[..., tuple[Array, ...]]:
+    """Return what takes arrays by a program, to a device where one is named, which they are committed to then."""
     import jax
 
     place = {} if device is None else {"out_shardings": jax.sharding.SingleDeviceSharding(device)}
-    identity: Callable[..., tuple[Array, ...]] = jax.jit(lambda *ys: ys, **place)
-    return identity
+    mesh, put, identity = jax.sharding.get_abstract_mesh, jax.device_put, jax.jit(lambda *ys: ys, **place)
+
+    def take(*ys: np.ndarray[Any, Any]) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = identity(*ys) if mesh().empty else put(ys, device)  # where programs are of a mesh
+        return found
+
+    return take
 
 
 def to_jax(ys: tuple[Any, ...], arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Return arrays of NumPy, whose memory nobody else has, as JAX's where the arrays of a call are."""
-    import jax
-
     # As of JAX's own operations, a result may be moved to another device where all arrays of the call may be.
     device = None
     for x in arrays:
         if x.committed:
             (device,) = x.devices()
             break
-    nbytes = 0
-    for y in ys:
-        nbytes += y.nbytes
-    if nbytes <= _COPIED and jax.sharding.get_abstract_mesh().empty:  # else programs are of a mesh
-        shapes = device, *[(y.shape, y.dtype) for y in ys]
-        seen = _handed.get(shapes) or 0
-        if seen == _OFTEN:
-            given: tuple[Array, ...] = _identity(device)(*ys)
-            return given
-        _handed.keep(shapes, seen + 1)
+    shapes = device, *[(y.shape, y.dtype) for y in ys]
+    take = _takers.get(shapes)
+    return _put(ys, shapes) if take is None else take(*ys)
+
+
+def _put(ys: tuple[Any, ...], shapes: tuple[Any, ...]) -> tuple[Array, ...]:
+    """Return the same for the first results of their shapes, of which the first says the device, or for long ones."""
+    import jax
+
+    device = shapes[0]
+    if sum([y.nbytes for y in ys]) <= _COPIED and jax.sharding.get_abstract_mesh().empty:
+        seen = _handed.keep(shapes, (_handed.get(shapes) or 0) + 1)
+        if seen > _OFTEN:
+            return _takers.keep(shapes, _taker(device))(*ys)
         if device is None:
             return tuple([jax.numpy.asarray(y) for y in ys])
     found: tuple[Array, ...] = jax.device_put(ys, device)
