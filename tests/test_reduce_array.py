@@ -118,3 +118,26 @@ def peak_of(backend: Any, call: Any) -> tuple[Any, int]:
         return call(), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.once
+def test_winners_with_equals_and_nan_of_several_lines(rng):
+    """One line may have two winners that are equal and another, of NaN, none that equals itself."""
+    for case in range(300):
+        shape = [(2, 3), (3, 2), (4, 5), (2, 3, 2), (3, 1, 4), (0, 3)][case % 6]
+        few = rng.choice([-1.0, -0.0, 0.0, 1.0, np.nan, np.inf], shape, p=[0.3, 0.1, 0.1, 0.3, 0.15, 0.05])
+        x = few if case % 2 else rng.permutation(int(np.prod(shape))).reshape(shape) * 1.0
+        x = x if case % 3 else np.asfortranarray(x)
+        index = rng.permutation(x.size).reshape(shape)
+        op, axis = ("argmax", "argmin")[case // 7 % 2], [-1, None, 0, (0, 1)][case // 2 % 4]
+        if 0 in shape and axis != -1:
+            continue
+        for keepdims in (False, True):
+            found = parprims.reduce((x, index), op, axis=axis, keepdims=keepdims, method="native")
+            expected = parprims.reduce((x, index), op, axis=axis, keepdims=keepdims, method="array")
+            for one, other in zip(found, expected, strict=True):
+                assert (one.dtype, one.shape) == (other.dtype, other.shape)
+                np.testing.assert_array_equal(one, other)
+            np.testing.assert_array_equal(
+                np.copysign(1, found[0])[found[0] == 0], np.copysign(1, expected[0])[expected[0] == 0]
+            )

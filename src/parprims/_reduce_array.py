@@ -466,12 +466,14 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
 def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     """Return a function of values and indices that finds the largest or smallest values and their indices in NumPy."""
     given = tuple([x.dtype for x in r.arrays])
-    plain = r.fn is None and r.initial is None and not r.keepdims and len(r.shape) == 1 and r.axes == (0,) and r.n > 1
     if _searched_at_once(xp, r):
         return directly(_compared)(xp, r)
-    if not plain or r.dtypes not in (None, given) or working_dtype(r.op)(xp, given[0]) != given[0]:
+    plain = r.fn is None and r.initial is None and r.n > 1 and r.dtypes in (None, given)
+    if not plain or working_dtype(r.op)(xp, given[0]) != given[0]:
         return directly(_native_extremum)(xp, r)
     name = r.op.name
+    if len(r.shape) > 1 or r.keepdims:
+        return directly(_native_extremum)(xp, r) if _takes_parts(xp, r) else _prepare_extrema(xp, r)
     find = getattr(np.ndarray, name)
 
     def search(x: Any, index: Any) -> tuple[Any, Any]:
@@ -498,6 +500,23 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
             value, at = _extremum(name, x, index, 0)
             return value.reshape(()), at.reshape(())
         return np.array(value), np.array(index[place])
+
+    return all_by_numpy(xp, r.arrays, search)
+
+
+def _takes_parts(xp: Namespace, r: Reduction) -> bool:
+    """Return whether elements are combined block by block, or are moved before."""
+    return _block_lengths(xp, r) is not None or r.axes[-1] - r.axes[0] + 1 != len(r.axes)
+
+
+def _prepare_extrema(xp: Namespace, r: Reduction) -> Callable[..., Any]:
+    """Return the same of a function for several lines."""
+    name, shape, first = r.op.name, r.result_shape, r.axes[0]
+    merged = (*r.shape[:first], r.n, *r.shape[r.axes[-1] + 1 :])
+
+    def search(x: Any, index: Any) -> tuple[Any, Any]:
+        value, at = _extremum(name, x.reshape(merged), index.reshape(merged), first)
+        return value.reshape(shape), at.reshape(shape)
 
     return all_by_numpy(xp, r.arrays, search)
 
@@ -557,6 +576,10 @@ def _by_comparisons(xp: Namespace, r: Reduction) -> Combined:
 def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
     """Return the winning values along an axis, NaN before all, and the smallest indices among those of equals."""
     x, last = searchable(x), axis == x.ndim - 1
+    if x.flags.c_contiguous and index.flags.c_contiguous:
+        found = _without_equals(name, x, index, axis)
+        if found is not None:
+            return found
     if last:  # elsewhere NumPy looks for places far more slowly than for values
         place = np.expand_dims(getattr(x, name)(axis=axis), axis)
         value = np.take_along_axis(x, place, axis)
@@ -573,3 +596,23 @@ def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:
     if alone or not (lost | (value == 0)).any():  # equals have the same bits
         return value, least
     return np.take_along_axis(x, np.expand_dims(np.argmax(equal & (index == least), axis=axis), axis), axis), least
+
+
+def _without_equals(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any] | None:
+    """Return the same where every winner is alone in its line, and no NaN; else None. The arrays are contiguous."""
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    n, lines = x.shape[axis], math.prod(shape)
+    if axis == x.ndim - 1:  # elsewhere NumPy looks for places far more slowly than for values
+        place = getattr(x, name)(-1).reshape(-1) + np.arange(0, x.size, n)
+        value = x.reshape(-1)[place]
+        if np.count_nonzero(x.reshape(-1, n) == value[:, None]) != lines or np.count_nonzero(value != value):
+            return None
+        return value.reshape(shape), index.reshape(-1)[place].reshape(shape)
+    value = (np.max if name == "argmax" else np.min)(x, axis=axis, keepdims=True)
+    place = np.flatnonzero(x == value)
+    if len(place) != lines or np.count_nonzero(value != value):
+        return None
+    inner = math.prod(shape[axis:])
+    least = np.empty(lines, index.dtype)
+    least[place // (n * inner) * inner + place % inner] = index.reshape(-1)[place]
+    return value, least.reshape(shape)
