@@ -141,3 +141,20 @@ def test_winners_with_equals_and_nan_of_several_lines(rng):
             np.testing.assert_array_equal(
                 np.copysign(1, found[0])[found[0] == 0], np.copysign(1, expected[0])[expected[0] == 0]
             )
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_dtypes_of_sums_of_tensors(name):
+    """PyTorch's own routine, given no dtype, widens every integer to int64."""
+    torch = pytest.importorskip("torch")
+    dtypes = [getattr(torch, one) for one in ("bool", "uint8", "int8", "int32", "int64", "uint16", "uint32")]
+    for given in dtypes:
+        x = torch.tensor([[1, 2, 3], [4, 100, 6]]).to(given)
+        for dtype in (None, torch.int8, torch.int32, torch.int64, torch.float32):
+            for axis in (None, 0, (0, 1)):
+                for method in ("native", "auto"):
+                    found = getattr(parprims, name)(x, axis=axis, dtype=dtype, method=method)
+                    expected = getattr(parprims, name)(x, axis=axis, dtype=dtype, method="array")
+                    assert found.dtype == (dtype or torch.int64)
+                    assert torch.equal(found, expected)

@@ -332,8 +332,9 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     if r.op.name == "add" and is_tensor(r.arrays[0]) and not keepdims and len(r.axes) == len(r.shape):
         import torch
 
-        total: Callable[..., Any] = torch.sum  # axes make a call on a small tensor half as long again
-        return total
+        if dtype == torch.int64 or dtype_kind(dtype) in ("float", "complex"):  # to which it widens other integers
+            total: Callable[..., Any] = torch.sum  # axes make a call on a small tensor half as long again
+            return total
     function = getattr(xp, _ROUTINES[r.op.name])
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
@@ -425,10 +426,16 @@ def _native(xp: Namespace, r: Reduction) -> Any:
 
 
 def _widens(xp: Namespace, r: Reduction, dtype: Any, by_numpys: bool = False) -> bool:
-    """Return whether the routine widens elements of a sum or product as it goes, in whatever order: NumPy's, CuPy's."""
+    """Return whether the routine widens elements of a sum or product as it goes, in whatever order: NumPy's, CuPy's.
+
+    PyTorch's widens them all before, for which few enough take little memory.
+    """
     kinds = [dtype_kind(one) for one in (r.arrays[0].dtype, dtype)]
-    widens = (by_numpys or library(xp) in ("numpy", "cupy")) and r.op in SUMS
-    return widens and kinds[0] in ("bool", "int", "uint") and kinds[1] in ("int", "uint")
+    if r.op not in SUMS or kinds[0] not in ("bool", "int", "uint") or kinds[1] not in ("int", "uint"):
+        return False
+    if library(xp) == "torch":
+        return kinds[1] == "int" and not r.arrays[0].is_cuda and _block_lengths(xp, r) is None
+    return by_numpys or library(xp) in ("numpy", "cupy")
 
 
 def _by_routine(xp: Namespace, r: Reduction) -> Combined:
