@@ -292,6 +292,9 @@ def test_short_calls_wait_for_no_thread(jax, monkeypatch):
         x, index = jax.numpy.linspace(1, 2, n, dtype="float64"), jax.numpy.arange(n)
         yield (x, index), lambda: parprims.reduce((x, index), "argmax", method="native")
         yield (x, x + 3, x, x), lambda: parprims.solve_tridiagonal(x, x + 3, x, x, method="native")
+        if n == longest:
+            y = x.reshape(10, 10)
+            yield (y, y + 3, y, y), lambda: parprims.solve_tridiagonal(y, y + 3, y, y, axis=0, method="native")
 
     for arrays, call in calls(longest):
         call()
@@ -322,6 +325,10 @@ def test_short_systems_with_numbers_that_are_not_finite(jax):
                 x = parprims.solve_tridiagonal(*map(jax.numpy.asarray, given), method="native")
                 read = (at, row) not in ((0, 0), (2, 4))
                 assert np.isnan(x).all() if read else np.isfinite(x).all()
+                both = [np.stack([np.where(np.isfinite(one), one, 1.0), one], 1) for one in given]
+                x = parprims.solve_tridiagonal(*map(jax.numpy.asarray, both), axis=0, method="native")
+                assert np.isfinite(x[:, 0]).all()
+                assert np.isnan(x[:, 1]).all() if read else np.isfinite(x[:, 1]).all()
     huge = [np.zeros(3), np.full(3, 1e200), np.full(3, 1e200), np.full(3, 1e300)]
     assert np.isfinite(parprims.solve_tridiagonal(*map(jax.numpy.asarray, huge), method="native")).all()
 
