@@ -1,6 +1,7 @@
 """Scans and linear recurrences against sequential loops."""
 
 import functools
+import itertools
 import math
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import pytest
 from array_api_compat import is_jax_array
 
 import parprims
+from parprims import _scan_array
 from tests.contract import Contract, compare, eps, random
 
 METHODS = ("kernel", "native", "array")
@@ -539,3 +541,27 @@ class TestBadInput:
             parprims.linear_recurrence(whole, whole, initial=0.5)
         with pytest.raises(IndexError, match="axis"):
             parprims.linear_recurrence(backend.asarray(np.asarray(1.0)), backend.asarray(np.asarray(1.0)))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("wide", [2, 256])
+def test_numpys_way_in_the_memory_of_the_result(rng, monkeypatch, wide):
+    """Rows added one after another, ends, identities: the bits of what accumulate does with the elements in order."""
+    monkeypatch.setattr(_scan_array, "_WIDE", wide)
+    whole, ufuncs = ("bool", "uint8", "int32", "int64"), {"add": np.add, "multiply": np.multiply, "maximum": np.maximum}
+    for dtype, op, shape in itertools.product(
+        ("float32", "float64", *whole), ufuncs, [(5,), (3, 4), (2, 3, 4), (2, 0)]
+    ):
+        if op == "maximum" and dtype == "bool":
+            continue
+        x = (rng.standard_normal(shape) * 2).astype(dtype)
+        for axis, exclusive, reverse in itertools.product(range(len(shape)), (False, True), (False, True)):
+            found = parprims.scan(x, op, axis=axis, exclusive=exclusive, reverse=reverse, method="native")
+            terms = np.flip(x, axis) if reverse else x
+            expected = ufuncs[op].accumulate(terms, axis, found.dtype)
+            if exclusive and shape[axis]:
+                least = -np.inf if dtype.startswith("float") else 0 if dtype == "bool" else np.iinfo(dtype).min
+                first = np.full_like(expected.take([0], axis), {"add": 0, "multiply": 1, "maximum": least}[op])
+                expected = np.concatenate([first, expected.take(range(shape[axis] - 1), axis)], axis)
+            np.testing.assert_array_equal(found, np.flip(expected, axis) if reverse else expected)
+            assert not np.shares_memory(found, x)

@@ -286,15 +286,15 @@ Its accumulate walks down one column after another: measured on 2 to 1000 rows, 
 """
 
 
-def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any) -> Array:
+def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any, out: Array | None = None) -> Array:
     """Return the inclusive scan of an array of NumPy in a dtype, of the same bits as accumulate's."""
     if x.ndim == axis + 1 or math.prod(x.shape[axis + 1 :]) < _WIDE or not x.flags.c_contiguous:
-        return ufunc.accumulate(x, axis, dtype)
-    terms, found = x.astype(dtype, copy=False), np.empty(x.shape, dtype)
+        return ufunc.accumulate(x, axis, dtype, out)
+    terms, found = x.astype(dtype, copy=False), np.empty(x.shape, dtype) if out is None else out
     rows, totals = np.moveaxis(terms, axis, 0), np.moveaxis(found, axis, 0)
-    totals[0] = rows[0]
-    for total, row, out in zip(totals, rows[1:], totals[1:], strict=False):
-        ufunc(total, row, out=out)
+    totals[:1] = rows[:1]
+    for total, row, later in zip(totals, rows[1:], totals[1:], strict=False):
+        ufunc(total, row, out=later)
     return found
 
 
@@ -346,17 +346,39 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
     """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
     routine, axis = _routine(xp, r.op), r.axis
-    plain = not (r.exclusive or r.reverse or r.starts) and 1 < r.n == r.shape[axis]
-    if routine is not None and plain and r.working == r.dtypes:
-        given, dtype = r.inputs[0].dtype, r.dtypes[0]
-        if given == dtype:
-            own = routine  # which need not be found again
-            return lambda x: own(x, axis)
-        kinds = {dtype_kind(one) for one in (given, dtype)}
-        if library(xp) == "numpy" and r.op in SUMS and kinds <= {"bool", "int", "uint"}:
-            ufunc = getattr(np, r.op.name)  # which widens integers as it goes
-            return lambda x: _accumulated(ufunc, x, axis, dtype)
+    if routine is None or r.working != r.dtypes or r.starts or r.n < 2:
+        return directly(_native)(xp, r)
+    given, dtype = r.inputs[0].dtype, r.dtypes[0]
+    plain = not (r.exclusive or r.reverse) and r.n == r.shape[axis]
+    if given == dtype and plain:
+        own = routine  # which need not be found again
+        return lambda x: own(x, axis)
+    widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
+    if library(xp) == "numpy" and (given == dtype or widens):  # which widens integers as it goes
+        ufunc = getattr(np, r.op.name)
+        return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
     return directly(_native)(xp, r)
+
+
+def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:
+    """Return a function that scans an array of NumPy from its end, or behind the identity, in the result's memory."""
+    axis, dtype, begins = r.axis, r.dtypes[0], r.exclusive or r.n > r.shape[r.axis]
+    shape = (*r.shape[:axis], r.n, *r.shape[axis + 1 :])
+    identity = None if r.identity is None else r.identity[0]
+    backward: tuple[Any, ...] = (slice(None),) * axis + (slice(None, None, -1), ...)
+    terms, first, rest = along(axis, 0, r.n - 1), along(axis, 0, 1), along(axis, 1, None)
+
+    def run(x: Array) -> Array:
+        found = out = np.empty(shape, dtype)
+        if r.reverse:
+            x, out = x[backward], out[backward]
+        if begins:
+            out[first] = identity
+            x, out = x[terms], out[rest]
+        _accumulated(ufunc, x, axis, dtype, out)
+        return found
+
+    return run
 
 
 def _native(xp: Namespace, r: Scan) -> Any:
