@@ -158,3 +158,31 @@ def test_dtypes_of_sums_of_tensors(name):
                     expected = getattr(parprims, name)(x, axis=axis, dtype=dtype, method="array")
                     assert found.dtype == (dtype or torch.int64)
                     assert torch.equal(found, expected)
+
+
+def test_only_elements_have_memory_of_their_own(backend):
+    """Axes of length 1, which a routine might hand back as they are."""
+    if backend.name not in ("numpy", "torch"):
+        pytest.skip("NumPy and PyTorch go straight to their routine")
+    x, index = backend.asarray(np.arange(6.0).reshape(2, 1, 3)), backend.asarray(np.arange(6).reshape(2, 1, 3))
+    truth = backend.asarray(np.ones((2, 1, 3), bool))
+    calls = {
+        "sum": (x, lambda **how: parprims.sum(x, **how)),
+        "max": (x, lambda **how: parprims.max(x, **how)),
+        "all": (truth, lambda **how: parprims.all(truth, **how)),
+        "vecdot": (x, lambda axis, method: parprims.vecdot(x, x, axis=axis - 3, method=method)),
+        "map_reduce": (x, lambda **how: parprims.map_reduce(lambda y: y, x, **how)),
+        "argmax": (x, lambda **how: parprims.reduce((x, index), "argmax", **how)[0]),
+    }
+    for given, call in calls.values():
+        for _ in range(2):
+            found, expected = call(axis=1, method="native"), call(axis=1, method="array")
+            np.testing.assert_array_equal(backend.to_numpy(found), backend.to_numpy(expected))
+            assert not np.shares_memory(backend.to_numpy(found), backend.to_numpy(given))
+    for axis in ((), 1):
+        for keepdims in (False, True):
+            found = parprims.sum(x, axis=axis, keepdims=keepdims, method="native")
+            assert tuple(found.shape) == ((2, 1, 3) if keepdims or axis == () else (2, 3))
+            assert not np.shares_memory(backend.to_numpy(found), backend.to_numpy(x))
+    scanned = parprims.cumulative_sum(x, axis=1, method="native")
+    assert not np.shares_memory(backend.to_numpy(scanned), backend.to_numpy(x))

@@ -309,7 +309,9 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     run: Callable[..., Any] | None = None
     if _is_extremum(r.op):
         return _prepare_extremum(xp, r)
-    if r.initial is None and r.n > 1 and library(xp) in ("numpy", "cupy", "torch", "jax"):
+    # Those of NumPy and PyTorch give an only element in memory of its own too.
+    least = 1 if r.axes and library(xp) in ("numpy", "torch") else 2
+    if r.initial is None and r.n >= least and library(xp) in ("numpy", "cupy", "torch", "jax"):
         if r.fn is None:
             run = _prepare_routine(xp, r)
         else:
@@ -475,7 +477,7 @@ def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     given = tuple([x.dtype for x in r.arrays])
     if _searched_at_once(xp, r):
         return directly(_compared)(xp, r)
-    plain = r.fn is None and r.initial is None and r.n > 1 and r.dtypes in (None, given)
+    plain = r.fn is None and r.initial is None and r.n > 0 and r.axes and r.dtypes in (None, given)
     if not plain or working_dtype(r.op)(xp, given[0]) != given[0]:
         return directly(_native_extremum)(xp, r)
     name = r.op.name

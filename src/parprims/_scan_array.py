@@ -346,7 +346,8 @@ def native_refusal(xp: Namespace, r: Scan) -> str | None:
 def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
     """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
     routine, axis = _routine(xp, r.op), r.axis
-    if routine is None or r.working != r.dtypes or r.starts or r.n < 2:
+    least = 1 if library(xp) == "numpy" else 2  # which gives an only element in memory of its own too
+    if routine is None or r.working != r.dtypes or r.starts or r.n < least:
         return directly(_native)(xp, r)
     given, dtype = r.inputs[0].dtype, r.dtypes[0]
     plain = not (r.exclusive or r.reverse) and r.n == r.shape[axis]
