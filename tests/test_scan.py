@@ -565,3 +565,18 @@ def test_numpys_way_in_the_memory_of_the_result(rng, monkeypatch, wide):
                 expected = np.concatenate([first, expected.take(range(shape[axis] - 1), axis)], axis)
             np.testing.assert_array_equal(found, np.flip(expected, axis) if reverse else expected)
             assert not np.shares_memory(found, x)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
+def test_integers_of_tensors_widen(name):
+    torch = pytest.importorskip("torch")
+    for given in (torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64):
+        x = torch.tensor([[1, 2, 3], [4, 100, 6]]).to(given)
+        for dtype in (None, torch.int8, torch.int32, torch.float32):
+            for axis in (0, 1):
+                found, expected = (
+                    getattr(parprims, name)(x, axis=axis, dtype=dtype, method=method) for method in ("native", "array")
+                )
+                assert found.dtype == (dtype or torch.int64)
+                assert torch.equal(found, expected)

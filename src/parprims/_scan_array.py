@@ -355,7 +355,10 @@ def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
         own = routine  # which need not be found again
         return lambda x: own(x, axis)
     widens = r.op in SUMS and {dtype_kind(one) for one in (given, dtype)} <= {"bool", "int", "uint"}
-    if library(xp) == "numpy" and (given == dtype or widens):  # which widens integers as it goes
+    if library(xp) == "torch" and plain and widens and lacks_arithmetic(xp, (given, dtype)) is None:
+        function = getattr(xp, _TORCH[r.op.name])
+        return lambda x: function(x, dim=axis, dtype=dtype)
+    if library(xp) == "numpy" and (given == dtype or widens):  # both widen integers as they go
         ufunc = getattr(np, r.op.name)
         return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
     return directly(_native)(xp, r)
