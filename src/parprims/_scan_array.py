@@ -290,8 +290,11 @@ def _accumulated(ufunc: np.ufunc, x: Array, axis: int, dtype: Any, out: Array | 
     """Return the inclusive scan of an array of NumPy in a dtype, of the same bits as accumulate's."""
     if x.ndim == axis + 1 or math.prod(x.shape[axis + 1 :]) < _WIDE or not x.flags.c_contiguous:
         return ufunc.accumulate(x, axis, dtype, out)
-    terms, found = x.astype(dtype, copy=False), np.empty(x.shape, dtype) if out is None else out
-    rows, totals = np.moveaxis(terms, axis, 0), np.moveaxis(found, axis, 0)
+    found = np.empty(x.shape, dtype) if out is None else out
+    if x.dtype != dtype:  # to widen all at once, and add where they are, takes less time than to widen each row
+        found[...] = x
+        x = found
+    rows, totals = np.moveaxis(x, axis, 0), np.moveaxis(found, axis, 0)
     totals[:1] = rows[:1]
     for total, row, later in zip(totals, rows[1:], totals[1:], strict=False):
         ufunc(total, row, out=later)
