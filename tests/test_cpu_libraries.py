@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._memo import Memo
-from parprims._through_numpy import AT_ONCE
 
 pytest.importorskip("numba")
 
@@ -277,31 +275,6 @@ def test_results_are_where_the_arrays_are(jax):
     assert found.devices() == there.devices()
     with jax.transfer_guard("disallow_explicit"):
         assert parprims.cumulative_sum(there, method="kernel").shape == (10,)
-
-
-def test_short_calls_wait_for_no_thread(jax, monkeypatch):
-    """JAX hands a program to another thread from a thousand operations on, as its compiler counts them."""
-    from parprims import _dispatch
-
-    programs = []
-    monkeypatch.setattr(_dispatch, "one_program", lambda run: programs.append(jax.jit(run)) or programs[-1])
-    monkeypatch.setattr(_dispatch, "_programs", Memo())
-    longest, longer = 100, 101
-
-    def calls(n):
-        x, index = jax.numpy.linspace(1, 2, n, dtype="float64"), jax.numpy.arange(n)
-        yield (x, index), lambda: parprims.reduce((x, index), "argmax", method="native")
-        yield (x, x + 3, x, x), lambda: parprims.solve_tridiagonal(x, x + 3, x, x, method="native")
-        if n == longest:
-            y = x.reshape(10, 10)
-            yield (y, y + 3, y, y), lambda: parprims.solve_tridiagonal(y, y + 3, y, y, axis=0, method="native")
-
-    for arrays, call in calls(longest):
-        call()
-        assert programs.pop().lower(*arrays).compile().cost_analysis()["flops"] < AT_ONCE
-    for _, call in calls(longer):
-        call()
-        assert not programs
 
 
 def test_zeros_and_nan_of_short_searches(jax):

@@ -51,7 +51,6 @@ from parprims._reduction import (
 )
 from parprims._switches import narrowed
 from parprims._through_numpy import (
-    AT_ONCE,
     NOT_IN_NUMPY,
     all_by_numpy,
     all_returned,
@@ -259,19 +258,7 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
 
 def is_eager(xp: Namespace, r: Reduction) -> bool:
     """Return whether JAX arrays are reduced outside of a program: by NumPy's search, dot product or reduction."""
-    if _is_extremum(r.op):
-        return has_values(xp, r.arrays) and not _searched_at_once(xp, r)
-    return _dots_in_numpy(xp, r) or _reduces_in_numpy(xp, r)
-
-
-def _searched_at_once(xp: Namespace, r: Reduction) -> bool:
-    """Return whether JAX finds extrema in the caller's thread, where a search by NumPy takes longer."""
-    few = _OPERATIONS * math.prod(r.shape) <= AT_ONCE and r.fn is None and r.initial is None
-    return few and has_values(xp, r.arrays)
-
-
-_OPERATIONS = 10
-"""Operations that XLA counts for an element in `_by_comparisons`, and some to spare."""
+    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r) or _reduces_in_numpy(xp, r)
 
 
 def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
@@ -475,8 +462,6 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
 def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     """Return a function of values and indices that finds the largest or smallest values and their indices in NumPy."""
     given = tuple([x.dtype for x in r.arrays])
-    if _searched_at_once(xp, r):
-        return directly(_compared)(xp, r)
     plain = r.fn is None and r.initial is None and r.n > 0 and r.axes and r.dtypes in (None, given)
     if not plain or working_dtype(r.op)(xp, given[0]) != given[0]:
         return directly(_native_extremum)(xp, r)
@@ -562,24 +547,6 @@ def _by_search(xp: Namespace, r: Reduction) -> Combined:
     xs, axis = as_one_axis(xp, values.arrays, r.axes)
     x, index = (as_numpy(one) for one in xs)
     return values, all_returned(xp, _extremum(r.op.name, x, index, axis), xs)
-
-
-def _compared(xp: Namespace, r: Reduction) -> Any:
-    """Return the same by JAX, in few operations."""
-    return of_nothing(xp, r) if r.n == 0 else finish(xp, r, *_by_comparisons(xp, r))
-
-
-def _by_comparisons(xp: Namespace, r: Reduction) -> Combined:
-    values = evaluate(xp, r)
-    (x, index), axis = as_one_axis(xp, values.arrays, r.axes)
-    extreme, lost = (xp.max, -math.inf) if r.op.name == "argmax" else (xp.min, math.inf)
-    value = extreme(x, axis=axis, keepdims=True)
-    equal = (x == value) | (x != x)  # if there is NaN, it is the value
-    least = xp.min(xp.where(equal, index, xp.iinfo(index.dtype).max), axis=axis, keepdims=True)
-    if dtype_kind(x.dtype) == "float":  # of -0 and +0 the one that is there
-        there = extreme(xp.where(index == least, x, lost), axis=axis, keepdims=True)
-        value = xp.where(value == 0, there, value)
-    return values, (value, least)
 
 
 def _extremum(name: str, x: Any, index: Any, axis: int) -> tuple[Any, Any]:

@@ -141,13 +141,6 @@ def _torch_maker() -> Callable[[np.ndarray[Any, Any]], Array]:
     return found
 
 
-AT_ONCE = 1000
-"""Operations, as XLA counts them, from which on JAX hands a program for a CPU to another thread.
-
-To wait for that takes longer than to compute.
-"""
-
-
 class _Writable:
     """Shows NumPy the memory of an array as if it could be written."""
 

@@ -30,7 +30,7 @@ from parprims._arrays import (
     varying_alike,
 )
 from parprims._dispatch import directly
-from parprims._through_numpy import AT_ONCE, NOT_IN_NUMPY, as_numpy, by_numpy, has_values, in_numpy, numpy_namespace
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, by_numpy, has_values, in_numpy, numpy_namespace
 from parprims._tridiagonal_array import empty, solve_by
 from parprims._tridiagonal_system import LAPACK, System, ends_cleared, whole
 
@@ -39,10 +39,9 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
     """Return a function that computes the solutions by the library's own routine, which exchanges rows."""
     if library(xp) == "torch" or is_eager(xp, s):
         return by_numpy(xp, s.arrays, prepare(numpy_namespace(), s.on(*map(as_numpy, s.arrays))))
-    if _is_short(xp, s):
-        return functools.partial(_jax_solve_short, xp, s.axis)
     found = directly(_native)(xp, s)
-    if not (len(s.shape) == 1 and _is_whole(s) and array_api_compat.is_numpy_namespace(xp)):
+    single = len(s.shape) == 1 and s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
+    if not (single and array_api_compat.is_numpy_namespace(xp)):
         return found
     gtsv = _gtsv(dtype_name(s.rhs.dtype))
 
@@ -61,34 +60,7 @@ def prepare(xp: Namespace, s: System) -> Callable[..., Array]:
 
 def is_eager(xp: Namespace, s: System) -> bool:
     """Return whether systems of JAX are solved outside of a program: by LAPACK, in the memory that they have."""
-    eager = has_values(xp, s.arrays) and _has_scipy() and math.prod(s.shape) < _MOST
-    return eager and not _is_short(xp, s)
-
-
-def _is_whole(s: System) -> bool:
-    """Return whether every system has numbers of its own for every row, and no corners."""
-    return s.n > 1 and all(tuple(x.shape) == s.shape for x in s.arrays) and not s.periodic
-
-
-def _is_short(xp: Namespace, s: System) -> bool:
-    """Return whether JAX solves systems in the caller's thread, where LAPACK through NumPy takes longer."""
-    return _is_whole(s) and _OPERATIONS * math.prod(s.shape) <= AT_ONCE and has_values(xp, s.arrays)
-
-
-_OPERATIONS = 10
-"""Operations that XLA counts for an unknown in `_jax_solve_short`, and some to spare."""
-
-
-def _jax_solve_short(xp: Namespace, axis: int, *arrays: Array) -> Array:
-    """Return the solutions of a few equations in few operations, in the memory of a CPU."""
-    from jax.lax.linalg import tridiagonal_solve
-
-    lower, diag, upper, rhs = (move_axis(xp, x, axis, -1) for x in arrays)
-    x = tridiagonal_solve(lower, diag, upper, rhs[..., None])[..., 0]
-    # Zero if all numbers are finite, else NaN. (If rhs is not finite, x is not.)
-    off = lower[..., 1:] * 0 * upper[..., :-1] + diag[..., 1:] * 0 * x[..., 1:]
-    off = xp.sum(off, axis=-1, keepdims=True) + diag[..., :1] * 0 * x[..., :1]
-    return move_axis(xp, xp.where(off == 0, x, math.nan), -1, axis)
+    return has_values(xp, s.arrays) and _has_scipy() and math.prod(s.shape) < _MOST
 
 
 def _native(xp: Namespace, s: System) -> Array:
