@@ -71,6 +71,18 @@ class TestCumulativeMax(Contract):
         return 0.0
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_no_lines(backend, run, dtype):
+    """PyTorch, which does not compare these, is not asked to where nothing is combined."""
+    empty = backend.asarray(np.zeros((0, 3), dtype))
+    for function in (parprims.cumulative_max, parprims.cumulative_min):
+        ways = parprims.methods(function, empty, axis=-1, return_indices=True)
+        for method in ("auto", *(name for name, reason in ways.items() if reason is None)):
+            found = run(function, empty, axis=-1, return_indices=True, method=method)
+            assert [tuple(one.shape) for one in found] == [(0, 3), (0, 3)]
+            assert backend.to_numpy(found[0]).dtype == np.dtype(dtype)
+
+
 class TestCumulativeLogsumexp(Contract):
     methods = METHODS
     lengths = (0, 1, 2, 33, 1000)

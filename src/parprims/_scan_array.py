@@ -193,8 +193,10 @@ def scanned(
     if starts:
         heads = [cast(xp, start, x.dtype) for start, x in zip(starts, xs, strict=True)]
         xs = tuple([xp.concat([head, x], axis=axis) for head, x in zip(heads, xs, strict=True)])
-    # An element alone is copied, for a result never shares memory with an input.
-    ys = inclusive(xp, xs, op, axis) if xs[0].shape[axis] > 1 else tuple([xp.concat([x], axis=axis) for x in xs])
+    # An element alone is copied, for a result never shares memory with an input. Of no elements none are combined: a
+    # library may have no arithmetic for their dtype.
+    combines = xs[0].shape[axis] > 1 and 0 not in xs[0].shape
+    ys = inclusive(xp, xs, op, axis) if combines else tuple([xp.concat([x], axis=axis) for x in xs])
     if identity is not None:
         heads = [filled(xp, value, y, axis) for value, y in zip(identity, ys, strict=True)]
         ys = tuple([xp.concat([head, y], axis=axis) for head, y in zip(heads, ys, strict=True)])
