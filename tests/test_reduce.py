@@ -300,6 +300,13 @@ class TestVecdot(Contract):
         result = run(parprims.vecdot, backend.asarray(x1), backend.asarray(x2), method=method)
         compare(backend, result, np.float64(n * (n - 1)))
 
+    @pytest.mark.parametrize("dtype", ["uint16", "uint64"])
+    def test_unsigned(self, backend, run, method, rng, dtype):
+        """Products wrap around; PyTorch on GPUs has none of unsigned integers of more than 8 bits."""
+        x1, x2 = rng.integers(0, np.iinfo(dtype).max, (2, 4, 7), dtype)
+        result = run(parprims.vecdot, backend.asarray(x1), backend.asarray(x2), method=method)
+        compare(backend, result, np.add.reduce(x1 * x2, axis=-1, dtype=dtype))
+
     def test_promotes_and_broadcasts(self, backend, run, method, rng):
         x1, x2 = random(rng, (3, 1, 8), "float32"), random(rng, (5, 8), "float64")
         result = run(parprims.vecdot, backend.asarray(x1), backend.asarray(x2), method=method)

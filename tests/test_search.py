@@ -125,6 +125,13 @@ class TestManySearches:
 class TestMerge:
     methods = ("kernel", "native", "array")
 
+    @pytest.mark.parametrize("dtype", ["uint16", "uint64"])
+    def test_unsigned(self, backend, run, method, rng, dtype):
+        """Also by PyTorch, which on GPUs chooses between no unsigned integers of more than 8 bits."""
+        x1, x2 = (np.sort(rng.integers(0, np.iinfo(dtype).max, n, dtype)) for n in (40, 33))
+        found = run(parprims.merge, *map(backend.asarray, (x1, x2)), method=method)
+        compare(backend, found, np.sort(np.concatenate([x1, x2])))
+
     def test_shapes(self, backend, run, method, rng, subtests):
         cases = [((5,), (3,), 0), ((0,), (4,), 0), ((2, 9), (2, 1), 1), ((3, 2), (4, 2), 0)]
         cases += (

@@ -17,6 +17,8 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     is_jax,
+    is_tensor,
+    lacks_arithmetic,
     namespace,
     ring_dtype,
     sum_dtype,
@@ -37,7 +39,13 @@ SUMS = (BUILT_IN["add"], BUILT_IN["multiply"])
 
 def conjugate_product(x: Array, y: Array) -> Array:
     """Return conj(x) y, the map of vecdot."""
-    return (namespace(x=x).conj(x) if dtype_kind(x.dtype) == "complex" else x) * y
+    if dtype_kind(x.dtype) == "complex":
+        return namespace(x=x).conj(x) * y
+    if is_tensor(x) and lacks_arithmetic(namespace(x=x), [x.dtype]) is not None:
+        xp = namespace(x=x)
+        signed = ring_dtype(xp, x.dtype)
+        return cast(xp, cast(xp, x, signed) * cast(xp, y, signed), x.dtype)
+    return x * y
 
 
 def is_nonzero(x: Array) -> Array:

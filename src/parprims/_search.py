@@ -481,13 +481,11 @@ def _by_places(xp: Namespace, c: _Merge) -> tuple[Array, ...]:
     taken = (i < n) & ((j >= m) | (mine <= theirs))
     i, j = xp.where(taken, i, zero), xp.where(taken, zero, j)
 
-    def picked(x: Array, y: Array, dtype: Any) -> Array:
-        x = moved(xp, cast(xp, x, dtype), lambda one: gathered(xp, one, i, last))
-        y = moved(xp, cast(xp, y, dtype), lambda one: gathered(xp, one, j, last))
-        return move_axis(xp, xp.where(taken, x, y), -1, c.axis)
+    def picked(both: Array) -> Array:
+        x, y = both[..., :n], both[..., n:]
+        return xp.where(taken, gathered(xp, x, i, last), gathered(xp, y, j, last))
 
-    pairs = zip(rows[:each], rows[each:], c.dtypes, strict=True)
-    return tuple([picked(x, y, dtype) for x, y, dtype in pairs])
+    return tuple([move_axis(xp, moved(xp, both, picked), -1, c.axis) for both in _parts_joined(xp, rows, c.dtypes)])
 
 
 def _parts_joined(xp: Namespace, rows: list[Array], dtypes: tuple[Any, ...]) -> tuple[Array, ...]:
