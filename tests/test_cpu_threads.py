@@ -356,7 +356,7 @@ def many_threads(monkeypatch):
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "in parts", "keeps", "grows", "turns"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
 def test_threads_that_share_a_line(monkeypatch, kind, dtype):
-    """A long recurrence has the bits of one thread, which are those of a loop."""
+    """A long recurrence has the bits of one thread, which are those of a loop where it decays."""
     pytest.importorskip("numba")
     many_threads(monkeypatch)
     rng = np.random.default_rng(len(kind))
@@ -375,13 +375,58 @@ def test_threads_that_share_a_line(monkeypatch, kind, dtype):
             bits = [one.view(f"u{one.real.itemsize}") for one in found]
             np.testing.assert_array_equal(bits[0], bits[1])
             np.testing.assert_array_equal(bits[0], bits[2])
-    if dtype == "float64":
-        x, expected = 0.0, []
-        for c, d in zip(a[0].tolist(), b[0].tolist(), strict=True):
-            x = c * x + d
-            expected.append(x)
+    if dtype == "float64" and kind == "decays":
         monkeypatch.undo()
-        np.testing.assert_array_equal(parprims.linear_recurrence(a[:1], b[:1], method="kernel")[0], expected)
+        found = parprims.linear_recurrence(a[:1], b[:1], method="kernel")[0]
+        np.testing.assert_array_equal(found, in_a_loop(a[0], b[0]))
+
+
+def in_a_loop(a, b, x=0.0):
+    """Return the solution of a recurrence that follows x."""
+    found = []
+    for c, d in zip(a.tolist(), b.tolist(), strict=True):
+        x = c * x + d
+        found.append(x)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("kind", ["keeps", "resets", "shrinks and grows", "overflows", "is lost", "has NaN", "grows"])
+@pytest.mark.parametrize("n", [2**17, 2**17 + 1, 2**17 + 1023, 2**17 + 1025])
+def test_parts_of_a_line_that_does_not_decay(monkeypatch, kind, n):
+    """Parts that are composed leave what a loop does, up to its bound; those that cannot be composed are walked."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(n)
+    a, b = rng.choice([-1.0, 1.0], n) * rng.uniform(0.999, 1.001, n), rng.standard_normal(n)
+    if kind == "resets":
+        a[rng.integers(2000, n, 20)] = 0
+    elif kind == "shrinks and grows":  # the factor is lost on the way, or is infinite, and the state is not
+        a[5000:5004] = 1e-200, 1e-200, 1e200, 1e200
+        b[4990:5010] = 0
+        a[7000:7004] = 1e-250, 1e250, 1e250, 1e-250
+        b[6990:7010] = 0
+    elif kind == "overflows":  # only where it begins with 0
+        a[:], b[5000] = 1, 1.5e308
+        b[9000:9002] = -1e308, -1e308
+        b[9002:9004] = 1e308
+    elif kind == "is lost":  # but for what a factor below all bounds leaves of it
+        b[:] = 0
+        b[0], a[5000:5128] = 1e300, 1e-3
+    elif kind == "has NaN":
+        b[9000], b[9500], a[100_000] = np.inf, -np.inf, np.nan
+    elif kind == "grows":
+        a *= 1.02
+    with np.errstate(all="ignore"):
+        expected, sizes = in_a_loop(a, b), in_a_loop(abs(a), abs(b))
+        found = []
+        for count in (1, 2, 7):
+            monkeypatch.setattr(threads, "limit", lambda count=count: count)
+            found.append(parprims.linear_recurrence(a, b, method="kernel"))
+        np.testing.assert_array_equal(found[0].view("u8"), found[1].view("u8"))
+        np.testing.assert_array_equal(found[0].view("u8"), found[2].view("u8"))
+        np.testing.assert_array_equal(np.isfinite(found[0]), np.isfinite(expected))
+        np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(expected))
+        far = abs(found[0] - expected) > 2.0**-53 * 4 * np.arange(1, n + 1) * sizes
+    assert not far[np.isfinite(expected) & np.isfinite(sizes)].any()
 
 
 @pytest.mark.parametrize("kind", ["decays", "decays slowly", "keeps", "grows"])

@@ -37,8 +37,9 @@ _LEAST = 1 << 16
 _FEW, _PIECE, _GROUP = 4, 1 << 10, 1 << 11
 """Lines below which several threads share one, if it is long, and the elements of a piece of a recurrence then, and of
 a group of pieces of a scan."""
-_HALVED = 1 << 13
-"""The length from which a line of a recurrence is walked in halves."""
+_HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
+"""The length from which a line of a recurrence is walked in halves, that from which parts of pieces are composed where
+it does not decay, and the elements of a part."""
 _SHARED = 3
 """Threads from which they share a line of a scan: each element is combined twice then."""
 
@@ -93,7 +94,7 @@ def _functions(
     else:
         states, constants = [_state(xp, r)], []
         a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
-        own, combine = [b], "\n".join((text.states_in_memory(states), *_of_pieces(states[0], outputs[0], read, a)))
+        own, combine = [b], "\n".join((text.states_in_memory(states), *_of_pieces(_in_parts(xp, r), states[0], outputs[0], read, a)))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
     opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
@@ -128,16 +129,74 @@ def _functions(
     )
 
 
-def _of_pieces(state: str, output: _cpu.View, read: Sequence[str], a: str) -> list[str]:
-    """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``."""
+def _of_pieces(in_parts: bool, state: str, output: _cpu.View, read: Sequence[str], a: str) -> list[str]:
+    """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
+
+    ``in_parts`` says whether it is long enough to compose parts.
+    """
     if not _can_be_shared(state, output.dtype):
         return []
     function = _cpu.text.function
     size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
-    return [
+    found = [
         function("result(outputs, to, steps, i)", ["return (load(outputs[0], to[0] + steps[0] * i),)"]),
         function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
     ]
+    if not in_parts:
+        return [*found, function("in_parts(kept, line)", ["return False"]), function("marks_of(kept)", ["return kept[0]"])]
+    # So many streams are not foreseen by the processor: each line of the cache of the next piece is asked for.
+    place = f"({_PIECE} + {_PIECE // _PART} * i)"
+    ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
+    return [
+        *found,
+        function("in_parts(kept, line)", ["return load(kept[0], line) > 0"]),
+        function("marks_of(kept)", ["return kept[4]"]),
+        function("factor_of(inputs, at, steps, i)", [*read, f"return {a}"]),
+        function("size(x)", ["return abs(x.real) + abs(x.imag)" if state.startswith("complex") else "return abs(x)"]),
+        function(
+            "composed(inputs, at, steps, kept, to)",
+            [
+                *_of_parts(
+                    "shift{u} = element(inputs, at, steps, {first})",
+                    "factor{u} = factor_of(inputs, at, steps, {first})",
+                    "least{u} = size(factor{u})",
+                ),
+                f"for i in range(1, {_PART}):",
+                *ahead,
+                *_of_parts(
+                    "    shift{u} = advance(shift{u}, inputs, at, steps, i + {first})",
+                    "    factor{u} = factor_of(inputs, at, steps, i + {first}) * factor{u}",
+                    "    size{u} = size(factor{u})",
+                    "    least{u} = select(size{u} < least{u}, size{u}, least{u})",
+                ),
+                *_of_parts(
+                    "store(kept[1], to + {u}, float64(least{u}))",
+                    "store(kept[2], to + {u}, factor{u})",
+                    "store(kept[3], to + {u}, shift{u}[0])",
+                ),
+            ],
+        ),
+        function(
+            "walked(inputs, outputs, at, to, steps, steps_out, kept, spot, state)",
+            [
+                "state0 = state",
+                *_of_parts("state{u} = advance((load(kept[3], spot + {u} - 1),), inputs, at, steps, {first})")[1:],
+                *_of_parts("finish(outputs, to, steps_out, {first}, state{u})"),
+                f"for i in range(1, {_PART}):",
+                *ahead,
+                f"    prefetch(outputs[0], to[0] + steps_out[0] * {place})",
+                *_of_parts(
+                    "    state{u} = advance(state{u}, inputs, at, steps, i + {first})",
+                    "    finish(outputs, to, steps_out, i + {first}, state{u})",
+                ),
+            ],
+        ),
+    ]
+
+
+def _of_parts(*lines: str) -> list[str]:
+    """Return lines for each of the parts that are walked side by side."""
+    return [one.format(u=u, first=u * _PART) for u in range(_PIECE // _PART) for one in lines]
 
 
 def _same(states: Sequence[str]) -> str:
@@ -236,7 +295,8 @@ def _plan(
     outer = merged.high * low
     lines = outer * inner
     long = lines < _FEW and n >= (_HALVED if isinstance(r, Recurrence) else 8 * _LEAST)
-    columns = merged.inner > 1 and not (shared and long)
+    in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
+    columns = merged.inner > 1 and not (in_parts or (shared and long))
     width = min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
     steps = merged.across if columns else along
     groups = views[:count], views[made], views[made.stop :]
@@ -261,8 +321,20 @@ def _plan(
             scratch = [(lines * width, dtype_name(one)) for one in r.working]
         elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
             width, pieces = _PIECE, -(-n // _PIECE)
-            launches = [_cpu.Launch("follow_lines", lines * pieces, _LEAST // _PIECE), _cpu.Launch("mend_lines", lines)]
+            least = _LEAST // _PIECE
+            launches = [_cpu.Launch("follow_lines", lines * pieces, least), _cpu.Launch("mend_lines", lines)]
             scratch = [(lines * pieces, "int64")]
+            if in_parts:
+                whole = n // _PIECE * lines
+                launches = [
+                    _cpu.Launch("weigh_lines", lines, writes=False),
+                    _cpu.Launch("compose_parts", whole, least, writes=False),
+                    _cpu.Launch("join_parts", lines, writes=False),
+                    _cpu.Launch("walk_parts", whole, least),
+                    *launches,
+                ]
+                parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
+                scratch = [(lines, "int64"), *parts, *scratch]
     return _cpu.Plan(
         tuple(launches),
         _functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
@@ -272,6 +344,11 @@ def _plan(
         (low, n, inner, width, *(number for one in views for number in one.numbers)),
         starts=tuple(names[count:]),
     )
+
+
+def _in_parts(xp: Namespace, r: Recurrence) -> bool:
+    """Return whether lines, if they are few, are so long that parts of them are composed where they do not decay."""
+    return r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
 
 
 def _state(xp: Namespace, r: Recurrence) -> str:
