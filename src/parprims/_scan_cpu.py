@@ -233,7 +233,7 @@ def _way(r: Call) -> list[str]:
     along = "by_changes" if isinstance(r, Scan) and r.op in _EXACT else way
     calls = {
         "go_along(inputs, outputs, at, to, steps, steps_out, n, state)": f"along_{along}",
-        "go_down(inputs, outputs, at, to, numbers, n, columns, lanes)": f"down_{way}",
+        "go_down(inputs, outputs, at, to, numbers, n, columns, lanes, groups, group, earlier)": f"down_{way}",
     }
     if isinstance(r, Scan):
         calls |= {
