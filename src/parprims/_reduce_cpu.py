@@ -16,6 +16,7 @@ from parprims._elements import flattened
 from parprims._lasting import lasting_key
 from parprims._layout import fold
 from parprims._memo import Memo
+from parprims._operators import BUILT_IN
 from parprims._reduce_array import array, native_refusal, prepare_native
 from parprims._reduction import (
     OWN_MAPS,
@@ -87,8 +88,42 @@ def _begun(code: Traced) -> str:
     return f"({_cpu.NUMBA.literal(identity[0], code.states[0])},), count"
 
 
+_EXTREMA = {BUILT_IN["argmax"]: (">", "<="), BUILT_IN["argmin"]: ("<", ">=")}
+"""Operators that need not compare positions where these ascend: how the later element compares that wins, or does not."""
+
+
+def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...]) -> tuple[list[str], bool]:
+    """Return the functions for positions that ascend, and whether blocks of lines, or of columns, may have such.
+
+    NaN is looked for beforehand in lines, where each comparison waits for another; among columns by each comparison.
+    """
+    serves = code.op in _EXTREMA and r.fn in OWN_MAPS and len(code.inputs) == 2
+    serves = serves and (steps[1] == 0 if columns else steps[0] != 1)
+    function, combined = _cpu.text.function, ["return combine(earlier, later)"]
+    if serves:
+        better, worse = _EXTREMA[code.op]
+        wins = f"later[0] {better} earlier[0]"
+        if columns and dtype_kind(code.states[0]) == "float":
+            wins = f"(not (later[0] {worse} earlier[0])) & (earlier[0] == earlier[0])"
+        chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
+        combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
+    no, ask = ["return False"], ["found = positions_ascend(inputs, at, steps, count)"]
+    plain = ["for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"]
+    found = [
+        function("rows_ascend(inputs, at, steps, count)", [*ask, "return found"] if serves and columns else no),
+        function("ascending(inputs, at, steps, count)", no if columns or not serves else [*ask, *plain, "return found"]),
+        function("combine_in_order(earlier, later)", combined),
+    ]
+    return found, serves
+
+
 def _texts(
-    code: Traced, outputs: tuple[str, ...], views: list[_cpu.View], steps: tuple[int, ...], way: str
+    code: Traced,
+    outputs: tuple[str, ...],
+    views: list[_cpu.View],
+    steps: tuple[int, ...],
+    way: str,
+    in_order: list[str],
 ) -> tuple[str, ...]:
     pairs = list(zip(code.values, code.states, code.codes, strict=True))
     values = [_cpu.NUMBA.cast(one, value, state) for value, state, one in pairs]
@@ -106,6 +141,7 @@ def _texts(
             (*text.elements(views, steps), *code.lines, f"return {text.packed(values)}"),
         ),
         text.operator(code.states, code.combined),
+        *in_order,
         text.function("finish(outputs, i, state)", text.stores(outputs, results, ["i"] * len(outputs))),
         text.function(
             "state_of_block(inputs, at, steps, count, width, lanes)",
@@ -152,6 +188,9 @@ def _plan(
             way = "all"
         if inner == 1:  # the kernel goes from line to line of one outer without a division
             outer, outward, inner, across = inner, across, outer, outward
+    in_order, ascend = _in_order(code, r, columns, steps)
+    if ascend and way == "lanes":
+        way = "parts_or_lanes"
     blocks = -(-n // size)
     lines = outer * inner
     tasks = outer * blocks * -(-inner // width) if columns else lines * blocks
@@ -169,7 +208,7 @@ def _plan(
         launches.append(_cpu.Launch("fold_partials", lines, -(-_LEAST // blocks), reads=0))
     return _cpu.Plan(
         tuple(launches),
-        _texts(code, outputs, views, steps, way),
+        _texts(code, outputs, views, steps, way, in_order),
         code.inputs,
         tuple([(r.result_shape, dtype) for dtype in outputs]),
         tuple([(lines * blocks if blocks > 1 else 0, dtype) for dtype in code.states]),
