@@ -150,6 +150,7 @@ def _texts(p: Any, names: Sequence[str], cut: _Cut) -> tuple[str, ...]:
         text.function("panel_pitch(numbers)", (f"return numbers[{14 if cut.in_place else 4}]",)),
         text.function(f"copy_right({arguments})", (f"return {copy}({arguments})",)),
         text.function("along_left(numbers)", (f"return {along}",)),
+        text.function("across_result(numbers)", (f"return {'numbers[7]' if cut.swapped else '1'}",)),
         text.function(
             "finish(outputs, at, total)",
             text.stores((result,), ("total" if same else language.cast("total", state, result),), ("at",)),
