@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
+import re
 from collections.abc import Iterable, Sequence
 
 from parprims._cpu.inline import inlined
@@ -155,6 +156,10 @@ def numpy_type(dtype: str) -> str:
     return "bool_" if dtype == "bool" else register_type(dtype)
 
 
+_NUMBER = re.compile(r"\bnumbers\[(\d+)\]")
+"""A number that a kernel is told, which the compiler would read anew wherever it cannot see what is written."""
+
+
 @functools.lru_cache(maxsize=4096)
 def kernel(
     name: str, texts: tuple[str, ...], read: tuple[tuple[str, ...], ...], written: tuple[tuple[str, ...], ...]
@@ -174,6 +179,6 @@ def kernel(
         (
             file("_cpu/_functions.numba"),
             f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
-            inlined((*texts, entry), "run"),
+            _NUMBER.sub(r"constant(numbers, \1)", inlined((*texts, entry), "run")),
         )
     )
