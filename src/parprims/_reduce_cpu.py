@@ -89,7 +89,7 @@ def _begun(code: Traced) -> str:
 
 
 _EXTREMA = {BUILT_IN["argmax"]: (">", "<="), BUILT_IN["argmin"]: ("<", ">=")}
-"""Operators that need not compare positions where these ascend: how the later element compares that wins, or does not."""
+"""Operators that need not compare positions where these ascend: how a later element compares that wins, or does not."""
 
 
 def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...]) -> tuple[list[str], bool]:
@@ -107,11 +107,18 @@ def _in_order(code: Traced, r: Reduction, columns: bool, steps: tuple[int, ...])
             wins = f"(not (later[0] {worse} earlier[0])) & (earlier[0] == earlier[0])"
         chosen = (f"select(wins, later[{at}], earlier[{at}])" for at in range(2))
         combined = [f"wins = {wins}", f"return {_cpu.text.packed(chosen)}"]
-    no, ask = ["return False"], ["found = positions_ascend(inputs, at, steps, count)"]
-    plain = ["for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"]
+    rows, lines = ["return False"], ["return False"]
+    if serves and columns:
+        rows = ["return positions_ascend(inputs, at, steps, count)"]
+    elif serves:
+        lines = [
+            "found = positions_ascend(inputs, at, steps, count)",
+            *("for i in range(count):", "    x = element(inputs, at, steps, i)[0]", "    found &= x == x"),
+            "return found",
+        ]
     found = [
-        function("rows_ascend(inputs, at, steps, count)", [*ask, "return found"] if serves and columns else no),
-        function("ascending(inputs, at, steps, count)", no if columns or not serves else [*ask, *plain, "return found"]),
+        function("rows_ascend(inputs, at, steps, count)", rows),
+        function("ascending(inputs, at, steps, count)", lines),
         function("combine_in_order(earlier, later)", combined),
     ]
     return found, serves

@@ -94,7 +94,8 @@ def _functions(
     else:
         states, constants = [_state(xp, r)], []
         a, b = [language.cast(f"x{at}", one.dtype, states[0]) for at, one in enumerate(inputs)]
-        own, combine = [b], "\n".join((text.states_in_memory(states), *_of_pieces(_in_parts(xp, r), states[0], outputs[0], read, a)))
+        pieces = _of_pieces(states[0], outputs[0].dtype, read, a, in_parts=_in_parts(xp, r))
+        own, combine = [b], "\n".join((text.states_in_memory(states), *pieces))
         advance = f"({_cpu.register_type(states[0])}({a} * state[0] + {b}),)"
     begun = [language.cast(one, view.dtype, to) for one, view, to in zip(started, starts, states, strict=False)]
     opening = [*text.elements(inputs, [0] * len(inputs)), f"return {text.packed(own)}"]
@@ -129,12 +130,12 @@ def _functions(
     )
 
 
-def _of_pieces(in_parts: bool, state: str, output: _cpu.View, read: Sequence[str], a: str) -> list[str]:
+def _of_pieces(state: str, output: str, read: Sequence[str], a: str, *, in_parts: bool) -> list[str]:
     """Return the functions by which several threads share a line of a recurrence with the coefficient ``a``.
 
     ``in_parts`` says whether it is long enough to compose parts.
     """
-    if not _can_be_shared(state, output.dtype):
+    if not _can_be_shared(state, output):
         return []
     function = _cpu.text.function
     size = f"abs(({a}).real) + abs(({a}).imag)" if state.startswith("complex") else f"abs({a})"
@@ -143,7 +144,8 @@ def _of_pieces(in_parts: bool, state: str, output: _cpu.View, read: Sequence[str
         function("size_of(inputs, at, steps, i)", [*read, f"return float64({size})"]),
     ]
     if not in_parts:
-        return [*found, function("in_parts(kept, line)", ["return False"]), function("marks_of(kept)", ["return kept[0]"])]
+        nowhere = function("in_parts(kept, line)", ["return False"])
+        return [*found, nowhere, function("marks_of(kept)", ["return kept[0]"])]
     # So many streams are not foreseen by the processor: each line of the cache of the next piece is asked for.
     place = f"({_PIECE} + {_PIECE // _PART} * i)"
     ahead = [f"    prefetch(inputs[{at}], at[{at}] + steps[{at}] * {place})" for at in range(2)]
