@@ -27,6 +27,7 @@ ROWS = (
     ("solve_tridiagonal", "batch, 4096 x 4096", "float32"),
     ("matmul", "square, 8192", "float32"),
     ("histogram", "65536 bins, 2^26", "float32"),
+    ("reduce", "argmax, 2^26", "float32"),
 )
 """The cases that the README shows, a defeat among them."""
 

@@ -227,19 +227,19 @@ def refusal(xp: Namespace, s: System) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="benches/results/tuning/intel-r-xeon-r-processor.json",
+    record="benches/results/tuning/amd-epyc.json",
     least={
         "numpy": {
             "system": 0,
             "systems": 0,
         },
-        "torch": {
-            "system": 0,
+        "jax": {
+            "system": 1024,
             "systems": 0,
         },
-        "jax": {
-            "system": 4096,
-            "systems": 4096,
+        "torch": {
+            "system": 256,
+            "systems": 0,
         },
     },
 )
