@@ -98,7 +98,7 @@ def test_choice_where_memory_is_what_takes_time():
 def test_choice_for_long_lines_of_positions():
     """NumPy searches them, whatever library has the memory; short ones, columns and halves are not its own."""
     pytest.importorskip("numba")
-    x = np.zeros((64, 2**12), np.float32)
+    x = np.zeros((256, 2**12), np.float32)
     arrays = [x, *(backends.make(name).asarray(x) for name in ("torch", "jax") if backends.available(name))]
     for one in arrays:
         for axis in (None, 1):

@@ -349,8 +349,12 @@ def _plan(
 
 
 def _in_parts(xp: Namespace, r: Recurrence) -> bool:
-    """Return whether lines, if they are few, are so long that parts of them are composed where they do not decay."""
-    return r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
+    """Return whether lines, if they are few, are so long that parts of them are composed where they do not decay.
+
+    Those that lie next to one another are not: every part would read the memory of all of them.
+    """
+    adjacent = math.prod(r.shape[r.axis + 1 :]) == 1
+    return adjacent and r.n >= _COMPOSED and _can_be_shared(_state(xp, r), dtype_name(r.dtype))
 
 
 def _state(xp: Namespace, r: Recurrence) -> str:
