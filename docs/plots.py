@@ -212,10 +212,12 @@ def recurrence_plot(numbers: Mapping[str, Any]) -> Any:
 def ratio_plot(numbers: Mapping[str, Any]) -> Any:
     """Return the README's bars: for each primitive the median over its cases of the best peer's time over ours."""
     devices = numbers["ratios"]
-    rows = max(map(len, devices.values()))
+    first, *others = devices  # the first stands beside the others, which stand below one another
+    rows = max(len(devices[first]), sum([len(devices[one]) + 3 for one in others]))
     figure = _figure(8.4, 0.9 + 0.27 * rows)
-    panels = figure.subplots(1, len(devices), squeeze=False)[0]
-    for axes, (device, found) in zip(panels, devices.items(), strict=True):
+    panels = figure.subplot_mosaic([[first, one] for one in others] or [[first]])
+    for device, found in devices.items():
+        axes = panels[device]
         ordered = sorted(found.items(), key=lambda item: middle(item[1]))
         for place, (_, values) in enumerate(ordered):
             half = middle(values)
@@ -226,12 +228,12 @@ def ratio_plot(numbers: Mapping[str, Any]) -> Any:
             axes.annotate(words, (1.03, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
         axes.set_xscale("log")
         lowest = min(min(values) for values in found.values())
-        first = next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16)
+        least = next(bound for bound in (0.5, 0.25, 1 / 16) if bound < lowest or bound == 1 / 16)
         ticks = {1 / 16: "1/16", 0.25: "1/4", 1: "equal", 4: "4x", 16: "16x"}
-        if first > 1 / 16:
+        if least > 1 / 16:
             ticks |= {0.5: "1/2", 2: "2x"}
         axes.set_xticks(list(ticks), list(ticks.values()), fontsize=9)
-        axes.set_xlim(first, WIDEST)
+        axes.set_xlim(least, WIDEST)
         axes.minorticks_off()
         axes.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=9)
         axes.axvline(1, color="#222222", linewidth=0.8)

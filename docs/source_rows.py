@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benches.records import RESULTS
-from docs.plots import DEVICE, NAMES
+from docs.plots import NAMES
+
+EXAMPLES = "examples-nvidia-h200"
+"""The results of the examples."""
 
 
 class Row(NamedTuple):
@@ -74,7 +77,7 @@ def found(text: str) -> Iterator[dict[str, str]]:
 
 def table(results: Path = RESULTS) -> str:
     """Return the table: for each problem the fastest of the record's rows that are about it, and what was checked."""
-    rows = list(found((results / f"examples-{DEVICE}.md").read_text()))
+    rows = list(found((results / f"{EXAMPLES}.md").read_text()))
     lines = [
         "| | problem | its source reported | here, the fastest | by | beside the vendor's | checks |",
         "|---" * 7 + "|",
