@@ -126,7 +126,7 @@ def test_auto_takes_the_faster(library):
                 call(x)
             assert calls[0].method == other
     with parprims.explain() as calls:
-        parprims.cumulative_sum(own(values((4096, 128), "float64")), axis=0)
+        parprims.cumulative_sum(own(values((8192, 128), "float64")), axis=0)
         parprims.cumulative_sum(small, axis=0)
         parprims.sum(large)
     assert [one.method for one in calls] == ["kernel", "native", "native"]

@@ -392,7 +392,7 @@ class TestSolveTridiagonal(Systems):
         assert float(error) < allowed
         if method == "auto":
             on_cpu = "native" if backend.name in ("numpy", "emulated", "torch", "jax") else "array"
-            if backend.name in ("numpy", "torch") and importlib.util.find_spec("numba"):
+            if backend.name == "numpy" and importlib.util.find_spec("numba"):
                 on_cpu = "kernel"
             assert calls[0].method == ("kernel" if backend.name in ("cupy", "torch-cuda", "jax-cuda") else on_cpu)
 
