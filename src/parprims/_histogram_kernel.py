@@ -18,7 +18,7 @@ from parprims._trace import C_TYPES, register_type
 class Tuning(_cuda.Tuning):
     """How the kernels cut their work on devices of one compute capability.
 
-    The bits of sums of weights depend on all fields but ``blocks``.
+    The bits of sums of weights depend on ``threads``, ``each``, ``sums_bytes``, ``runs`` and ``partial_bytes``.
     """
 
     threads: int
@@ -48,7 +48,7 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="benches/results/nvidia-h200.json",
+        record="benches/results/nvidia-h100.json",
         multiprocessors=132,
         threads=256,
         blocks=8 * 132,
@@ -113,9 +113,9 @@ def make_plan(kind: Kind, n: int, bins: int, tuning: Tuning, ends: tuple[float, 
         elif 2 * (bins + 1) + edges_bytes <= tuning.shared_bytes:
             counters, shared_bytes = "HALVES", 2 * (bins + 1)
         if edges_bytes:
-            shared = -(-shared_bytes // 8) * 8 + edges_bytes
-            shared_bytes = shared if shared <= tuning.shared_bytes else shared_bytes
-            way = "SHARED" if shared_bytes == shared else "GLOBAL"
+            both = -(-shared_bytes // 8) * 8 + edges_bytes
+            if both <= tuning.shared_bytes:
+                shared_bytes, way = both, "SHARED"
         if shared_bytes > 4 * tuning.counters:
             threads = tuning.many_threads
             blocks = min(tuning.many_blocks, -(-n // (threads * tuning.each)))
