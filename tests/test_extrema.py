@@ -91,6 +91,32 @@ class TestPosition:
                 compare(backend, run(function, backend.asarray(x), method=method), position(x, None, False, largest))
 
 
+@pytest.mark.sanitize
+def test_long_lines_by_kernels(gpu, rng):
+    """By blocks that share a line, in vectors and not, along rows, columns and all axes in either order."""
+    x = drawn(rng, (3, 40_007), "float32")
+    array, step = gpu.asarray(x), -3 if gpu.negative_strides else 3
+    for part, view in (
+        (array[0, 1:], x[0, 1:]),
+        (array[1, ::step], x[1, ::step]),
+        (array, x),
+        (array.T, x.T),
+    ):
+        for axis in (None, 0, 1)[: view.ndim + 1]:
+            for function, largest in FUNCTIONS.items():
+                found = function(part, axis=axis, method="kernel")
+                compare(gpu, found, np.asarray((np.argmax if largest else np.argmin)(view, axis)))
+
+
+@pytest.mark.emulator
+def test_kernels_read_no_positions(gpu, rng):
+    if gpu.name != "emulated" and not gpu.streams:
+        pytest.skip("JAX has launches in its programs")
+    (launch,) = parprims.launches(parprims.argmax, gpu.asarray(drawn(rng, (70_000,), "float32")), method="kernel")
+    assert "in0" in launch.parameters
+    assert not {"in1", "out1"} & set(launch.parameters)
+
+
 def test_index_dtype(backend):
     for method in ("auto", "array"):
         found = parprims.argmax(backend.asarray(np.arange(3.0)), method=method)

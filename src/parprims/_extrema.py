@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parprims import _reduce_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -17,17 +18,20 @@ from parprims._arrays import (
     cast,
     check_flag,
     check_kind,
-    device,
     dtype_kind,
     dtype_name,
+    is_jax,
     jax_platform,
     lacks_arithmetic,
     library,
     normalize_axis,
 )
-from parprims._composed import Composed, Part, by_parts, composed, in_program, positions
+from parprims._composed import Composed, Part, by_parts, composed, in_program
 from parprims._dispatch import Method, call_key, directly, in_graph, primitive, recalled
+from parprims._kernels import by_device, either_of
+from parprims._operators import BUILT_IN
 from parprims._reduce import reduce
+from parprims._reduction import Reduction
 from parprims._sorting import index_dtype
 from parprims._through_numpy import as_numpy, numpy_computes, returned, searchable
 
@@ -129,11 +133,23 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
     return _METHODS[name](method, xp, call)
 
 
-def _pairs(xp: Namespace, c: _Search) -> tuple[Array, Array]:
+def _reduction(xp: Namespace, c: _Search) -> Reduction:
+    """Return the call as a reduction of elements beside positions, which are in no memory."""
     (x,) = c.arrays
-    if c.axis is not None:
-        return x, positions(xp, x, c.axis, index_dtype(xp))
-    return x, xp.reshape(xp.arange(math.prod(x.shape), dtype=index_dtype(xp), device=device(x)), x.shape)
+    return Reduction(
+        arrays=(x,),
+        shape=tuple(x.shape),
+        single=True,
+        op=BUILT_IN[c.primitive],
+        axes=tuple(range(x.ndim)) if c.axis is None else (c.axis,),
+        keepdims=c.keepdims,
+        operation=c.primitive,
+        positions=index_dtype(xp),
+    )
+
+
+def _pairs(xp: Namespace, c: _Search) -> tuple[Array, ...]:
+    return _reduction(xp, c).with_positions(xp).arrays
 
 
 def _parts(xp: Namespace, c: _Search) -> list[Part]:
@@ -168,15 +184,27 @@ def _by_numpy(xp: Namespace, c: _Search) -> bool:
     return n >= _SIDE_BY_SIDE and size >= _MANY and not sixteen and numpy_computes(xp, c.arrays)
 
 
-def _by_kernel() -> Method:
-    kernel = by_parts("kernel", _compose, _parts)
+def _slower_on_gpu(xp: Namespace, c: _Search) -> str | None:
+    if is_jax(xp) and _native_refusal(xp, c) is None:
+        return "XLA's own search is as fast, and fuses with what produces the array"
+    return None
 
-    def slower(xp: Namespace, c: _Search) -> str | None:
+
+def _by_kernel() -> Method:
+    parts = by_parts("kernel", _compose, _parts)
+    on_gpu = Method(
+        lambda xp, c: _reduce_kernel.prepare(xp, _reduction(xp, c)),
+        lambda xp, c: _reduce_kernel.refusal(xp, _reduction(xp, c)),
+        _slower_on_gpu,
+    )
+
+    def slower_on_cpu(xp: Namespace, c: _Search) -> str | None:
         if _by_numpy(xp, c):
             return "NumPy searches lines of elements that lie side by side faster"
-        return kernel.slower(xp, c) if kernel.slower else None
+        return parts.slower(xp, c) if parts.slower else None
 
-    return dataclasses.replace(kernel, slower=slower)
+    gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)
+    return by_device(gpu, dataclasses.replace(parts, slower=slower_on_cpu))
 
 
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:

@@ -83,19 +83,27 @@ class Specialisation:
     code : Traced
         The map and the operator as device code.
     outputs : tuple of str
-        The dtypes of the arrays that the kernel writes.
+        The dtypes of the arrays that the kernel writes: all components, or the last alone.
     functions : tuple
         The functions that identify it, if only their identity does.
+    positions : bool
+        Whether the last input is positions and no array.
     """
 
     code: Traced
     outputs: tuple[str, ...]
     functions: tuple[Any, ...] = ()
+    positions: bool = False
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The dtypes of the arrays that it reads."""
+        return self.code.inputs[: len(self.code.inputs) - self.positions]
 
     @property
     def itemsizes(self) -> tuple[int, ...]:
-        """The bytes of an element of each input."""
-        return tuple([dtype_bits(name) // 8 for name in self.code.inputs])
+        """The bytes of an element of each array that it reads."""
+        return tuple([dtype_bits(name) // 8 for name in self.arrays])
 
     @property
     def register_bytes(self) -> int:
@@ -131,7 +139,10 @@ class Specialisation:
                 *(f"    {C_TYPES[name]}* y{at};" for at, name in enumerate(self.outputs)),
                 "    template <class Visit>",
                 "    DEVICE void each(const Visit& visit) const {",
-                *(f"        visit(y{at}, &Op::State::v{at});" for at in range(len(self.outputs))),
+                *(
+                    f"        visit(y{at}, &Op::State::v{at + len(code.states) - len(self.outputs)});"
+                    for at in range(len(self.outputs))
+                ),
                 "    }",
                 "};",
             )
@@ -139,10 +150,12 @@ class Specialisation:
 
     def source(self, vectorized: tuple[bool, ...]) -> str:
         """Return the CUDA text of the kernels, for inputs that are or are not read as vectors."""
-        kinds = (
+        kinds = [
             f"StridedInput<{C_TYPES[name]}, {'true' if whole else 'false'}>"
-            for name, whole in zip(self.code.inputs, vectorized, strict=True)
-        )
+            for name, whole in zip(self.arrays, vectorized, strict=True)
+        ]
+        if self.positions:
+            kinds.append(f"Positions<{C_TYPES[self.code.inputs[-1]]}>")
         return "\n".join(
             (
                 _cuda.device_source("_common.cuh", "_strided.cuh", "_block_reduce.cuh", "_ticket.cuh", "_reduce.cu"),
@@ -153,7 +166,7 @@ class Specialisation:
                 *(f"    {kind} x{at};" for at, kind in enumerate(kinds)),
                 "    template <class Visit>",
                 "    DEVICE void each(const Visit& visit) const {",
-                *(f"        visit(x{at}, &Raw::x{at});" for at in range(len(vectorized))),
+                *(f"        visit(x{at}, &Raw::x{at});" for at in range(len(kinds))),
                 "    }",
                 "};",
             )
@@ -163,6 +176,8 @@ class Specialisation:
 def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Specialisation:
     """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
     code = traced(xp, r, inputs)
+    if r.positions is not None:
+        return Specialisation(code, code.results[-1:], positions=True)
     # If an initial element is still to be combined, results keep the dtype they are computed in.
     return Specialisation(code, code.results if r.initial is None else code.states)
 
@@ -173,7 +188,7 @@ _specialisations: Memo[Specialisation] = Memo()
 def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
     fn, names = lasting_key(r.fn), dtype_names(r)
-    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None)
+    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions is None)
     if r.operation is not None and fn is not None:
         key: Any = (r.operation, fn, *rest)
         found = _specialisations.get(key)
@@ -196,7 +211,9 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     None if they cannot be seen as (outer, n, inner) with one stride each.
     """
     commutative = special.code.op.commutative
-    kept, combined = fold(r.shape, r.axes, [strides for strides, _ in layouts], reorder=commutative)
+    # Positions ascend along the combined axes only in their own order.
+    reorder = commutative and not special.positions
+    kept, combined = fold(r.shape, r.axes, [strides for strides, _ in layouts], reorder=reorder)
     if len(kept) > 2 or len(combined) > 1:
         return None
     inputs = len(layouts)
@@ -233,8 +250,10 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
             numbers("stride", along[at]),
             numbers("inner_stride", across[at]),
         )
-        for at, name in enumerate(special.code.inputs)
+        for at, name in enumerate(special.arrays)
     ]
+    if special.positions:
+        arrays.append(_cuda.Struct())
     results = [_cuda.Pointer(f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
     data = _cuda.Struct(*arrays, type="Inputs"), _cuda.Struct(*results, type="Outputs")
     tickets = _cuda.Pointer("zeroed", "unsigned"), _cuda.Pointer("scratch", "unsigned")
@@ -385,8 +404,10 @@ def _runner(xp: Namespace, special: Specialisation, r: Reduction) -> _cuda.Run |
         bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), initial=None, key=None)
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            ones, _ = flattened(array(xp, bare.on(*arrays)))
-            return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, special.outputs, strict=True)])
+            call, names = bare.on(*arrays), special.outputs
+            ones, _ = flattened(array(xp, call if call.positions is None else call.with_positions(xp)))
+            ones = ones[-len(names) :]
+            return tuple([xp.astype(one, getattr(xp, name)) for one, name in zip(ones, names, strict=True)])
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             arrays = tuple(xp.broadcast_arrays(*arrays))
@@ -435,6 +456,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for dtype in ("int8", "float32", "complex128"):
             yield _case("add", (dtype,), shape, axis)
         yield _case(as_operator(lambda earlier, later: earlier + later), ("float32",), shape, axis)
+        yield _case("argmax", ("float32", "int64"), shape, axis, positions=True)
     for shape, axis in (_LAYOUTS[0], _LAYOUTS[8]):
         for dtype in C_TYPES:
             yield _case("add", (dtype,), shape, axis)
@@ -458,6 +480,8 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             yield _case("logical_or", (dtype,), shape, axis, None if kind == "bool" else is_nonzero)
         yield _case(segmented("add"), ("bool", "float32"), shape, axis)
         yield _case("add", ("float32",), shape, axis, unaligned=True)
+        for dtype in ("int8", "float16", "float64"):
+            yield _case("argmax", (dtype, "int64"), shape, axis, positions=True)
 
 
 def _case(
@@ -468,12 +492,15 @@ def _case(
     fn: Map | None = None,
     *,
     unaligned: bool = False,
+    positions: bool = False,
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
     operator = BUILT_IN[op] if isinstance(op, str) else op
-    r = Reduction(arrays=(), shape=shape, fn=fn, single=len(dtypes) == 1, op=operator, axes=(axis,))
-    layouts = ((row_major(shape), 4 if unaligned else 0),) * len(dtypes)
+    counted = xp.int64 if positions else None
+    r = Reduction(arrays=(), shape=shape, fn=fn, single=len(dtypes) == 1, op=operator, axes=(axis,), positions=counted)
+    layouts = ((row_major(shape), 4 if unaligned else 0),) * (len(dtypes) - positions)
     plan = make_plan(specialise(xp, r, dtypes), TUNING[90], r, layouts)
     assert plan is not None
-    return f"{operator.name} {','.join(dtypes)}{' mapped' if fn else ''}{' unaligned' if unaligned else ''}", plan
+    ways = (" mapped" * (fn is not None), " unaligned" * unaligned, " by position" * positions)
+    return f"{operator.name} {','.join(dtypes)}{''.join(ways)}", plan

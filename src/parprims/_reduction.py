@@ -81,6 +81,9 @@ class Reduction(Checked):
         The element before all others, one entry for each component.
     operation : optional
         The key by which the operator is remembered (see `lasting_key`), or None.
+    positions : dtype or None
+        The dtype of a last component that no array holds: the position of each element along the axes, in row-major
+        order. The result is then the last component alone.
     """
 
     shape: tuple[int, ...]
@@ -92,6 +95,7 @@ class Reduction(Checked):
     dtypes: tuple[Any, ...] | None = None
     initial: tuple[Any, ...] | None = None
     operation: Any = None
+    positions: Any = None
 
     @property
     def lasts(self) -> bool:
@@ -113,6 +117,12 @@ class Reduction(Checked):
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
         """Return the same reduction of arrays of another shape."""
         return dataclasses.replace(self, arrays=arrays, shape=tuple(arrays[0].shape), key=None, **fields)
+
+    def with_positions(self, xp: Namespace) -> Reduction:
+        """Return the reduction with the positions as an array, whose result has all components."""
+        lengths = [length if axis in self.axes else 1 for axis, length in enumerate(self.shape)]
+        places = xp.reshape(xp.arange(self.n, dtype=self.positions, device=device(self.arrays[0])), tuple(lengths))
+        return self.of(*self.arrays, xp.broadcast_to(places, self.shape), positions=None, single=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,8 +382,9 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
 
 
 def dtype_names(r: Reduction) -> tuple[str, ...]:
-    """Return the names of the dtypes of the arrays."""
-    return tuple([dtype_name(x.dtype) for x in r.arrays])
+    """Return the names of the dtypes of the arrays, and of the positions if there are any."""
+    names = [dtype_name(x.dtype) for x in r.arrays]
+    return tuple(names if r.positions is None else [*names, dtype_name(r.positions)])
 
 
 def with_initial(

@@ -1,4 +1,4 @@
-// Strided input arrays of shape (outer, n, inner), and several of them read together.
+// Strided input arrays of shape (outer, n, inner), positions in place of one, and several of them read together.
 
 // One array, with its strides in elements. VECTOR promises that the elements of a vector are adjacent in memory, and
 // that every vector is aligned to its size.
@@ -31,6 +31,18 @@ struct StridedInput {
         load<ACROSS>(loaded, o, i, j);
 #pragma unroll
         for (int k = 0; k < N; ++k) to[k].*member = loaded[k];
+    }
+};
+
+// The positions of elements along the axis n, as an array that takes no memory.
+template <class T>
+struct Positions {
+    DEVICE T at(long long, long long i, long long) const { return (T)i; }
+
+    template <bool ACROSS, int N, class Raw>
+    DEVICE void load(Raw (&to)[N], T Raw::*member, long long, long long i, long long) const {
+#pragma unroll
+        for (int k = 0; k < N; ++k) to[k].*member = (T)(ACROSS ? i : i + k);
     }
 };
 
