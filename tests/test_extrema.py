@@ -1,5 +1,6 @@
 """Positions of extrema against a loop over the elements."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -122,6 +123,21 @@ def test_index_dtype(backend):
         found = parprims.argmax(backend.asarray(np.arange(3.0)), method=method)
         assert found.dtype == backend.xp.argmax(backend.asarray(np.arange(3.0))).dtype
         assert found.shape == ()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_more_elements_than_positions(wide):
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(wide):
+        for length in (2**31, 2**31 + 1):
+            search = functools.partial(
+                jax.eval_shape, lambda x: parprims.argmax(x, method="native"), jax.ShapeDtypeStruct((length,), "int8")
+            )
+            if wide or length == 2**31:
+                assert search().shape == ()
+            else:
+                with pytest.raises(ValueError, match=r"^x must have no more than 2\^31 elements"):
+                    search()
 
 
 def test_nothing_named(backend):

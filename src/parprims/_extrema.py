@@ -18,6 +18,7 @@ from parprims._arrays import (
     cast,
     check_flag,
     check_kind,
+    dtype_bits,
     dtype_kind,
     dtype_name,
     is_jax,
@@ -118,13 +119,16 @@ def _position(name: str, x: Array, axis: Any, keepdims: Any, method: str) -> Arr
     _METHODS[name].check(method)
     check_kind("x", x, ("int", "uint", "float"))
     at = None if axis is None else normalize_axis(axis, x.ndim)
-    if (math.prod(x.shape) if at is None else x.shape[at]) == 0:
+    n, indices = math.prod(x.shape) if at is None else x.shape[at], index_dtype(xp)
+    if n > 2**31 and dtype_bits(indices) < 64:
+        raise ValueError(f"x must have no more than 2^31 elements to search with 32-bit positions, got {n}")
+    if n == 0:
         raise ValueError(f"x must not be empty along the axes of an {name}, got shape {tuple(x.shape)}")
     shape = tuple([1 if at in (None, i) else n for i, n in enumerate(x.shape) if keepdims or at not in (None, i)])
     call = _Search(
         arrays=(x,),
         key=key if x is given else None,
-        results=((shape, index_dtype(xp)),),
+        results=((shape, indices),),
         single=True,
         primitive=name,
         axis=at,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims import _cuda
-from parprims._arrays import Array, Namespace, dtype_bits, is_jax, mode
+from parprims._arrays import Array, Namespace, dtype_bits, dtype_name, is_jax, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
@@ -177,7 +177,7 @@ def specialise(xp: Namespace, r: Reduction, inputs: tuple[str, ...]) -> Speciali
     """Return the specialisation for inputs of these dtypes; raise Untraceable where there is none."""
     code = traced(xp, r, inputs)
     if r.positions is not None:
-        return Specialisation(code, code.results[-1:], positions=True)
+        return Specialisation(code, (dtype_name(r.positions),), positions=True)
     # If an initial element is still to be combined, results keep the dtype they are computed in.
     return Specialisation(code, code.results if r.initial is None else code.states)
 
@@ -188,7 +188,7 @@ _specialisations: Memo[Specialisation] = Memo()
 def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     """Return the specialisation for a call, a remembered one if there is one; raise Untraceable."""
     fn, names = lasting_key(r.fn), dtype_names(r)
-    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions is None)
+    rest = (xp, mode(xp), names, r.single, r.dtypes, r.initial is None, r.positions)
     if r.operation is not None and fn is not None:
         key: Any = (r.operation, fn, *rest)
         found = _specialisations.get(key)
@@ -456,7 +456,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for dtype in ("int8", "float32", "complex128"):
             yield _case("add", (dtype,), shape, axis)
         yield _case(as_operator(lambda earlier, later: earlier + later), ("float32",), shape, axis)
-        yield _case("argmax", ("float32", "int64"), shape, axis, positions=True)
+        yield _case("argmax", ("float32", "int32"), shape, axis, positions=True)
     for shape, axis in (_LAYOUTS[0], _LAYOUTS[8]):
         for dtype in C_TYPES:
             yield _case("add", (dtype,), shape, axis)
@@ -480,8 +480,8 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             yield _case("logical_or", (dtype,), shape, axis, None if kind == "bool" else is_nonzero)
         yield _case(segmented("add"), ("bool", "float32"), shape, axis)
         yield _case("add", ("float32",), shape, axis, unaligned=True)
-        for dtype in ("int8", "float16", "float64"):
-            yield _case("argmax", (dtype, "int64"), shape, axis, positions=True)
+        for dtypes in (("int8", "int32"), ("float16", "int32"), ("float64", "int32"), ("float32", "int64")):
+            yield _case("argmax", dtypes, shape, axis, positions=True)
 
 
 def _case(

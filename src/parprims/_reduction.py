@@ -382,9 +382,11 @@ def traced(xp: Namespace, r: Reduction, inputs: tuple[str, ...], language: Langu
 
 
 def dtype_names(r: Reduction) -> tuple[str, ...]:
-    """Return the names of the dtypes of the arrays, and of the positions if there are any."""
+    """Return the names of the dtypes of the arrays, and of what counts the positions if there are any."""
     names = [dtype_name(x.dtype) for x in r.arrays]
-    return tuple(names if r.positions is None else [*names, dtype_name(r.positions)])
+    if r.positions is not None:
+        names.append("int32" if r.n <= 2**31 else "int64")
+    return tuple(names)
 
 
 def with_initial(
