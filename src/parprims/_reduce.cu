@@ -163,35 +163,43 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
             bool has_recent = false;
             for (; i < pause; i += UNROLL * STEP) {
                 Raw raw[UNROLL][VEC];
+                State folded[VEC];
                 const Index left = (past - i + STEP - 1) / STEP;
                 const int count = left < UNROLL ? (int)left : UNROLL;
+                if (whole && count == UNROLL) {  // without branches between the loads, none waits for another
 #pragma unroll
-                for (int u = 0; u < UNROLL; ++u) {
-                    if (u < count) {
-                        if (whole) {
-                            load_vectors<true>(in, raw[u], o, i + u * STEP, j);
-                        } else {
+                    for (int u = 0; u < UNROLL; ++u) load_vectors<true>(in, raw[u], o, i + u * STEP, j);
 #pragma unroll
-                            for (int k = 0; k < VEC; ++k)
-                                raw[u][k] = load_one(in, o, i + u * STEP, j + k < inner ? j + k : j);
-                        }
-                    }
-                }
-#pragma unroll
-                for (int k = 0; k < VEC; ++k) {
-                    State folded = Inputs::element(raw[0][k]);
-                    if (count == UNROLL) {
+                    for (int k = 0; k < VEC; ++k) {
                         State s[UNROLL];
 #pragma unroll
                         for (int u = 0; u < UNROLL; ++u) s[u] = Inputs::element(raw[u][k]);
-                        folded = reduce_items<Op>(s);
-                    } else {
+                        folded[k] = reduce_items<Op>(s);
+                    }
+                } else {
+#pragma unroll
+                    for (int u = 0; u < UNROLL; ++u) {
+                        if (u < count) {
+                            if (whole) {
+                                load_vectors<true>(in, raw[u], o, i + u * STEP, j);
+                            } else {
+#pragma unroll
+                                for (int k = 0; k < VEC; ++k)
+                                    raw[u][k] = load_one(in, o, i + u * STEP, j + k < inner ? j + k : j);
+                            }
+                        }
+                    }
+#pragma unroll
+                    for (int k = 0; k < VEC; ++k) {
+                        folded[k] = Inputs::element(raw[0][k]);
 #pragma unroll
                         for (int u = 1; u < UNROLL; ++u)
-                            if (u < count) folded = Op::combine(folded, Inputs::element(raw[u][k]));
+                            if (u < count) folded[k] = Op::combine(folded[k], Inputs::element(raw[u][k]));
                     }
-                    recent[k] = has_recent ? Op::combine(recent[k], folded) : folded;
                 }
+#pragma unroll
+                for (int k = 0; k < VEC; ++k)
+                    recent[k] = has_recent ? Op::combine(recent[k], folded[k]) : folded[k];
                 has_recent = true;
             }
 #pragma unroll

@@ -240,9 +240,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     if columns and not all(vectorized):
         # Adjacent threads load adjacent elements: without vectors, one element each.
         vector, vectorized = 1, (False,) * inputs
-    # Among columns positions take the registers of half of the elements.
-    in_flight = tuning.bytes_in_flight // (2 if columns and special.positions else 1)
-    unroll = _cuda.power_of_two(in_flight // (vector * sum(special.itemsizes)), most=8)
+    unroll = _cuda.power_of_two(tuning.bytes_in_flight // (vector * sum(special.itemsizes)), most=8)
 
     numbers = _cuda.Numbers()
     arrays: list[_cuda.Parameter] = [
