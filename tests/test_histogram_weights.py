@@ -179,6 +179,13 @@ class TestSorted:
         first, second = (compare_with_numpy(sorting, run, x, 300, weights) for _ in range(2))
         assert first.tobytes() == second.tobytes()
 
+    @pytest.mark.parametrize("bins", [300, 40_000, 70_000])
+    def test_tensors(self, tensors, run, monkeypatch, rng, bins):
+        """Numbers of unsigned dtypes that PyTorch hardly computes with."""
+        sort_bytes(monkeypatch, ALWAYS)
+        x, weights = random(rng, (9000,), "float32"), random(rng, (9000,), "float32")
+        compare_with_numpy(tensors, run, x, bins, weights, range=(-0.9, 1))
+
     def test_jax(self, monkeypatch, rng):
         """In a program for JAX the kernels stand, and what computes the same elsewhere; under vmap too."""
         jax = pytest.importorskip("jax")
