@@ -219,11 +219,11 @@ def test_the_way_follows_from_sizes():
         )
 
     large = 1 << 26
-    assert [sorts(large, bins) for bins in (1, 256, 1024, 2000, 4096)] == [False] * 5
-    assert [sorts(large, bins) for bins in (6000, 20_000, 65_536, 1 << 20)] == [True] * 4
+    assert [sorts(large, bins) for bins in (1, 256, 1024, 2000, 5120)] == [False] * 5
+    assert [sorts(large, bins) for bins in (5121, 20_000, 65_536, 1 << 20)] == [True] * 4
     assert sorts(large, 4096, weights=("float64", "float64"))
-    assert not sorts(1 << 20, 6000)  # where the launches of a sort take longer
-    assert sorts(1 << 20, 1 << 20)
+    assert not sorts(1 << 20, 36_864)  # where the calls of a sort take longer
+    assert sorts(1 << 20, 36_865)
     assert not sorts(1, 1 << 18)
     assert not sorts(large, 2**31 - 1)  # more segments than can be numbered
 

@@ -113,8 +113,8 @@ def histogram(
     Notes
     -----
     Work and depth: one search of the edges for each element, then a sort of the bins' numbers (array). Kernel: one
-    launch that reads every element once, and one before it that finds the range where none is given. By CUDA many bins
-    with weights (over 4096 of float32, if elements are many) take a sort of weights by the bins' numbers.
+    launch that reads every element once, and one before it that finds the range where none is given. By CUDA, weights
+    in many bins (of float32 for 2^26 elements more than 5120) are sorted by the numbers of their bins.
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
     most n additions by kernel (by CUDA n / 2112 + 264 + 8 if elements are many, (n + bins) / 2^19 + 100 if sorted),
     4 log2 n by array.

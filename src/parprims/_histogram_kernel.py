@@ -44,7 +44,7 @@ class Tuning(_cuda.Tuning):
     partial_bytes: int
     """The most scratch for the sums of all blocks, where there is more than one for each bin."""
     sort_bytes: int
-    """The bytes that could be moved in the time that the launches of a sort take by themselves (see `is_sorted`)."""
+    """The bytes that could be moved in the time that the calls of a sort take besides (see `is_sorted`)."""
 
     scaled = "blocks", "many_blocks"
     limited = ("shared_bytes",)
@@ -64,7 +64,7 @@ TUNING = {
         sums_bytes=32 << 10,
         runs=2 * 132,
         partial_bytes=4 << 20,
-        sort_bytes=128 << 20,  # not measured: of a model, 50 us for 10 launches and their calls, at 2.5 TB/s
+        sort_bytes=256 << 20,  # not measured: of a model, 100 us for the calls of a sort, at 2.5 TB/s
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
