@@ -79,6 +79,7 @@ MANY_BINS, COUNTERS, EQUAL = (
     f"tests/test_histogram.py::TestKernel::test_{name}[emulated]"
     for name in ("many_bins", "counters_of_16_bits", "equal_elements")
 )
+NUMBERS = "tests/test_histogram_weights.py::TestSorted::test_lengths[emulated]"
 EDGES = "tests/test_histogram.py::TestBins::test_edges_are_found_exactly[emulated-kernel]"
 PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
 
@@ -565,4 +566,7 @@ MUTATIONS = (
     _dropped(_H, "__syncthreads();  // separates the zeros from the sums", MANY_BINS),
     _dropped(_H, "__syncwarp();  // separates the turns of lanes with equal bins", EQUAL),
     _dropped(_H, "__syncthreads();  // separates the sums of warps from their reads below", MANY_BINS),
+    _dropped(_H, "__syncthreads();  // separates the edges in shared memory from the searches", NUMBERS),
+    Mutation(_H, "if (from + k * step < n) numbers[from", "if (from + k * step <= n) numbers[from", NUMBERS),
+    Mutation(_H, "(N)(found[k] < 0 ? bins : found[k])", "(N)(found[k] < 0 ? bins - 1 : found[k])", NUMBERS),
 )

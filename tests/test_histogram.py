@@ -279,6 +279,15 @@ class TestErrors:
         with pytest.raises(TypeError, match=r"^x must be an array"):
             parprims.histogram([1.0, 2.0])
 
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+    @pytest.mark.parametrize("layout", ["strided", "jagged"])
+    def test_nested_tensors_named(self, layout):
+        torch = pytest.importorskip("torch")
+        x = torch.ones(5)
+        nested = torch.nested.nested_tensor([x[:3], x[:2]], layout=getattr(torch, layout))
+        with pytest.raises(TypeError, match=r"^bins must be a plain tensor"):
+            parprims.histogram(x, nested)
+
 
 def test_remembered(backend, rng):
     """The second call of a kind takes the same way as the first, and tells."""

@@ -19,6 +19,8 @@
 //   weights of one range of bins.
 // Reproducibility: the elements of a warp and of a block depend only on the numbers of elements and bins, and so does
 // the order of every sum of weights.
+// If there would be many groups, number_bins writes the number of every element's bin instead. The weights are then
+// sorted by these numbers and reduced by segments (see _histogram.py).
 //
 // C. Nugteren, G.-J. van den Braak, H. Corporaal and B. Mesman, High Performance Predictable Histogramming on GPUs,
 // GPGPU-4, 2011.
@@ -99,6 +101,7 @@ DEVICE void search(const Bins<E, EDGES>& all, const E (&x)[MANY], int (&bins)[MA
             if (x[k] >= all.left_edge(bins[k] + left / 2)) bins[k] += left / 2;
 }
 
+// Returns what search finds for one x.
 template <class E, Edges EDGES>
 DEVICE int searched(const Bins<E, EDGES>& all, E x) {
     const E one[1] = {x};
@@ -361,6 +364,28 @@ DEVICE void sum_bins(const T* x, const E* given, const W* weights, R* result, E*
             result[first + at] = store<R>(sum);
         }
     }
+}
+
+// Writes the number of the bin of every element, `bins` for those that are in none, and the edges. T, E and N are the
+// types of elements, edges and numbers. `given`, `low` and `high` make the bins (see Bins).
+template <class T, class E, class N, Edges EDGES>
+DEVICE void number_bins(const T* x, const E* given, N* numbers, E* edges, Index n, Index bins, Index low, Index high) {
+    extern __shared__ __align__(16) uint4 memory[];
+    constexpr int MANY = sizeof(T) < sizeof(E) ? AT_ONCE<E> : AT_ONCE<T>;  // elements of a thread at once
+    const Bins<E, EDGES> all(given, low, high, bins, memory);
+    __syncthreads();  // separates the edges in shared memory from the searches
+    const Index step = (Index)gridDim.x * blockDim.x;
+    for (Index from = (Index)blockIdx.x * blockDim.x + threadIdx.x; from < n; from += MANY * step) {
+        T several[MANY];
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) several[k] = x[min(from + k * step, n - 1)];
+        int found[MANY];
+        find_bins(all, several, found);
+#pragma unroll
+        for (int k = 0; k < MANY; ++k)
+            if (from + k * step < n) numbers[from + k * step] = (N)(found[k] < 0 ? bins : found[k]);
+    }
+    write_edges(all, edges);
 }
 
 }  // namespace histogram
