@@ -187,12 +187,11 @@ def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[S
     """Begin to compile these, and after them what is needed later; return the futures of what `compiled` returns.
 
     NVRTC compiles several programs at once, and the bindings let go of the interpreter meanwhile. But it parses them
-    one after another. So the longest text is the first: it mostly takes longest after that. What another call has
-    begun is not begun again. A process that ends waits for what it has begun, and the next one finds it on disk.
+    one after another. So of the first, which are all needed, the longest text is the first: it mostly takes longest
+    after that. The others follow in the order given. What another call has begun is not begun again. A process that
+    ends waits for what it has begun, and the next one finds it on disk.
     """
-    ordered = dict.fromkeys(
-        one for group in (sources, later) for one in sorted(group, key=lambda one: len(one[0]), reverse=True)
-    )
+    ordered = dict.fromkeys((*sorted(sources, key=lambda one: len(one[0]), reverse=True), *later))
     if len(ordered) == 1:
         return {one: _at_once(one) for one in ordered}
     under_way = {**_under_way}

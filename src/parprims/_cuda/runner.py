@@ -222,14 +222,14 @@ class Runner:
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
     def _due(self, packet: Packet, begun: list[Future[bytes]]) -> Iterator[tuple[int, int]]:
-        """Yield configurations and functions of the launches, but those not compiled yet that have nothing to do.
+        """Yield configurations and functions of the launches that have something to do, each when it is compiled.
 
-        Each is asked for when those before it are launched.
+        Whether one has is looked up when those before it are launched.
         """
         zeroed = packet.values[packet.zeroed]
         for at, config in enumerate((packet.config, *packet.later)):
             words = [zeroed + 4 * word for word in self.plan.launches[at].if_any]
-            if begun[at].done() or not words or self._driver.any_set(words, packet.stream):
+            if not words or self._driver.any_set(words, packet.stream):
                 yield config, self._loaded(at, begun)
 
     def _captured(self, stream: int, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
