@@ -58,7 +58,7 @@ class Runner:
         self._device = device
         self._function = 0
         self._later: tuple[int, ...] = ()
-        self._begun: list[Future[bytes]] | None = None  # what is being compiled, where launches can be left out
+        self._begun: list[Future[bytes]] | None = None  # what becomes of the kernels that are being compiled
         self._packets: dict[int, list[Packet]] = {}
         self._driver = driver.current()
         self._launch = self._driver.launch
@@ -280,7 +280,7 @@ class Runner:
         return packet
 
     def _load(self, *, wait: bool = True) -> None:
-        """Load the kernels, if they are not; without ``wait`` only if each is compiled or has something to do."""
+        """Load the kernels, if they are not; without ``wait`` not yet, if some are compiling that may not be needed."""
         if self._function:
             return
         begun = self._begin()
