@@ -64,7 +64,36 @@ def plain(names, kind):
     word(names["out0"]).value = 2 * word(names["in0"]).value
 
 
-KERNELS = {"double": double, "plain": plain, "first": first, "middle": middle, "last": last}
+def half_word(address):
+    return ctypes.c_uint.from_address(address)
+
+
+def check(names, kind):
+    """A first launch that leaves to later ones what is negative."""
+    yield
+    word(names["out0"]).value = word(names["in0"]).value
+    half_word(names["zeroed"] + 4).value = word(names["in0"]).value < 0
+
+
+def negate(names, kind):
+    """Does what word 1 of the zeroed scratch says is left, and leaves what is over 100 by word 3."""
+    yield
+    if half_word(names["zeroed"] + 4).value:
+        word(names["out0"]).value *= -1
+        half_word(names["zeroed"] + 12).value = word(names["out0"]).value > 100
+        half_word(names["zeroed"] + 4).value = 0
+
+
+def halve(names, kind):
+    """Does what word 3 of the zeroed scratch says is left."""
+    yield
+    if half_word(names["zeroed"] + 12).value:
+        word(names["out0"]).value //= 2
+        half_word(names["zeroed"] + 12).value = 0
+
+
+_ALL = (double, plain, first, middle, last, check, negate, halve)
+KERNELS = {one.__name__: one for one in _ALL}
 
 
 class Driver:
@@ -151,7 +180,15 @@ class Driver:
         stream._obj.value = 0x5000
 
     def _cuStreamSynchronize(self, stream):
-        self.run(stream.value)
+        assert stream.value not in self.captures, "a stream is waited for that is being captured"
+        self.run(stream.value or 0)
+
+    def _cuMemcpyDtoHAsync_v2(self, place, pointer, size, stream):
+        def copy():
+            ctypes.memmove(place, pointer.value, size.value)
+            yield
+
+        self._enqueue(stream.value or 0, "copy", copy)
 
     def _cuStreamGetId(self, stream, place):
         assert stream not in self.captures, "the capture has ended, for it cannot take this call"

@@ -414,8 +414,13 @@ class Runner:
             for kind, memory in sorted(scratch.items(), key=lambda one: one[0] in ("scratch", "temporary"))
         ]
         try:
-            for at in range(len(plan.launches)):
+            for at, launch in enumerate(plan.launches):
+                idle = launch.if_any and not any(scratch["zeroed"].bytes.view(np.uint32)[[*launch.if_any]])
+                memory = [one.bytes for one in (*outputs, *scratch.values()) if one] if idle else []
+                left = [one.tobytes() for one in memory]
                 self._launch(at, [*addresses, *plan.integers], given)
+                changed = [one.tobytes() for one in memory] != left
+                assert not changed, f"{launch.name} has nothing to do and changed memory"
             for at, out in enumerate(outputs):
                 out.check(f"output {at}")
             for kind, memory in scratch.items():

@@ -1,5 +1,7 @@
 """The emulator itself: that it shows what is wrong with a kernel, and computes what a GPU does."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -282,6 +284,20 @@ class TestFinds:
         launch(plan(body % 0, zeroed_bytes=4), x)
         with pytest.raises(AssertionError, match="left zeroed scratch"):
             launch(plan(body % 1, zeroed_bytes=4), x)
+
+    @pytest.mark.parametrize("written", ["out0", "temporary"])
+    def test_nothing_to_do(self, x, written):
+        """A launch changes memory only if one of the words is not zero that tell whether it has something to do."""
+        several = with_body(
+            plan("", zeroed_bytes=16, temporary_bytes=16),
+            "if (threadIdx.x == 0 && blockIdx.x == 0) ((int*)zeroed)[2] = ((const float*)in0)[0] < 0;",
+            f"if (threadIdx.x == 0) ((int*){written})[0] = 1, ((int*)zeroed)[2] = 0;",
+        )
+        check, work = several.launches
+        several = dataclasses.replace(several, launches=(check, dataclasses.replace(work, grid=1, if_any=(0, 2))))
+        launch(several, -1 - abs(x))
+        with pytest.raises(AssertionError, match="has nothing to do and changed memory"):
+            launch(several, abs(x))
 
     def test_deadlock_of_a_block(self, x):
         with pytest.raises(RuntimeError, match="deadlock"):

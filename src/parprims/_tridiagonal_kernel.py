@@ -22,7 +22,7 @@ from parprims._tridiagonal_batch import (
     source,
     stable_block,
 )
-from parprims._tridiagonal_long import make_long_plan
+from parprims._tridiagonal_long import counts, make_long_plan
 from parprims._tridiagonal_system import LAPACK, System
 
 # ---- Plan -------------------------------------------------------------------------------------------------------
@@ -62,6 +62,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
         lists: tuple[_cuda.Struct, ...],
         resident: int,
         most: int | None = None,
+        due: _cuda.Struct = everything,
     ) -> _cuda.Launch:
         blocks = -(-systems // block.systems)
         if most is not None:
@@ -77,6 +78,7 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
             block.size,
             shared_bytes=block.shared_bytes,
             resident_blocks=resident,
+            if_any=counts(due),
         )
 
     def in_order(is_checked: bool, remaining: _cuda.Struct) -> _cuda.Launch:
@@ -106,13 +108,16 @@ def make_short_plan(problem: Problem, tuning: Tuning) -> _cuda.Plan | None:
             lists=(given, remaining),
             resident=resident,
             most=most,
+            due=given,
         )
 
     def stable(pivot: str, given: _cuda.Struct, most: int | None = None) -> _cuda.Launch:
         block = stable_block(tuning, problem.nbytes, n, interleaved)
         resident = tuning.resident_blocks if is_float32 and block.size <= tuning.threads else 0
         arguments = pivot.upper(), problem.periodic
-        return launch("stable", "solve_stable", block, *arguments, lists=(given,), resident=resident, most=most)
+        return launch(
+            "stable", "solve_stable", block, *arguments, lists=(given,), resident=resident, most=most, due=given
+        )
 
     launches: tuple[_cuda.Launch, ...]
     lists = False

@@ -24,6 +24,12 @@ _EVERYTHING = Struct(type="Worklist")
 """The list of a launch that has to do with all systems."""
 
 
+def counts(*lists: Struct) -> tuple[int, ...]:
+    """Return which words of zeroed scratch count the systems on lists; a list of all systems has none."""
+    found = [one.elements for each in lists for one in each.fields[:1] if isinstance(one, Pointer)]
+    return tuple([word for word in found if isinstance(word, int)])
+
+
 def make_long_plan(problem: Problem, tuning: Tuning) -> Plan | None:
     """Return the launches, or None if the arrays have too many axes."""
     batch = make_batch(problem)
@@ -118,12 +124,21 @@ class _Call:
         threads: int,
         shared_bytes: int = 0,
         resident: int = 0,
+        due: tuple[Struct, ...] = (),
     ) -> Launch:
-        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system."""
+        """Return a launch of at most ``grid[0]`` blocks for ``grid[1]`` parts of each system on the lists ``due``."""
         blocks = min(grid[0], self.problem.systems * grid[1])
         types = (self.problem.type, *arguments)
         return Launch(
-            source(solver), template, types, parameters, blocks, threads, shared_bytes, resident_blocks=resident
+            source(solver),
+            template,
+            types,
+            parameters,
+            blocks,
+            threads,
+            shared_bytes,
+            resident_blocks=resident,
+            if_any=counts(*due),
         )
 
     def _reduced(self, rows: int, left: int) -> tuple[tuple[int, int, int], tuple[Number, Parameter], tuple[int, int]]:
@@ -192,6 +207,7 @@ class _Call:
                 (*whole, due),
                 grid,
                 threads=threads,
+                due=(due,),
             ),
             self._launch(
                 "exchanging long",
@@ -200,6 +216,7 @@ class _Call:
                 (levels, *lengths, self._states, due, self._counters),
                 few,
                 threads=tuning.reduced_threads,
+                due=(due,),
             ),
             self._launch(
                 "exchanging long",
@@ -209,6 +226,7 @@ class _Call:
                 grid,
                 threads=threads,
                 resident=tuning.resident_blocks if problem.nbytes == 4 else 0,
+                due=(due,),
             ),
             self._windows(marks, (due, inaccurate, still, rest)),
         ]
@@ -228,6 +246,7 @@ class _Call:
             (self.batch.parameter, self.space.number("each", each), marks, self._states, *lists, self._counters),
             (tuning.few_blocks, -(-windows * 32 // (threads * each))),
             threads=threads,
+            due=lists[:2],  # it empties the first and, if that is not empty, reads the second
         )
 
     def stable(self, due: Struct, marks: Pointer | None = None, windowed: Struct = _EVERYTHING) -> Launch:
@@ -262,4 +281,5 @@ class _Call:
             threads=threads,
             shared_bytes=_chunk_bytes(problem.nbytes, rows, threads),
             resident=resident if problem.nbytes == 4 else 0,
+            due=(due, windowed),
         )

@@ -10,7 +10,8 @@ import importlib.util
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
 from parprims import _cache
 
@@ -169,19 +170,49 @@ def compiled(text: str, arch: str) -> bytes:
     return code
 
 
-def compiled_together(sources: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Return what `compiled` returns for each of these texts and architectures, compiled on as many cores as there are.
+Source: TypeAlias = tuple[str, str]
+"""A text, and the architecture to compile it for."""
+
+_under_way: dict[Source, Future[bytes]] = {}
+
+
+def compiled_together(sources: Iterable[Source]) -> list[bytes]:
+    """Return what `compiled` returns for each of these, compiled on as many cores as there are."""
+    sources = list(sources)
+    begun = compiling(sources)
+    return [begun[one].result() for one in sources]
+
+
+def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[Source, Future[bytes]]:
+    """Begin to compile these, and after them what is needed later; return the futures of what `compiled` returns.
 
     NVRTC compiles several programs at once, and the bindings let go of the interpreter meanwhile. But it parses them
-    one after another. So the longest text is the first: it mostly takes longest after that.
+    one after another. So of the first, which are all needed, the longest text is the first: it mostly takes longest
+    after that. The others follow in the order given. What another call has begun is not begun again. A process that
+    ends waits for what it has begun, and the next one finds it on disk.
     """
-    sources = list(sources)
-    different = sorted(dict.fromkeys(sources), key=lambda one: len(one[0]), reverse=True)
-    if len(different) == 1:
-        return [compiled(*different[0])] * len(sources)
-    with concurrent.futures.ThreadPoolExecutor(min(len(different), os.cpu_count() or 1)) as pool:
-        found = dict(zip(different, pool.map(lambda one: compiled(*one), different), strict=True))
-    return [found[one] for one in sources]
+    ordered = dict.fromkeys((*sorted(sources, key=lambda one: len(one[0]), reverse=True), *later))
+    if len(ordered) == 1:
+        return {one: _at_once(one) for one in ordered}
+    under_way = {**_under_way}
+    begun = {one: under_way[one] for one in ordered if one in under_way}
+    if len(begun) < len(ordered):
+        pool = concurrent.futures.ThreadPoolExecutor(min(len(ordered) - len(begun), os.cpu_count() or 1))
+        for one in [one for one in ordered if one not in begun]:
+            begun[one] = _under_way[one] = pool.submit(compiled, *one)
+            begun[one].add_done_callback(lambda _, one=one: _under_way.pop(one, None))  # type: ignore[misc]
+        pool.shutdown(wait=False)  # its threads end when all is compiled
+    return begun
+
+
+def _at_once(source: Source) -> Future[bytes]:
+    """Return the future of a source that has been compiled in this thread."""
+    future: Future[bytes] = Future()
+    try:
+        future.set_result(compiled(*source))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _from_disk(path: pathlib.Path) -> bytes | None:

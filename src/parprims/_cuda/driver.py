@@ -226,6 +226,15 @@ class Driver:
         given = ctypes.c_void_p(address), ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream)
         self.call("cuMemsetD8Async", *given)
 
+    def any_set(self, addresses: Iterable[int], stream: int) -> bool:
+        """Return whether any of these words of 32 bits is not zero after the work on a stream so far; waits for it."""
+        places, at = [*addresses], ctypes.c_void_p(stream)
+        words = (ctypes.c_uint * len(places))()
+        for word, place in enumerate(places):
+            self.call("cuMemcpyDtoHAsync_v2", ctypes.byref(words, 4 * word), ctypes.c_void_p(place), _WORD, at)
+        self.call("cuStreamSynchronize", at)
+        return any(words)
+
     def turn(self, device: int, stream: int) -> threading.Lock:
         """Return the lock that a thread holds while its launches use the scratch of a stream."""
         return self._turns.setdefault((device, self.number(stream)), threading.Lock())
@@ -403,6 +412,7 @@ class End:
 
 _LEAST_SCRATCH = 1 << 19
 _OUT_OF_MEMORY = 2
+_WORD = ctypes.c_size_t(4)
 # Invalid image, no binary for the GPU, invalid PTX, and PTX of a version that the driver does not know.
 _UNREADABLE_CODE = (200, 209, 218, 222)
 

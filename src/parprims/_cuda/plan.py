@@ -132,6 +132,9 @@ class Launch:
         Whether the kernel uses instructions of this architecture alone, which no later one has, as sm_90a does.
     cluster : int
         The number of blocks in a cluster, which run at the same time and can copy to each other. It divides the grid.
+    if_any : tuple of int
+        The words of zeroed scratch, of 32 bits each, that say whether there is something to do: if all of these are
+        zero when the launch starts, it changes no memory. Without any, there always is something to do.
     """
 
     source: str
@@ -145,6 +148,7 @@ class Launch:
     resident_blocks: int = 0
     own_instructions: bool = False
     cluster: int = 1
+    if_any: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

@@ -8,7 +8,8 @@ import ctypes
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class Runner:
         self._device = device
         self._function = 0
         self._later: tuple[int, ...] = ()
+        self._begun: list[Future[bytes]] | None = None  # what becomes of the kernels that are being compiled
         self._packets: dict[int, list[Packet]] = {}
         self._driver = driver.current()
         self._launch = self._driver.launch
@@ -103,7 +105,9 @@ class Runner:
         try:
             packet = packets.pop()  # type: ignore[union-attr]  # only this thread has it until it is put back
         except (AttributeError, IndexError):
-            packet = self._packet(stream)
+            packet = self._packet(stream, wait=False)
+            if not self._function:
+                return self._while_compiling(packet, arrays, outputs)
             if len(self._packets) >= 256:  # most are for destroyed streams
                 self._packets.clear()
             packets = self._packets.setdefault(number, [])
@@ -179,13 +183,16 @@ class Runner:
         finally:
             self._driver.leave()
 
-    def _launch_all(self, packet: Packet) -> int:
-        """Launch in order, while no other thread launches with this scratch; return the status."""
+    def _launch_all(self, packet: Packet, launches: Iterable[tuple[int, int]] | None = None) -> int:
+        """Launch in order, while no other thread launches with this scratch; return the status.
+
+        ``launches`` are configurations and functions, if not those of the whole plan.
+        """
         with packet.turn:
             status, done = 0, False
             try:
                 functions = self._function, *self._later
-                for config, function in zip((packet.config, *packet.later), functions, strict=True):
+                for config, function in launches or zip((packet.config, *packet.later), functions, strict=True):
                     status = self._launch(config, function, None, packet.extra)
                     if status:
                         status = self._launch_again(packet, config, function, status)
@@ -198,6 +205,32 @@ class Runner:
                     with contextlib.suppress(CudaError, MemoryError), self._driver.prepares(self._device):
                         self._driver.zero(packet.values[packet.zeroed], self.plan.zeroed_bytes, packet.stream)
         return status
+
+    def _while_compiling(
+        self, packet: Packet, arrays: tuple[Array, ...], outputs: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Launch what has something to do, each as soon as it is compiled; return the outputs.
+
+        The packet serves this call only.
+        """
+        for at, array in enumerate((*arrays, *outputs)):
+            packet.values[at] = self._address(array)
+        with self._driver.prepares(self._device):
+            status = self._launch_all(packet, self._due(packet, self._begin()))
+        if status:
+            raise self._driver.error("cuLaunchKernelEx", status)
+        return outputs[:-1] if self.plan.temporary_bytes else outputs
+
+    def _due(self, packet: Packet, begun: list[Future[bytes]]) -> Iterator[tuple[int, int]]:
+        """Yield configurations and functions of the launches that have something to do, each when it is compiled.
+
+        Whether one has is looked up when those before it are launched.
+        """
+        zeroed = packet.values[packet.zeroed]
+        for at, config in enumerate((packet.config, *packet.later)):
+            words = [zeroed + 4 * word for word in self.plan.launches[at].if_any]
+            if not words or self._driver.any_set(words, packet.stream):
+                yield config, self._loaded(at, begun)
 
     def _captured(self, stream: int, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         """Launch into the graph that the stream is being captured into; return the outputs.
@@ -227,10 +260,10 @@ class Runner:
             raise self._driver.error("cuLaunchKernelEx", status)
         return outputs[:-1] if self.plan.temporary_bytes else outputs
 
-    def _packet(self, stream: int) -> Packet:
+    def _packet(self, stream: int, *, wait: bool = True) -> Packet:
         """Return a packet for a stream, with all but the arrays' addresses filled in."""
         with self._driver.prepares(self._device):
-            self._load()
+            self._load(wait=wait)
             scratch = [
                 self._driver.scratch(self._device, stream, kind, nbytes) for kind, nbytes in self._scratch.items()
             ]
@@ -246,18 +279,33 @@ class Runner:
         packet.zeroed = len(addresses)
         return packet
 
-    def _load(self) -> None:
-        """Load the kernels, if they are not."""
+    def _load(self, *, wait: bool = True) -> None:
+        """Load the kernels, if they are not; without ``wait`` not yet, if some are compiling that may not be needed."""
         if self._function:
             return
-        arch = self._driver.architecture(self._device)
-        plan = self.plan
-        sources = ((plan.text(at), one.architecture(arch)) for at, one in enumerate(plan.launches))
-        functions = [
-            loaded(self._device, code, one.shared_bytes)
-            for one, code in zip(plan.launches, compiler.compiled_together(sources), strict=True)
-        ]
-        self._later, self._function = tuple(functions[1:]), functions[0]
+        begun = self._begin()
+        if wait or not any(one.if_any for one in self.plan.launches) or all(one.done() for one in begun):
+            functions = [self._loaded(at, begun) for at in range(len(begun))]
+            self._later, self._function, self._begun = tuple(functions[1:]), functions[0], None
+
+    def _begin(self) -> list[Future[bytes]]:
+        """Begin to compile the kernels, unless a call has; first those whose launches always have something to do."""
+        begun = self._begun
+        if begun is None:
+            plan, arch = self.plan, self._driver.architecture(self._device)
+            sources = [(plan.text(at), one.architecture(arch)) for at, one in enumerate(plan.launches)]
+            rare = [source for source, one in zip(sources, plan.launches, strict=True) if one.if_any]
+            found = compiler.compiling([source for source in sources if source not in rare], rare)
+            self._begun = begun = [found[source] for source in sources]
+        return begun
+
+    def _loaded(self, at: int, begun: list[Future[bytes]]) -> int:
+        """Return the function of a launch, when it is compiled."""
+        try:
+            return loaded(self._device, begun[at].result(), self.plan.launches[at].shared_bytes)
+        except Exception:
+            self._begun = None  # the next call compiles anew
+            raise
 
 
 @functools.cache
