@@ -239,6 +239,22 @@ assert calls[0].method == "kernel" and abs(float(total) / 9999900000.0 - 1) < 1e
 """
         subprocess.run([sys.executable, "-c", program], check=True)
 
+    def test_first_call_imports_no_sympy(self, backend):
+        """As PyTorch does for tensors without memory, which takes two seconds."""
+        if backend.name != "torch-cuda":
+            pytest.skip("needs PyTorch on a GPU")
+        import subprocess
+        import sys
+
+        program = """
+import sys, torch, parprims
+x = torch.arange(100.0, device="cuda")
+assert float(parprims.sum(x, method="kernel")) == 4950
+assert parprims.sort(x, descending=True, method="kernel")[0] == 99
+assert "sympy" not in sys.modules
+"""
+        subprocess.run([sys.executable, "-c", program], check=True)
+
     def test_a_program_finds_its_kernels_on_disk(self, backend, tmp_path, monkeypatch):
         if backend.name != "cupy":
             pytest.skip("needs CuPy")

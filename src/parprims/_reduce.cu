@@ -220,12 +220,22 @@ DEVICE void reduce_columns(const Inputs& in, const Outputs& out, unsigned* ticke
         const Index share = (chunks + GROUPS - 1) / GROUPS;
         const Index first = min(chunks, group * share), end = min(chunks, first + share);
         if (exists) {
-            for (Index c = first; c < end; ++c) {
+            constexpr int MOST = 16 / (VEC * WORDS_OF<State>);
+            constexpr int MANY = MOST < 1 ? 1 : MOST > 8 ? 8 : MOST;  // chunks at once, whose loads overlap
+            for (Index c = first; c < end; c += MANY) {
+                State later[MANY][VEC];
 #pragma unroll
-                for (int k = 0; k < VEC; ++k) {
-                    const State later = load_of_others<State>(partials, (tile * chunks + c) * SLOTS + slot + k);
-                    total[k] = c == first ? later : Op::combine(total[k], later);
-                }
+                for (int a = 0; a < MANY; ++a)
+#pragma unroll
+                    for (int k = 0; k < VEC; ++k)
+                        later[a][k] = load_of_others<State>(
+                            partials, (tile * chunks + min(c + a, end - 1)) * SLOTS + slot + k);
+#pragma unroll
+                for (int a = 0; a < MANY; ++a)
+#pragma unroll
+                    for (int k = 0; k < VEC; ++k)
+                        if (c + a < end)
+                            total[k] = c + a == first ? later[a][k] : Op::combine(total[k], later[a][k]);
             }
         }
         reduce_groups<Op, THREADS, COLUMNS, GROUPS>(total, group, exists && first < end);

@@ -51,6 +51,9 @@ class Tuning(_cuda.Tuning):
     """The most rounds of loads that a block makes, as long as the partial results fit in their scratch."""
     column_bytes: int
     """The most bytes of totals that a thread keeps when it reduces columns."""
+    column_blocks: int
+    """Columns are reduced by a multiple of so many blocks, or a little less, as the multiprocessors then end together.
+    Of blocks that load no vectors it is twice as many."""
     scratch_bytes: int
     """The most scratch for partial results."""
 
@@ -65,6 +68,7 @@ TUNING = {
         blocks=4 * 132,
         rounds=16,
         column_bytes=32,
+        column_blocks=2 * 132,
         scratch_bytes=1 << 19,
     ),
 }
@@ -298,7 +302,9 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         totals = outers * across_threads * vector
         most = tuning.scratch_bytes // (totals * special.scratch_bytes) // tiles
         least_rows = 4 * groups * unroll
-        chunks = max(1, min(-(-n // least_rows), -(-2 * tuning.blocks // tiles), most))
+        chunks = max(
+            1, min(-(-n // least_rows), most, _chunks(tiles, tuning.column_blocks * (2 if vector == 1 else 1)))
+        )
         chunk = -(-n // chunks)
         chunks = -(-n // chunk)
         lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
@@ -347,6 +353,16 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         chunks=chunks,
         totals=1,
     )
+
+
+def _chunks(tiles: int, blocks: int) -> int:
+    """Return into how many chunks to cut every tile: the fewest that make nearly a multiple of so many blocks."""
+
+    def filled(chunks: int) -> float:
+        return tiles * chunks / (-(-tiles * chunks // blocks) * blocks)
+
+    least = max(1, blocks // tiles)
+    return next((chunks for chunks in range(least, least + 16) if filled(chunks) >= 0.9), least)
 
 
 # ---- The method -------------------------------------------------------------------------------------------------

@@ -337,11 +337,12 @@ def _torch_allocator(shape: tuple[int, ...], name: str, device: int) -> Callable
     """Return what allocates a tensor.
 
     It makes one like a tensor of this shape with a single element of memory, if that gives the usual strides:
-    ``torch.empty`` takes twice as long to read its arguments.
+    ``torch.empty`` takes twice as long to read its arguments. A small tensor shows whether it does. One without
+    memory would too, but then PyTorch imports SymPy, which takes two seconds.
     """
     torch = libraries.torch()
     dtype, place = getattr(torch, name), torch.device("cuda", device)
-    if torch.empty_like(torch.empty((), dtype=dtype, device="meta").expand(shape)).is_contiguous():
+    if torch.empty_like(torch.empty((), dtype=dtype).expand([min(n, 2) for n in shape])).is_contiguous():
         return functools.partial(torch.empty_like, torch.empty((), dtype=dtype, device=place).expand(shape))
     return functools.partial(torch.empty, shape, dtype=dtype, device=place)
 
