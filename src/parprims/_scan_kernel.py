@@ -41,7 +41,8 @@ class Tuning(_cuda.Tuning):
     columns_bytes: int
     """The same where there are several inputs."""
     columns: int
-    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes."""
+    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
+    lines are such that vectors are not aligned, there are up to four times as many."""
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
@@ -168,7 +169,8 @@ def make_plan(
         vector = 1
         accesses = accesses_of(vector)
     if columns:
-        work = _cut_columns(special, tuning, vector, outer, low, read, n, inner)
+        adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if "STRIDED" in accesses else 1)
+        work = _cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
     else:
         work = _cut_rows(special, tuning, vector, accesses, outer, low, read, n)
 
@@ -214,14 +216,25 @@ def make_plan(
 
 
 def _cut_columns(
-    special: Specialisation, tuning: Tuning, vector: int, lines: int, low: int, read: int, n: int, inner: int
+    special: Specialisation,
+    tuning: Tuning,
+    vector: int,
+    least: int,
+    lines: int,
+    low: int,
+    read: int,
+    n: int,
+    inner: int,
 ) -> _Work:
-    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them."""
+    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them.
+
+    ``least`` threads, if there are lines enough, are across lines.
+    """
     block = 256
     kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
     most = max(1, min(20, kept // (vector * special.raw_bytes)))
     groups = _cuda.power_of_two(-(-n // most), up=True)
-    width = max(tuning.columns, block // min(groups, 32))
+    width = max(least, block // min(groups, 32))
     width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
     groups = min(groups, block // width)
     if n > groups * most:
