@@ -167,6 +167,14 @@ MUTATIONS = (
         REDUCE_CHUNKS,
     ),
     Mutation(_R, "if (mine + VEC <= end) {", "if (mine + VEC <= end + 1) {", REST_OF_ROW),
+    Mutation(_R, "if (whole && count == UNROLL) {", "if (whole) {", REDUCE_COLUMNS),
+    Mutation(_R, "if (c + a < end)\n", "if (c + a <= end)\n", REDUCE_COLUMNS),
+    Mutation(
+        "_strided.cuh",
+        "to[k].*member = (T)(ACROSS ? i : i + k);",
+        "to[k].*member = (T)i;",
+        "tests/test_extrema.py::test_long_lines_by_kernels[emulated]",
+    ),
     Mutation(
         _R,
         "append<Op>(total, load_of_others<State>(partials, row * chunks + slot));",
