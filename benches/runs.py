@@ -21,6 +21,7 @@ from benches.problems import cores
 from benches.raw_kernels import launched
 from examples import backends
 from examples.backends import Backend, installed
+from parprims._cuda import compiler
 
 
 def present_backends(names: Iterable[str] | None = None) -> list[Backend]:
@@ -99,6 +100,7 @@ def run_case(case: Case, present: list[Backend], ceilings: Mapping[str, float], 
 def checked(one: Contender, problem: Problem, passed: dict[str, Any]) -> str | None:
     """Return what is wrong with a contender's result, or None; ``passed`` keeps one by backend that passed the gate."""
     result = one.call(*one.inputs[0])
+    compiler.finish()  # a first call may leave out launches that are still being compiled
     to_numpy, name = one.backend.to_numpy, one.backend.name
     # What a GPU finds equal to a result that passed need not be copied and pass once more.
     if one.backend.cuda and name in passed and equal(result, passed[name]):

@@ -367,7 +367,7 @@ class Library:
     def torch(self):
         return types.SimpleNamespace(
             device=lambda *_: None,
-            empty=lambda shape, *, dtype, device: self.Array(shape, dtype),
+            empty=lambda shape, *, dtype, device=None: self.Array(shape, dtype),
             empty_like=lambda like: self.Array(like.shape, like.dtype),
             int64="int64",
             uint8="uint8",

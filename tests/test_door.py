@@ -1,5 +1,6 @@
 """What comes in at the door: which arrays, numbers, dtypes and options are taken, and the sentence where one is not."""
 
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -469,6 +470,20 @@ class TestOptions:
         found = parprims.methods(parprims.map_reduce, lambda x: x - parprims.sum(x), X)
         assert found["native"] is found["array"] is None
         assert "not on a CUDA device" in found["kernel"] or "fn cannot be traced" in found["kernel"]
+
+    @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs Numba")
+    def test_a_map_of_what_the_library_has_no_operation_for(self):
+        """PyTorch shifts no unsigned integers; the kernel does, and methods tells so."""
+        torch = pytest.importorskip("torch")
+        x = torch.tensor([1, 2, 9], dtype=torch.uint64)
+
+        def shifted(a):
+            return a << a
+
+        found = parprims.methods(parprims.map_reduce, shifted, x, op="maximum")
+        assert found["kernel"] is None
+        assert "uint64" in found["array"]
+        assert int(parprims.map_reduce(shifted, x, op="maximum")) == 9 << 9
 
     def test_no_examples_named(self):
         for examples in ({}, ()):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims._cuda import driver
+from parprims._cuda import compiler, driver
 from tests.gpu_calls import (
     CASES,
     Spin,
@@ -49,6 +49,7 @@ class TestStreams:
             spin = Spin(streams)
             for _ in range(3):
                 results = case(*inputs)
+                compiler.finish()  # calls before that look whether to wait for a kernel
             finish(streams)
             spin.begin()
             try:

@@ -205,6 +205,11 @@ def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[S
     return begun
 
 
+def finish() -> None:
+    """Wait for all that is being compiled."""
+    concurrent.futures.wait([*_under_way.values()])
+
+
 def _at_once(source: Source) -> Future[bytes]:
     """Return the future of a source that has been compiled in this thread."""
     future: Future[bytes] = Future()
