@@ -109,6 +109,8 @@ def cases(scale: Scale) -> list[Case]:
     found.append(Case("histogram", f"1000 edges, 2^{k}", make, count_between, BETWEEN, skip=skip))
     add(f"256 bins all equal, 2^{k}", problem, 256, 2**k, equal=True)
     add(f"256 bins with weights, 2^{k}", weighted_problem, 256, 2**k)
-    if not scale.gpu:
+    if scale.gpu:
+        add(f"65536 bins with weights, 2^{k}", weighted_problem, 65536, 2**k)
+    else:
         found.append(on_one_thread(found[-1]))
     return found

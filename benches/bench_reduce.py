@@ -106,6 +106,9 @@ def sums(scale: Scale):
         yield case
         if not scale.gpu:
             yield on_one_thread(case)
+    if scale.gpu:
+        yield sum_case("sum axis 0, 999983 x 67", (999983, 67), axis=0)
+        yield sum_case("sum axis 0, 65536 x 1024", (65536, 1024), "bfloat16", axis=0)
 
 
 def b5(rng):
