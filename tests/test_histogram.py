@@ -76,6 +76,22 @@ class TestBins:
         edges = np.array([-2, 0, 1, 4], x.dtype if dtype[0] == "f" else np.float64 if dtype[0] == "u" else "int64")
         check(backend, run, method, x, bins=edges.astype(np.float64) if dtype == "bfloat16" else edges)
 
+    @pytest.mark.parametrize("dtype", [one for one in REAL if one.startswith(("int", "uint"))])
+    def test_integers_of_few_values(self, backend, run, method, rng, dtype):
+        """As many as NumPy counts by value: at the ends of a dtype, outside the bins, between edges of either kind."""
+        if not backend.supports(dtype) or backend.name not in ("numpy", "torch") or method != "native":
+            pytest.skip("NumPy counts them by the method native")
+        limits = np.iinfo(dtype)
+        for low in (int(limits.min), min(int(limits.max), 2**53) - 300 if limits.bits > 8 else int(limits.max) - 100):
+            x = (np.array(low, dtype) + rng.integers(0, 100, 1500).astype(dtype)).astype(dtype)
+            check(backend, run, method, x, bins=7)
+            check(backend, run, method, x, bins=31, range=(low + 3, low + 90.5))
+            check(backend, run, method, x, bins=np.array([low + 2.5, low + 2.5, low + 20, low + 21.25]))
+            if limits.bits < 64:
+                check(backend, run, method, x, bins=np.array([low + 2, low + 2, low + 20, low + 21], np.int64))
+        far = np.append(x, x[:1] if limits.bits == 8 else [limits.min, limits.max]).astype(dtype)  # too many values
+        check(backend, run, method, far, bins=5)
+
     def test_edges_are_found_exactly(self, backend, run, method):
         """Elements that are edges, and their neighbours, of edges whose places no division hits."""
         edges = np.linspace(0, 1, 8)

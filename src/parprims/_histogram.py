@@ -45,7 +45,14 @@ from parprims._dispatch import (
     recalled,
     unwatched,
 )
-from parprims._histogram_numpy import FEW, counts_between, is_almost_even, places_in_even, searchable
+from parprims._histogram_numpy import (
+    FEW,
+    counts_between,
+    counts_of_integers,
+    is_almost_even,
+    places_in_even,
+    searchable,
+)
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
 from parprims._promotion import promoted
@@ -403,6 +410,10 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
     name = library(xp)
     x, weights, edges = h.parts(xp, edges)
     wide = None if weights is None else cast(xp, weights, compute_dtype(xp, h.result))
+    if name == "numpy" and wide is None and dtype_kind(x.dtype) != "float" and len(x) > FEW:
+        counts = counts_of_integers(x, edges)
+        if counts is not None:
+            return _finish(xp, h, counts, edges)
     x = cast(xp, x, h.edges)
     if name == "numpy" and not h.even and wide is None and len(x) > FEW:
         return _finish(xp, h, counts_between(x, edges), edges)

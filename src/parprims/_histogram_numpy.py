@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 FEW = 1000
-"""Elements up to which NumPy finds bins sooner by a search than by arithmetic."""
+"""Elements up to which NumPy finds bins sooner by a search than by arithmetic, or by counting values of integers."""
 
 
 def searchable(edges: Any) -> Any:
@@ -48,13 +48,34 @@ def counts_between(x: Any, edges: Any) -> Any:
     """
     up_to = np.zeros(len(edges), np.intp)
     for at in range(0, len(x), _SORTED):
-        some = np.sort(x[at : at + _SORTED])
-        up_to[:-1] += some.searchsorted(edges[:-1], "left")
-        up_to[-1] += some.searchsorted(edges[-1], "right")
+        up_to += _up_to(np.sort(x[at : at + _SORTED]), edges)
     return np.diff(up_to)
+
+
+def counts_of_integers(x: Any, edges: Any) -> Any:
+    """Return the same for integers in NumPy, compared in the dtype of the edges, or None if they differ too much.
+
+    Each value is counted, which takes less time than to find the bin of every element.
+    """
+    least, most = x.min(), x.max()
+    values = int(most) - int(least) + 1
+    if values > _VALUES * len(x):
+        return None
+    wide = np.uint64 if x.dtype == np.uint64 else np.int64
+    each = np.bincount(np.subtract(x, least, dtype=wide).astype(np.intp, copy=False))
+    ascending = np.arange(values, dtype=wide) + wide(least)
+    up_to = np.append(0, np.cumsum(each))
+    return np.diff(up_to[_up_to(ascending.astype(edges.dtype), edges)])
+
+
+def _up_to(ascending: Any, edges: Any) -> Any:
+    """Return how many of the ascending numbers are before each edge, or at most the last."""
+    return np.append(ascending.searchsorted(edges[:-1], "left"), ascending.searchsorted(edges[-1], "right"))
 
 
 _SORTED = 2**16
 """Elements that are sorted at once."""
+_VALUES = 4
+"""Integers are counted by value if there are at most so many values for each element."""
 _TOGETHER = 2**14
 """Elements that NumPy finds the bins of at once: as many as stay in a cache."""
