@@ -302,9 +302,8 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         totals = outers * across_threads * vector
         most = tuning.scratch_bytes // (totals * special.scratch_bytes) // tiles
         least_rows = 4 * groups * unroll
-        chunks = max(
-            1, min(-(-n // least_rows), most, _chunks(tiles, tuning.column_blocks * (2 if vector == 1 else 1)))
-        )
+        blocks = tuning.column_blocks * (2 if vector == 1 else 1)
+        chunks = max(1, min(-(-n // least_rows), most, _chunks(tiles, blocks)))
         chunk = -(-n // chunks)
         chunks = -(-n // chunk)
         lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
