@@ -356,8 +356,7 @@ def draw(d, name):
         expected, size = (np.take(pairs, at, axis) for at in (0, 1))
         with np.errstate(all="ignore"):
             rounded = expected.astype(got.dtype).astype(np.float64)
-            least = float(np.spacing(np.zeros((), got.dtype)))  # a subnormal number, which some devices take for 0
-            close = abs(got.astype(np.float64) - expected) <= 4 * values.eps(got.dtype.name) * size + least
+            close = abs(got.astype(np.float64) - expected) <= 4 * values.eps(got.dtype.name) * size
             right = close | (got == rounded) | (np.isnan(got) & np.isnan(expected))
         return None if right.all() else f"{got.tolist()} instead of {expected.tolist()}"
 

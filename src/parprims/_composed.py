@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,8 +147,8 @@ def _last(ndim: int, axis: int) -> tuple[int, ...]:
     return (*(at for at in range(ndim) if at != axis), axis)
 
 
-def positions(xp: Namespace, x: Array, axis: int, dtype: Any) -> Array:
-    """Return the position of every element of x along an axis, of the shape of x."""
-    n = x.shape[axis]
-    shape = tuple(n if at == axis else 1 for at in range(x.ndim))
-    return xp.broadcast_to(xp.reshape(xp.arange(n, dtype=dtype, device=device(x)), shape), x.shape)
+def positions(xp: Namespace, x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
+    """Return the position of every element of x along axes, in row-major order, of the shape of x."""
+    shape = tuple(n if at in axes else 1 for at, n in enumerate(x.shape))
+    places = xp.arange(math.prod(shape), dtype=dtype, device=device(x))
+    return xp.broadcast_to(xp.reshape(places, shape), x.shape)

@@ -182,7 +182,7 @@ def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str)
 
 def _pairs(xp: Namespace, c: _Extrema) -> tuple[Array, Array]:
     (x,) = c.arrays
-    return x, positions(xp, x, c.axis, index_dtype(xp))
+    return x, positions(xp, x, (c.axis,), index_dtype(xp))
 
 
 def _parts(xp: Namespace, c: _Extrema) -> list[Part]:
@@ -203,7 +203,7 @@ def _native_parts(xp: Namespace, c: _Extrema) -> list[Part]:
 def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
     """Return the extrema by the library's own scan, and as indices the last place where they changed: a scan too."""
     (x,) = c.arrays
-    n, at = x.shape[c.axis], positions(xp, x, c.axis, index_dtype(xp))
+    n, at = x.shape[c.axis], positions(xp, x, (c.axis,), index_dtype(xp))
     ys = scan(x, _OPERATORS[c.primitive][0], axis=c.axis, method=method)
     if n < 2:
         return ys, xp.zeros_like(at)

@@ -23,6 +23,7 @@ from parprims._arrays import (
     ring_dtype,
     sum_dtype,
 )
+from parprims._composed import positions
 from parprims._dispatch import Checked, computing
 from parprims._elements import Structure, flattened, is_structured, rebuilt
 from parprims._harmless import harmless_map
@@ -120,9 +121,8 @@ class Reduction(Checked):
 
     def with_positions(self, xp: Namespace) -> Reduction:
         """Return the reduction with the positions as an array, whose result has all components."""
-        lengths = [length if axis in self.axes else 1 for axis, length in enumerate(self.shape)]
-        places = xp.reshape(xp.arange(self.n, dtype=self.positions, device=device(self.arrays[0])), tuple(lengths))
-        return self.of(*self.arrays, xp.broadcast_to(places, self.shape), positions=None, single=False)
+        places = positions(xp, self.arrays[0], self.axes, self.positions)
+        return self.of(*self.arrays, places, positions=None, single=False)
 
 
 @dataclasses.dataclass(frozen=True)

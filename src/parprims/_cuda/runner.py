@@ -213,10 +213,20 @@ class Runner:
 
         The packet serves this call only.
         """
+        with self._driver.prepares(self._device):
+            return self._carried_out(packet, arrays, outputs, self._due(packet, self._begin()))
+
+    def _carried_out(
+        self,
+        packet: Packet,
+        arrays: tuple[Array, ...],
+        outputs: tuple[Array, ...],
+        launches: Iterable[tuple[int, int]] | None = None,
+    ) -> tuple[Array, ...]:
+        """Launch on arrays what `_launch_all` launches, by a packet of this call's own; return the outputs."""
         for at, array in enumerate((*arrays, *outputs)):
             packet.values[at] = self._address(array)
-        with self._driver.prepares(self._device):
-            status = self._launch_all(packet, self._due(packet, self._begin()))
+        status = self._launch_all(packet, launches)
         if status:
             raise self._driver.error("cuLaunchKernelEx", status)
         return outputs[:-1] if self.plan.temporary_bytes else outputs
@@ -253,12 +263,7 @@ class Runner:
             ]
             packet = self._filled(stream, scratch)
             packet.turn = graph.turn
-            for at, array in enumerate((*arrays, *outputs)):
-                packet.values[at] = self._address(array)
-            status = self._launch_all(packet)
-        if status:
-            raise self._driver.error("cuLaunchKernelEx", status)
-        return outputs[:-1] if self.plan.temporary_bytes else outputs
+            return self._carried_out(packet, arrays, outputs)
 
     def _packet(self, stream: int, *, wait: bool = True) -> Packet:
         """Return a packet for a stream, with all but the arrays' addresses filled in."""
