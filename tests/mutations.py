@@ -437,7 +437,7 @@ MUTATIONS = (
         "__syncthreads();  // separates the writes of the tile from its reads",
         _matmul("TestGroups::test_laid_along_k[emulated-tf32-views0]"),
     ),
-    Mutation(_M, "Op::combine(sums[i], all[", "Op::combine(all[(Index)i * threads], all[", CUT),
+    Mutation(_M, "Op::combine(sums[i], part[", "Op::combine(part[(i - COUNT) * THREADS], part[", CUT),
     Mutation(
         _M,
         "for (int split = 1; split < tile.splits; ++split)",
@@ -445,6 +445,8 @@ MUTATIONS = (
         CUT,
     ),
     _dropped(_M, "__syncthreads();  ", CUT, before="// separates reads of the last tiles"),
+    Mutation(_M, "rows < height && columns", "rows <= height && columns", CUT),
+    Mutation(_M, "columns + i < width", "columns + i <= width", CUT),
     Mutation(
         _M,
         "const int depth = (int)min((Index)K, part.end - k);\n#pragma unroll 1",

@@ -16,6 +16,7 @@ from parprims._arrays import (
     compiling,
     is_jax,
     is_placed_later,
+    jax_platform,
     library,
     one_program,
     quiet,
@@ -406,7 +407,7 @@ class Methods:
             run = one.prepare(xp, call)
             if one.derivative is not None:
                 run = one.derivative(xp, call, run, method)
-            if is_jax(xp) and name != "kernel" and not (one.eager is not None and one.eager(xp, call)):
+            if is_jax(xp) and not watch.launching and not _is_outside(one, name, xp, call):
                 run = self._program(run, name, call)
             if is_jax(xp) and any(map(is_placed_later, call.arrays)):
                 run = self._partitioned(run, name, call)
@@ -447,6 +448,13 @@ def _reason(method: Method, xp: Any, call: Checked, *, auto: bool) -> str | None
     if reason is None and auto and method.slower:
         reason = method.slower(xp, call)
     return reason
+
+
+def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
+    """Return whether a method computes with JAX arrays outside of a program, as kernels for CPUs do."""
+    if method.eager is not None:
+        return method.eager(xp, call)
+    return name == "kernel" and jax_platform(call.arrays) == "cpu"
 
 
 @contextlib.contextmanager

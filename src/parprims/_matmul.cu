@@ -8,7 +8,7 @@
 //       static Sum identity();                    // of the sum
 //       static Sum combine(Sum earlier, Sum later);
 //       static Sum step(Sum sum, Sum x, Sum y);   // combines a sum with the product of x and y
-//       static constexpr bool LONG;               // whether the code of a step is long
+//       static constexpr int STEPS;               // how many steps are unrolled
 //   };
 //
 // Each of these kernels improves on the one before:
@@ -346,29 +346,31 @@ DEVICE void multiply_packed(const Products& products, const typename Op::Element
 // ---- Sums split along k -----------------------------------------------------------------------------------------
 
 // Combines the partial sums of all blocks of a tile, in the order of k. Returns whether this block has the result,
-// which is the last to arrive. `threads` threads of a block take part, and together() is their barrier.
-template <class Op, int COUNT, class Together>
+// which is the last to arrive. THREADS threads of a block take part, and together() is their barrier.
+template <class Op, int THREADS, int COUNT, class Together>
 DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets, int thread,
-                          int threads, const Together& together) {
+                          const Together& together) {
     using S = typename Op::Sum;
     if (tile.splits == 1) return true;
-    S* const all = static_cast<S*>(parts) + tile.tile * tile.splits * COUNT * threads + thread;
-    unsigned* const ticket = static_cast<unsigned*>(tickets) + tile.tile;
+    S *part = static_cast<S*>(parts) + tile.tile * tile.splits * (COUNT * THREADS) + thread,
+      *const own = part + (Index)tile.split * (COUNT * THREADS);
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) all[(Index)(tile.split * COUNT + i) * threads] = sums[i];
-    if (!is_last_to_arrive(ticket, tile.splits, thread, together)) return false;
+    for (int i = 0; i < COUNT; ++i) own[i * THREADS] = sums[i];
+    if (!is_last_to_arrive(static_cast<unsigned*>(tickets) + tile.tile, tile.splits, thread, together)) return false;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) sums[i] = all[(Index)i * threads];
+    for (int i = 0; i < COUNT; ++i) sums[i] = part[i * THREADS];
 #pragma unroll 1
-    for (int split = 1; split < tile.splits; ++split)
+    for (int split = 1; split < tile.splits; ++split) {
+        part += COUNT * THREADS;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) sums[i] = Op::combine(sums[i], all[(Index)(split * COUNT + i) * threads]);
+        for (int i = 0; i < COUNT; ++i) sums[i] = Op::combine(sums[i], part[i * THREADS]);
+    }
     return true;
 }
 
-template <class Op, int COUNT>
+template <class Op, int THREADS, int COUNT>
 DEVICE bool combine_parts(typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
-    return combine_parts<Op>(sums, tile, parts, tickets, threadIdx.x, blockDim.x, [] { __syncthreads(); });
+    return combine_parts<Op, THREADS>(sums, tile, parts, tickets, threadIdx.x, [] { __syncthreads(); });
 }
 
 // ---- conflict_free ----------------------------------------------------------------------------------------------
@@ -422,48 +424,56 @@ struct RegisterTile {
 
     static DEVICE int swizzled(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
 
-    // Sets the next tile to that from line `first` and from k = begin on.
-    DEVICE void start(const Factor<T>& from, Index first, Index begin) {
+    // Returns the first element that this thread loads of the tile from line `first` and from k = begin on.
+    static DEVICE const T* own(const Factor<T>& from, Index first, Index begin) {
         const Index across = Map::vector(0) * VECTOR, down = Map::row(0);
-        next = from.base + (first + (ALONG ? down : across)) * from.outer +
-               (begin + (ALONG ? across : down)) * from.along;
+        return from.base + (first + (ALONG ? down : across)) * from.outer + (begin + (ALONG ? across : down)) * from.along;
     }
 
-    // Loads the next tile, all of which is inside the factor.
-    DEVICE void fetch_whole(const Factor<T>& from) {
-        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+    // Calls load(e, rows, columns, offset) for each of the thread's vectors: their rows, columns and elements after own,
+    // given the strides of the factor along its lines and along k.
+    template <class Load>
+    static DEVICE void each(Index outer, Index along, const Load& load) {
+        const Index down = ALONG ? outer : along, right = VECTOR > 1 ? 1 : ALONG ? along : outer;
 #pragma unroll
         for (int e = 0; e < Map::EACH; ++e) {
             if (Map::beyond(e)) break;
             const int rows = Map::row(e) - Map::row(0), columns = (Map::vector(e) - Map::vector(0)) * VECTOR;
-            const T* const at = next + rows * down + columns * right;
+            load(e, rows, columns, rows * down + columns * right);
+        }
+    }
+
+    // Loads the next tile, all of which is inside the factor.
+    DEVICE void fetch_whole(const Factor<T>& from) {
+        each(from.outer, from.along, [&](int e, int, int, Index offset) {
             using Vector = typename Word<VECTOR * sizeof(T)>::Type;
             if constexpr (VECTOR > 1) {
-                const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
+                const Vector vector = __ldg(reinterpret_cast<const Vector*>(next + offset));
                 memcpy(held[e], &vector, sizeof(Vector));
             } else {
-                held[e][0] = *at;
+                held[e][0] = next[offset];
             }
-        }
+        });
         next += K * from.along;
     }
 
     // Loads the tile from line `first` and from k = begin on. Elements outside the factor become zero.
     DEVICE void fetch(const Factor<T>& from, Index first, Index begin, Index end) {
-        const Index rows = ALONG ? from.length - first : end - begin,
-                    columns = ALONG ? end - begin : from.length - first;
-        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
-        const T* const start = from.base + first * from.outer + begin * from.along;
-#pragma unroll
-        for (int e = 0; e < Map::EACH; ++e) {
-            const int row = Map::row(e), column = Map::vector(e) * VECTOR;
-            if (Map::beyond(e)) break;
+        const int lines = (int)min((Index)LENGTH, from.length - first), deep = (int)min((Index)K, end - begin);
+        int height = (ALONG ? lines : deep) - Map::row(0), width = (ALONG ? deep : lines) - Map::vector(0) * VECTOR;
+        const T* start = own(from, first, begin);
+        Index outer = from.outer, along = from.along;
+        // The compiler must not know where these come from. Else it reads them anew for every element that it loads, or
+        // keeps offsets in registers and comparisons in predicates, which are then missing where products are added.
+        asm volatile("" : "+l"(start), "+l"(outer), "+l"(along), "+r"(height), "+r"(width));
+        __builtin_assume(__isGlobal(start));
+        each(outer, along, [&](int e, int rows, int columns, Index offset) {
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) {
-                const bool inside = row < rows && column + i < columns;
-                held[e][i] = inside ? start[row * down + (column + i) * right] : T();
+                const bool inside = rows < height && columns + i < width;
+                held[e][i] = inside ? start[offset + i] : T();
             }
-        }
+        });
     }
 
     DEVICE void put(S* shared) const {
@@ -556,21 +566,16 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     const bool inside = part.row + M <= a.length && part.column + N <= b.length;
     const int tiles = (int)((part.end - part.begin + K - 1) / K),
               quick = inside ? (int)((part.end - part.begin) / K) - 1 : 0;
-    tile_a.start(a, part.row, part.begin + K);
-    tile_b.start(b, part.column, part.begin + K);
+    tile_a.next = tile_a.own(a, part.row, part.begin + K);
+    tile_b.next = tile_b.own(b, part.column, part.begin + K);
     int at = 0;
 #pragma unroll 1
     for (; at < quick; ++at) {
         tile_a.fetch_whole(a);
         tile_b.fetch_whole(b);
         const S *const from_a = shared_a + stage * M * K, *const from_b = shared_b + stage * N * K;
-        if constexpr (Op::LONG) {  // unrolled, it would fill the instruction cache and take long to compile
-#pragma unroll 1
-            for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
-        } else {
-#pragma unroll
-            for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
-        }
+#pragma unroll(Op::STEPS)
+        for (int i = 0; i < K; ++i) add_products(i, from_a, from_b);
         stage ^= 1;
         put();
     }
@@ -589,7 +594,7 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
         if (at + 1 < tiles) put();
     }
 
-    if (!combine_parts<Op>(sums, part, parts, tickets)) return;
+    if (!combine_parts<Op, THREADS>(sums, part, parts, tickets)) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const Index i = part.row + row + r / ROW * 4 * ROW + r % ROW;

@@ -32,8 +32,8 @@
 template <class Op, int GROUPS, int COUNT>
 DEVICE bool combine_parts_of_groups(
     typename Op::Sum (&sums)[COUNT], const WorkTile& tile, void* parts, void* tickets) {
-    return combine_parts<Op>(sums, tile, parts, tickets, (int)threadIdx.x - 128, GROUPS * 128,
-                         [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
+    return combine_parts<Op, GROUPS * 128>(sums, tile, parts, tickets, (int)threadIdx.x - 128,
+                                           [] { asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * 128) : "memory"); });
 }
 
 // The row and column, in the tile of a group, of the element of c in register `at` of a thread.

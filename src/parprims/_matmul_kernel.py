@@ -97,6 +97,8 @@ def semiring(problem: Problem, *, immutable: bool) -> str:
 
     product, total = traced(problem.multiply, "x", "y"), traced(problem.add, "earlier", "later")
     identity = literal(0 if arithmetic.ring else sum_identity(problem), dtype)
+    # What is unrolled should fit the instruction cache, and not take long to compile.
+    steps = 1 if product.lines.long or total.lines.long else 16 if arithmetic.ring else 8
     return "\n".join(
         (
             "struct Semiring {",
@@ -106,7 +108,7 @@ def semiring(problem: Problem, *, immutable: bool) -> str:
             "    static DEVICE Element save(Sum x) {",
             f"        return store<Element>(ops::cast<{register_type(memory)}>(x));",
             "    }",
-            f"    static constexpr bool LONG = {'true' if product.lines.long or total.lines.long else 'false'};",
+            f"    static constexpr int STEPS = {steps};",
             f"    static DEVICE Sum identity() {{ return {identity}; }}",
             *function("add", "earlier", "later", total),
             *function("multiply", "x", "y", product),
