@@ -91,10 +91,7 @@ class Plan:
 
     def parameters(self, at: int = 0) -> tuple[str, ...]:
         """Return the names of the parameters of one kernel, as in its text."""
-        launch = self.launches[at]
-        read = sum(len(group[: launch.reads]) for group in (self.inputs, self.starts or ()))
-        arrays = range(read + (len(self.outputs) if launch.writes else 0) + len(self.scratch))
-        return *(f"a{index}" for index in arrays), "numbers", "begin", "end"
+        return self.kernel(at).parameters
 
 
 def runner(

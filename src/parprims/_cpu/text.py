@@ -191,16 +191,20 @@ class Kernel:
         """All that the text is made of, and what makes it."""
         return "\0".join((self.name, repr((self.read, self.written)), *self.texts, *map(file, _MADE_OF)))
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters of the function; behind what a call gives comes the kernel's own memory."""
+        count = sum(map(len, (*self.read, *self.written)))
+        return *(f"a{index}" for index in range(count)), "numbers", "begin", "end", "memory"
+
     @functools.cached_property
     def text(self) -> str:
         """The text of a module with the kernel, which is called ``run`` there."""
         kinds = [f"types.Array({one}, 1, 'C', readonly=True)" for group in self.read for one in group]
         kinds += [f"{one}[::1]" for group in self.written for one in group]
-        names = [f"a{index}" for index in range(len(kinds))]
-        left = iter(names)
+        left = iter(self.parameters)
         given = ", ".join(packed([next(left) for _ in group]) for group in (*self.read, *self.written))
-        head = f"run({', '.join(names)}, numbers, begin, end, memory)"
-        entry = function(head, (f"{self.name}({given}, numbers, begin, end)",))
+        entry = function(f"run({', '.join(self.parameters)})", (f"{self.name}({given}, numbers, begin, end)",))
         body = _NUMBER.sub(r"constant(numbers, \1)", inlined((*self.texts, entry), "run"))
         return "\n".join(
             (
