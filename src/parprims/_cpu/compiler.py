@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -32,19 +33,20 @@ MISSING = "Numba, which compiles kernels for CPUs, is not installed: pip install
 def refusal() -> str | None:
     """Return the sentence why no kernel can be compiled for this machine's CPU, or None.
 
-    Numba takes long to import. That it can be is on disk for processes that find the very same.
+    Numba takes long to import. That it can be is noted on disk, for processes that find the very same.
     """
     found = importlib.util.find_spec("numba")
     if found is None:
         return f"the arrays are not on a CUDA device, and {MISSING}"
     works = _place(_name("numba", str(found.origin)), ".works")
-    if works is None or not works.exists():
+    if works is None or not os.path.isdir(works):  # also where it may not be looked for
         try:
             import numba  # noqa: F401
         except Exception as error:  # whatever a Numba raises that does not know this NumPy or this Python
             return f"Numba does not work here: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if works is not None:
-            _cache.write(works, b"")
+            with contextlib.suppress(OSError):
+                works.mkdir(parents=True, exist_ok=True)  # a folder is there or not, and is no kernel
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +32,7 @@ def load(name: str, code: bytes) -> Callable[..., None]:
 
     One thread at a time may do so.
     """
-    import llvmlite.binding as llvm
-
-    engine = _engine()  # which has LLVM look for names in the whole process
+    llvm, engine = _llvm(), _engine()  # which has LLVM look for names in the whole process
     names = _undefined(code)
     if names is None or any(llvm.address_of_symbol(one) is None for one in names):
         from numba.core.registry import cpu_target
@@ -42,31 +41,38 @@ def load(name: str, code: bytes) -> Callable[..., None]:
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _loaded.append(_Method(name.encode(), engine.get_function_address(name), _FASTCALL, None))
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    made: Callable[..., None] = make(ctypes.addressof(_loaded[-1]), None, None)
+    made: Callable[..., None] = _function(ctypes.addressof(_loaded[-1]), None, None)
     return made
+
+
+_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
+"""Takes what Python is told of a function, what the function is given first, and a module; returns the function."""
+
+
+def _llvm() -> Any:
+    return importlib.import_module("llvmlite.binding")
 
 
 @functools.cache
 def _engine() -> Any:
-    import llvmlite.binding as llvm
-
+    llvm = _llvm()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
+@functools.cache
 def processor() -> str:
-    """Return what tells the processors apart that may run the same code."""
-    import llvmlite.binding as llvm
-
+    """Return what tells processors apart that may not run each other's code."""
+    llvm = _llvm()
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 def _undefined(code: bytes) -> list[str] | None:
-    """Return the names that object code takes from elsewhere, or None where it is not ELF of 64 bits, low byte first."""
+    """Return the names that object code takes from elsewhere, or None where it is not ELF of 64 bits."""
     if code[:6] != b"\x7fELF\x02\x01":
         return None
     (start,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)
@@ -82,4 +88,3 @@ def _undefined(code: bytes) -> list[str] | None:
 
 _SYMBOLS = 2
 """The type of the section that lists the names."""
-
