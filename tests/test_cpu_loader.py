@@ -222,14 +222,14 @@ def test_memory_of_a_kernel():
     result = np.zeros(9)
     tracemalloc.start()
     try:
-        numbers = [np.array([1_000_000, count]) for count in (9, 0, 1 << 56)]
+        numbers = [np.array([1_000_000, count]) for count in (9, 0, 1 << 56, 1 << 62, -1 << 40)]
         before = tracemalloc.get_traced_memory()[0]
         kernel(result, numbers[0], 0, 9)
         np.testing.assert_array_equal(result, 2.0 * np.arange(9) + 3)
         kernel(result, numbers[1], 0, 0)
-        for _ in range(3):
+        for one in numbers[2:]:
             with pytest.raises(MemoryError):
-                kernel(result, numbers[2], 0, 9)
+                kernel(result, one, 0, 9)
         assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
         assert tracemalloc.get_traced_memory()[1] - before > 8_000_000
     finally:
@@ -258,6 +258,25 @@ def test_results_are_none_and_counted():
         assert kernel(result, numbers, 0, 9) is None
     after = [sys.getrefcount(one) for one in (None, result, numbers, kernel)]
     assert all(abs(one - other) < 100 for one, other in zip(before, after, strict=True))
+
+
+def test_a_kernel_serves_until_python_ends(kept):
+    """Also where what loaded it is gone before."""
+    late = """
+    import atexit, sys
+    import numpy as np, parprims
+    from parprims._cpu import compiler, text
+    source = "def loop(outputs, numbers, begin, end):\\n    store(outputs[0], 0, 5.0)\\n"
+    class Late:
+        kernel, x = compiler.compiled(text.Kernel("loop", (source,), (), (("float64",),))), np.zeros(1)
+        numbers = np.zeros(1, np.int64)
+        def __del__(self, write=sys.stdout.write):
+            self.kernel(self.x, self.numbers, 0, 1)
+            write(str(self.x[0]))
+    compiler.compiled.cache_clear()
+    sys.late = Late()
+    """
+    assert run(late, kept[0]) == ["5.0"]
 
 
 def test_arrays_are_read_in_place():

@@ -23,9 +23,6 @@ class _Method(ctypes.Structure):
 
 _FASTCALL = 0x80
 
-_loaded: list[_Method] = []
-"""The functions that there are, which Python does not copy; their code is there as long as the engine."""
-
 
 def load(name: str, code: bytes) -> Callable[..., None]:
     """Return the function of a name in object code, which raises MemoryError where it has none left.
@@ -40,15 +37,15 @@ def load(name: str, code: bytes) -> Callable[..., None]:
         _ = cpu_target.target_context  # which tells LLVM of all functions of Numba
     engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _loaded.append(_Method(name.encode(), engine.get_function_address(name), _FASTCALL, None))
-    made: Callable[..., None] = _function(ctypes.addressof(_loaded[-1]), None, None)
+    method = _Method(name.encode(), engine.get_function_address(name), _FASTCALL, None)
+    made: Callable[..., None] = _function(ctypes.addressof(method), None, method)  # which keeps the latter
     return made
 
 
-_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+_function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
-"""Takes what Python is told of a function, what the function is given first, and a module; returns the function."""
+"""Takes the address of what Python is told of a function, what that is given first, and what it belongs to."""
 
 
 def _llvm() -> Any:
