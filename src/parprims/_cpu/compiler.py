@@ -58,7 +58,7 @@ def compiled(kernel: Kernel | str) -> Callable[..., None]:
 
 
 _SWITCHES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")
-"""What of the environment Numba compiles otherwise for."""
+"""Words of the environment by which Numba makes other code."""
 
 
 def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
