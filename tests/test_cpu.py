@@ -64,7 +64,7 @@ def elementwise(names, dtype, x, y):
         "loop(inputs, outputs, numbers, begin, end)", ("for i in range(begin, end):", *(f"    {one}" for one in lines))
     )
     kinds = tuple(language.memory_type(one) for one in traced.dtypes)
-    run = compiler.compiled(text.kernel("loop", (loop,), ((kind, kind),), (kinds,)))
+    run = compiler.compiled(text.Kernel("loop", (loop,), ((kind, kind),), (kinds,)))
     results = [np.empty(x.shape, one) for one in traced.dtypes]
     bits = [one.view(np.uint16) if one.dtype == np.float16 else one for one in (x, y, *results)]
     run(*bits, np.zeros(1, np.int64), 0, x.size)

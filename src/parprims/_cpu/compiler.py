@@ -10,12 +10,15 @@ import os
 import pathlib
 import sys
 import threading
-import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from parprims import _cache
+from parprims._cpu import loader
+from parprims._cpu.text import Kernel
 
 _LOCK = threading.RLock()
 # A fork waits until nothing is being compiled: in the child nobody would ever finish it, and release what was locked.
@@ -28,71 +31,100 @@ MISSING = "Numba, which compiles kernels for CPUs, is not installed: pip install
 
 @functools.cache
 def refusal() -> str | None:
-    """Return the sentence why no kernel can be compiled for this machine's CPU, or None."""
-    if importlib.util.find_spec("numba") is None:
+    """Return the sentence why no kernel can be compiled for this machine's CPU, or None.
+
+    Numba takes long to import. That it can be is noted on disk, for processes that find the very same.
+    """
+    found = importlib.util.find_spec("numba")
+    if found is None:
         return f"the arrays are not on a CUDA device, and {MISSING}"
-    try:
-        import numba  # noqa: F401
-    except Exception as error:  # whatever a Numba raises that does not know this NumPy or this Python
-        return f"Numba does not work here: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    works = _place(_name("numba", str(found.origin)), ".works")
+    if works is None or not os.path.isdir(works):  # also where it may not be looked for
+        try:
+            import numba  # noqa: F401
+        except Exception as error:  # whatever a Numba raises that does not know this NumPy or this Python
+            return f"Numba does not work here: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if works is not None:
+            with contextlib.suppress(OSError):
+                works.mkdir(parents=True, exist_ok=True)  # a folder is there or not, and is no kernel
     return None
 
 
 @functools.lru_cache(maxsize=4096)
-def compiled(text: str) -> Callable[..., Any]:
-    """Return the kernel ``run`` of a text, compiled now, or found on disk where a process before has left it.
-
-    The text is run with `CACHED` in its names, which says whether Numba can keep machine code beside it.
-    """
+def compiled(kernel: Kernel | str) -> Callable[..., None]:
+    """Return a kernel, or that of a text, compiled now or found on disk where a process before has left it."""
     with _LOCK:
-        module = _kept(text)
-    found: Callable[..., Any] = module.run
-    return found
+        return loader.load(*_kept(kernel))
 
 
-def _kept(text: str) -> types.ModuleType:
-    import numba
-
-    key = "\0".join((text, numba.__version__, sys.version))
-    name = f"parprims_{hashlib.sha256(key.encode()).hexdigest()[:40]}"
-    for path in _places(name):
-        # Numba knows code that it keeps by the time at which its text was written, and processes lock the file that
-        # was written, so that a text is written once.
-        if not path.exists():
-            _cache.write(path, text.encode(), once=True)
-        with contextlib.suppress(OSError):
-            if path.read_text(encoding="utf-8") == text:
-                with _cache.in_turn(path, functools.partial(_has_code, path)):
-                    return _run(text, name, path, cached=True)
-    return _run(text, name, pathlib.Path(f"<{name}>"), cached=False)
+_SWITCHES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")
+"""Words of the environment by which Numba makes other code."""
 
 
-def _places(name: str) -> list[pathlib.Path]:
-    found = _cache.folder()
-    if found is None:
-        return []
-    place = found / "cpu"
-    with contextlib.suppress(OSError):
-        place.mkdir(parents=True, exist_ok=True)
-    return [place / f"{name}.py"] if os.access(place, os.W_OK) else []
+def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
+    """Return the name of a kernel and its object code, from disk where it is there whole."""
+    identity = kernel if isinstance(kernel, str) else kernel.identity
+    name = _name(identity, loader.processor(), *(os.environ.get(one, "") for one in _SWITCHES))
+    path = _place(name, ".o")
+    code = None if path is None else _read(path)
+    if code is not None:
+        return name, code
+    text = kernel if isinstance(kernel, str) else kernel.text
+    if path is None:
+        return name, _object_code(name, text)
+    written = path.with_suffix(".py")  # for whoever wants to read it, and to take turns by
+    _cache.write(written, text.encode(), once=True)
+    with _cache.in_turn(written, lambda: _read(path) is not None):
+        code = _read(path)
+        if code is None:
+            code = _object_code(name, text)
+            _cache.write(path, hashlib.sha256(code).digest() + code)
+    return name, code
 
 
-def _has_code(path: pathlib.Path) -> bool:
-    """Return whether Numba has left machine code beside a text; then every process reads it without waiting."""
-    return any((path.parent / "__pycache__").glob(f"{path.stem}*.nbc"))
+def _name(*parts: str) -> str:
+    """Return a name for these parts and the versions of all that compiles."""
+    whole = "\0".join((*parts, sys.version, np.__version__, *map(_version, ("numba", "llvmlite"))))
+    return f"parprims_{hashlib.sha256(whole.encode()).hexdigest()[:40]}"
 
 
-def _run(text: str, name: str, path: pathlib.Path, *, cached: bool) -> types.ModuleType:
-    import numba
-
-    module = types.ModuleType(name)
-    module.__dict__.update(CACHED=cached, __file__=str(path))
-    sys.modules[name] = module  # where Numba looks a function of its cache up
+@functools.cache
+def _version(package: str) -> str:
+    """Return what tells the versions of a package apart, without importing it."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        return ""
+    origin = pathlib.Path(found.origin)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", numba.NumbaWarning)
-            exec(compile(text, str(path), "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+        return (origin.parent / "_version.py").read_text(encoding="utf-8")
+    except OSError:
+        return str(origin.stat().st_mtime_ns)
+
+
+def _place(name: str, suffix: str) -> pathlib.Path | None:
+    folder = _cache.folder()
+    return None if folder is None else folder / "cpu" / (name + suffix)
+
+
+_DIGEST = 32
+
+
+def _read(path: pathlib.Path) -> bytes | None:
+    """Return what was kept in a file, or None where it is not there, or not whole."""
+    try:
+        whole = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = whole[:_DIGEST], whole[_DIGEST:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _object_code(name: str, text: str) -> bytes:
+    import numba
+
+    names: dict[str, Any] = {"NAME": name, "__name__": name}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", numba.NumbaWarning)
+        exec(compile(text, f"<{name}>", "exec"), names)
+    code: bytes = names["run"]
+    return code

@@ -74,8 +74,8 @@ class Plan:
     starts: tuple[str, ...] | None = None
     seen: tuple[str, ...] | None = None
 
-    def text(self, at: int = 0) -> str:
-        """Return the whole text of one kernel."""
+    def kernel(self, at: int = 0) -> text.Kernel:
+        """Return one of the kernels."""
         launch = self.launches[at]
         read = [self.inputs] if self.starts is None else [self.inputs, self.starts]
         seen = self.seen or tuple([dtype for _, dtype in self.outputs])
@@ -83,14 +83,15 @@ class Plan:
         if self.scratch:
             written.append(tuple([register_type(dtype) for _, dtype in self.scratch]))
         groups = [tuple([memory_type(dtype) for dtype in group[: launch.reads]]) for group in read]
-        return text.kernel(launch.name, self.texts, tuple(groups), tuple(written))
+        return text.Kernel(launch.name, self.texts, tuple(groups), tuple(written))
+
+    def text(self, at: int = 0) -> str:
+        """Return the whole text of one kernel."""
+        return self.kernel(at).text
 
     def parameters(self, at: int = 0) -> tuple[str, ...]:
         """Return the names of the parameters of one kernel, as in its text."""
-        launch = self.launches[at]
-        read = sum(len(group[: launch.reads]) for group in (self.inputs, self.starts or ()))
-        arrays = range(read + (len(self.outputs) if launch.writes else 0) + len(self.scratch))
-        return *(f"a{index}" for index in arrays), "numbers", "begin", "end"
+        return self.kernel(at).parameters
 
 
 def runner(
@@ -105,7 +106,7 @@ def runner(
     readers = [memory.reader(x) for x in like] if readers is None else readers
     kernels = [
         (
-            compiled(plan.text(at)),
+            compiled(plan.kernel(at)),
             one.tasks,
             one.least,
             slice(one.reads),

@@ -160,25 +160,60 @@ _NUMBER = re.compile(r"\bnumbers\[(\d+)\]")
 """A number that a kernel is told, which the compiler would read anew wherever it cannot see what is written."""
 
 
-@functools.lru_cache(maxsize=4096)
-def kernel(
-    name: str, texts: tuple[str, ...], read: tuple[tuple[str, ...], ...], written: tuple[tuple[str, ...], ...]
-) -> str:
-    """Return the text of a module with one kernel: the function of a name in texts.
+_EMPTY = re.compile(r"\bnp\.empty\(")
+"""Memory for a kernel itself."""
 
-    It takes groups of arrays that it reads and groups that it writes, of these types in memory, then numbers, and which
-    of its tasks to do, from begin to end. Every array has one axis; one that is read may be read-only.
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel: the function of a name in texts.
+
+    It takes groups of arrays that it reads and groups that it writes, then numbers, and which of its tasks to do, from
+    begin to end. Every array has one axis; one that is read may be read-only.
+
+    Parameters
+    ----------
+    name : str
+        The name of the function.
+    texts : tuple of str
+        The functions that it consists of.
+    read, written : tuple of tuple of str
+        The types in memory of each group of arrays.
     """
-    kinds = [f"types.Array({one}, 1, 'C', readonly=True)" for group in read for one in group]
-    kinds += [f"{one}[::1]" for group in written for one in group]
-    names = [f"a{index}" for index in range(len(kinds))]
-    left = iter(names)
-    given = ", ".join(packed([next(left) for _ in group]) for group in (*read, *written))
-    entry = function(f"run({', '.join(names)}, numbers, begin, end)", (f"{name}({given}, numbers, begin, end)",))
-    return "\n".join(
-        (
-            file("_cpu/_functions.numba"),
-            f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
-            _NUMBER.sub(r"constant(numbers, \1)", inlined((*texts, entry), "run")),
+
+    name: str
+    texts: tuple[str, ...]
+    read: tuple[tuple[str, ...], ...]
+    written: tuple[tuple[str, ...], ...]
+
+    @property
+    def identity(self) -> str:
+        """All that the text is made of, and what makes it."""
+        return "\0".join((self.name, repr((self.read, self.written)), *self.texts, *map(file, _MADE_OF)))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters of the function; behind what a call gives comes the kernel's own memory."""
+        count = sum(map(len, (*self.read, *self.written)))
+        return *(f"a{index}" for index in range(count)), "numbers", "begin", "end", "memory"
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The text of a module with the kernel, which is called ``run`` there."""
+        kinds = [f"types.Array({one}, 1, 'C', readonly=True)" for group in self.read for one in group]
+        kinds += [f"{one}[::1]" for group in self.written for one in group]
+        left = iter(self.parameters)
+        given = ", ".join(packed([next(left) for _ in group]) for group in (*self.read, *self.written))
+        entry = function(f"run({', '.join(self.parameters)})", (f"{self.name}({given}, numbers, begin, end)",))
+        body = _NUMBER.sub(r"constant(numbers, \1)", inlined((*self.texts, entry), "run"))
+        return "\n".join(
+            (
+                file("_cpu/_entry.numba"),
+                file("_cpu/_functions.numba"),
+                f"@kernel(types.void({', '.join(kinds)}, int64[::1], int64, int64))",
+                _EMPTY.sub("empty(memory, ", body),
+            )
         )
-    )
+
+
+_MADE_OF = tuple([f"_cpu/{one}" for one in ("_entry.numba", "_functions.numba", "text.py", "inline.py")])
