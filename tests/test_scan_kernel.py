@@ -15,7 +15,7 @@ from array_api_compat import device
 
 import parprims
 from parprims import _scan_kernel, _scan_special
-from tests import emulator
+from tests import emulator, test_scan_rounding
 from tests.contract import compare, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices
 
@@ -621,3 +621,41 @@ class TestSanitized:
         """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""
         for _ in range(6):  # which depends on what the machine does
             check(gpu, run, AFFINE, (100_001,), 0, rng, exclusive=False, reverse=False, initial="none")
+
+
+@pytest.mark.sanitize
+class TestStrips:
+    """Adjacent lines without aligned vectors, which takes many of them, here in small tiles."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, change):
+        change(strip_bytes=24 << 10, tiles=1, ahead_bytes=1)
+
+    SHAPES = (((4001, 7), 0), ((600, 67), 0), ((3, 700, 9), 1), ((2, 500, 130), 1))
+
+    @pytest.mark.parametrize(("shape", "axis"), SHAPES)
+    def test_every_kernel(self, gpu, run, rng, shape, axis):
+        for name in ("add", "affine", "segments", "complex", "half", "bytes"):
+            check(gpu, run, BY_NAME[name], shape, axis, rng, exclusive=False, reverse=False, initial="none")
+        check(gpu, run, AFFINE, shape, axis, rng, exclusive=True, reverse=True, initial="array")
+        check(gpu, run, RECURRENCE, shape, axis, rng, repeat=(tuple(range(len(shape))), ()), initial="scalar")
+        check(gpu, run, RECURRENCE, shape, axis, rng, exclusive=False, reverse=True, initial="none")
+        check(gpu, run, AFFINE, shape, axis, rng, (unaligned, columns), exclusive=True, reverse=False, initial="array")
+
+    def test_looks_past_groups(self, gpu, run, rng):
+        for reverse in (False, True):
+            check(gpu, run, AFFINE, (20_001, 7), 0, rng, exclusive=False, reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize(("shape", "axis"), SHAPES)
+    def test_many_lines(self, gpu, run, rng, change, shape, axis):
+        """Tiles that wait for the one before alone."""
+        change(strip_bytes=24 << 10, tiles=1, chained_lines=1)
+        for reverse in (False, True):
+            check(gpu, run, AFFINE, shape, axis, rng, exclusive=False, reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize(("shape", "axis"), SHAPES)
+    def test_adjoint(self, gpu, rng, shape, axis):
+        """Results that depend on the next element, which may belong to the next tile."""
+        for reverse in (False, True):
+            a, g, x = (random(rng, shape, "float32") for _ in range(3))
+            test_scan_rounding.TestAdjoint().check(gpu, a, g, x, axis, reverse)
