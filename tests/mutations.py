@@ -38,6 +38,10 @@ def _scan(case: str) -> str:
     return f"tests/test_scan_kernel.py::TestSanitized::test_every_kernel[emulated-{case}]"
 
 
+def _strips(test: str, case: str = "-shape0-0") -> str:
+    return f"tests/test_scan_kernel.py::TestStrips::test_{test}[emulated{case}]"
+
+
 def _sort(case: int) -> str:
     return f"tests/test_sort_kernel.py::TestSanitized::test_every_kernel[emulated-shape{case}]"
 
@@ -257,6 +261,36 @@ MUTATIONS = (
         "for (int c = 1; c <= chunk; ++c) all = Op::combine(all, totals[c][slot + k]);",
         _scan("shape8-0"),
     ),
+    _dropped(_S, "__syncthreads();  // separates the threads' copies from each other's reads", _strips("every_kernel")),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the writes of totals from their reads",
+        _strips("every_kernel"),
+        before="\n    for (int distance",
+    ),
+    _dropped(_S, "__syncthreads();  // separates the reads of totals from their writes", _strips("every_kernel")),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the writes of totals from their reads",
+        _strips("every_kernel"),
+        after="if (takes) totals[threadIdx.x] = total;\n        ",
+    ),
+    _dropped(_S, "__syncthreads();  // separates the writes of parts from their reads", _strips("every_kernel")),
+    _dropped(_S, "__syncthreads();  // separates the writes of the tile's prefix from its reads", _strips("every_kernel")),
+    _dropped(_S, "__syncthreads();  // separates the threads' results from each other's stores", _strips("every_kernel")),
+    Mutation(_S, "number == 0 && begin + u == 0", "begin + u == 0", _strips("every_kernel")),
+    Mutation(_S, "first = (Index)(backward ? tiles - 1 - tile : tile)", "first = (Index)tile", _strips("every_kernel")),
+    Mutation(
+        _S,
+        "for (unsigned g = 0; g * share < in_group; ++g)",
+        "for (unsigned g = 0; g * share + 1 < in_group; ++g)",
+        _strips("every_kernel"),
+    ),
+    Mutation(_S, "if (part.valid) append<Op>(start, part.state);", "", _strips("looks_past_groups", "")),
+    Mutation(_S, "start.valid ? Op::combine(start.state, both) : both", "both", _strips("looks_past_groups", "")),
+    Mutation(_S, "backward ? first - 1 : first + count", "backward ? first : first + count", _strips("adjoint")),
+    Mutation(_S, "if (begin + mine < count) {", "if (begin + mine <= count) {", _strips("adjoint")),
+    _dropped(_S, "if (rest < elements) stage_across(from, buffers, rest, memory + rest);", _strips("every_kernel")),
     # ---- Sort
     _dropped(_D, "__syncwarp();  // separates the zeros from what is added to them", _sort(2)),
     _dropped(_D, "__syncwarp();  // separates the reads of places from their writes", _sort(2)),

@@ -461,9 +461,9 @@ DEVICE Optional<typename Op::State> wait_for_totals(const StripStates<typename O
 // A strip is `width` adjacent lines, a tile `rows` elements of each. As many groups of `width` threads as a block has
 // follow each other along the lines; a thread serves one line. Tiles are drawn across the strips. So adjacent memory is
 // read, and written, at nearly the same time.
-// With WHOLE a strip is all of the inner axis, and a tile is contiguous memory: the threads copy it to shared memory, and
-// the results from there, by vectors of VEC elements. The views then are of the memory of all lines with one o, as one
-// line of stride 1. If `backward`, the scan begins at the end of that. Otherwise a thread copies its own elements one by
+// With WHOLE a strip is all of the inner axis, and a tile is contiguous memory: the threads copy it to shared memory,
+// and the results from there, by vectors of VEC elements. The views then are of the memory of all lines with one o, as
+// one line of stride 1. If `backward`, the scan begins at the end of that. Otherwise a thread copies its own elements one by
 // one, adjacent threads adjacent ones, and stores its own results.
 // `span` tiles are a group. A tile publishes its total, and waits for those of the tiles before it in its group and for
 // the prefix of the group, which the last tile of the group before publishes. With a span of 1 tiles are chained.
@@ -570,8 +570,8 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     // The groups share the tiles before this one, of its group of tiles.
     const unsigned in_group = number % span, share = (in_group + groups - 1) / groups;
     const bool last = number + 1 == tiles, closes = in_group + 1 == span && !last;
-    const StripStates<State> states = {
-        first_slot<State>(scratch, ticket).at((Index)line * width + column), (Index)lines * width, tiles, span};
+    const unsigned adjacent = line * width + column;  // among less than 2^31 lines
+    const StripStates<State> states = {first_slot<State>(scratch, ticket).at(adjacent), lines * width, tiles, span};
     if (leads) Scan::before_publishing(number);
     if (leads && !closes && !last) states.total_of_tile(number).publish(total);
     if (exists) {

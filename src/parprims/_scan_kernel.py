@@ -179,8 +179,10 @@ def make_plan(
     if unaligned:
         vector = 1
         accesses = accesses_of(vector)
-    strips = columns and unaligned and n == read and _cut_strips(special, tuning, merged, addresses, reverse, n)
-    if strips:
+    strips = None
+    if columns and unaligned and n == read:
+        strips = _cut_strips(special, tuning, merged, addresses, reverse, n)
+    if strips is not None:
         work = strips
     elif columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
@@ -205,7 +207,7 @@ def make_plan(
     writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
     starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
     launch = _cuda.Launch(
-        special.source(accesses, stages_outputs=not strips or work.whole),
+        special.source(accesses, stages_outputs=strips is None or strips.whole),
         work.template,
         (*work.arguments, "Scan"),
         (
@@ -278,7 +280,7 @@ def _cut_strips(
 
     None if lines are not adjacent, or if they are too short or too few to fill a tile, or every multiprocessor.
     """
-    block, most, arrays, inputs = 512, 81, len(special.itemsizes), len(special.inputs)
+    block, arrays, inputs = 512, len(special.itemsizes), len(special.inputs)
     along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
     accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
     moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
@@ -290,35 +292,31 @@ def _cut_strips(
     least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
 
     def cut(whole: bool) -> tuple[int, int, int]:
-        """Return how many elements a tile can have, the adjacent lines of a strip, and the elements of each."""
+        """Return how many elements shared memory holds, the adjacent lines of a strip, and the elements of each."""
         _, sizes = special.places(accesses if whole else accesses[:inputs])
         elements = (tuning.strip_bytes - 16 - 2 * block * state) // sum(sizes) // 16 * 16
-        # A thread adds at most so many elements, one after another.
-        rows = {width: min(elements // width, most * (block // width)) for width in range(1, block // 4 + 1)}
-        widest = max((width for width in rows if rows[width] >= least), default=0)
-        if not widest:
-            return elements, 0, 0
+        # A thread adds at most 81 elements, one after another.
+        rows = {width: min(elements // width, 81 * (block // width)) for width in range(1, block // 4 + 1)}
+        widest = max((width for width in rows if rows[width] >= least), default=1)
         width = -(-inner // -(-inner // widest))
         return elements, width, rows[width]
 
-    whole = all(along[at] == inner for at in moving)
+    vector, whole = 1, all(along[at] == inner for at in moving)
     elements, width, rows = cut(whole)
     if whole and width < inner:
         whole = False
         elements, width, rows = cut(whole)
-    vector = 1
     if whole:
         steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
         vector = 16 // max(special.itemsizes)
         while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
             vector //= 2
-        rows = rows // vector * vector
-    strips = -(-inner // max(1, width))
-    if width < min(inner, 16) or 2 * n < rows or outer * strips * -(-n // rows) < tuning.tiles:
+    strips, most = outer * -(-inner // width), rows // vector * vector
+    if width < min(inner, 16) or 2 * n < most or strips * -(-n // most) < tuning.tiles or strips * width >= 2**31:
         return None
+    rows = -(-n // (-(-n // most) * vector)) * vector
     tiles = -(-n // rows)
-    rows = -(-n // (tiles * vector)) * vector
-    carry = carry_of(tuning, tiles, outer * strips)
+    carry = carry_of(tuning, tiles, strips)
     ahead = tiles_ahead(tuning, special, carry, rows * width)
     span = 32 if carry == "LOOK_BACK" else 1
     lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
@@ -326,9 +324,9 @@ def _cut_strips(
         "scan_strips",
         (block, vector, elements, whole, tuning.strip_bytes),
         (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
-        grid=outer * strips * tiles,
+        grid=strips * tiles,
         block=block,
-        slots=outer * strips * width,
+        slots=strips * width,
         tiles=tiles,
         waits=True,
         shared_bytes=tuning.strip_bytes,
