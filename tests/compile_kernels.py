@@ -87,6 +87,7 @@ SPILLS = {
     "scan_rows<256, 256, 7, 4, CHAINED, false, 28688, Scan> add float32 unaligned": _OCCUPANCY,
     "scan_rows<256, 256, 3, 2, LOOK_BACK, false, 36912, Scan> welford float64": _OCCUPANCY,
     "scan_rows<256, 32, 4, 4, ALONE, false, 18432, Scan> add float32": _OCCUPANCY,
+    "scan_strips<512, ": _OCCUPANCY,
     "count_digits<256, 16, ": _OCCUPANCY,
     "sort_rows<128, 32, 32, 8, true, ": _OCCUPANCY,
     "sort_tiles<384, 15, Order, unsigned int, unsigned int> sort float32 values (1, 2, 8)": "up to 140 bytes, the same",

@@ -58,6 +58,10 @@ REST_OF_ROW = "tests/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[em
 SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
 ORDERED = "tests/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
 MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
+STRIPS, STRIPS_ADJOINT, STRIPS_IN_GROUPS = (
+    f"tests/test_scan_kernel.py::TestStrips::test_{one}]"
+    for one in ("every_kernel[emulated-shape0-0", "adjoint[emulated-shape0-0", "looks_past_groups[emulated")
+)
 SERIAL = "tests/test_scan_kernel.py::TestSerialBlocks::test_recurrence[emulated]"
 IN_ORDER, AUTO, PARTIAL = (
     f"tests/test_tridiagonal_kernel.py::test_small[emulated-False-{pivot}]" for pivot in ("none", "auto", "partial")
@@ -257,6 +261,36 @@ MUTATIONS = (
         "for (int c = 1; c <= chunk; ++c) all = Op::combine(all, totals[c][slot + k]);",
         _scan("shape8-0"),
     ),
+    _dropped(_S, "__syncthreads();  // separates the threads' copies from each other's reads", STRIPS),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the writes of totals from their reads",
+        STRIPS,
+        before="\n    for (int distance",
+    ),
+    _dropped(_S, "__syncthreads();  // separates the reads of totals from their writes", STRIPS),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the writes of totals from their reads",
+        STRIPS,
+        after="if (takes) totals[threadIdx.x] = total;\n        ",
+    ),
+    _dropped(_S, "__syncthreads();  // separates the writes of parts from their reads", STRIPS),
+    _dropped(_S, "__syncthreads();  // separates the writes of the tile's prefix from its reads", STRIPS),
+    _dropped(_S, "__syncthreads();  // separates the threads' results from each other's stores", STRIPS),
+    Mutation(_S, "number == 0 && begin + u == 0", "begin + u == 0", STRIPS),
+    Mutation(_S, "first = (Index)(backward ? tiles - 1 - tile : tile)", "first = (Index)tile", STRIPS),
+    Mutation(
+        _S,
+        "for (unsigned g = 0; g * share < in_group; ++g)",
+        "for (unsigned g = 0; g * share + 1 < in_group; ++g)",
+        STRIPS,
+    ),
+    Mutation(_S, "if (part.valid) append<Op>(start, part.state);", "", STRIPS_IN_GROUPS),
+    Mutation(_S, "start.valid ? Op::combine(start.state, both) : both", "both", STRIPS_IN_GROUPS),
+    Mutation(_S, "backward ? first - 1 : first + count", "backward ? first : first + count", STRIPS_ADJOINT),
+    Mutation(_S, "if (begin + mine < count) {", "if (begin + mine <= count) {", STRIPS_ADJOINT),
+    _dropped(_S, "if (rest < elements) stage_across(from, buffers, rest, memory + rest);", STRIPS),
     # ---- Sort
     _dropped(_D, "__syncwarp();  // separates the zeros from what is added to them", _sort(2)),
     _dropped(_D, "__syncwarp();  // separates the reads of places from their writes", _sort(2)),

@@ -509,6 +509,7 @@ class TestSlowTiles:
     def test_in_order(self, streams, run, rng, subtests, delay, pattern):
         delay(DELAYS[pattern])
         shapes = [((5_000_003,), 0), ((5, 600_001), 1), ((200_003, 7), 0), ((100_003, 40), 0), ((3, 70_001, 5), 1)]
+        shapes += [((700_003, 7), 0), ((30_001, 201), 0)]
         for shape, axis in shapes:
             for program in (ADD, AFFINE) if len(shape) == 1 else (AFFINE,):
                 for turned_round in (False, True):
@@ -516,12 +517,13 @@ class TestSlowTiles:
                         options = {"exclusive": turned_round, "reverse": turned_round, "initial": "none"}
                         check(streams, run, program, shape, axis, rng, **options)
 
-    def test_same_bits(self, streams, run, rng, delay):
-        x = streams.asarray(rng.standard_normal(5_000_003, np.float32))
+    @pytest.mark.parametrize("shape", [(5_000_003,), (100_003, 67), (40_001, 201)])
+    def test_same_bits(self, streams, run, rng, delay, shape):
+        x = streams.asarray(rng.standard_normal(shape, np.float32))
         found = set()
         for statements in ("", *DELAYS.values()):
             delay(statements)
-            found.add(streams.to_numpy(run(parprims.scan, x, method="kernel")).tobytes())
+            found.add(streams.to_numpy(run(parprims.scan, x, axis=0, method="kernel")).tobytes())
         assert len(found) == 1
 
 
@@ -621,3 +623,44 @@ class TestSanitized:
         """Four groups of tiles, of which the one before a tile's own may not be done while those before it are."""
         for _ in range(6):  # which depends on what the machine does
             check(gpu, run, AFFINE, (100_001,), 0, rng, exclusive=False, reverse=False, initial="none")
+
+
+@pytest.mark.sanitize
+class TestStrips:
+    """Adjacent lines without aligned vectors, which takes many of them, here in small tiles."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, change):
+        change(strip_bytes=24 << 10, tiles=1, ahead_bytes=1)
+
+    SHAPES = (((4001, 7), 0), ((600, 67), 0), ((3, 700, 9), 1), ((2, 500, 130), 1))
+
+    @pytest.mark.parametrize(("shape", "axis"), SHAPES)
+    def test_every_kernel(self, gpu, run, rng, shape, axis):
+        for name in ("add", "affine", "segments", "complex", "half", "bytes"):
+            check(gpu, run, BY_NAME[name], shape, axis, rng, exclusive=False, reverse=False, initial="none")
+        check(gpu, run, AFFINE, shape, axis, rng, exclusive=True, reverse=True, initial="array")
+        check(gpu, run, RECURRENCE, shape, axis, rng, repeat=(tuple(range(len(shape))), ()), initial="scalar")
+        check(gpu, run, RECURRENCE, shape, axis, rng, exclusive=False, reverse=True, initial="none")
+        check(gpu, run, AFFINE, shape, axis, rng, (unaligned, columns), exclusive=True, reverse=False, initial="array")
+
+    def test_looks_past_groups(self, gpu, run, rng):
+        """Sums, for a factor of zero would hide what is before it."""
+        for reverse in (False, True):
+            check(gpu, run, ADD, (13_001, 7), 0, rng, exclusive=False, reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize(("shape", "axis"), SHAPES)
+    def test_many_lines(self, gpu, run, rng, change, shape, axis):
+        """Tiles that wait for the one before alone."""
+        change(strip_bytes=24 << 10, tiles=1, chained_lines=1)
+        for reverse in (False, True):
+            check(gpu, run, AFFINE, shape, axis, rng, exclusive=False, reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize(("shape", "axis"), SHAPES)
+    def test_adjoint(self, gpu, rng, shape, axis):
+        """Results that depend on the next element, which may belong to the next tile."""
+        from tests import test_scan_rounding  # which imports this module
+
+        for reverse in (False, True):
+            a, g, x = (random(rng, shape, "float32") for _ in range(3))
+            test_scan_rounding.TestAdjoint().check(gpu, a, g, x, axis, reverse)

@@ -64,9 +64,61 @@ class TestPlan:
                         (launch,) = plan.launches
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
-                        assert launch.shared_bytes <= 48 << 10
+                        assert launch.shared_bytes <= 96 << 10
                         result = sum(math.prod(out) * np.dtype(name).itemsize for out, name in plan.outputs)
                         assert plan.status_bytes <= max(share * result, 1 << 20)
+
+    @pytest.mark.once
+    def test_adjacent_lines_without_aligned_vectors(self, subtests):
+        """Rows are read whole, or in wide pieces; where lines are few or short, by many adjacent threads."""
+        for shape, axis, width, whole in (
+            ((999_983, 67), 0, 67, True),
+            ((1 << 24, 3), 0, 3, True),
+            ((4000, 500, 67), 1, 67, True),
+            ((65_536, 1001), 0, 126, False),
+            ((1 << 16, 63), 0, 63, True),
+        ):
+            for reverse in (False, True):
+                with subtests.test(shape=shape, reverse=reverse):
+                    found = self.strips(shape, axis, reverse=reverse)
+                    assert (found["whole"], found["width"]) == (whole, width)
+                    assert found["backward"] == (whole and reverse)
+        for shape in ((4096, 100, 67), (3000, 67)):
+            with subtests.test(shape=shape):
+                x = np.broadcast_to(np.float32(0), shape)
+                (launch,) = self.plan(x, len(shape) - 2, strides=row_major(shape)).launches
+                assert (launch.template, launch.arguments[0]) == ("scan_columns", 32)
+        for shape in ((999_983, 64), (1 << 20, 1024)):
+            x = np.broadcast_to(np.float32(0), shape)
+            (launch,) = self.plan(x, 0, strides=row_major(shape)).launches
+            assert launch.template == "scan_columns"
+
+    @pytest.mark.once
+    def test_strips_are_cut_without_remainder(self, rng, subtests):
+        """No tile is empty, none is larger than shared memory, and contiguous ones begin where vectors are aligned."""
+        for _ in range(300):
+            inner = int(np.exp(rng.uniform(np.log(2), np.log(3000))))
+            shape = (int(rng.integers(1, 4)), int(rng.integers(3_000_000, 60_000_000)) // inner, inner)
+            dtype = str(rng.choice(["int8", "float16", "float32", "float64", "complex64"]))
+            with subtests.test(shape=shape, dtype=dtype):
+                found = self.strips(shape, 1, dtype)
+                if found is None:
+                    continue
+                rows, tiles, width = found["rows"], found["tiles"], found["width"]
+                assert (tiles - 1) * rows < shape[1] <= tiles * rows
+                assert rows * width <= found["elements"]
+                assert rows * width % found["vector"] == 0
+                assert width >= min(inner, 16)
+
+    def strips(self, shape, axis, dtype="float32", **options):
+        """Return how strips of a sum of these are cut, by name, or None where another kernel is launched."""
+        plan = self.plan(np.broadcast_to(np.zeros((), dtype), shape), axis, strides=row_major(shape), **options)
+        (launch,) = plan.launches
+        if launch.template != "scan_strips":
+            return None
+        numbers = {one.name: one.value for one in plan.numbers}
+        _, vector, elements, whole, *_ = launch.arguments
+        return {**numbers, "vector": vector, "elements": elements, "whole": whole}
 
     def test_copies_only_where_unavoidable(self, subtests):
         whole = np.zeros((4, 6, 8), np.float32)

@@ -2,7 +2,7 @@
 // result written once, in one launch. Needs _common.cuh, _block_reduce.cuh, _block.cuh and _view.cuh.
 //
 // A "line" is one (o, :, j). scan_rows serves arrays whose lines are contiguous or few, scan_columns arrays whose lines
-// are adjacent in memory. Template parameters of both:
+// are adjacent in memory, scan_strips large ones of these whose vectors are not aligned. Template parameters of all:
 //     Scan       what is scanned:
 //                Scan::Op                  the operator (see _block.cuh)
 //                Scan::Raw                 one element of every input, of its type in memory
@@ -416,5 +416,222 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
             if (!Scan::EXCLUSIVE) results[k] = Scan::result(state[k], raw[u][k], next);
         }
         if (exists && begin + u < n) store_across(to, results, begin + u);
+    }
+}
+
+// ---- Threads across the lines, elements in shared memory: scan_strips -----------------------------------------
+
+// The states that tiles of adjacent lines publish. Threads that serve adjacent lines access adjacent slots.
+template <class State>
+struct StripStates {
+    StateSlots<State> slots;  // those of one line
+    Index lines;
+    unsigned tiles, span;
+
+    DEVICE StateSlots<State> prefix_of_group(unsigned group) const { return slots.at(group * lines); }
+    DEVICE StateSlots<State> total_of_tile(unsigned tile) const {
+        return slots.at(((tiles + span - 1) / span + tile) * lines);
+    }
+};
+
+// Waits for the totals of the tiles from `first` to before `past` and combines them.
+template <class Op>
+DEVICE Optional<typename Op::State> wait_for_totals(const StripStates<typename Op::State>& states, unsigned first,
+                                                    unsigned past) {
+    constexpr unsigned AT_ONCE = 4;  // their loads overlap
+    Optional<typename Op::State> all;
+    all.valid = false;
+    for (; first < past; first += AT_ONCE) {
+        typename Op::State found[AT_ONCE];
+        const auto totals = states.total_of_tile(first);
+        bool arrived[AT_ONCE];
+#pragma unroll
+        for (unsigned k = 0; k < AT_ONCE; ++k)
+            arrived[k] = totals.at(first + k < past ? k * states.lines : 0).poll(found[k]);
+#pragma unroll
+        for (unsigned k = 0; k < AT_ONCE; ++k) {
+            if (first + k >= past) break;
+            while (!arrived[k]) arrived[k] = totals.at(k * states.lines).poll(found[k]);
+            append<Op>(all, found[k]);
+        }
+    }
+    return all;
+}
+
+// A strip is `width` adjacent lines, a tile `rows` elements of each. As many groups of `width` threads as a block has
+// follow each other along the lines; a thread serves one line. Tiles are drawn across the strips. So adjacent memory is
+// read, and written, at nearly the same time.
+// With WHOLE a strip is all of the inner axis, and a tile is contiguous memory: the threads copy it to shared memory,
+// and the results from there, by vectors of VEC elements. The views then are of the memory of all lines with one o, as
+// one line of stride 1. If `backward`, the scan begins at the end of that. Otherwise a thread copies its own elements one by
+// one, adjacent threads adjacent ones, and stores its own results.
+// `span` tiles are a group. A tile publishes its total, and waits for those of the tiles before it in its group and for
+// the prefix of the group, which the last tile of the group before publishes. With a span of 1 tiles are chained.
+template <int THREADS, int VEC, int COUNT, bool WHOLE, int SHARED_BYTES, class Scan, class Inputs, class Outputs,
+          class Starts>
+DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index outer,
+                        Index low, Index n, Index inner, int width, int rows, unsigned tiles, unsigned span,
+                        unsigned ahead, bool backward) {
+    using Op = typename Scan::Op;
+    using State = typename Op::State;
+    using Raw = typename Scan::Raw;
+    using Result = typename Scan::Result;
+    using Peek = typename Scan::Peek;
+    extern __shared__ uint4 shared[];
+    using Buffers = typename Inputs::template Buffers<VEC, COUNT / VEC>;
+    constexpr int WORDS = (sizeof(Buffers) + 15) / 16;
+    static_assert(16 * WORDS + 2 * THREADS * sizeof(State) <= SHARED_BYTES, "see _scan_kernel.py");
+    auto& buffers = *reinterpret_cast<Buffers*>(shared);
+    State* const totals = reinterpret_cast<State*>(shared + WORDS);  // of the groups
+    State* const parts = totals + THREADS;                           // of the prefix of the tile
+    const int column = threadIdx.x % width, group = threadIdx.x / width, groups = THREADS / width;
+    const unsigned strips = (unsigned)((inner + width - 1) / width), lines = (unsigned)outer * strips;
+    const Ticket ticket = draw_ticket(scratch, lines, tiles);
+    const unsigned number = ticket.number() / lines, line = ticket.number() % lines;
+    const auto rows_of = [&](unsigned tile, Index& first) {  // of the memory that `first` begins
+        first = (Index)(backward ? tiles - 1 - tile : tile) * rows;
+        return (int)min((Index)rows, n - first);
+    };
+    Index first;
+    const int count = rows_of(number, first), each = (rows + groups - 1) / groups | 1;  // odd, for the banks of memory
+    const int filled = (count + each - 1) / each;  // the groups that have elements
+    const Index o = line / strips, j = (line % strips) * (Index)width + column;
+    const Index h = low == 1 ? o : o / low, l = low == 1 ? 0 : o - h * low;
+    const bool exists = group < groups && j < inner;
+    const int begin = group * each, mine = exists ? max(0, min(each, count - begin)) : 0;
+    const Inputs from = views_at(in, h, l, WHOLE ? 0 : j);
+    // With WHOLE: where the tile's memory begins, and one of the elements at its end that make no vector.
+    const Index memory = first * width;
+    const int elements = count * width, rest = elements / VEC * VEC + threadIdx.x;
+
+    if constexpr (WHOLE) {
+#pragma unroll 4
+        for (int at = threadIdx.x * VEC; at + VEC <= elements; at += THREADS * VEC)
+            stage_vectors<VEC>(from, buffers, at / VEC, memory + at, memory + at + VEC);
+        if (rest < elements) stage_across(from, buffers, rest, memory + rest);
+    } else {
+#pragma unroll 4
+        for (int u = 0; u < mine; ++u) stage_across(from, buffers, (begin + u) * width + column, first + begin + u);
+    }
+    const unsigned later = ticket.number() + ahead;
+    if (ahead > 0 && later < lines * tiles) {
+        const Index row = later % lines / strips, strip = (later % lines % strips) * (Index)width;
+        Index start;
+        const int there = rows_of(later / lines, start);
+        if (WHOLE)
+            prefetch_along<THREADS>(in, row, low, start * width, (start + there) * width);
+        else
+            Inputs::template each<1>(in, [&](const auto& view, auto, auto, auto place) {
+                if constexpr (decltype(place)::WAITS)
+                    for (int u = threadIdx.x; u < there; u += THREADS)
+                        view.at(low == 1 ? row : row / low, low == 1 ? 0 : row % low, strip)
+                            .prefetch_row(start + u, (int)min((Index)width, inner - strip));
+            });
+    }
+    wait_for_staged();
+    __syncthreads();  // separates the threads' copies from each other's reads
+
+    // The thread's element u is element place + u * step of the buffers.
+    const int step = backward ? -width : width, place = (backward ? count - 1 : 0) * width + begin * step + column;
+    const auto fetch = [&](int u) {
+        Raw raw = fetch_element(from, buffers, place + u * step);
+        if (!Scan::STARTS && number == 0 && begin + u == 0) read_as_first<Scan>(raw);
+        return raw;
+    };
+    Peek behind;  // the Peek of the element after the thread's own
+    if (Scan::PEEKS && mine > 0) {
+        if (begin + mine < count) {
+            behind = Scan::peek(fetch(mine));
+        } else {
+            const Index row = max((Index)0, min(n - 1, backward ? first - 1 : first + count));
+            Raw beyond[1];
+            load_across(from, beyond, WHOLE ? row * width + column : row);
+            behind = Scan::peek(beyond[0]);
+        }
+    }
+    if (mine > 0) {
+        State total = Scan::element(fetch(0));
+#pragma unroll 4
+        for (int u = 1; u < mine; ++u) total = Op::combine(total, Scan::element(fetch(u)));
+        totals[threadIdx.x] = total;
+    }
+    __syncthreads();  // separates the writes of totals from their reads
+    for (int distance = 1; distance < filled; distance *= 2) {
+        const bool takes = mine > 0 && group >= distance;
+        State total;
+        if (takes) total = Op::combine(totals[threadIdx.x - distance * width], totals[threadIdx.x]);
+        __syncthreads();  // separates the reads of totals from their writes
+        if (takes) totals[threadIdx.x] = total;
+        __syncthreads();  // separates the writes of totals from their reads
+    }
+    const bool leads = exists && group == 0;
+    const State& total = totals[(filled - 1) * width + column];
+
+    // The groups share the tiles before this one, of its group of tiles.
+    const unsigned in_group = number % span, share = (in_group + groups - 1) / groups;
+    const bool last = number + 1 == tiles, closes = in_group + 1 == span && !last;
+    const unsigned adjacent = line * width + column;  // among less than 2^31 lines
+    const StripStates<State> states = {first_slot<State>(scratch, ticket).at(adjacent), lines * width, tiles, span};
+    if (leads) Scan::before_publishing(number);
+    if (leads && !closes && !last) states.total_of_tile(number).publish(total);
+    if (exists) {
+        const auto part = wait_for_totals<Op>(states, number - in_group + min(in_group, group * share),
+                                              number - in_group + min(in_group, (group + 1) * share));
+        if (part.valid) parts[threadIdx.x] = part.state;
+    }
+    __syncthreads();  // separates the writes of parts from their reads
+    if (leads) {
+        Optional<State> part, start;
+        part.valid = false;
+        for (unsigned g = 0; g * share < in_group; ++g) append<Op>(part, parts[g * width + column]);
+        const State both = part.valid ? Op::combine(part.state, total) : total;
+        start.valid = Scan::STARTS || number >= span;
+        if (number >= span) {
+            while (!states.prefix_of_group(number / span - 1).poll(start.state)) {
+            }
+        } else if (Scan::STARTS) {
+            start.state = starts.load(h, l, j);
+        }
+        if (closes)
+            states.prefix_of_group(number / span).publish(start.valid ? Op::combine(start.state, both) : both);
+        if (part.valid) append<Op>(start, part.state);
+        if (start.valid) parts[column] = start.state;
+    }
+    __syncthreads();  // separates the writes of the tile's prefix from its reads
+    const Outputs to = views_at(out, h, l, WHOLE ? 0 : j);
+    bool valid = Scan::STARTS || number > 0;
+    State state;
+    if (mine > 0) {
+        if (valid) state = parts[column];
+        if (group > 0) {
+            const State before = totals[threadIdx.x - width];
+            state = valid ? Op::combine(state, before) : before;
+        }
+        valid = valid || group > 0;
+    }
+#pragma unroll 4
+    for (int u = 0; u < mine; ++u) {
+        const Raw raw = fetch(u);
+        const State one = Scan::element(raw);
+        Next<Peek> next = {behind, begin + u + 1 < count || !last};
+        if (Scan::PEEKS && u + 1 < mine) next.peek = Scan::peek(fetch(u + 1));
+        Result results[1];
+        if (Scan::EXCLUSIVE) results[0] = Scan::result(state, raw, next);
+        state = valid || u > 0 ? Op::combine(state, one) : one;
+        if (!Scan::EXCLUSIVE) results[0] = Scan::result(state, raw, next);
+        if constexpr (WHOLE)
+            put_element(to, results[0], buffers, place + u * step);
+        else
+            store_across(to, results, first + begin + u);
+    }
+    if constexpr (WHOLE) {
+        __syncthreads();  // separates the threads' results from each other's stores
+#pragma unroll 4
+        for (int at = threadIdx.x * VEC; at + VEC <= elements; at += THREADS * VEC)
+            flush_vectors<VEC>(to, buffers, at / VEC, memory + at, memory + at + VEC);
+        if (rest < elements) {
+            const Result results[1] = {fetch_element(to, buffers, rest)};
+            store_across(to, results, memory + rest);
+        }
     }
 }

@@ -10,7 +10,7 @@ from parprims import _cuda, _derivatives, _recurrence_array, _scan_array
 from parprims._arrays import Array, Namespace, dtype_name
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
-from parprims._layout import Layout, access, broadcast_strides, lines_along, row_major
+from parprims._layout import Layout, Lines, access, broadcast_strides, is_aligned, lines_along, row_major
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan, result_dtypes, working_dtypes
@@ -43,6 +43,8 @@ class Tuning(_cuda.Tuning):
     columns: int
     """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
     lines are such that vectors are not aligned, there are up to four times as many."""
+    strip_bytes: int
+    """Bytes of shared memory of a block for lines that are adjacent in memory, if their vectors are not aligned."""
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
@@ -63,6 +65,7 @@ class Tuning(_cuda.Tuning):
     depend on it. Where tiles are chained it does not pay."""
 
     scaled = ("ahead_bytes",)
+    limited = ("strip_bytes",)
 
 
 TUNING = {
@@ -76,6 +79,7 @@ TUNING = {
         column_bytes=320,
         columns_bytes=256,
         columns=8,
+        strip_bytes=96 << 10,
         column_state_bytes=32,
         tiles=132,
         chained_lines=128,
@@ -104,9 +108,13 @@ class _Work:
     grid, block, shared_bytes, resident_blocks : int
         As in `Launch`.
     tiles : int
-        The tiles of a line that wait for each other.
+        The tiles of a line.
     slots : int
-        The lines that have such tiles.
+        The lines whose tiles wait for each other.
+    waits : bool
+        Whether tiles do.
+    whole : bool
+        Whether views are of the memory of lines that are adjacent, as one line.
     """
 
     template: str
@@ -116,8 +124,10 @@ class _Work:
     block: int
     slots: int
     tiles: int
+    waits: bool
     shared_bytes: int = 0
     resident_blocks: int = 0
+    whole: bool = False
 
 
 def make_plan(
@@ -165,11 +175,17 @@ def make_plan(
         vector = min(vector, _cuda.power_of_two(max(1, tuning.column_state_bytes // special.state_bytes)))
     accesses = accesses_of(vector)
     # Without vectors, of outputs or in columns, memory access is best if adjacent threads access adjacent elements.
-    if "STRIDED" in (accesses if columns else accesses[inputs:]):
+    unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
+    if unaligned:
         vector = 1
         accesses = accesses_of(vector)
-    if columns:
-        adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if "STRIDED" in accesses else 1)
+    strips = None
+    if columns and unaligned and n == read:
+        strips = _cut_strips(special, tuning, merged, addresses, reverse, n)
+    if strips is not None:
+        work = strips
+    elif columns:
+        adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
         work = _cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
     else:
         work = _cut_rows(special, tuning, vector, accesses, outer, low, read, n)
@@ -177,12 +193,13 @@ def make_plan(
     numbers = _cuda.Numbers()
 
     def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
-        backward = reverse and at < arrays
+        whole = work.whole and at < arrays
+        backward = reverse and at < arrays and not whole
         return _cuda.Struct(
             _cuda.Pointer(memory, dtype, elements=numbers("begin", lasts[at] if backward else 0)),
             numbers("high_stride", merged.upward[at]),
             numbers("low_stride", merged.downward[at]),
-            numbers("stride", -along[at] if reverse else along[at]),
+            numbers("stride", across[at] if whole else -along[at] if reverse else along[at]),
             numbers("inner_stride", across[at]),
         )
 
@@ -190,7 +207,7 @@ def make_plan(
     writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
     starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
     launch = _cuda.Launch(
-        special.source(accesses),
+        special.source(accesses, stages_outputs=strips is None or strips.whole),
         work.template,
         (*work.arguments, "Scan"),
         (
@@ -205,13 +222,12 @@ def make_plan(
         shared_bytes=work.shared_bytes,
         resident_blocks=work.resident_blocks,
     )
-    waits = work.arguments[4] in ("CHAINED", "LOOK_BACK")
     return _cuda.Plan(
         (launch,),
         inputs + len(special.starts),
         tuple([(result, name) for name in special.outputs]),
         numbers.all(),
-        status_bytes=look_back_bytes(work.slots, work.tiles, state_size(special.states)) if waits else 0,
+        status_bytes=look_back_bytes(work.slots, work.tiles, state_size(special.states)) if work.waits else 0,
     )
 
 
@@ -253,6 +269,69 @@ def _cut_columns(
         block=block,
         slots=blocks * width * vector,
         tiles=tiles,
+        waits=tiles > 1,
+    )
+
+
+def _cut_strips(
+    special: Specialisation, tuning: Tuning, lines: Lines, addresses: Sequence[int], reverse: bool, n: int
+) -> _Work | None:
+    """Return the division of work for lines that are adjacent in memory, whose vectors are not aligned.
+
+    None if lines are not adjacent, or if they are too short or too few to fill a tile, or every multiprocessor.
+    """
+    block, arrays, inputs = 512, len(special.itemsizes), len(special.inputs)
+    along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
+    accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
+    moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
+    if any(across[at] != 1 for at in moving) or moving[0] >= inputs:
+        return None
+    state = state_size(special.states)
+    # The states of 32 tiles take at most 3 % of the bytes of their results.
+    states = look_back_bytes(1, 32, state) - look_back_bytes(0, 32, state)
+    least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
+
+    def cut(whole: bool) -> tuple[int, int, int]:
+        """Return how many elements shared memory holds, the adjacent lines of a strip, and the elements of each."""
+        _, sizes = special.places(accesses if whole else accesses[:inputs])
+        elements = (tuning.strip_bytes - 16 - 2 * block * state) // sum(sizes) // 16 * 16
+        # A thread adds at most 81 elements, one after another.
+        rows = {width: min(elements // width, 81 * (block // width)) for width in range(1, block // 4 + 1)}
+        widest = max((width for width in rows if rows[width] >= least), default=1)
+        width = -(-inner // -(-inner // widest))
+        return elements, width, rows[width]
+
+    vector, whole = 1, all(along[at] == inner for at in moving)
+    elements, width, rows = cut(whole)
+    if whole and width < inner:
+        whole = False
+        elements, width, rows = cut(whole)
+    if whole:
+        steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
+        vector = 16 // max(special.itemsizes)
+        while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
+            vector //= 2
+    strips, most = outer * -(-inner // width), rows // vector * vector
+    if width < min(inner, 16) or 2 * n < most or strips * -(-n // most) < tuning.tiles or strips * width >= 2**31:
+        return None
+    rows = -(-n // (-(-n // most) * vector)) * vector
+    tiles = -(-n // rows)
+    carry = carry_of(tuning, tiles, strips)
+    ahead = tiles_ahead(tuning, special, carry, rows * width)
+    span = 32 if carry == "LOOK_BACK" else 1
+    lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
+    return _Work(
+        "scan_strips",
+        (block, vector, elements, whole, tuning.strip_bytes),
+        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
+        grid=strips * tiles,
+        block=block,
+        slots=strips * width,
+        tiles=tiles,
+        waits=True,
+        shared_bytes=tuning.strip_bytes,
+        resident_blocks=2,
+        whole=whole,
     )
 
 
@@ -312,6 +391,7 @@ def _cut_rows(
         block=block,
         slots=lines,
         tiles=tiles,
+        waits=tiles > 1 and not serial,
         shared_bytes=shared,
         resident_blocks=tuning.serial_resident if serial else 0,
     )
@@ -448,6 +528,8 @@ _LAYOUTS = (
     ((1 << 14, 1 << 14), 0),
     ((1 << 14, 128), 0),
     ((2048, 40_000), 1),
+    ((999_983, 67), 0),
+    ((65_536, 1001), 0),
 )
 
 

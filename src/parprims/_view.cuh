@@ -127,6 +127,19 @@ struct View {
         }
     }
 
+    // Begins to copy element i to shared memory.
+    DEVICE void stage_across(Staged<1>& to, long long i) const {
+        copy_async(to, *reinterpret_cast<const Staged<1>*>(base + i * along));
+    }
+
+    // Begins to bring element i of `count` adjacent lines, of which this is the first, into the L2 cache. It leaves out
+    // memory that is brought with the element before.
+    DEVICE void prefetch_row(long long i, int count) const {
+        const char* const from = reinterpret_cast<const char*>(base + i * along);
+        if (reinterpret_cast<unsigned long long>(from) % 128 >= (along < 0 ? -along : along) * sizeof(T)) return;
+        for (int at = 0; at < count * (int)sizeof(T); at += 128) prefetch_line(from + at);
+    }
+
     // Begins to bring element i of this line, which is number `at` of adjacent lines, and of those after it into the L2
     // cache: 128 bytes, for which one of these lines is enough, and one of several elements that share them.
     DEVICE void prefetch_across(long long i, int at) const {
@@ -260,4 +273,36 @@ DEVICE void store_along(const Views& views, const typename Views::Record (&from)
 template <class Views, int N>
 DEVICE void store_across(const Views& views, const typename Views::Record (&from)[N], long long i) {
     store_records(views, from, [&](const auto& view, const auto& stored, auto) { view.store_across(stored, i); });
+}
+
+// The element `at` of the staged array whose first vector is given, as a word: there are no gaps between vectors.
+template <class View, class Vector>
+DEVICE auto& staged_word(const View&, Vector& first, int at) {
+    return reinterpret_cast<typename View::template Staged<1>*>(&first)[at];
+}
+
+template <class Views, class Buffers>
+DEVICE typename Views::Record fetch_element(const Views& views, Buffers& buffers, int at) {
+    typename Views::Record record;
+    Views::template each<1>(views, [&](const auto& view, auto member, auto, auto place) {
+        if constexpr (decltype(place)::WAITS)
+            memcpy(&(record.*member), &staged_word(view, buffers.vector(place, 0), at), sizeof(record.*member));
+        else
+            record.*member = *view.base;
+    });
+    return record;
+}
+
+template <class Views, class Buffers>
+DEVICE void put_element(const Views& views, const typename Views::Record& record, Buffers& buffers, int at) {
+    Views::template each<1>(views, [&](const auto& view, auto member, auto, auto place) {
+        memcpy(&staged_word(view, buffers.vector(place, 0), at), &(record.*member), sizeof(record.*member));
+    });
+}
+
+template <class Views, class Buffers>
+DEVICE void stage_across(const Views& views, Buffers& buffers, int at, long long i) {
+    Views::template each<1>(views, [&](const auto& view, auto, auto, auto place) {
+        if constexpr (decltype(place)::WAITS) view.stage_across(staged_word(view, buffers.vector(place, 0), at), i);
+    });
 }
