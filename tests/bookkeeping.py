@@ -305,7 +305,7 @@ class Library:
                 nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
                 pointer = library.allocator(nbytes)
                 self.shape, self.data = shape, pointer
-                self.dtype = np.dtype(dtype)
+                self.dtype, self.nbytes = np.dtype(dtype), nbytes
 
             @property
             def value(self):

@@ -7,15 +7,19 @@ import sys
 import threading
 import time
 import types
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+import parprims
 from parprims import _cuda
 from parprims._cuda import compiler as compiler_module
+from parprims._cuda import rehearsal
 from parprims._cuda import runner as runner_module
 from tests import emulator, test_cuda, test_cuda_compiler
 from tests.bookkeeping import Graph
+from tests.test_histogram_weights import ALWAYS, sort_bytes
 from tests.test_tridiagonal import backward_error, gtsv
 from tests.test_tridiagonal_kernel import solved
 from tests.texts import text_plan, with_body
@@ -36,11 +40,10 @@ def expected(number):
     return number if number >= 0 else -number // 2 if number < -100 else -number
 
 
-@pytest.fixture
-def first(library, monkeypatch):
-    """A plan's runner whose kernels compile when the test says so."""
+def gated(library, monkeypatch, *names):
+    """Let kernels of these names compile when the test says so."""
     kept = compiler_module.compiled
-    gates = {name: threading.Event() for name in ("check", "negate", "halve")}
+    gates = {name: threading.Event() for name in names}
     begun, errors = [], {}
 
     def compiled(text, arch):
@@ -55,15 +58,16 @@ def first(library, monkeypatch):
     monkeypatch.setattr(compiler_module.os, "cpu_count", lambda: 3)
     monkeypatch.setattr(compiler_module, "_under_way", {})
     library.nbytes, library.stream = 16, 7
-    yield types.SimpleNamespace(
-        library=library,
-        driver=library.driver,
-        runner=_cuda.Runner(None, plan(), 0),
-        gates=gates,
-        begun=begun,
-        errors=errors,
-    )
-    for gate in gates.values():
+    return types.SimpleNamespace(library=library, driver=library.driver, gates=gates, begun=begun, errors=errors)
+
+
+@pytest.fixture
+def first(library, monkeypatch):
+    """A plan's runner whose kernels compile when the test says so."""
+    made = gated(library, monkeypatch, "check", "negate", "halve")
+    made.runner = _cuda.Runner(None, plan(), 0)
+    yield made
+    for gate in made.gates.values():
         gate.set()
 
 
@@ -263,6 +267,226 @@ class TestErrors:
         assert not any(any(bytes(one)[:16]) for one in scratch(first))
         compiled(first, "negate", "halve")
         assert called(first, -5) == 5
+
+
+@pytest.fixture
+def steps(library, monkeypatch):
+    """A call of two steps, each of which doubles; ``calls`` are the numbers that its first step was given."""
+    made = gated(library, monkeypatch, "plain", "double")
+    one = text_plan("", "", 1, (((1,), "int64"),), (), 1, 32)
+    scratch = {"zeroed_bytes": 16, "status_bytes": 16, "scratch_bytes": 16}
+    made.plain = _cuda.Runner(None, with_body(one, "plain"), 0)
+    made.double = _cuda.Runner(None, dataclasses.replace(with_body(one, "double"), **scratch), 0)
+    made.calls, made.found = [], lambda _: None
+
+    def run(x):
+        made.calls.append(x.value)
+        (y,) = made.plain(x)
+        made.driver.run()
+        made.found(y)
+        return made.double(y)[0]
+
+    made.prepare = _cuda.rehearsed(lambda: run)
+    made.run = made.prepare()
+    yield made
+    for gate in made.gates.values():
+        gate.set()
+
+
+def open_later(steps, names=("plain", "double"), begun=2):
+    """Let kernels compile when so many have begun; return the thread that does."""
+
+    def wait():
+        end = time.monotonic() + 30
+        while len(steps.begun) < begun:
+            if time.monotonic() > end:
+                return  # and the call fails
+            time.sleep(0.001)
+        for name in names:
+            steps.gates[name].set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def result(steps, y):
+    steps.driver.run()
+    return y.value
+
+
+class TestRehearsal:
+    def test_all_begin(self, steps):
+        """All kernels have begun to compile before one is there, and none is launched in the rehearsal."""
+        thread = open_later(steps)
+        assert result(steps, steps.run(steps.library.of(5))) == 20
+        thread.join()
+        assert steps.begun == ["plain", "double"]
+        assert steps.calls == [5, 5]
+        assert [name for _, name in steps.driver.log][:3] == ["zero", "zero", "plain"]
+
+    def test_once(self, steps):
+        """Later calls are not gone through twice, nor are those of whose kernels all are there."""
+        open_later(steps).join(0)
+        assert result(steps, steps.run(steps.library.of(5))) == 20
+        assert result(steps, steps.run(steps.library.of(6))) == 24
+        assert result(steps, steps.prepare()(steps.library.of(7))) == 28
+        assert steps.calls == [5, 5, 6, 7]
+
+    def test_a_later_step(self, steps):
+        """The first step is there: it is launched, but not in the rehearsal."""
+        steps.gates["plain"].set()
+        steps.plain(steps.library.of(1))
+        seen = []
+        steps.found = lambda y: seen.append(y.value)
+        steps.gates["double"].set()
+        assert result(steps, steps.run(steps.library.of(5))) == 20
+        assert seen == [10, 0]
+        assert [name for _, name in steps.driver.log].count("plain") == 2
+
+    def test_a_step_of_another(self, steps):
+        """What is made of others is rehearsed whole, and its steps are not again."""
+        thread = open_later(steps)
+        inner, calls = steps.run, []
+
+        def run(x):
+            calls.append(x.value)
+            return inner(inner(x))
+
+        assert result(steps, _cuda.rehearsed(lambda: run)()(steps.library.of(5))) == 80
+        thread.join()
+        assert calls == [5, 5]
+        assert len(steps.calls) == 4
+
+    def test_an_error(self, steps):
+        """Zeros that a step does not take are no error of the call."""
+
+        def found(y):
+            if y.value == 0:
+                raise ValueError("zero")
+
+        steps.found = found
+        open_later(steps, begun=1).join(0)
+        assert result(steps, steps.run(steps.library.of(5))) == 20
+        with pytest.raises(ValueError, match="zero"):
+            steps.run(steps.library.of(0))
+
+    def test_an_error_of_the_compiler(self, steps):
+        steps.errors["double"] = _cuda.CudaError("a kernel does not compile")
+        open_later(steps).join(0)
+        with pytest.raises(_cuda.CudaError, match="a kernel does not compile"):
+            steps.run(steps.library.of(5))
+        assert result(steps, steps.run(steps.library.of(5))) == 20
+
+    def test_results_of_a_length(self, steps):
+        """A length that a step finds is not waited for."""
+        thread = open_later(steps)
+
+        def run(x):
+            (y,) = steps.plain(x)
+            steps.driver.run()
+            return _cuda.returning(steps.double, y.value)(y)[0]
+
+        y = _cuda.rehearsed(lambda: run)()(steps.library.of(5))
+        thread.join()
+        assert result(steps, y) == 20
+        assert y.nbytes == 80
+
+    def test_captured(self, steps):
+        """A graph has no rehearsal."""
+        open_later(steps, begun=0).join()
+        x = steps.library.of(5)
+        run = _cuda.rehearsed(lambda: lambda x: steps.plain(x))()
+        with Graph(steps.driver, 7) as graph:
+            (y,) = run(x)
+        assert [name for name, _ in graph.nodes[7]] == ["plain"]
+        graph.launch(100)
+        assert result(steps, y) == 10
+
+    def test_another_thread(self, steps):
+        """While a call is rehearsed, those of other threads are computed."""
+        steps.gates["plain"].set()
+        steps.plain(steps.library.of(1))
+        seen = []
+
+        def other():
+            steps.driver.current.value = 0xC0DE
+            x = steps.library.of(50)
+            seen.append((x, steps.plain.one(x)))
+
+        def found(_):
+            if not seen:
+                thread = threading.Thread(target=other)
+                thread.start()
+                thread.join()
+
+        steps.found = found
+        steps.gates["double"].set()
+        assert result(steps, steps.run(steps.library.of(5))) == 20
+        assert [result(steps, y) for _, y in seen] == [100]
+
+
+class Rehearsing(emulator.Runner):
+    """A runner on the emulator, that must have begun to compile all before anything is launched."""
+
+    begun: ClassVar[list] = []
+    launched: ClassVar[list] = []
+
+    def __call__(self, *arrays):
+        texts = [self.plan.text(at) for at in range(len(self.plan.launches))]
+        if not rehearsal.under_way():
+            if not self.launched:
+                rehearsal.rehearse()
+            self.launched.extend(texts)
+            return super().__call__(*arrays)
+        assert not self.launched
+        self.begun.extend(texts)
+        return tuple(np.zeros(shape, emulator.numpy_dtype(name)) for shape, name in self.plan.outputs)
+
+
+def _composed(name, *args, **options):
+    return getattr(parprims, name)(*args, **options, method="kernel")
+
+
+COMPOSITIONS = {
+    "segment_reduce": lambda x, ids: _composed("segment_reduce", x[0], ids, 10),
+    "segment_reduce of rows": lambda x, ids: _composed("segment_reduce", x, ids, 10, axis=1),
+    "segment_reduce in order": lambda x, ids: _composed(
+        "segment_reduce", x[0], np.sort(ids), 10, indices_are_sorted=True
+    ),
+    "histogram": lambda x, _: _composed("histogram", x[0], 3000, range=(-3, 3), weights=x[1]),
+    "unique": lambda _, ids: _composed("unique", ids),
+    "unique of a size": lambda _, ids: _composed("unique", ids, size=20),
+    "run_lengths": lambda _, ids: _composed("run_lengths", ids),
+    "select": lambda x, _: _composed("select", x, x > 0),
+    "top_k": lambda x, _: _composed("top_k", np.tile(x[0], 27), 2000),
+    "partition": lambda x, _: _composed("partition", np.tile(x[0], 27), 700),
+    "argpartition": lambda x, _: _composed("argpartition", np.tile(x[0], 27), 700),
+    "median": lambda x, _: _composed("median", x, axis=-1),
+    "quantile": lambda x, _: _composed("quantile", x, (0.1, 0.2, 0.3, 0.9), axis=0),
+}
+
+
+class TestRehearsals:
+    @pytest.mark.emulator
+    @pytest.mark.parametrize("name", COMPOSITIONS)
+    def test_of_compositions(self, rng, monkeypatch, name):
+        """All kernels of a call have begun to compile when the first is launched; the result is as without."""
+        emulator.install(monkeypatch)
+        sort_bytes(monkeypatch, ALWAYS)
+        emulator.forget(monkeypatch)
+        arrays = rng.standard_normal((2, 5000)).astype(np.float32), rng.integers(-1, 12, 5000)
+        expected = COMPOSITIONS[name](*arrays)
+        emulator.forget(monkeypatch)
+        monkeypatch.setattr(_cuda, "Runner", Rehearsing)
+        monkeypatch.setattr(Rehearsing, "begun", [])
+        monkeypatch.setattr(Rehearsing, "launched", [])
+        found = COMPOSITIONS[name](*arrays)
+        assert set(Rehearsing.launched) == set(Rehearsing.begun)
+        assert len(set(Rehearsing.launched)) >= 1 + (name not in ("median", "quantile"))
+        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+        for one, other in pairs:
+            np.testing.assert_array_equal(one, other)
 
 
 class TestCompiling:

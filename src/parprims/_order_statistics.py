@@ -518,7 +518,8 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
     return _cuda.refusal(xp, (constant(x),) if asked_by_torch((x,)) else c.arrays)
 
 
-_TOP_BY_SORT = by_parts("kernel", _top, _top_parts)
+_BY_SORT = by_parts("kernel", _top, _top_parts)
+_TOP_BY_SORT = dataclasses.replace(_BY_SORT, prepare=_cuda.rehearsed(_BY_SORT.prepare))
 _TOP = Method(_prepare_top, _top_refusal)
 
 
@@ -566,7 +567,8 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
 def _partition_on_gpu(name: str, by_sort: Method) -> Method:
     """Return the kernels of a partition, or the sort of short rows, for several places, or with a derivative."""
     kernel = Method(
-        functools.partial(_partition_kernel.prepare, name == "argpartition"), lambda xp, c: _cuda.refusal(xp, c.arrays)
+        _cuda.rehearsed(functools.partial(_partition_kernel.prepare, name == "argpartition")),
+        lambda xp, c: _cuda.refusal(xp, c.arrays),
     )
 
     def serves(c: _Selection) -> bool:
@@ -641,8 +643,8 @@ def _prepare_sorted(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
 
 
 _QUANTILES_BY_SORT = by_parts("kernel", _quantiles, _quantile_parts)
-_SORTED = dataclasses.replace(_QUANTILES_BY_SORT, prepare=_prepare_sorted)
-_PLACES = Method(_prepare_quantiles, lambda xp, c: _cuda.refusal(xp, c.arrays))
+_SORTED = dataclasses.replace(_QUANTILES_BY_SORT, prepare=_cuda.rehearsed(_prepare_sorted))
+_PLACES = Method(_cuda.rehearsed(_prepare_quantiles), lambda xp, c: _cuda.refusal(xp, c.arrays))
 
 
 _METHODS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
+from parprims import _cuda, _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -460,7 +460,7 @@ def _ids_on_gpu() -> Method:
         assert by_sorts.refusal is not None
         return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
 
-    return Method(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c), refusal)
+    return Method(_cuda.rehearsed(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c)), refusal)
 
 
 _SORTS = by_parts("kernel", _sorted, _sort_parts)

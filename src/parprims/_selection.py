@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _selection_kernel
+from parprims import _cpu, _cuda, _selection_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -519,7 +519,7 @@ def _by_kernels(results: str, compose: Compose, cpu: Method) -> Method:
         arrays = tuple(map(constant, c.arrays)) if asked_by_torch(c.arrays) else c.arrays
         return _selection_kernel.refusal(xp, arrays)
 
-    return by_device(Method(functools.partial(_prepare, results, compose), refusal), cpu)
+    return by_device(Method(_cuda.rehearsed(functools.partial(_prepare, results, compose)), refusal), cpu)
 
 
 def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
@@ -544,8 +544,8 @@ def _unique_by_library() -> dict[str, Method]:
             return "numpy sorts, and finds where elements change"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = native_by_numpy(_unique, _unique_parts)
-    return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
+    kernel = dataclasses.replace(sorts, slower=slower, prepare=_cuda.rehearsed(sorts.prepare))
+    return {"kernel": kernel, "native": native_by_numpy(_unique, _unique_parts)}
 
 
 def _with_kernels(results: str, primitive: str, compose: Compose, parts: Parts) -> Methods:

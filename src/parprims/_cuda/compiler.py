@@ -179,6 +179,8 @@ _under_way: dict[Source, Future[bytes]] = {}
 def compiled_together(sources: Iterable[Source]) -> list[bytes]:
     """Return what `compiled` returns for each of these, compiled on as many cores as there are."""
     sources = list(sources)
+    if len({*sources}) == 1:
+        return [compiled(*sources[0])] * len(sources)
     begun = compiling(sources)
     return [begun[one].result() for one in sources]
 
@@ -192,8 +194,6 @@ def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[S
     ends waits for what it has begun, and the next one finds it on disk.
     """
     ordered = dict.fromkeys((*sorted(sources, key=lambda one: len(one[0]), reverse=True), *later))
-    if len(ordered) == 1:
-        return {one: _at_once(one) for one in ordered}
     under_way = {**_under_way}
     begun = {one: under_way[one] for one in ordered if one in under_way}
     if len(begun) < len(ordered):
@@ -208,16 +208,6 @@ def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[S
 def finish() -> None:
     """Wait for all that is being compiled."""
     concurrent.futures.wait([*_under_way.values()])
-
-
-def _at_once(source: Source) -> Future[bytes]:
-    """Return the future of a source that has been compiled in this thread."""
-    future: Future[bytes] = Future()
-    try:
-        future.set_result(compiled(*source))
-    except Exception as error:
-        future.set_exception(error)
-    return future
 
 
 def _from_disk(path: pathlib.Path) -> bytes | None:

@@ -1,0 +1,71 @@
+"""Rehearsals: a call of several steps goes through all of them first, so that their kernels compile at the same time.
+
+A call waits for a kernel that is not compiled before it comes to the next step. So before it waits for the first time
+it is gone through from its beginning in a rehearsal, in which kernels begin to compile, and none is launched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Prepare = Callable[..., Callable[..., Any]]
+
+
+class _Now(threading.local):
+    whole: Callable[[], Any] | None = None
+    """The call of this thread, from its beginning."""
+
+
+_now = _Now()
+_threads: set[int] = set()
+"""The threads that rehearse."""
+
+
+def rehearsed(prepare: Prepare) -> Prepare:
+    """Return the same function, whose result, a function of arrays, rehearses its first call.
+
+    It does so where a kernel must be compiled. Then it finds zeros in all that kernels return, which it must take.
+    """
+
+    def prepared(*args: Any) -> Callable[..., Any]:
+        run, first = prepare(*args), True
+
+        def rehearsing(*arrays: Any) -> Any:
+            nonlocal first
+            if not first or _now.whole is not None:  # or this is a step of another call
+                return run(*arrays)
+            first, _now.whole = False, lambda: run(*arrays)
+            try:
+                return run(*arrays)
+            finally:
+                _now.whole = None
+
+        return rehearsing
+
+    return prepared
+
+
+def under_way() -> bool:
+    """Return whether this thread rehearses."""
+    return bool(_threads) and threading.get_ident() in _threads
+
+
+def rehearse() -> None:
+    """Rehearse the call of this thread, if it is to be and has not been; an error is left to the call itself."""
+    whole = _now.whole
+    if whole is None or under_way():
+        return
+    _now.whole = _nothing
+    _threads.add(threading.get_ident())
+    try:
+        with contextlib.suppress(Exception):
+            whole()
+    finally:
+        _threads.discard(threading.get_ident())
+
+
+def _nothing() -> None:
+    """Stand for a call that has been rehearsed."""
