@@ -10,6 +10,7 @@ import pytest
 
 import parprims
 from parprims import _order_statistics_kernel
+from parprims._quantiles import Quantiles, between
 from tests import emulator
 from tests.contract import compare, strided, unaligned
 from tests.test_sort import REAL, extremes
@@ -212,3 +213,62 @@ def test_programs(rng, monkeypatch):
     assert np.count_nonzero(got) == 2
     got = jax.grad(lambda x: top(x)[0].sum())(x[0])
     np.testing.assert_array_equal(np.flatnonzero(np.asarray(got)), np.sort(first(x[0], 4, True)[1]))
+
+
+class TestBetween:
+    """Quantiles between elements, which CuPy and PyTorch would compute by ten operations."""
+
+    STEPS = (0, 1, 0.25), (1, 2, 0.5), (3, 3, 0.0), (0, 3, 0.9)
+
+    def rows(self, rng, dtype):
+        """Return rows of four elements, ascending, with large, equal and infinite ones, zeros of both signs and NaN."""
+        if dtype.kind != "f":
+            info = np.iinfo(dtype)
+            x = rng.integers(info.min, info.max, (1000, 4), dtype, endpoint=True)
+        else:
+            info = np.finfo(dtype)
+            x = rng.standard_normal((1000, 4)).astype(dtype)
+            special = np.array([np.inf, -np.inf, info.max, info.min, info.tiny, 0.0, -0.0, np.nan], dtype)
+            x = np.where(rng.random(x.shape) < 0.5, rng.choice(special, x.shape), x)
+        x[::10, 2] = x[::10, 1]
+        return np.sort(x, axis=-1)
+
+    @pytest.mark.sanitize
+    @pytest.mark.parametrize("count", [1, 3, 40])
+    def test_as_by_operations(self, gpu, rng, count, subtests):
+        """The bits are those of the operations, also of more quantiles than a launch has."""
+        if gpu.name == "jax-cuda":
+            pytest.skip("JAX computes the operations in one program")
+        xp = gpu.xp
+        for name in ("int8", "uint8", "int32", "int64", "float16", "float32", "float64"):
+            with subtests.test(name), np.errstate(all="ignore"):
+                x = gpu.asarray(self.rows(rng, np.dtype(name)))
+                result = x.dtype if "float" in name else xp.float64
+                call = Quantiles(
+                    arrays=(None,),
+                    results=(((count, 1000), result),),
+                    single=True,
+                    axes=(1,),
+                    steps=(self.STEPS * 10)[:count],
+                    many=True,
+                    working=xp.float32 if name == "float16" else result,
+                )
+                found = _order_statistics_kernel.prepare_between(xp, call, x, 4)(x)
+                expected = between(xp, call, x)
+                np.testing.assert_array_equal(gpu.to_numpy(found), gpu.to_numpy(expected))
+                signs = np.signbit(gpu.to_numpy(found)) == np.signbit(gpu.to_numpy(expected))
+                assert (signs | np.isnan(gpu.to_numpy(expected))).all()
+
+    def test_what_is_launched(self, gpu, rng, monkeypatch):
+        """Both ways to the elements end in the kernel: by digits, and by a sort."""
+        if gpu.name == "jax-cuda":
+            pytest.skip("JAX computes the operations in one program")
+        made = []
+        plan = _order_statistics_kernel.between_plan
+        monkeypatch.setattr(_order_statistics_kernel, "between_plan", lambda *args: made.append(args) or plan(*args))
+        emulator.forget(monkeypatch)
+        x = rng.standard_normal((3, 1001))
+        for q in (0.3, (0.1, 0.2, 0.7, 0.9)):
+            found = parprims.quantile(gpu.asarray(x), q, axis=1, method="kernel")
+            np.testing.assert_allclose(gpu.to_numpy(found), np.quantile(x, q, axis=1), rtol=1e-15)
+        assert len(made) == 2

@@ -43,7 +43,7 @@ from parprims._composed import (
     native_by_numpy,
 )
 from parprims._derivatives import asked_by_torch, asked_for, constant
-from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
@@ -630,16 +630,23 @@ def _prepare_quantiles(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
         return (xp.stack(taken, axis=-1),)
 
     run = _order_statistics_kernel.prepare_places(xp, laid_out(c.arrays[0]), lows, otherwise)
-    finish: Callable[[Array], Array] = functools.partial(between, xp, found)
-    if is_jax(xp):
-        finish = one_program(finish)
+    finish = _order_statistics_kernel.prepare_between(xp, found, c.arrays[0], 3 * len(lows))
     return lambda x: finish(run(laid_out(x))[0])
 
 
 def _prepare_sorted(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
     """Return what finds quantiles by a sort on a GPU."""
-    by_sort = _QUANTILES_BY_SORT.prepare(xp, c)
-    return one_program(by_sort) if is_jax(xp) else by_sort
+    (x,), bare = c.arrays, c.on(None)
+    if is_jax(xp) or 0 in x.shape or asked_by_torch((x,)):
+        by_sort = _QUANTILES_BY_SORT.prepare(xp, c)
+        return one_program(by_sort) if is_jax(xp) else by_sort
+    finish = _order_statistics_kernel.prepare_between(xp, bare, x, math.prod([x.shape[at] for at in c.axes]))
+
+    def run(x: Array) -> Array:
+        with unwatched():
+            return finish(sort(rows_of(xp, bare.on(x)), method=Inside("kernel")))
+
+    return run
 
 
 _QUANTILES_BY_SORT = by_parts("kernel", _quantiles, _quantile_parts)

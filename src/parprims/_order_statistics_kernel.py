@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from parprims import _cuda
-from parprims._arrays import Array, Namespace, dtype_name, mode
-from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer
+from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, one_program
+from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._quantiles import Quantiles, between
 from parprims._sort_kernel import Specialisation
 from parprims._sorting import index_dtype
 from parprims._trace import C_TYPES
@@ -216,6 +220,37 @@ def places_plan(dtype: str, shape: tuple[int, ...], places: tuple[int, ...], tun
     )
 
 
+_MOST = 32
+"""The most quantiles of a launch: all are compiled in."""
+
+
+def between_plan(
+    dtype: str, length: int, rows: int, steps: tuple[tuple[int, int, float], ...], result: tuple[tuple[int, ...], str]
+) -> Plan:
+    """Return the launch that finds what is between elements of contiguous rows of a length (see `Quantiles`)."""
+    numbers, threads = Numbers(), 128
+    bits = np.array([part for *_, part in steps]).view(np.int64)
+    each = [
+        Struct(numbers("low", low), numbers("high", high), numbers("part", int(part)))
+        for (low, high, _), part in zip(steps, bits, strict=True)
+    ]
+    launch = Launch(
+        source=_cuda.device_source("_common.cuh", "_between.cu"),
+        template="between::interpolate",
+        arguments=(C_TYPES[dtype], C_TYPES[result[1]], len(steps)),
+        parameters=(
+            Pointer("in0", f"const {C_TYPES[dtype]}"),
+            Pointer("out0", C_TYPES[result[1]]),
+            numbers("rows", rows),
+            numbers("length", length),
+            Struct(Struct(*each), type=f"between::Steps<{len(steps)}>"),
+        ),
+        grid=-(-rows // threads),
+        block=threads,
+    )
+    return Plan((launch,), 1, (result,), numbers.all())
+
+
 # ---- Calls ------------------------------------------------------------------------------------------------------
 
 Run = Callable[[Array], tuple[Array, Array]]
@@ -253,6 +288,28 @@ def prepare_places(
     return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, lambda: (otherwise, batched))
 
 
+def prepare_between(xp: Namespace, c: Quantiles, x: Array, length: int) -> Callable[[Array], Array]:
+    """Return a function that computes `between` of contiguous rows of a length, of the dtype and on the device of x.
+
+    It is for arrays of CuPy and PyTorch. In a program of JAX the operations are one kernel anyhow.
+    """
+    if is_jax(xp):
+        return one_program(functools.partial(between, xp, c))
+    if len(c.steps) > _MOST:
+        return functools.partial(between, xp, c)
+    ((shape, dtype),) = c.results
+    names, rows = (dtype_name(x.dtype), dtype_name(dtype)), math.prod(shape) // len(c.steps)
+
+    def made() -> Plan:
+        return between_plan(names[0], length, rows, c.steps, (shape, names[1]))
+
+    return _cuda.only(_cuda.ready(xp, x, ("between", *names, length, shape, c.steps), made, _no_program))
+
+
+def _no_program() -> tuple[_cuda.Run, _cuda.Run]:
+    raise NotImplementedError
+
+
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
 
 
@@ -267,3 +324,6 @@ def cases() -> Iterator[tuple[str, Plan]]:
                 yield f"top {dtype}", plan(dtype, "int32", (128, 1 << 16), 64, descending=descending)
         for shape in ((1000, 1 << 16), (1 << 28,)):
             yield f"places {dtype}", places_plan(dtype, shape, (100,))
+        result = dtype if "float" in dtype else "float64"
+        for steps in (((0, 1, 0.5),), ((0, 1, 0.5), (3, 3, 0.0))):
+            yield f"between {dtype}", between_plan(dtype, 6, 1000, steps, ((len(steps), 1000), result))

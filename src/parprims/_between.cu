@@ -1,0 +1,55 @@
+// Quantiles, given rows in which the elements wanted, and the last, stand where they would if the rows were sorted.
+// Needs _common.cuh.
+//
+// A quantile lies between two elements of a row, at a part of the way from the first. Products and sums are rounded one
+// after the other, as by the operations of array libraries. A row whose last element is NaN has no other quantile.
+
+namespace between {
+
+using Position = long long;
+
+DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double product(double a, double b) { return __dmul_rn(a, b); }
+DEVICE float sum(float a, float b) { return __fadd_rn(a, b); }
+DEVICE double sum(double a, double b) { return __dadd_rn(a, b); }
+
+// Places in a row of two elements, and the bits of the part as a double: 0 if only the first one counts.
+struct Step {
+    Position low, high, part;
+};
+
+template <int COUNT>
+struct Steps {
+    Step each[COUNT];
+};
+
+// No difference is of numbers of other signs, so that none overflows.
+template <class T>
+DEVICE T on_the_line(T one, T other, double part) {
+    if (one == other) return one;
+    const T near = (T)part, far = (T)(1 - part);
+    if (one >= 0) return sum(one, product(sum(other, -one), near));
+    if (other <= 0) return sum(other, product(sum(one, -other), far));
+    return sum(product(one, far), product(other, near));
+}
+
+// Writes, for each step, the quantile of every row. A row has `length` elements of type T, the last of them the largest.
+template <class T, class Result, int COUNT>
+DEVICE void interpolate(const T* x, Result* out, Position rows, Position length, Steps<COUNT> steps) {
+    using Working = decltype(value(Result()));
+    const Position row = (Position)blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const T* const from = x + row * length;
+    const auto last = value(from[length - 1]);
+#pragma unroll 1
+    for (int at = 0; at < COUNT; ++at) {
+        const Step step = steps.each[at];
+        const double part = __longlong_as_double(step.part);
+        Working found = (Working)value(from[step.low]);
+        if (part != 0) found = on_the_line(found, (Working)value(from[step.high]), part);
+        if (last != last) found = (Working)last;
+        out[at * rows + row] = store<Result>(found);
+    }
+}
+
+}  // namespace between
