@@ -55,6 +55,7 @@ REST, REST_OF_TILES = (
     f"tests/test_scan_kernel.py::TestSanitized::test_rest_of_a_line[emulated-{n}]" for n in (1003, 40003)
 )
 REST_OF_ROW = "tests/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[emulated]"
+BETWEEN = "tests/test_order_statistics_kernel.py::TestBetween::test_as_by_operations[emulated-3]"
 SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
 ORDERED = "tests/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
 MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
@@ -291,6 +292,9 @@ MUTATIONS = (
     Mutation(_S, "backward ? first - 1 : first + count", "backward ? first : first + count", STRIPS_ADJOINT),
     Mutation(_S, "if (begin + mine < count) {", "if (begin + mine <= count) {", STRIPS_ADJOINT),
     _dropped(_S, "if (rest < elements) stage_across(from, buffers, rest, memory + rest);", STRIPS),
+    # ---- Order statistics
+    Mutation("_between.cu", "far = (T)(1 - part)", "far = (T)part", BETWEEN),
+    Mutation("_between.cu", "if (last != last) found = (Working)last;", "", BETWEEN),
     # ---- Sort
     _dropped(_D, "__syncwarp();  // separates the zeros from what is added to them", _sort(2)),
     _dropped(_D, "__syncwarp();  // separates the reads of places from their writes", _sort(2)),

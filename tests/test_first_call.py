@@ -334,15 +334,15 @@ class TestRehearsal:
         assert steps.calls == [5, 5, 6, 7]
 
     def test_a_later_step(self, steps):
-        """The first step is there: it is launched, but not in the rehearsal."""
+        """The first step is there: it is launched, in the rehearsal too."""
         steps.gates["plain"].set()
         steps.plain(steps.library.of(1))
         seen = []
         steps.found = lambda y: seen.append(y.value)
         steps.gates["double"].set()
         assert result(steps, steps.run(steps.library.of(5))) == 20
-        assert seen == [10, 0]
-        assert [name for _, name in steps.driver.log].count("plain") == 2
+        assert seen == [10, 10]
+        assert [name for _, name in steps.driver.log].count("plain") == 3
 
     def test_a_step_of_another(self, steps):
         """What is made of others is rehearsed whole, and its steps are not again."""

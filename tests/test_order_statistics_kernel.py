@@ -84,7 +84,9 @@ class TestOrders:
     @pytest.mark.sanitize
     def test_small(self, gpu, run, rng, sizes):
         sizes(part=300)
-        check(gpu, run, rng.standard_normal(1300).astype(np.float32), 30)
+        for n in (1300, 2048 + 3):  # of which the last part has 276, and 3
+            for descending in (True, False):
+                check(gpu, run, rng.standard_normal(n).astype(np.float32), 30, descending=descending)
         check(gpu, run, rng.integers(0, 9, (2, 300)).astype(np.int64), 20, descending=False)
 
 

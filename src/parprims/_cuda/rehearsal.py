@@ -1,7 +1,8 @@
 """Rehearsals: a call of several steps goes through all of them first, so that their kernels compile at the same time.
 
 A call waits for a kernel that is not compiled before it comes to the next step. So before it waits for the first time
-it is gone through from its beginning in a rehearsal, in which kernels begin to compile, and none is launched.
+it is gone through from its beginning in a rehearsal, in which kernels that are not compiled begin to be, and zeros
+stand for what they return.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _threads: set[int] = set()
 def rehearsed(prepare: Prepare) -> Prepare:
     """Return the same function, whose result, a function of arrays, rehearses its first call.
 
-    It does so where a kernel must be compiled. Then it finds zeros in all that kernels return, which it must take.
+    It does so where a kernel must be compiled. Then it finds zeros in what that kernel returns, which it must take.
     """
 
     def prepared(*args: Any) -> Callable[..., Any]:

@@ -96,8 +96,6 @@ class Runner:
             with libraries.cupy().cuda.Device(self._device):
                 return self(*arrays)
         stream = self._stream()
-        if rehearsal.under_way():
-            return self._rehearsed(stream)
         if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self._captured(stream, arrays)
         outputs = tuple([output() for output in self._outputs])
@@ -107,6 +105,8 @@ class Runner:
         try:
             packet = packets.pop()  # type: ignore[union-attr]  # only this thread has it until it is put back
         except (AttributeError, IndexError):
+            if rehearsal.under_way():
+                return self._rehearsed(stream)
             self._rehearse(stream)
             packet = self._packet(stream, wait=False)
             if not self._function:
@@ -133,7 +133,7 @@ class Runner:
     def one(self, *arrays: Array) -> Array:
         """Return the only output of the only launch, with less overhead than by a call, as small arrays need it."""
         stream = self._stream()
-        if (self._asks_for_graphs and stream > 1 and self._is_capturing(stream)) or rehearsal.under_way():
+        if self._asks_for_graphs and stream > 1 and self._is_capturing(stream):
             return self(*arrays)[0]
         packets = self._packets.get(self._number(stream) if self._shares and stream > 1 else stream)
         if packets and (self._current_device is None or self._current_device() == self._device):
