@@ -69,6 +69,18 @@ def by_parts(name: str, compose: Compose, parts: Parts) -> Method:
     return Method(directly(run), lambda xp, call: reason(xp, call, True), lambda xp, call: reason(xp, call, False))
 
 
+def made_once(make: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function of arrays that ``make`` makes of those of its first call. It serves others like them."""
+    made: list[Callable[..., Any]] = []
+
+    def run(*arrays: Array) -> Any:
+        if not made:
+            made.append(make(*arrays))
+        return made[0](*arrays)
+
+    return run
+
+
 def composed(primitive: str, compose: Compose, parts: Parts, **own: Method) -> Methods:
     """Return the methods of a primitive that is made of others, those given and else one that computes all parts."""
     names = ("kernel", "native", "array")

@@ -19,37 +19,38 @@ def narrowest(count: int) -> str:
     return next(one for one in ("uint8", "int16", "int32", "int64") if count <= np.iinfo(one).max)
 
 
-def narrowed(xp: Namespace, ids: Array, count: int) -> Array:
-    """Return ids in the narrowest dtype, with count in the place of those that are no numbers below it.
+def narrowing(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
+    """Return what casts ids like these to the narrowest dtype, with count in the place of those that are not below it.
 
     Ids that are as narrow stay as they are.
     """
     name = narrowest(count)
     if dtype_bits(ids.dtype) <= dtype_bits(getattr(xp, name)):
-        return ids
+        return lambda ids: ids
 
     def otherwise(ids: Array) -> tuple[Array, ...]:
         outside = (ids < 0) | (ids >= count)
         return (cast(xp, xp.where(outside, xp.full_like(ids, count), ids), getattr(xp, name)),)
 
     def batched(ids: Array) -> tuple[Array, ...]:
-        return (xp.reshape(narrowed(xp, xp.reshape(ids, (-1,)), count), ids.shape),)
+        flat = xp.reshape(ids, (-1,))
+        return (xp.reshape(narrowing(xp, flat, count)(flat), ids.shape),)
 
-    return _run(xp, "narrow_ids", ids, name, ids.shape[0], count, otherwise, batched)
+    return _prepared(xp, "narrow_ids", ids, name, ids.shape[0], count, otherwise, batched)
 
 
-def offsets_of(xp: Namespace, ids: Array, count: int) -> Array:
-    """Return the offsets of segments, given the number of the segment of each place, in ascending order."""
+def finding_offsets(xp: Namespace, ids: Array, count: int) -> Callable[[Array], Array]:
+    """Return what finds the offsets of segments, given the number of the segment of each place, in ascending order."""
     name = "int32" if ids.shape[0] < 2**31 else "int64"
 
     def otherwise(ids: Array) -> tuple[Array, ...]:
         wanted = xp.arange(count + 1, dtype=ids.dtype, device=device(ids))
         return (cast(xp, xp.searchsorted(ids, wanted), getattr(xp, name)),)
 
-    return _run(xp, "find_offsets", ids, name, count + 1, count, otherwise, _cuda.row_by_row(otherwise))
+    return _prepared(xp, "find_offsets", ids, name, count + 1, count, otherwise, _cuda.row_by_row(otherwise))
 
 
-def _run(
+def _prepared(
     xp: Namespace,
     template: str,
     ids: Array,
@@ -58,14 +59,18 @@ def _run(
     count: int,
     otherwise: Callable[[Array], tuple[Array, ...]],
     batched: Callable[..., tuple[Array, ...]],
-) -> Array:
-    ids = _cuda.plain(xp, ids)
-    n, stride, name = ids.shape[0], _cuda.layout(xp, ids)[0][0], dtype_name(ids.dtype)
-    key = template, mode(xp), name, result, n, stride, count
-    run = _cuda.ready(
-        xp, ids, key, lambda: _plan(template, name, result, n, stride, length, count), lambda: (otherwise, batched)
-    )
-    return run(ids)[0]
+) -> Callable[[Array], Array]:
+    def find(arrays: tuple[Array, ...]) -> _cuda.Run:
+        (ids,) = arrays
+        n, stride, name = ids.shape[0], _cuda.layout(xp, ids)[0][0], dtype_name(ids.dtype)
+        key = template, mode(xp), name, result, n, stride, count
+
+        def plan() -> _cuda.Plan:
+            return _plan(template, name, result, n, stride, length, count)
+
+        return _cuda.ready(xp, ids, key, plan, lambda: (otherwise, batched))
+
+    return _cuda.only(_cuda.on_readable(xp, (ids,), find, otherwise))
 
 
 def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int, count: int) -> _cuda.Plan:

@@ -23,7 +23,7 @@ from parprims._arrays import (
     library,
     namespace_of,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered, through_numpy
+from parprims._composed import Composed, Part, by_parts, composed, gathered, made_once, through_numpy
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Inside, Method, directly, unwatched
 from parprims._kernels import by_device, either_of, or_by_parts
@@ -431,20 +431,26 @@ def _scan_on_gpu() -> Method:
 _SCAN = _scan_on_gpu()
 
 
-def _in_order(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the reductions of elements sorted by ids, in each step by kernels for GPUs."""
-    x, ids, *starts = c.arrays
-    if not c.in_order:
-        ids = _segment_ids.narrowed(xp, ids, c.segments)
-        if x.ndim == 1:
-            ids, x = sort_by_key(ids, x, method=method)
-        else:
-            order = argsort(ids, method=method)
-            ids = xp.take(ids, order, axis=0)
-            x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
-    offsets = _segment_ids.offsets_of(xp, ids, c.segments)
-    c = dataclasses.replace(c, arrays=(x, offsets, *starts), key=None)
-    return _by_one_launch(_reduced)(xp, c)(*c.arrays)
+def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what sorts elements by ids and reduces them, in each step by kernels for GPUs."""
+    bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
+    narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
+    find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, dataclasses.replace(bare, arrays=arrays, key=None)))
+
+    def run(x: Array, ids: Array, *starts: Array) -> Any:
+        with unwatched():
+            if not bare.in_order:
+                ids = narrow(ids)
+                if x.ndim == 1:
+                    ids, x = sort_by_key(ids, x, method=kernel)
+                else:
+                    order = argsort(ids, method=kernel)
+                    ids = xp.take(ids, order, axis=0)
+                    x = moved(xp, x, lambda one: xp.take(one, order, axis=bare.axis))
+            return reduce(x, find_offsets(ids), *starts)
+
+    return run
 
 
 def _ids_on_gpu() -> Method:
@@ -454,13 +460,16 @@ def _ids_on_gpu() -> Method:
         x, ids = c.arrays[:2]
         return [] if c.in_order else [(sort_by_key, (ids, x), {})] if x.ndim == 1 else [(argsort, (ids,), {})]
 
-    by_sorts, nothing = by_parts("kernel", _in_order, sorts), by_parts("kernel", _by_ids, _id_parts)
+    by_sorts, nothing = by_parts("kernel", _by_ids, sorts), by_parts("kernel", _by_ids, _id_parts)
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
         assert by_sorts.refusal is not None
         return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
 
-    return Method(_cuda.rehearsed(lambda xp, c: (nothing if _nothing(c) else by_sorts).prepare(xp, c)), refusal)
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        return nothing.prepare(xp, c) if _nothing(c) else _prepare_in_order(xp, c)
+
+    return Method(_cuda.rehearsed(prepare), refusal)
 
 
 _SORTS = by_parts("kernel", _sorted, _sort_parts)

@@ -37,10 +37,11 @@ from parprims._composed import (
     by_parts,
     composed,
     in_program,
+    made_once,
     native_by_numpy,
 )
 from parprims._derivatives import asked_by_torch, asked_for, constant
-from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import Inside, Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device
 from parprims._scalars import as_scalar
 from parprims._scan import cumulative_sum
@@ -544,7 +545,20 @@ def _unique_by_library() -> dict[str, Method]:
             return "numpy sorts, and finds where elements change"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    kernel = dataclasses.replace(sorts, slower=slower, prepare=_cuda.rehearsed(sorts.prepare))
+    def prepare(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]]:
+        if not _launches(xp, c, "kernel") or asked_by_torch(c.arrays):
+            return sorts.prepare(xp, c)
+        bare = c.on(None)
+        runs = made_once(lambda x: _prepare("runs", _run_lengths, xp, dataclasses.replace(bare, arrays=(x,), key=None)))
+
+        def run(x: Array) -> tuple[Array, ...]:
+            with unwatched():
+                found: tuple[Array, ...] = runs(sort(_flat(xp, x), method=Inside("kernel")))
+            return found
+
+        return run
+
+    kernel = dataclasses.replace(sorts, slower=slower, prepare=_cuda.rehearsed(prepare))
     return {"kernel": kernel, "native": native_by_numpy(_unique, _unique_parts)}
 
 
