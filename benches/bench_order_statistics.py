@@ -51,11 +51,12 @@ def cases(scale: Scale) -> list[Case]:
         }
         run = functools.partial(_top, most)
         found.append(Case("top_k", f"{most} of each row, {rows} x 2^{k}", make, run, peers, ceiling="read", skip=skip))
-    k = scale.pick(12, 20, 28)
     peers = library(lambda xp, x: xp.median(x))
     del peers["torch"]  # whose median is the lower of the two in the middle
-    make = functools.partial(median_problem, n=2**k)
-    found.append(Case("median", f"float32, 2^{k}", make, parprims.median, peers, ceiling="read", skip=skip))
+    for name, k in (("call", scale.pick(10, 12, 12)), ("float32", scale.pick(12, 20, 28))):
+        make = functools.partial(median_problem, n=2**k)
+        options = {"whole_call": True} if name == "call" else {"ceiling": "read"}
+        found.append(Case("median", f"{name}, 2^{k}", make, parprims.median, peers, skip=skip, **options))
     return found
 
 

@@ -180,7 +180,9 @@ def scans(scale: Scale):
         yield on_one_thread(case)
     squares = scale.pick((64, 1024), (512, 4096), (16384, 16384))
     narrow = scale.pick((4096, 16), (2**17, 16), (2**24, 16))
-    for name, axis, shape in (("rows", 1, squares), ("columns", 0, squares), ("narrow columns", 0, narrow)):
+    odd = scale.pick((1021, 67), (65521, 67), (999983, 67))
+    shapes = ("rows", 1, squares), ("columns", 0, squares), ("narrow columns", 0, narrow), ("odd columns", 0, odd)
+    for name, axis, shape in shapes:
         numba = {"numba": lambda _, x, axis=axis: by_numba.cumulative_sum(x, axis)}
         case = Case(
             "cumulative_sum",
@@ -188,7 +190,7 @@ def scans(scale: Scale):
             functools.partial(sum_problem, shape=shape, axis=axis),
             functools.partial(parprims.cumulative_sum, axis=axis),
             {**library(lambda xp, x, axis=axis: xp.cumsum(x, axis)), **numba},
-            skip={"array": TIMED_SMALLER["array"]} if scale.gpu and shape == narrow else {},
+            skip={"array": TIMED_SMALLER["array"]} if scale.gpu and shape in (narrow, odd) else {},
         )
         yield case
         if not scale.gpu:

@@ -106,8 +106,14 @@ def cases(scale: Scale) -> list[Case]:
         found.append(Case("reduce", f"{segments} segments, 2^{k}", make, reduced, peers, ceiling="read", skip=skip))
         make = functools.partial(problem, n=2**k, segments=segments, scanned=True)
         found.append(Case("scan", f"{segments} segments, 2^{k}", make, scanned, skip=skip))
-    for op, segments in (("add", 1000), ("maximum", 1000), ("add", 2 ** (k - 2))):
-        make = functools.partial(by_numbers, n=2**k, segments=segments, op=op)
+    size, most = f"segments, 2^{k}", 2 ** (k - 2)
+    for name, op, segments, n in (
+        ("call, 2^10", "add", 1000, 2**10),
+        (f"1000 {size}", "add", 1000, 2**k),
+        (f"maximum 1000 {size}", "maximum", 1000, 2**k),
+        (f"{most} {size}", "add", most, 2**k),
+    ):
+        make = functools.partial(by_numbers, n=n, segments=segments, op=op)
         run = functools.partial(parprims.segment_reduce, num_segments=segments, op=op)
         peers = {
             "numpy": functools.partial(by_numpy, segments=segments, op=op),
@@ -115,6 +121,5 @@ def cases(scale: Scale) -> list[Case]:
             "cupy": functools.partial(by_cupy, segments=segments, op=op),
             "jax": functools.partial(by_jax, segments=segments, op=op),
         }
-        words = "" if op == "add" else f"{op} "
-        found.append(Case("segment_reduce", f"{words}{segments} segments, 2^{k}", make, run, peers, skip=skip))
+        found.append(Case("segment_reduce", name, make, run, peers, whole_call=name.startswith("call"), skip=skip))
     return found
