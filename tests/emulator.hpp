@@ -349,9 +349,6 @@ T atomicCAS(T* at, typename emulated::Same<T>::Type compare, typename emulated::
     return emulated::atomic(at, [&](T a) { return a == compare ? b : a; });
 }
 
-inline bool __isGlobal(const void*) { return true; }
-#define __builtin_assume(condition)
-
 template <class T>
 T __ldg(const T* from) {
     if ((uintptr_t)from % alignof(T)) emulated::refuse("a load is not aligned");

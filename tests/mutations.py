@@ -483,8 +483,8 @@ MUTATIONS = (
         CUT,
     ),
     _dropped(_M, "__syncthreads();  ", CUT, before="// separates reads of the last tiles"),
-    Mutation(_M, "rows < height && columns", "rows <= height && columns", CUT),
-    Mutation(_M, "columns + i < width", "columns + i <= width", CUT),
+    Mutation(_M, "row < rows && column + i < columns", "row <= rows && column + i < columns", CUT),
+    Mutation(_M, "row < rows && column + i < columns", "row < rows && column + i <= columns", CUT),
     Mutation(
         _M,
         "const int depth = (int)min((Index)K, part.end - k);\n#pragma unroll 1",

@@ -424,56 +424,48 @@ struct RegisterTile {
 
     static DEVICE int swizzled(int line, int k) { return line ^ k / VECTOR % SPREAD * UNIT * ALONG; }
 
-    // Returns the first element that this thread loads of the tile from line `first` and from k = begin on.
-    static DEVICE const T* own(const Factor<T>& from, Index first, Index begin) {
+    // Sets the next tile to that from line `first` and from k = begin on.
+    DEVICE void start(const Factor<T>& from, Index first, Index begin) {
         const Index across = Map::vector(0) * VECTOR, down = Map::row(0);
-        return from.base + (first + (ALONG ? down : across)) * from.outer + (begin + (ALONG ? across : down)) * from.along;
-    }
-
-    // Calls load(e, rows, columns, offset) for each of the thread's vectors: their rows, columns and elements after own,
-    // given the strides of the factor along its lines and along k.
-    template <class Load>
-    static DEVICE void each(Index outer, Index along, const Load& load) {
-        const Index down = ALONG ? outer : along, right = VECTOR > 1 ? 1 : ALONG ? along : outer;
-#pragma unroll
-        for (int e = 0; e < Map::EACH; ++e) {
-            if (Map::beyond(e)) break;
-            const int rows = Map::row(e) - Map::row(0), columns = (Map::vector(e) - Map::vector(0)) * VECTOR;
-            load(e, rows, columns, rows * down + columns * right);
-        }
+        next = from.base + (first + (ALONG ? down : across)) * from.outer +
+               (begin + (ALONG ? across : down)) * from.along;
     }
 
     // Loads the next tile, all of which is inside the factor.
     DEVICE void fetch_whole(const Factor<T>& from) {
-        each(from.outer, from.along, [&](int e, int, int, Index offset) {
+        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+#pragma unroll
+        for (int e = 0; e < Map::EACH; ++e) {
+            if (Map::beyond(e)) break;
+            const int rows = Map::row(e) - Map::row(0), columns = (Map::vector(e) - Map::vector(0)) * VECTOR;
+            const T* const at = next + rows * down + columns * right;
             using Vector = typename Word<VECTOR * sizeof(T)>::Type;
             if constexpr (VECTOR > 1) {
-                const Vector vector = __ldg(reinterpret_cast<const Vector*>(next + offset));
+                const Vector vector = __ldg(reinterpret_cast<const Vector*>(at));
                 memcpy(held[e], &vector, sizeof(Vector));
             } else {
-                held[e][0] = next[offset];
+                held[e][0] = *at;
             }
-        });
+        }
         next += K * from.along;
     }
 
     // Loads the tile from line `first` and from k = begin on. Elements outside the factor become zero.
     DEVICE void fetch(const Factor<T>& from, Index first, Index begin, Index end) {
-        const int lines = (int)min((Index)LENGTH, from.length - first), deep = (int)min((Index)K, end - begin);
-        int height = (ALONG ? lines : deep) - Map::row(0), width = (ALONG ? deep : lines) - Map::vector(0) * VECTOR;
-        const T* start = own(from, first, begin);
-        Index outer = from.outer, along = from.along;
-        // The compiler must not know where these come from. Else it reads them anew for every element that it loads, or
-        // keeps offsets in registers and comparisons in predicates, which are then missing where products are added.
-        asm volatile("" : "+l"(start), "+l"(outer), "+l"(along), "+r"(height), "+r"(width));
-        __builtin_assume(__isGlobal(start));
-        each(outer, along, [&](int e, int rows, int columns, Index offset) {
+        const Index rows = ALONG ? from.length - first : end - begin,
+                    columns = ALONG ? end - begin : from.length - first;
+        const Index down = ALONG ? from.outer : from.along, right = ALONG ? from.along : from.outer;  // strides
+        const T* const start = from.base + first * from.outer + begin * from.along;
+#pragma unroll
+        for (int e = 0; e < Map::EACH; ++e) {
+            const int row = Map::row(e), column = Map::vector(e) * VECTOR;
+            if (Map::beyond(e)) break;
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) {
-                const bool inside = rows < height && columns + i < width;
-                held[e][i] = inside ? start[offset + i] : T();
+                const bool inside = row < rows && column + i < columns;
+                held[e][i] = inside ? start[row * down + (column + i) * right] : T();
             }
-        });
+        }
     }
 
     DEVICE void put(S* shared) const {
@@ -566,8 +558,8 @@ DEVICE void multiply_conflict_free(const Products& products, void* parts, void* 
     const bool inside = part.row + M <= a.length && part.column + N <= b.length;
     const int tiles = (int)((part.end - part.begin + K - 1) / K),
               quick = inside ? (int)((part.end - part.begin) / K) - 1 : 0;
-    tile_a.next = tile_a.own(a, part.row, part.begin + K);
-    tile_b.next = tile_b.own(b, part.column, part.begin + K);
+    tile_a.start(a, part.row, part.begin + K);
+    tile_b.start(b, part.column, part.begin + K);
     int at = 0;
 #pragma unroll 1
     for (; at < quick; ++at) {
