@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pathlib
 import sys
@@ -47,6 +48,24 @@ def write(path: pathlib.Path, content: bytes, *, once: bool = False) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
+
+
+def keep(path: pathlib.Path, content: bytes) -> None:
+    """Write a file that `kept` reads."""
+    write(path, hashlib.sha256(content).digest() + content)
+
+
+def kept(path: pathlib.Path) -> bytes | None:
+    """Return what was kept in a file, or None if it is not there, or if its digest does not fit."""
+    try:
+        whole = path.read_bytes()
+    except OSError:
+        return None
+    digest, content = whole[:_DIGEST], whole[_DIGEST:]
+    return content if hashlib.sha256(content).digest() == digest else None
+
+
+_DIGEST = 32
 
 
 def _place(name: str, path: pathlib.Path) -> None:

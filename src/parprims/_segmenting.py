@@ -436,7 +436,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
     narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
     find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
-    reduce = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, dataclasses.replace(bare, arrays=arrays, key=None)))
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, bare.on(*arrays)))
 
     def run(x: Array, ids: Array, *starts: Array) -> Any:
         with unwatched():

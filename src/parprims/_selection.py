@@ -549,7 +549,7 @@ def _unique_by_library() -> dict[str, Method]:
         if not _launches(xp, c, "kernel") or asked_by_torch(c.arrays):
             return sorts.prepare(xp, c)
         bare = c.on(None)
-        runs = made_once(lambda x: _prepare("runs", _run_lengths, xp, dataclasses.replace(bare, arrays=(x,), key=None)))
+        runs = made_once(lambda x: _prepare("runs", _run_lengths, xp, bare.on(x)))
 
         def run(x: Array) -> tuple[Array, ...]:
             with unwatched():

@@ -66,7 +66,7 @@ def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
     identity = kernel if isinstance(kernel, str) else kernel.identity
     name = _name(identity, loader.processor(), *(os.environ.get(one, "") for one in _SWITCHES))
     path = _place(name, ".o")
-    code = None if path is None else _read(path)
+    code = None if path is None else _cache.kept(path)
     if code is not None:
         return name, code
     text = kernel if isinstance(kernel, str) else kernel.text
@@ -74,11 +74,11 @@ def _kept(kernel: Kernel | str) -> tuple[str, bytes]:
         return name, _object_code(name, text)
     written = path.with_suffix(".py")  # for whoever wants to read it, and to take turns by
     _cache.write(written, text.encode(), once=True)
-    with _cache.in_turn(written, lambda: _read(path) is not None):
-        code = _read(path)
+    with _cache.in_turn(written, lambda: _cache.kept(path) is not None):
+        code = _cache.kept(path)
         if code is None:
             code = _object_code(name, text)
-            _cache.write(path, hashlib.sha256(code).digest() + code)
+            _cache.keep(path, code)
     return name, code
 
 
@@ -104,19 +104,6 @@ def _version(package: str) -> str:
 def _place(name: str, suffix: str) -> pathlib.Path | None:
     folder = _cache.folder()
     return None if folder is None else folder / "cpu" / (name + suffix)
-
-
-_DIGEST = 32
-
-
-def _read(path: pathlib.Path) -> bytes | None:
-    """Return what was kept in a file, or None where it is not there, or not whole."""
-    try:
-        whole = path.read_bytes()
-    except OSError:
-        return None
-    digest, code = whole[:_DIGEST], whole[_DIGEST:]
-    return code if hashlib.sha256(code).digest() == digest else None
 
 
 def _object_code(name: str, text: str) -> bytes:

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
@@ -162,11 +161,11 @@ def compiled(text: str, arch: str) -> bytes:
     """Return the machine code or PTX of a source: from memory, from disk, or compiled now and then kept on disk."""
     arch, folder = _made_for(arch), _cache.folder()
     name = f"{hashlib.sha256(identity(text, arch).encode()).hexdigest()}.{'ptx' if arch[0] == 'c' else 'cubin'}"
-    code = _from_disk(folder / name) if folder else None
+    code = _cache.kept(folder / name) if folder else None
     if code is None:
         code, _ = compile_source(text, arch)
         if folder:
-            _cache.write(folder / name, hashlib.sha256(code).digest() + code)
+            _cache.keep(folder / name, code)
     return code
 
 
@@ -208,16 +207,3 @@ def compiling(sources: Iterable[Source], later: Iterable[Source] = ()) -> dict[S
 def finish() -> None:
     """Wait for all that is being compiled."""
     concurrent.futures.wait([*_under_way.values()])
-
-
-def _from_disk(path: pathlib.Path) -> bytes | None:
-    """Return what a file holds after its digest, or None if there is no such file or the digest does not fit."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    code = content[_DIGEST:]
-    return code if hashlib.sha256(code).digest() == content[:_DIGEST] else None
-
-
-_DIGEST = 32

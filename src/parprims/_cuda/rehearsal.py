@@ -18,11 +18,10 @@ Prepare = Callable[..., Callable[..., Any]]
 class _Now(threading.local):
     whole: Callable[[], Any] | None = None
     """The call of this thread, from its beginning."""
+    rehearses = False
 
 
 _now = _Now()
-_threads: set[int] = set()
-"""The threads that rehearse."""
 
 
 def rehearsed(prepare: Prepare) -> Prepare:
@@ -51,7 +50,7 @@ def rehearsed(prepare: Prepare) -> Prepare:
 
 def under_way() -> bool:
     """Return whether this thread rehearses."""
-    return bool(_threads) and threading.get_ident() in _threads
+    return _now.rehearses
 
 
 def rehearse() -> None:
@@ -59,13 +58,12 @@ def rehearse() -> None:
     whole = _now.whole
     if whole is None or under_way():
         return
-    _now.whole = _nothing
-    _threads.add(threading.get_ident())
+    _now.whole, _now.rehearses = _nothing, True
     try:
         with contextlib.suppress(Exception):
             whole()
     finally:
-        _threads.discard(threading.get_ident())
+        _now.rehearses = False
 
 
 def _nothing() -> None:
