@@ -1,6 +1,7 @@
 """First calls: launches that find nothing to do are left out while they compile."""
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -13,9 +14,8 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _cuda
+from parprims import _cuda, _rehearsal
 from parprims._cuda import compiler as compiler_module
-from parprims._cuda import rehearsal
 from parprims._cuda import runner as runner_module
 from tests import emulator, test_cuda, test_cuda_compiler
 from tests.bookkeeping import Graph
@@ -286,8 +286,7 @@ def steps(library, monkeypatch):
         made.found(y)
         return made.double(y)[0]
 
-    made.prepare = _cuda.rehearsed(lambda: run)
-    made.run = made.prepare()
+    made.run = functools.partial(_rehearsal.rehearsed, run)
     yield made
     for gate in made.gates.values():
         gate.set()
@@ -330,7 +329,7 @@ class TestRehearsal:
         open_later(steps).join(0)
         assert result(steps, steps.run(steps.library.of(5))) == 20
         assert result(steps, steps.run(steps.library.of(6))) == 24
-        assert result(steps, steps.prepare()(steps.library.of(7))) == 28
+        assert result(steps, steps.run(steps.library.of(7))) == 28
         assert steps.calls == [5, 5, 6, 7]
 
     def test_a_later_step(self, steps):
@@ -353,7 +352,7 @@ class TestRehearsal:
             calls.append(x.value)
             return inner(inner(x))
 
-        assert result(steps, _cuda.rehearsed(lambda: run)()(steps.library.of(5))) == 80
+        assert result(steps, _rehearsal.rehearsed(run, steps.library.of(5))) == 80
         thread.join()
         assert calls == [5, 5]
         assert len(steps.calls) == 4
@@ -387,7 +386,7 @@ class TestRehearsal:
             steps.driver.run()
             return _cuda.returning(steps.double, y.value)(y)[0]
 
-        y = _cuda.rehearsed(lambda: run)()(steps.library.of(5))
+        y = _rehearsal.rehearsed(run, steps.library.of(5))
         thread.join()
         assert result(steps, y) == 20
         assert y.nbytes == 80
@@ -396,9 +395,8 @@ class TestRehearsal:
         """A graph has no rehearsal."""
         open_later(steps, begun=0).join()
         x = steps.library.of(5)
-        run = _cuda.rehearsed(lambda: lambda x: steps.plain(x))()
         with Graph(steps.driver, 7) as graph:
-            (y,) = run(x)
+            (y,) = _rehearsal.rehearsed(steps.plain, x)
         assert [name for name, _ in graph.nodes[7]] == ["plain"]
         graph.launch(100)
         assert result(steps, y) == 10
@@ -434,9 +432,9 @@ class Rehearsing(emulator.Runner):
 
     def __call__(self, *arrays):
         texts = [self.plan.text(at) for at in range(len(self.plan.launches))]
-        if not rehearsal.under_way():
+        if not _rehearsal.under_way():
             if not self.launched:
-                rehearsal.rehearse()
+                _rehearsal.rehearse()
             self.launched.extend(texts)
             return super().__call__(*arrays)
         assert not self.launched

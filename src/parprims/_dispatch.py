@@ -23,6 +23,7 @@ from parprims._arrays import (
     shown,
 )
 from parprims._memo import Memo
+from parprims._rehearsal import rehearsed
 from parprims._signature import signature
 from parprims._switches import autocast, without_autocast
 
@@ -120,6 +121,8 @@ class Method:
         Whether NumPy never warns of infinities and NaN in what ``prepare`` returns.
     eager : callable, optional
         Takes the same; returns whether JAX arrays are computed with outside of a program, where their values are.
+    rehearsed : bool, optional
+        Whether it launches kernels in several steps, so that all of them are to begin to compile before the first.
     """
 
     prepare: Callable[..., Callable[..., Any]]
@@ -128,6 +131,7 @@ class Method:
     derivative: Callable[..., Callable[..., Any]] | None = None
     quiet: bool = False
     eager: Callable[..., bool] | None = None
+    rehearsed: bool = False
 
 
 def directly(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
@@ -413,7 +417,7 @@ class Methods:
                 run = self._partitioned(run, name, call)
             kinds = autocast(xp)
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
-                result = run(*call.arrays)
+                result = rehearsed(run, *call.arrays) if one.rehearsed else run(*call.arrays)
             if call.key is not None:
                 own = _quietly(run) if library(xp) == "numpy" and not one.quiet else run
                 if call.complete is not None:

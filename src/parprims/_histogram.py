@@ -537,7 +537,7 @@ def _prepare_cpu(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Arr
 _METHODS = Methods(
     "histogram",
     kernel=by_device(
-        Method(_cuda.rehearsed(_prepare), _kernel_refusal),
+        Method(_prepare, _kernel_refusal, rehearsed=True),
         Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower),
     ),
     native=Method(_prepare_native, _native_refusal, eager=lambda xp, h: shares_memory(xp, h.arrays)),

@@ -32,7 +32,10 @@ def by_device(gpu: Method, cpu: Method) -> Method:
     """Return the method that is ``cpu`` where the arrays are in the memory of a CPU, and ``gpu`` elsewhere."""
     assert gpu.derivative is cpu.derivative
     return either_of(
-        lambda xp, call: cpu if _cpu.on_cpu(xp, call.arrays) else gpu, derivative=gpu.derivative, quiet=cpu.quiet
+        lambda xp, call: cpu if _cpu.on_cpu(xp, call.arrays) else gpu,
+        derivative=gpu.derivative,
+        quiet=cpu.quiet,
+        rehearsed=gpu.rehearsed,
     )
 
 

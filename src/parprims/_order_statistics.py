@@ -29,7 +29,6 @@ from parprims._arrays import (
     move_axis,
     normalize_axes,
     normalize_axis,
-    one_program,
     shown,
 )
 from parprims._arrays import mode as wide_dtypes
@@ -519,7 +518,6 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
 
 
 _BY_SORT = by_parts("kernel", _top, _top_parts)
-_TOP_BY_SORT = dataclasses.replace(_BY_SORT, prepare=_cuda.rehearsed(_BY_SORT.prepare))
 _TOP = Method(_prepare_top, _top_refusal)
 
 
@@ -566,16 +564,14 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
 
 def _partition_on_gpu(name: str, by_sort: Method) -> Method:
     """Return the kernels of a partition, or the sort of short rows, for several places, or with a derivative."""
-    kernel = Method(
-        _cuda.rehearsed(functools.partial(_partition_kernel.prepare, name == "argpartition")),
-        lambda xp, c: _cuda.refusal(xp, c.arrays),
-    )
+    prepare = functools.partial(_partition_kernel.prepare, name == "argpartition")
+    kernel = Method(prepare, lambda xp, c: _cuda.refusal(xp, c.arrays))
 
     def serves(c: _Selection) -> bool:
         (x,) = c.arrays
         return 0 not in x.shape and not asked_by_torch((x,)) and _partition_kernel.serves(x.shape[c.axis], c.places)
 
-    return either_of(lambda _, c: kernel if serves(c) else by_sort)
+    return either_of(lambda _, c: kernel if serves(c) else by_sort, rehearsed=True)
 
 
 def _partitioning(name: str, compose: Any, parts: Any) -> dict[str, Method]:
@@ -638,8 +634,7 @@ def _prepare_sorted(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
     """Return what finds quantiles by a sort on a GPU."""
     (x,), bare = c.arrays, c.on(None)
     if is_jax(xp) or 0 in x.shape or asked_by_torch((x,)):
-        by_sort = _QUANTILES_BY_SORT.prepare(xp, c)
-        return one_program(by_sort) if is_jax(xp) else by_sort
+        return _QUANTILES_BY_SORT.prepare(xp, c)
     finish = _order_statistics_kernel.prepare_between(xp, bare, x, math.prod([x.shape[at] for at in c.axes]))
 
     def run(x: Array) -> Array:
@@ -650,8 +645,8 @@ def _prepare_sorted(xp: Namespace, c: Quantiles) -> Callable[..., Array]:
 
 
 _QUANTILES_BY_SORT = by_parts("kernel", _quantiles, _quantile_parts)
-_SORTED = dataclasses.replace(_QUANTILES_BY_SORT, prepare=_cuda.rehearsed(_prepare_sorted))
-_PLACES = Method(_cuda.rehearsed(_prepare_quantiles), lambda xp, c: _cuda.refusal(xp, c.arrays))
+_SORTED = dataclasses.replace(_QUANTILES_BY_SORT, prepare=_prepare_sorted)
+_PLACES = Method(_prepare_quantiles, lambda xp, c: _cuda.refusal(xp, c.arrays))
 
 
 _METHODS = {
@@ -659,7 +654,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT), _TOP_BY_SORT),
+        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _BY_SORT, rehearsed=True), _BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_partitioning("partition", _sorted, _sort_parts)),
@@ -672,7 +667,7 @@ _METHODS = {
             _quantiles,
             _quantile_parts,
             kernel=by_device(
-                either_of(lambda _, c: _PLACES if _finds_places(c) else _SORTED),
+                either_of(lambda _, c: _PLACES if _finds_places(c) else _SORTED, rehearsed=True),
                 _numpy_first("partition", _quantiles, _quantile_parts)["kernel"],
             ),
             native=native_by_numpy(_quantiles_by_numpy, _quantile_parts),

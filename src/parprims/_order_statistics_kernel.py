@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parprims import _cuda
-from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode, one_program
+from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._quantiles import Quantiles, between
 from parprims._sort_kernel import Specialisation
@@ -293,9 +293,7 @@ def prepare_between(xp: Namespace, c: Quantiles, x: Array, length: int) -> Calla
 
     It is for arrays of CuPy and PyTorch. In a program of JAX the operations are one kernel anyhow.
     """
-    if is_jax(xp):
-        return one_program(functools.partial(between, xp, c))
-    if len(c.steps) > _MOST:
+    if is_jax(xp) or len(c.steps) > _MOST:
         return functools.partial(between, xp, c)
     ((shape, dtype),) = c.results
     names, rows = (dtype_name(x.dtype), dtype_name(dtype)), math.prod(shape) // len(c.steps)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
+from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -469,7 +469,7 @@ def _ids_on_gpu() -> Method:
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         return nothing.prepare(xp, c) if _nothing(c) else _prepare_in_order(xp, c)
 
-    return Method(_cuda.rehearsed(prepare), refusal)
+    return Method(prepare, refusal, rehearsed=True)
 
 
 _SORTS = by_parts("kernel", _sorted, _sort_parts)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _cuda, _selection_kernel
+from parprims import _cpu, _selection_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -520,7 +520,7 @@ def _by_kernels(results: str, compose: Compose, cpu: Method) -> Method:
         arrays = tuple(map(constant, c.arrays)) if asked_by_torch(c.arrays) else c.arrays
         return _selection_kernel.refusal(xp, arrays)
 
-    return by_device(Method(_cuda.rehearsed(functools.partial(_prepare, results, compose)), refusal), cpu)
+    return by_device(Method(functools.partial(_prepare, results, compose), refusal, rehearsed=True), cpu)
 
 
 def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
@@ -558,7 +558,7 @@ def _unique_by_library() -> dict[str, Method]:
 
         return run
 
-    kernel = dataclasses.replace(sorts, slower=slower, prepare=_cuda.rehearsed(prepare))
+    kernel = dataclasses.replace(sorts, slower=slower, prepare=prepare, rehearsed=True)
     return {"kernel": kernel, "native": native_by_numpy(_unique, _unique_parts)}
 
 

@@ -24,7 +24,6 @@ from parprims._cuda.plan import (
     device_source,
     power_of_two,
 )
-from parprims._cuda.rehearsal import rehearsed
 from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Tuning, shared_bytes, tuned
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
@@ -114,7 +113,6 @@ __all__ = [
     "power_of_two",
     "ready",
     "refusal",
-    "rehearsed",
     "returning",
     "row_by_row",
     "shared_bytes",

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from parprims import _rehearsal
 from parprims._arrays import Array, Namespace, library
-from parprims._cuda import compiler, driver, libraries, rehearsal
+from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.plan import Plan
 from parprims._observing import is_observing, observed
@@ -105,7 +106,7 @@ class Runner:
         try:
             packet = packets.pop()  # type: ignore[union-attr]  # only this thread has it until it is put back
         except (AttributeError, IndexError):
-            if rehearsal.under_way():
+            if _rehearsal.under_way():
                 return self._rehearsed(stream)
             self._rehearse(stream)
             packet = self._packet(stream, wait=False)
@@ -160,7 +161,7 @@ class Runner:
 
         It is for kernels that find in an input how long their results are.
         """
-        if not self._function and not rehearsal.under_way():
+        if not self._function and not _rehearsal.under_way():
             with self._driver.prepares(self._device):
                 self._load()
         made = copy.copy(self)
@@ -215,7 +216,7 @@ class Runner:
             return
         with self._driver.prepares(self._device):
             self._begin()
-        rehearsal.rehearse()
+        _rehearsal.rehearse()
 
     def _rehearsed(self, stream: int) -> tuple[Array, ...]:
         """Return outputs that are zero, and begin to compile the kernels."""

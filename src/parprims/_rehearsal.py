@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-Prepare = Callable[..., Callable[..., Any]]
-
 
 class _Now(threading.local):
     whole: Callable[[], Any] | None = None
@@ -24,28 +22,18 @@ class _Now(threading.local):
 _now = _Now()
 
 
-def rehearsed(prepare: Prepare) -> Prepare:
-    """Return the same function, whose result, a function of arrays, rehearses its first call.
+def rehearsed(run: Callable[..., Any], *arrays: Any) -> Any:
+    """Return what a function of arrays returns; it is rehearsed where a kernel must be compiled.
 
-    It does so where a kernel must be compiled. Then it finds zeros in what that kernel returns, which it must take.
+    Then it finds zeros in what that kernel returns, which it must take.
     """
-
-    def prepared(*args: Any) -> Callable[..., Any]:
-        run, first = prepare(*args), True
-
-        def rehearsing(*arrays: Any) -> Any:
-            nonlocal first
-            if not first or _now.whole is not None:  # or this is a step of another call
-                return run(*arrays)
-            first, _now.whole = False, lambda: run(*arrays)
-            try:
-                return run(*arrays)
-            finally:
-                _now.whole = None
-
-        return rehearsing
-
-    return prepared
+    if _now.whole is not None:  # this is a step of another call
+        return run(*arrays)
+    _now.whole = lambda: run(*arrays)
+    try:
+        return run(*arrays)
+    finally:
+        _now.whole = None
 
 
 def under_way() -> bool:
