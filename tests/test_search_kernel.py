@@ -15,9 +15,9 @@ from tests.test_sort_kernel import indices, make
 
 @pytest.fixture
 def small(gpu, monkeypatch):
-    """A GPU that holds 40 keys of 4 bytes in shared memory, and on which two blocks search."""
+    """A GPU that holds 40 keys of 4 bytes in shared memory, on which two blocks search, and always by a tree."""
     emulator.forget(monkeypatch)
-    sizes = dataclasses.replace(_search_kernel.TUNING[90], threads=32, shared_bytes=160, blocks=2)
+    sizes = dataclasses.replace(_search_kernel.TUNING[90], threads=32, shared_bytes=160, blocks=2, alone=0)
     monkeypatch.setitem(_search_kernel.TUNING, 90, sizes)
     return gpu
 
@@ -70,6 +70,22 @@ def test_views_and_few(gpu, run, rng):
         x1, x2 = ordered(make(rng, (9000,), dtype)), make(rng, (150,), dtype)
         check(gpu, run, x1, x2, view=unaligned)
         check(gpu, run, x1, x2[:3])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("n", "m", "ways"), [
+    (1000, 100, ["tree"]),
+    (1000, 1, ["directly"]),
+    (32768, 1 << 18, ["tree"]),
+    (32769, 1 << 18, ["directly"]),
+    (32769, 1 << 20, ["keys", "tree"]),
+    (1 << 28, 1 << 21, ["directly"]),
+    (1 << 28, 1 << 22, ["keys", "tree"]),
+])  # fmt: skip
+def test_ways(n, m, ways):
+    """A tree of more keys than shared memory holds takes a launch of its own, which few wanted keys do not pay for."""
+    plan = _search_kernel.plan("float32", "int64", n, (m,), False, True, _search_kernel.TUNING[90])
+    assert [launch.template.rpartition("_")[2] for launch in plan.launches] == ways
 
 
 @pytest.mark.sanitize

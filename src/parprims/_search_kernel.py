@@ -35,8 +35,12 @@ class Tuning(_cuda.Tuning):
     """The blocks that are to fit on a multiprocessor."""
     few: int
     """A tree is made for at least one key that is wanted for so many sorted ones."""
+    alone: int
+    """The most keys for which no tree is made of more sorted ones than shared memory holds."""
+    alone_threads: int
+    """The threads of a block where no tree is made."""
 
-    scaled = ("blocks",)
+    scaled = ("blocks", "alone")
     limited = ("shared_bytes",)
 
 
@@ -50,6 +54,8 @@ TUNING = {
         blocks=132,
         resident=1,
         few=64,
+        alone=132 * 2048,
+        alone_threads=256,
     )
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
@@ -71,17 +77,14 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
 
     ``vector`` says whether the sorted keys begin at a multiple of 16 bytes.
     """
-    spec, numbers, threads, m = (
-        Specialisation(dtype, False, True, (), None),
-        Numbers(),
-        tuning.threads,
-        math.prod(shape),
-    )
+    spec, numbers, m = Specialisation(dtype, False, True, (), None), Numbers(), math.prod(shape)
     source = spec.source("_keys.cuh", "_search_sorted.cu")
     given = Pointer("in0", f"const {spec.word}"), Pointer("in1", f"const {spec.word}")
     out, sizes = Pointer("out0", C_TYPES[index]), (numbers("n", n), numbers("m", m))
     outputs = ((shape, index),)
-    if m * tuning.few < n:
+    nbytes, word = (4, "unsigned") if spec.key_bytes <= 4 else (8, "unsigned long long")
+    if m * tuning.few < n or (m <= tuning.alone and n > tuning.shared_bytes // nbytes):
+        threads = tuning.alone_threads
         launch = Launch(
             source,
             "searches::search_directly",
@@ -91,8 +94,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
             threads,
         )
         return Plan((launch,), 2, outputs, numbers.all())
-    nbytes, word = (4, "unsigned") if spec.key_bytes <= 4 else (8, "unsigned long long")
-    levels = 0
+    threads, levels = tuning.threads, 0
     while n >> _shift(levels, spec.key_bytes) > tuning.shared_bytes // nbytes:
         levels += 1
     nodes, depth = Pointer("scratch", word), numbers("levels", levels)

@@ -1,7 +1,7 @@
 // Search in sorted keys: for each key that is wanted, how many of n sorted keys are before it.
 //
 // Two ways, and a launch for one of them:
-//   search_directly   a thread halves the range of a key: for few keys, or hardly any sorted ones.
+//   search_directly   a thread halves the range of a key: for few keys.
 //   search_tree       Sorted keys are the leaves of a tree. Each level holds the last key of each full group of the level
 //                     before. A group of level 0, which is x, has LEAF keys: 64 bytes if keys have 4 or 8, the least that
 //                     memory reads at once. A group of another level has FAN. So if r keys of x are before the wanted one,
