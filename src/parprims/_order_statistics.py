@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _order_statistics_kernel, _partition_kernel
+from parprims import _cuda, _order_statistics_kernel, _partition_kernel, _sort_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -48,7 +48,7 @@ from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
-from parprims._sorting import ascending_integers, index_dtype, moved
+from parprims._sorting import Sorting, ascending_integers, index_dtype, moved
 from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")
@@ -507,6 +507,20 @@ def _prepare_top(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, Arr
     return found
 
 
+_WHOLE = 1 << 14
+"""The longest lines that are sorted whole: their best parts are sought in several steps."""
+
+
+def _prepare_top_by_sort(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, ...]]:
+    """Return what sorts lines by the kernel of a GPU: short ones in one launch."""
+    (x,), (k,), axis = c.arrays, c.places, c.axis
+    if is_jax(xp) or 0 in x.shape or k == 0 or x.shape[axis] > _WHOLE or asked_by_torch((x,)):
+        return _BY_SORT.prepare(xp, c)
+    call = Sorting(arrays=(x,), axis=axis, descending=c.descending, stable=True, keyed=True, indices=True)
+    order, first = _sort_kernel.prepare(xp, call), along(axis, 0, k)
+    return lambda x: tuple([xp.concat([y[first]], axis=axis) for y in order(x)])  # no views of whole lines
+
+
 def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
     """Return an array as kernels read it: contiguous, the axis last."""
     return _cuda.contiguous(xp, _cuda.plain(xp, x if axis == x.ndim - 1 else move_axis(xp, x, axis, -1)))
@@ -519,6 +533,7 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
 
 _BY_SORT = by_parts("kernel", _top, _top_parts)
 _TOP = Method(_prepare_top, _top_refusal)
+_TOP_BY_SORT = dataclasses.replace(_BY_SORT, prepare=_prepare_top_by_sort)
 
 
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
@@ -654,7 +669,7 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _BY_SORT, rehearsed=True), _BY_SORT),
+        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True), _BY_SORT),
         native=native_by_numpy(_selected, _top_parts),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_partitioning("partition", _sorted, _sort_parts)),
