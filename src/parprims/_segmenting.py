@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
+from parprims import (
+    _cuda,
+    _derivatives,
+    _segment_atomics,
+    _segment_ids,
+    _segments_cpu,
+    _segments_kernel,
+    _sort_segments_kernel,
+)
 from parprims._arrays import (
     Array,
     Namespace,
@@ -377,12 +385,19 @@ def _nothing(c: Segmented) -> bool:
     return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
 
 
-def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmented], Any]:
+    """Return what computes a call by operations, as ``compose`` does."""
 
-    def by_operations(xp: Namespace, c: Segmented) -> Any:
+    def computed(xp: Namespace, c: Segmented) -> Any:
         with unwatched():
             return compose(xp, c, Inside("array"))
+
+    return computed
+
+
+def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+    by_operations = _by_operations(compose)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _nothing(c):
@@ -464,12 +479,18 @@ def _ids_on_gpu() -> Method:
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
         assert by_sorts.refusal is not None
-        return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
+        reason = _segments_kernel.refusal(xp, c)
+        return reason or (None if _segment_atomics.serves(c) else by_sorts.refusal(xp, c))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        return nothing.prepare(xp, c) if _nothing(c) else _prepare_in_order(xp, c)
+        if _nothing(c):
+            return nothing.prepare(xp, c)
+        if _segment_atomics.serves(c):
+            return _segment_atomics.prepare(xp, c, _segments_kernel.is_readable, _by_operations(_by_ids))
+        return by_order(xp, c)
 
-    return Method(_cuda.rehearsed(prepare), refusal)
+    by_order = _cuda.rehearsed(_prepare_in_order)
+    return Method(prepare, refusal)
 
 
 _SORTS = by_parts("kernel", _sorted, _sort_parts)

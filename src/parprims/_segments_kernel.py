@@ -281,7 +281,7 @@ def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
     )
 
 
-def _is_readable(dtype: Any, to: Any) -> bool:
+def is_readable(dtype: Any, to: Any) -> bool:
     """Return whether the kernel casts elements by itself: where no dtype between matters."""
     if dtype == to:
         return True
@@ -292,7 +292,7 @@ def _is_readable(dtype: Any, to: Any) -> bool:
 def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
     count, axis, dtypes, offsets = c.count, c.axis, c.dtypes, c.arrays[c.count]
-    kept = [_is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")
     adjacent = _cuda.layout(xp, offsets)[0] == (1,)
     if all(kept) and direct and adjacent and not c.starts:
