@@ -641,8 +641,8 @@ MUTATIONS = (
         _atomics("add", 700, 3),
     ),
     Mutation(_SA, "Code::combine(now[k], some[k]) == now[k]", "now[k] != 0", _atomics("maximum", 900, 900)),
-    Mutation(_SA, "threadIdx.x < n && numbers[k] >=", "threadIdx.x <= n && numbers[k] >=", _atomics("add", 700, 3)),
-    Mutation(_SA, "numbers[k] >= (Id)0 &&", "numbers[k] >= (Id)-1 &&", _atomics("add", 700, 3)),
+    Mutation(_SA, "threadIdx.x < n &&", "threadIdx.x <= n &&", _atomics("add", 700, 3)),
+    Mutation(_SA, "(unsigned long long)numbers[k] < (unsigned", "(long long)numbers[k] < (", _atomics("add", 700, 3)),
     _dropped(_SA, "if (OPERATION == MINIMUM) word ^= SIGN;", ZEROS, before="\n            word = (word ^"),
     Mutation(_SA, "return word < NOT_A_NUMBER ? word : NOT_A_NUMBER;", "return word;", ZEROS),
     Mutation(

@@ -224,7 +224,8 @@ DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Res
         int found[ROWS];  // the segment of each, or -1
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
-            const bool is_one = from + k * THREADS + threadIdx.x < n && numbers[k] >= (Id)0 &&
+            // Negative numbers are large ones here.
+            const bool is_one = from + k * THREADS + threadIdx.x < n &&
                                 (unsigned long long)numbers[k] < (unsigned long long)segments;
             found[k] = is_one ? (int)numbers[k] : -1;
             some[k] = Code::encode((typename Code::Result)elements[k]);
