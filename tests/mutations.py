@@ -88,6 +88,8 @@ MANY_BINS, COUNTERS, EQUAL = (
     f"tests/test_histogram.py::TestKernel::test_{name}[emulated]"
     for name in ("many_bins", "counters_of_16_bits", "equal_elements")
 )
+ROWS = "tests/test_segment_rows_kernel.py::test_offsets[emulated-shape4-0]"
+ROWS_BY_IDS = "tests/test_segment_rows_kernel.py::test_ids[emulated-shape2-0]"
 ZEROS, TRUTH = (
     f"tests/test_segment_atomics.py::test_{one}]"
     for one in ("special_values[emulated-float16", "truth_values[emulated-logical_and")
@@ -104,7 +106,7 @@ _TE, _TS, _TSL = "_tridiagonal_exchanging.cu", "_tridiagonal_stable.cu", "_tridi
 _TEL, _PH = "_tridiagonal_exchanging_long.cu", "_phases.cuh"
 _M, _W, _G, _P = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_pipeline.cuh"
 _RESIDUES, _BYTES = "_matmul_residues.cu", "_matmul_bytes.cu"
-_H, _SA = "_histogram.cu", "_segment_atomics.cu"
+_H, _SA, _SR = "_histogram.cu", "_segment_atomics.cu", "_segment_rows.cu"
 
 MUTATIONS = (
     # ---- What all share
@@ -657,4 +659,30 @@ MUTATIONS = (
         "at + 1 < count; at += step) words[at] = 0;",
         _atomics("add", 700, 5000),
     ),
+    _dropped(_SR, "__syncthreads();  // separates the writes of bounds from their reads", ROWS),
+    _dropped(_SR, "__syncthreads();  // separates the writes of firsts from their reads", ROWS),
+    _dropped(_SR, "__syncthreads();  // separates the reads of parts from the writes of those together", ROWS),
+    _dropped(_SR, "__syncthreads();  // separates these writes from their reads", ROWS),
+    _dropped(
+        _SR,
+        "__syncthreads();  // separates the writes of parts from their reads",
+        ROWS,
+        before="\n    const Whole of_block",
+    ),
+    _dropped(
+        _SR,
+        "__syncthreads();  // separates the writes of parts from their reads",
+        ROWS,
+        before="\n    fold_block(true)",
+    ),
+    _dropped(_SR, "while (next < end) close();", ROWS),
+    Mutation(_SR, "ends <= base + r", "ends < base + r", ROWS),
+    Mutation(_SR, "order ? (Index)order[i] : i", "i", ROWS_BY_IDS),
+    Mutation(_SR, "found.valid ? Scan::Op::combine(start, state) : start", "found.valid ? state : start", ROWS_BY_IDS),
+    Mutation(_SR, "starts.load(h, l, j + k)", "starts.load(h, l, j)", ROWS_BY_IDS),
+    Mutation(_SR, "if (segment == 0 || !exists) return;", "if (segment == 0) return;", ROWS),
+    Mutation(_SR, "if (next == first)", "if (next == first && blocks > 1)", ROWS),
+    Mutation(_SR, "total.valid = false;\n        ends", "ends", ROWS),
+    Mutation(_SR, "strip % strips", "strip / strips", ROWS),
+    Mutation(_SR, "if (base + r < past)", "if (base + r <= past)", ROWS),
 )

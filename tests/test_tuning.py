@@ -53,7 +53,7 @@ def test_tables_of_all_primitives_with_a_kernel():
         "order_statistics",
         "partition",
     }
-    newer |= {"filters", "banded", "segment_atomics"}
+    newer |= {"filters", "banded", "segment_atomics", "segment_rows"}
     assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram", *newer} == STEMS
 
 

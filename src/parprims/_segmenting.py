@@ -48,7 +48,8 @@ class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
     ``count`` is the number of arrays that make an element, ``dtypes`` are those of the results. For a sort ``keyed``
-    says whether sorted keys are a result, and ``indices`` whether the indices are.
+    says whether sorted keys are a result, and ``indices`` whether the indices are. If ``ordered``, the array behind the
+    offsets says in which order rows are taken.
     """
 
     count: int
@@ -64,6 +65,12 @@ class Segmented(Composed):
     reduces: bool = False
     descending: bool = False
     keyed: bool = True
+    ordered: bool = False
+
+    @property
+    def behind(self) -> int:
+        """The number of arrays before the initial element."""
+        return self.count + 1 + self.ordered
 
     @property
     def lasts(self) -> bool:
@@ -73,7 +80,7 @@ class Segmented(Composed):
     @property
     def starts(self) -> tuple[Array, ...]:
         """The initial element, if there is one."""
-        return self.arrays[self.count + 1 :]
+        return self.arrays[self.behind :]
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""
@@ -446,8 +453,34 @@ def _scan_on_gpu() -> Method:
 _SCAN = _scan_on_gpu()
 
 
+def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of rows that are taken in an order."""
+    x, offsets, order, *starts = c.arrays
+    rows = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
+
+
+def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what sorts the places of rows by ids and reduces rows in this order, in each step by kernels for GPUs."""
+    bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
+    narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
+    find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
+    ordered = dataclasses.replace(bare, ordered=True, key=None)
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
+
+    def run(x: Array, ids: Array, *starts: Array) -> Any:
+        with unwatched():
+            places = xp.arange(ids.shape[0], dtype=xp.int32, device=device(ids))
+            ids, order = sort_by_key(narrow(ids), places, method=kernel)
+            return reduce(x, find_offsets(ids), order, *starts)
+
+    return run
+
+
 def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return what sorts elements by ids and reduces them, in each step by kernels for GPUs."""
+    if not c.in_order and c.arrays[1].shape[0] < 2**31 and math.prod(c.results[0][0][c.axis + 1 :]) > 1:
+        return _prepare_rows(xp, c)
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
     narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
     find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
@@ -473,7 +506,7 @@ def _ids_on_gpu() -> Method:
 
     def sorts(_: Namespace, c: Segmented) -> list[Part]:
         x, ids = c.arrays[:2]
-        return [] if c.in_order else [(sort_by_key, (ids, x), {})] if x.ndim == 1 else [(argsort, (ids,), {})]
+        return [] if c.in_order else [(sort_by_key, (ids, x if x.ndim == 1 else ids), {})]
 
     by_sorts, nothing = by_parts("kernel", _by_ids, sorts), by_parts("kernel", _by_ids, _id_parts)
 
