@@ -88,6 +88,7 @@ MANY_BINS, COUNTERS, EQUAL = (
     f"tests/test_histogram.py::TestKernel::test_{name}[emulated]"
     for name in ("many_bins", "counters_of_16_bits", "equal_elements")
 )
+PARTS = "__syncthreads();  // separates the writes of parts from their reads"
 ROWS = "tests/test_segment_rows_kernel.py::test_offsets[emulated-shape4-0]"
 ROWS_BY_IDS = "tests/test_segment_rows_kernel.py::test_ids[emulated-shape2-0]"
 ZEROS, TRUTH = (
