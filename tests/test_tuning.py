@@ -43,8 +43,17 @@ def test_table(name):
 
 @pytest.mark.once
 def test_tables_of_all_primitives_with_a_kernel():
-    newer = {"segments", "sort_segments", "search", "merge", "selection", "order_statistics", "partition"}
-    newer |= {"filters", "banded"}
+    newer = {
+        "segments",
+        "segment_atomics",
+        "sort_segments",
+        "search",
+        "merge",
+        "selection",
+        "order_statistics",
+        "partition",
+    }
+    newer |= {"filters", "banded", "segment_atomics", "segment_rows"}
     assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram", *newer} == STEMS
 
 

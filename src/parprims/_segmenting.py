@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
+from parprims import (
+    _derivatives,
+    _segment_atomics,
+    _segment_ids,
+    _segments_cpu,
+    _segments_kernel,
+    _sort_segments_kernel,
+)
 from parprims._arrays import (
     Array,
     Namespace,
@@ -40,7 +47,8 @@ class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
     ``count`` is the number of arrays that make an element, ``dtypes`` are those of the results. For a sort ``keyed``
-    says whether sorted keys are a result, and ``indices`` whether the indices are.
+    says whether sorted keys are a result, and ``indices`` whether the indices are. If ``ordered``, the array behind the
+    offsets says in which order rows are taken.
     """
 
     count: int
@@ -56,6 +64,12 @@ class Segmented(Composed):
     reduces: bool = False
     descending: bool = False
     keyed: bool = True
+    ordered: bool = False
+
+    @property
+    def behind(self) -> int:
+        """The number of arrays before the initial element."""
+        return self.count + 1 + self.ordered
 
     @property
     def lasts(self) -> bool:
@@ -65,7 +79,7 @@ class Segmented(Composed):
     @property
     def starts(self) -> tuple[Array, ...]:
         """The initial element, if there is one."""
-        return self.arrays[self.count + 1 :]
+        return self.arrays[self.behind :]
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""
@@ -377,12 +391,19 @@ def _nothing(c: Segmented) -> bool:
     return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
 
 
-def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmented], Any]:
+    """Return what computes a call by operations, as ``compose`` does."""
 
-    def by_operations(xp: Namespace, c: Segmented) -> Any:
+    def computed(xp: Namespace, c: Segmented) -> Any:
         with unwatched():
             return compose(xp, c, Inside("array"))
+
+    return computed
+
+
+def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+    by_operations = _by_operations(compose)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _nothing(c):
@@ -431,8 +452,34 @@ def _scan_on_gpu() -> Method:
 _SCAN = _scan_on_gpu()
 
 
+def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of rows that are taken in an order."""
+    x, offsets, order, *starts = c.arrays
+    rows = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
+
+
+def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what sorts the places of rows by ids and reduces rows in this order, in each step by kernels for GPUs."""
+    bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
+    narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
+    find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
+    ordered = dataclasses.replace(bare, ordered=True, key=None)
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
+
+    def run(x: Array, ids: Array, *starts: Array) -> Any:
+        with unwatched():
+            places = xp.arange(ids.shape[0], dtype=xp.int32, device=device(ids))
+            ids, order = sort_by_key(narrow(ids), places, method=kernel)
+            return reduce(x, find_offsets(ids), order, *starts)
+
+    return run
+
+
 def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return what sorts elements by ids and reduces them, in each step by kernels for GPUs."""
+    if not c.in_order and c.arrays[1].shape[0] < 2**31 and math.prod(c.results[0][0][c.axis + 1 :]) > 1:
+        return _prepare_rows(xp, c)
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
     narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
     find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
@@ -458,16 +505,21 @@ def _ids_on_gpu() -> Method:
 
     def sorts(_: Namespace, c: Segmented) -> list[Part]:
         x, ids = c.arrays[:2]
-        return [] if c.in_order else [(sort_by_key, (ids, x), {})] if x.ndim == 1 else [(argsort, (ids,), {})]
+        return [] if c.in_order else [(sort_by_key, (ids, x if x.ndim == 1 else ids), {})]
 
     by_sorts, nothing = by_parts("kernel", _by_ids, sorts), by_parts("kernel", _by_ids, _id_parts)
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
         assert by_sorts.refusal is not None
-        return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
+        reason = _segments_kernel.refusal(xp, c)
+        return reason or (None if _segment_atomics.serves(c) else by_sorts.refusal(xp, c))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        return nothing.prepare(xp, c) if _nothing(c) else _prepare_in_order(xp, c)
+        if _nothing(c):
+            return nothing.prepare(xp, c)
+        if _segment_atomics.serves(c):
+            return _segment_atomics.prepare(xp, c, _segments_kernel.is_readable, _by_operations(_by_ids))
+        return _prepare_in_order(xp, c)
 
     return Method(prepare, refusal, rehearsed=True)
 
