@@ -112,6 +112,7 @@ def _functions(
         combine,
         *_way(r),
         _same(states),
+        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, own[0])}")),
         text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
@@ -210,6 +211,16 @@ def _same(states: Sequence[str]) -> str:
         for part in (".real", ".imag") if state.startswith("complex") else ("",):
             equal.append(f"({seen}(one[{at}]{part}) == {seen}(other[{at}]{part}))")
     return _cpu.text.function("same(one, other)", [f"return {' & '.join(equal)}"])
+
+
+_POSITIONS = {BUILT_IN["argmax"]: "<", BUILT_IN["argmin"]: ">"}
+"""Operators on values and positions: how a value compares to a winner by which its position is of no interest."""
+
+
+def _loses(r: Call, value: str) -> str:
+    """Return the condition under which an element need not be looked at further: a position is not even read then."""
+    compare = _POSITIONS.get(r.op) if isinstance(r, Scan) else None
+    return "False" if compare is None else f"{value} {compare} state[0]"
 
 
 def _can_be_shared(state: str, output: str) -> bool:
