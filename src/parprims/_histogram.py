@@ -384,10 +384,18 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
         given = tuple(map(as_numpy, h.arrays))  # their dtypes and shapes count
         run = _prepare_native(numpy_namespace(), dataclasses.replace(h, arrays=given, edges=edges, result=result))
         return all_by_numpy(xp, h.arrays, run)
-    if name != "numpy" or h.ends is None:
+    if name != "numpy":
         plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
         return plainly
+    if h.ends is None:
+        return _quietly(directly(_native)(xp, h))
     return _prepare_between_ends(xp, h, _even_edges(xp, None, h))
+
+
+def _quietly(run: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """Return a function of NumPy's arrays that does not warn. Calls that have no cause to warn wait for less."""
+    quietly: Callable[..., tuple[Array, Array]] = np.errstate(all="ignore")(run)
+    return quietly
 
 
 def _prepare_between_ends(xp: Namespace, h: _Histogram, edges: Any) -> Callable[..., tuple[Array, Array]]:
@@ -395,7 +403,7 @@ def _prepare_between_ends(xp: Namespace, h: _Histogram, edges: Any) -> Callable[
     x = h.arrays[0]
     if math.prod(x.shape) > FEW or h.weighted or h.density or x.dtype != h.edges or np.intp != h.result:
         nothing = h.on(*(None,) * len(h.arrays))
-        return lambda *arrays: _native(xp, nothing.on(*arrays), edges.copy())
+        return _quietly(lambda *arrays: _native(xp, nothing.on(*arrays), edges.copy()))
     ends, length = searchable(edges), h.bins + 2
 
     def counted(x: Any) -> tuple[Any, Any]:
@@ -528,18 +536,19 @@ def _by_sort(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., 
 def _prepare_cpu(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return what computes the counts and the edges by kernels for CPUs."""
     if 0 in h.arrays[0].shape:
-        nothing: Callable[..., tuple[Array, Array]] = directly(_array)(xp, h)
-        return nothing
+        return _quietly(directly(_array)(xp, h))
     run, bare = _histogram_cpu.prepare(xp, h), h.on(*(None,) * len(h.arrays))
-    return lambda *arrays: _finish(xp, bare, *run(*arrays))
+    if not h.density and compute_dtype(xp, h.result) == h.result:
+        return run
+    return _quietly(lambda *arrays: _finish(xp, bare, *run(*arrays)))
 
 
 _METHODS = Methods(
     "histogram",
     kernel=by_device(
         Method(_prepare, _kernel_refusal, rehearsed=True),
-        Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower),
+        Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower, quiet=True),
     ),
-    native=Method(_prepare_native, _native_refusal, eager=lambda xp, h: shares_memory(xp, h.arrays)),
+    native=Method(_prepare_native, _native_refusal, quiet=True, eager=lambda xp, h: shares_memory(xp, h.arrays)),
     array=Method(directly(_array), _array_refusal),
 )

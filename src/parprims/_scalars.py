@@ -50,7 +50,8 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
     not broadcast.
     """
     if is_scalar(value):
-        number = as_scalar(name, value, dtype)
+        held = library(xp) == "numpy" and isinstance(value, np.generic) and value.dtype == dtype
+        number = value if held else as_scalar(name, value, dtype)
         if library(xp) == "numpy" and math.prod(shape) == 1:
             return np.array(number, dtype, ndmin=len(shape))
         with quiet(xp):
