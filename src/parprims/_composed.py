@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, offers, quiet
+from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, library, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
 from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, shares_memory
 
@@ -116,15 +116,26 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
     """Return the native method, by which NumPy computes what is in memory that it reads, on JAX without a program.
 
     ``alone`` takes the namespace and the call, and returns a function of the arrays with little around NumPy's own
-    routines, or None for calls that need more.
+    routines, which never warns, or None for calls that need more.
     """
     method = by_parts("native", through_numpy(compose), parts)
 
     def prepare(xp: Namespace, call: Any) -> Callable[..., Any]:
         found: Callable[..., Any] | None = None if alone is None else alone(xp, call)
-        return found or method.prepare(xp, call)
+        if found is not None:
+            return found
+        run = method.prepare(xp, call)
+        return quietly(run) if library(xp) == "numpy" else run
 
-    return dataclasses.replace(method, prepare=prepare, eager=lambda xp, call: shares_memory(xp, call.arrays))
+    return dataclasses.replace(
+        method, prepare=prepare, quiet=True, eager=lambda xp, call: shares_memory(xp, call.arrays)
+    )
+
+
+def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy's arrays that does not warn of infinities and NaN."""
+    quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
+    return quiet_run
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _order_statistics_kernel, _partition_kernel
+from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -517,6 +517,19 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
     return _cuda.refusal(xp, (constant(x),) if asked_by_torch((x,)) else c.arrays)
 
 
+def _top_on_cpu(by_sort: Method) -> Method:
+    """Return the kernel of a CPU, which sorts, and is slower where NumPy looks for few elements of many."""
+
+    def slower(xp: Namespace, c: _Selection) -> str | None:
+        (x,), (k,) = c.arrays, c.places
+        few = k * (4 if dtype_kind(x.dtype) == "float" else 16) <= x.shape[c.axis]
+        if few and _order_statistics_numpy.serves(xp, c):
+            return "numpy finds few elements of many, and sorts only these"
+        return None if by_sort.slower is None else by_sort.slower(xp, c)
+
+    return dataclasses.replace(by_sort, slower=slower)
+
+
 _BY_SORT = by_parts("kernel", _top, _top_parts)
 _TOP = Method(_prepare_top, _top_refusal)
 
@@ -549,8 +562,8 @@ def _by_numpy(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array
     return compose
 
 
-def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
-    """Return the methods of which the kernel, which sorts, is the slower where NumPy partitions."""
+def _unless_numpy_partitions(compose: Any, parts: Any) -> Method:
+    """Return the kernel, which sorts, and is the slower where NumPy partitions."""
     sorts = by_parts("kernel", compose, parts)
 
     def slower(xp: Namespace, c: Any) -> str | None:
@@ -558,8 +571,7 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
             return "numpy partitions, and sorts nothing"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = native_by_numpy(_by_numpy(name, compose), parts)
-    return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
+    return dataclasses.replace(sorts, slower=slower)
 
 
 def _partition_on_gpu(name: str, by_sort: Method) -> Method:
@@ -576,9 +588,13 @@ def _partition_on_gpu(name: str, by_sort: Method) -> Method:
 
 def _partitioning(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     """Return the methods of a partition."""
-    found = _numpy_first(name, compose, parts)
-    gpu = _partition_on_gpu(name, by_parts("kernel", compose, parts))
-    return {**found, "kernel": by_device(gpu, found["kernel"])}
+    prepare = functools.partial(_order_statistics_numpy.prepare_partition, name)
+    return {
+        "kernel": by_device(
+            _partition_on_gpu(name, by_parts("kernel", compose, parts)), _unless_numpy_partitions(compose, parts)
+        ),
+        "native": native_by_numpy(_by_numpy(name, compose), parts, prepare),
+    }
 
 
 def _quantile_parts(xp: Namespace, c: Quantiles) -> list[Part]:
@@ -654,8 +670,10 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _BY_SORT, rehearsed=True), _BY_SORT),
-        native=native_by_numpy(_selected, _top_parts),
+        kernel=by_device(
+            either_of(lambda _, c: _TOP if _is_served(c) else _BY_SORT, rehearsed=True), _top_on_cpu(_BY_SORT)
+        ),
+        native=native_by_numpy(_selected, _top_parts, _order_statistics_numpy.prepare_top),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_partitioning("partition", _sorted, _sort_parts)),
     "argpartition": composed(
@@ -668,9 +686,9 @@ _METHODS = {
             _quantile_parts,
             kernel=by_device(
                 either_of(lambda _, c: _PLACES if _finds_places(c) else _SORTED, rehearsed=True),
-                _numpy_first("partition", _quantiles, _quantile_parts)["kernel"],
+                _unless_numpy_partitions(_quantiles, _quantile_parts),
             ),
-            native=native_by_numpy(_quantiles_by_numpy, _quantile_parts),
+            native=native_by_numpy(_quantiles_by_numpy, _quantile_parts, _order_statistics_numpy.prepare_quantiles),
         )
         for name in ("median", "quantile")
     },
