@@ -12,7 +12,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, library, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
-from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, shares_memory
+from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
 """Computes a checked call by a method, all parts by the same."""
@@ -130,12 +130,6 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
     return dataclasses.replace(
         method, prepare=prepare, quiet=True, eager=lambda xp, call: shares_memory(xp, call.arrays)
     )
-
-
-def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of NumPy's arrays that does not warn of infinities and NaN."""
-    quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
-    return quiet_run
 
 
 @functools.cache
