@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _selection
+from parprims import _selection_numpy
 from tests.contract import compare, numpy_dtype, random
 from tests.fuzz import values
 from tests.test_order_statistics import drawn, gradient, order
@@ -63,11 +63,11 @@ class TestSelect:
         """Ends of blocks, with results that end in the first block, in another, and nowhere."""
         if backend.name not in ("numpy", "torch") or method == "array":
             pytest.skip("it is of NumPy, which computes on PyTorch's arrays too")
-        monkeypatch.setattr(_selection, "_BLOCK", 7)
-        for n in (6, 7, 8, 50):
+        monkeypatch.setattr(_selection_numpy, "_BLOCK", 700)
+        for n in (600, 700, 701, 1400, 5000):
             x, mask = random(rng, (n,), "float32"), random(rng, (n,), "bool")
             arrays = backend.asarray(x), backend.asarray(mask)
-            for size in (None, 2, 20, 60):
+            for size in (None, 200, 2000, 6000):
                 compare(backend, run(parprims.select, *arrays, size=size, method=method), kept(x, mask, size))
             found, count = run(parprims.partition_by, *arrays, method=method)
             compare(backend, found, np.concatenate([x[mask], x[~mask]]))

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, offers, quiet
+from parprims._arrays import Array, Namespace, device, dtype_name, is_jax, library, offers, quiet
 from parprims._dispatch import Checked, Inside, Method, Methods, directly, nodes, reasons, unwatched
-from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, shares_memory
+from parprims._through_numpy import all_returned, as_numpy, numpy_namespace, quietly, shares_memory
 
 Compose = Callable[[Namespace, Any, str], Any]
 """Computes a checked call by a method, all parts by the same."""
@@ -116,15 +116,20 @@ def native_by_numpy(compose: Compose, parts: Parts, alone: Callable[..., Any] | 
     """Return the native method, by which NumPy computes what is in memory that it reads, on JAX without a program.
 
     ``alone`` takes the namespace and the call, and returns a function of the arrays with little around NumPy's own
-    routines, or None for calls that need more.
+    routines, which never warns, or None for calls that need more.
     """
     method = by_parts("native", through_numpy(compose), parts)
 
     def prepare(xp: Namespace, call: Any) -> Callable[..., Any]:
         found: Callable[..., Any] | None = None if alone is None else alone(xp, call)
-        return found or method.prepare(xp, call)
+        if found is not None:
+            return found
+        run = method.prepare(xp, call)
+        return quietly(run) if library(xp) == "numpy" else run
 
-    return dataclasses.replace(method, prepare=prepare, eager=lambda xp, call: shares_memory(xp, call.arrays))
+    return dataclasses.replace(
+        method, prepare=prepare, quiet=True, eager=lambda xp, call: shares_memory(xp, call.arrays)
+    )
 
 
 @functools.cache

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from parprims import _scan
 from parprims._arrays import (
@@ -15,16 +18,18 @@ from parprims._arrays import (
     check_flag,
     check_kind,
     dtype_kind,
+    dtype_name,
     filled,
     namespace_of,
     normalize_axis,
 )
-from parprims._composed import Composed, Part, by_parts, composed, in_program, positions
+from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
 from parprims._derivatives import asked_for
-from parprims._dispatch import call_key, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._elements import only_array
 from parprims._scan import scan
 from parprims._sorting import index_dtype
+from parprims._through_numpy import all_by_numpy, numpy_computes
 
 
 @primitive
@@ -217,6 +222,67 @@ def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
     return ys, scan(steps, "maximum", axis=c.axis, method=method)
 
 
+def _in_numpy(xp: Namespace, c: _Extrema) -> bool:
+    (x,) = c.arrays
+    return numpy_computes(xp, c.arrays) and 0 not in x.shape and dtype_name(x.dtype) != "bfloat16"
+
+
+def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Array, ...]] | None:
+    """Return what does the same by NumPy's routines alone; None where there is more to do."""
+    (x,) = c.arrays
+    if not _in_numpy(xp, c):
+        return None
+    axis, n, last = c.axis, x.shape[c.axis], x.ndim - 1
+    size, index = math.prod(x.shape), np.dtype(dtype_name(c.results[1][1]))
+    kept = (*x.shape[:axis], *x.shape[axis + 1 :], n)
+    so_far = getattr(np, _OPERATORS[c.primitive][0]).accumulate
+    here, before, is_float = along(axis, 1, None), along(axis, 0, n - 1), dtype_kind(x.dtype) == "float"
+
+    def found(x: Array) -> tuple[Array, ...]:
+        ys = so_far(x, axis)
+        begins = np.ones(x.shape, bool)
+        np.not_equal(ys[here], ys[before], begins[here])
+        if is_float and (ys[before] != ys[before]).any():
+            begins[here] &= ys[before] == ys[before]  # NaN stays
+        if axis != last:
+            x, begins = np.moveaxis(x, axis, -1), np.moveaxis(begins, axis, -1)
+        starts = begins.reshape(-1).nonzero()[0]
+        lengths = np.empty_like(starts)
+        np.subtract(starts[1:], starts[:-1], lengths[:-1])
+        lengths[-1] = size - starts[-1]
+        values = x.reshape(-1)[starts].repeat(lengths)  # of equal zeros, and of NaN, the first
+        places = (starts % n).astype(index, copy=False).repeat(lengths)
+        if last:
+            values, places = values.reshape(kept), places.reshape(kept)
+            if axis != last:
+                values, places = np.moveaxis(values, -1, axis), np.moveaxis(places, -1, axis)
+        return values, places
+
+    return all_by_numpy(xp, c.arrays, found)
+
+
+_FEW = 3000
+"""Elements up to which NumPy takes less time than the kernel of a CPU."""
+
+
+def _kernel() -> Method:
+    kernel = by_parts("kernel", _compose, _parts)
+
+    def slower(xp: Namespace, c: _Extrema) -> str | None:
+        if math.prod(c.arrays[0].shape) <= _FEW and _in_numpy(xp, c):
+            return "numpy takes less time for few elements"
+        return None if kernel.slower is None else kernel.slower(xp, c)
+
+    return dataclasses.replace(kernel, slower=slower)
+
+
 _METHODS = {
-    name: composed(name, _compose, _parts, native=by_parts("native", _native, _native_parts)) for name in _OPERATORS
+    name: composed(
+        name,
+        _compose,
+        _parts,
+        kernel=_kernel(),
+        native=native_by_numpy(_native, _native_parts, _prepare_in_numpy),
+    )
+    for name in _OPERATORS
 }

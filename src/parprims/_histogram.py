@@ -49,6 +49,7 @@ from parprims._histogram_numpy import (
     FEW,
     counts_between,
     counts_of_integers,
+    even_edges,
     is_almost_even,
     places_in_even,
     searchable,
@@ -60,7 +61,7 @@ from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._segments import segment_reduce
 from parprims._sort import sort, sort_by_key
-from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, shares_memory
+from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, quietly, shares_memory
 from parprims._trace import C_TYPES
 
 
@@ -384,33 +385,33 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
         given = tuple(map(as_numpy, h.arrays))  # their dtypes and shapes count
         run = _prepare_native(numpy_namespace(), dataclasses.replace(h, arrays=given, edges=edges, result=result))
         return all_by_numpy(xp, h.arrays, run)
-    if name != "numpy":
-        plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
-        return plainly
-    if h.ends is None:
-        return _quietly(directly(_native)(xp, h))
-    return _prepare_between_ends(xp, h, _even_edges(xp, None, h))
+    if name == "numpy" and h.even:
+        return _prepare_even(xp, h)
+    plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
+    return quietly(plainly) if name == "numpy" else plainly
 
 
-def _quietly(run: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
-    """Return a function of NumPy's arrays that does not warn. Calls that have no cause to warn wait for less."""
-    quietly: Callable[..., tuple[Array, Array]] = np.errstate(all="ignore")(run)
-    return quietly
+def _prepare_even(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
+    """Return the same for NumPy and even edges, which are made of the elements unless their ends are known."""
+    x, nothing = h.arrays[0], h.on(*(None,) * len(h.arrays))
+    known, plain = None if h.ends is None else _even_edges(xp, None, h), x.dtype == h.edges and 0 not in x.shape
+    made = even_edges(h.bins, np.dtype(h.edges)) if plain else None
 
+    def edges_of(x: Any) -> Any:
+        return known.copy() if known is not None else None if made is None else made(x)
 
-def _prepare_between_ends(xp: Namespace, h: _Histogram, edges: Any) -> Callable[..., tuple[Array, Array]]:
-    """Return the same for NumPy and even edges, which are known."""
-    x = h.arrays[0]
-    if math.prod(x.shape) > FEW or h.weighted or h.density or x.dtype != h.edges or np.intp != h.result:
-        nothing = h.on(*(None,) * len(h.arrays))
-        return _quietly(lambda *arrays: _native(xp, nothing.on(*arrays), edges.copy()))
-    ends, length = searchable(edges), h.bins + 2
+    if math.prod(x.shape) > FEW or h.weighted or h.density or not plain or np.intp != h.result:
+        return quietly(lambda *arrays: _native(xp, nothing.on(*arrays), edges_of(arrays[0])))
+    ends, length = None if known is None else searchable(known), h.bins + 2
 
     def counted(x: Any) -> tuple[Any, Any]:
-        found = ends.searchsorted(x if x.ndim == 1 else x.reshape(-1), "right")
-        return np.bincount(found, None, length)[1:-1], edges.copy()
+        edges = edges_of(x)
+        if edges is None:
+            return _native(xp, nothing.on(x))
+        found = (searchable(edges) if ends is None else ends).searchsorted(x.reshape(-1), "right")
+        return np.bincount(found, None, length)[1:-1], edges
 
-    return counted
+    return counted if known is not None else quietly(counted)  # of known edges there is no cause to warn
 
 
 def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,29 @@ def searchable(edges: Any) -> Any:
 
     It is 0 for what is below all bins, and more than there are bins for what is above, and for NaN.
     """
-    return np.concatenate((edges[:-1], np.nextafter(edges[-1:], edges.dtype.type(math.inf))))
+    found = edges.copy()
+    found[-1] = np.nextafter(edges[-1], edges.dtype.type(math.inf))
+    return found
+
+
+def even_edges(bins: int, dtype: Any) -> Callable[[Any], Any]:
+    """Return what makes edges of elements of a dtype, of which there are some; None where one is not finite."""
+    numbers = np.arange(bins, dtype=dtype)
+
+    def edges_of(x: Any) -> Any:
+        first, last = x.min(), x.max()
+        if not math.isfinite(first) or not math.isfinite(last):
+            return None
+        half = dtype.type(0.5 if first == last else 0.0)
+        first, last = first - half, last + half
+        edges = np.empty(bins + 1, dtype)
+        steps = edges[:-1]
+        np.multiply(numbers, (last - first) / bins, steps)
+        np.add(steps, first, steps)
+        edges[-1] = last
+        return edges
+
+    return edges_of
 
 
 def is_almost_even(edges: Any) -> bool:

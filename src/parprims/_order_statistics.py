@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _order_statistics_kernel, _partition_kernel, _sort_kernel
+from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -48,7 +48,7 @@ from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
-from parprims._sorting import Sorting, ascending_integers, index_dtype, moved
+from parprims._sorting import ascending_integers, index_dtype, moved
 from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")
@@ -507,20 +507,6 @@ def _prepare_top(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, Arr
     return found
 
 
-_WHOLE = 1 << 14
-"""The longest lines that are sorted whole: their best parts are sought in several steps."""
-
-
-def _prepare_top_by_sort(xp: Namespace, c: _Selection) -> Callable[..., tuple[Array, ...]]:
-    """Return what sorts lines by the kernel of a GPU: short ones in one launch."""
-    (x,), (k,), axis = c.arrays, c.places, c.axis
-    if is_jax(xp) or 0 in x.shape or k == 0 or x.shape[axis] > _WHOLE or asked_by_torch((x,)):
-        return _BY_SORT.prepare(xp, c)
-    call = Sorting(arrays=(x,), axis=axis, descending=c.descending, stable=True, keyed=True, indices=True)
-    order, first = _sort_kernel.prepare(xp, call), along(axis, 0, k)
-    return lambda x: tuple([xp.concat([y[first]], axis=axis) for y in order(x)])  # no views of whole lines
-
-
 def _rows_of(xp: Namespace, x: Array, axis: int) -> Array:
     """Return an array as kernels read it: contiguous, the axis last."""
     return _cuda.contiguous(xp, _cuda.plain(xp, x if axis == x.ndim - 1 else move_axis(xp, x, axis, -1)))
@@ -531,9 +517,24 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
     return _cuda.refusal(xp, (constant(x),) if asked_by_torch((x,)) else c.arrays)
 
 
+def _top_on_cpu(by_sort: Method) -> Method:
+    """Return the kernel of a CPU, which sorts, and is slower where NumPy looks for few elements of many."""
+
+    def slower(xp: Namespace, c: _Selection) -> str | None:
+        (x,), (k,) = c.arrays, c.places
+        few = k * (4 if dtype_kind(x.dtype) == "float" else 16) <= x.shape[c.axis]
+        if few and _order_statistics_numpy.serves(xp, c):
+            return "numpy finds few elements of many, and sorts only these"
+        return None if by_sort.slower is None else by_sort.slower(xp, c)
+
+    return dataclasses.replace(by_sort, slower=slower)
+
+
 _BY_SORT = by_parts("kernel", _top, _top_parts)
 _TOP = Method(_prepare_top, _top_refusal)
-_TOP_BY_SORT = dataclasses.replace(_BY_SORT, prepare=_prepare_top_by_sort)
+_TOP_BY_SORT = dataclasses.replace(
+    _BY_SORT, prepare=lambda xp, c: _order_statistics_kernel.prepare_by_sort(xp, c) or _BY_SORT.prepare(xp, c)
+)
 
 
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
@@ -564,8 +565,8 @@ def _by_numpy(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array
     return compose
 
 
-def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
-    """Return the methods of which the kernel, which sorts, is the slower where NumPy partitions."""
+def _unless_numpy_partitions(compose: Any, parts: Any) -> Method:
+    """Return the kernel, which sorts, and is the slower where NumPy partitions."""
     sorts = by_parts("kernel", compose, parts)
 
     def slower(xp: Namespace, c: Any) -> str | None:
@@ -573,8 +574,7 @@ def _numpy_first(name: str, compose: Any, parts: Any) -> dict[str, Method]:
             return "numpy partitions, and sorts nothing"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = native_by_numpy(_by_numpy(name, compose), parts)
-    return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
+    return dataclasses.replace(sorts, slower=slower)
 
 
 def _partition_on_gpu(name: str, by_sort: Method) -> Method:
@@ -591,9 +591,13 @@ def _partition_on_gpu(name: str, by_sort: Method) -> Method:
 
 def _partitioning(name: str, compose: Any, parts: Any) -> dict[str, Method]:
     """Return the methods of a partition."""
-    found = _numpy_first(name, compose, parts)
-    gpu = _partition_on_gpu(name, by_parts("kernel", compose, parts))
-    return {**found, "kernel": by_device(gpu, found["kernel"])}
+    prepare = functools.partial(_order_statistics_numpy.prepare_partition, name)
+    return {
+        "kernel": by_device(
+            _partition_on_gpu(name, by_parts("kernel", compose, parts)), _unless_numpy_partitions(compose, parts)
+        ),
+        "native": native_by_numpy(_by_numpy(name, compose), parts, prepare),
+    }
 
 
 def _quantile_parts(xp: Namespace, c: Quantiles) -> list[Part]:
@@ -669,8 +673,10 @@ _METHODS = {
         "top_k",
         _top,
         _top_parts,
-        kernel=by_device(either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True), _BY_SORT),
-        native=native_by_numpy(_selected, _top_parts),
+        kernel=by_device(
+            either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True), _top_on_cpu(_BY_SORT)
+        ),
+        native=native_by_numpy(_selected, _top_parts, _order_statistics_numpy.prepare_top),
     ),
     "partition": composed("partition", _sorted, _sort_parts, **_partitioning("partition", _sorted, _sort_parts)),
     "argpartition": composed(
@@ -683,9 +689,9 @@ _METHODS = {
             _quantile_parts,
             kernel=by_device(
                 either_of(lambda _, c: _PLACES if _finds_places(c) else _SORTED, rehearsed=True),
-                _numpy_first("partition", _quantiles, _quantile_parts)["kernel"],
+                _unless_numpy_partitions(_quantiles, _quantile_parts),
             ),
-            native=native_by_numpy(_quantiles_by_numpy, _quantile_parts),
+            native=native_by_numpy(_quantiles_by_numpy, _quantile_parts, _order_statistics_numpy.prepare_quantiles),
         )
         for name in ("median", "quantile")
     },

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from parprims._arrays import Array, Namespace, cast, dtype_kind, shown
+from parprims._arrays import Array, Namespace, cast, dtype_kind, dtype_name, shown
 from parprims._composed import Composed
 
 
@@ -85,3 +87,56 @@ def _on_the_line(xp: Namespace, one: Array, other: Array, part: float) -> Array:
     """
     above, below = one + (other - one) * part, other + (one - other) * (1 - part)
     return xp.where(one >= 0, above, xp.where(other <= 0, below, one * (1 - part) + other * part))
+
+
+def in_numpy(c: Quantiles, single: bool) -> Callable[[Any], Any]:
+    """Return `between` for rows of NumPy's, partitioned at the places of the elements and, if floats, the last.
+
+    ``single`` says that there is one row, which has one dimension.
+    """
+    shape, dtype = c.results[0][0], np.dtype(dtype_name(c.results[0][1]))
+    working, is_float = np.dtype(dtype_name(c.working)), dtype_kind(c.arrays[0].dtype) == "float"
+    make = functools.partial(_of_numbers if single else _of_rows, c.steps, working.type)
+
+    @np.errstate(all="ignore")
+    def found(rows: Any) -> Any:
+        return make(rows, is_float).astype(dtype, copy=False).reshape(shape)
+
+    return found
+
+
+def _of_numbers(steps: tuple[tuple[int, int, float], ...], kind: Any, row: Any, is_float: bool) -> Any:
+    """Return quantiles of one row."""
+    if is_float and row[-1] != row[-1]:
+        return np.full(len(steps), math.nan, kind)
+    found = []
+    for low, high, part in steps:
+        one = kind(row[low])
+        if part:
+            other = kind(row[high])
+            if one != other:
+                one = _between_numbers(one, other, kind(part), kind(1 - part))
+        found.append(one)
+    return np.array(found)
+
+
+def _between_numbers(one: Any, other: Any, part: Any, rest: Any) -> Any:
+    """Return what `_on_the_line` does."""
+    if one >= 0:
+        return one + (other - one) * part
+    return other + (one - other) * rest if other <= 0 else one * rest + other * part
+
+
+def _of_rows(steps: tuple[tuple[int, int, float], ...], kind: Any, rows: Any, is_float: bool) -> Any:
+    """Return quantiles of every row: the first of every row, then the next."""
+    last = rows[..., -1]
+    odd = is_float and (last != last)
+    found = np.empty((len(steps), *last.shape), kind)
+    for (low, high, part), to in zip(steps, found, strict=True):
+        to[...] = rows[..., low]
+        if part:
+            other = rows[..., high].astype(kind)
+            to[...] = np.where(to == other, to, _on_the_line(np, to, other, part))
+        if is_float:
+            to[odd] = math.nan
+    return found

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cpu, _selection_kernel
+from parprims import _cpu, _selection_kernel, _selection_numpy
 from parprims._arrays import (
     Array,
     Namespace,
@@ -48,7 +48,7 @@ from parprims._scan import cumulative_sum
 from parprims._search import above
 from parprims._sort import argsort, sort
 from parprims._sorting import index_dtype, moved
-from parprims._through_numpy import as_numpy, in_numpy, numpy_computes, returned
+from parprims._through_numpy import as_numpy, in_numpy, numpy_computes, returned, shares_memory
 
 
 @primitive
@@ -294,7 +294,7 @@ def _sized(name: str, named: dict[str, Array], size: Any, fill_value: Any, metho
         if size is None:
             raise ValueError(_UNKNOWN)
         return in_program(name, named, {"size": size, "fill_value": fill_value}, method)
-    key = call_key(name, given, size, fill_value, method, gradient=True) if not _jax_without(size, given) else None
+    key = call_key(name, given, size, fill_value, method, gradient=True)
     run = recalled(key)
     if run is not None:
         found: tuple[Array, ...] = run(*given)
@@ -316,9 +316,10 @@ def _sized(name: str, named: dict[str, Array], size: Any, fill_value: Any, metho
     filler = as_scalar("fill_value", fill_value, x.dtype)
     if length is None and any(map(_has_no_value, arrays)):
         raise ValueError(_UNKNOWN)
-    exact = length is None
-    if exact and is_jax(xp):  # a program for all that there may be, and not one for every count
-        length = math.prod(x.shape)
+    # A program of JAX finds all that there may be, and is not one for every count. What NumPy computes is no program.
+    shortened = length is None and is_jax(xp) and not (method in ("auto", "native") and shares_memory(xp, arrays))
+    if shortened:
+        length, key = math.prod(x.shape), None
     shape = (math.prod(x.shape) if length is None else length,)
     index = index_dtype(xp)
     counts = ((), index) if name == "select" else (shape, index), ((), index)
@@ -326,15 +327,10 @@ def _sized(name: str, named: dict[str, Array], size: Any, fill_value: Any, metho
     same = all(one is other for one, other in zip(arrays, given, strict=True))
     call = _Selection(arrays=tuple(arrays), key=key if same else None, results=results, size=length, fill_value=filler)
     selected: tuple[Array, ...] = _METHODS[name](method, xp, call)
-    if exact and is_jax(xp):
+    if shortened:
         *rows, count = selected
         return (*(row[: int(count)] for row in rows), count)
     return selected
-
-
-def _jax_without(size: Any, given: tuple[Any, ...]) -> bool:
-    """Return whether JAX is to find out how many there are."""
-    return size is None and type(given[0]).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 # ---- The work ---------------------------------------------------------------------------------------------------
@@ -396,27 +392,8 @@ def _flat(xp: Namespace, x: Array) -> Array:
     return xp.reshape(x, (math.prod(x.shape),))
 
 
-_BLOCK = 1 << 16
-"""Elements of which NumPy finds the marked ones before it looks at others: their places stay in the cache."""
-
-
-def _moved_by_numpy(x: np.ndarray[Any, Any], mask: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> int:
-    """Copy the marked elements to the beginning of ``out``, no more than it holds, and return how many there are."""
-    count = 0
-    for begin in range(0, x.size, _BLOCK):
-        places = mask[begin : begin + _BLOCK].nonzero()[0]
-        room = out[count : count + places.size]
-        room[...] = x[begin : begin + _BLOCK].take(places[: room.size])
-        count += places.size
-    return count
-
-
 def _select(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
     x, mask = (_flat(xp, one) for one in c.arrays)
-    if library(xp) == "numpy" and method != "array":
-        sized = None if c.size is None else np.full(c.size, c.fill_value, x.dtype)
-        found = np.empty(np.count_nonzero(mask), x.dtype) if sized is None else sized
-        return found, np.asarray(_moved_by_numpy(x, mask, found), index_dtype(xp))
     places, count = _places(xp, mask, c.size, method)
     return _taken(xp, c, x, places), count
 
@@ -428,11 +405,6 @@ def _select_parts(xp: Namespace, c: _Selection) -> list[Part]:
 def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
     x, mask = (_flat(xp, one) for one in c.arrays)
     index = index_dtype(xp)
-    if method == "native" and library(xp) == "numpy":
-        parted = np.empty_like(x)
-        count = _moved_by_numpy(x, mask, parted)
-        _moved_by_numpy(x, ~mask, parted[count:])
-        return parted, np.asarray(count, index)
     if _launches(xp, c, method):
         each = xp.arange(x.shape[0], dtype=index, device=device(x))
         order, count = _selection_kernel.prepare(xp, "parted", (each, mask))(each, mask)
@@ -442,31 +414,25 @@ def _partition_by(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...
     return moved(xp, x, lambda one: xp.take(one, order, axis=0)), count
 
 
-def _differ(xp: Namespace, x: Array, in_order: bool) -> Array:
-    """Return where a run begins; elements that are in order have NaN at their end."""
+def _differ(xp: Namespace, x: Array) -> Array:
+    """Return where a run begins."""
     x = constant(x) if asked_for(x) else x
     if dtype_kind(x.dtype) == "uint" and dtype_bits(x.dtype) > 8 and library(xp) == "torch":
         x = x.view(getattr(xp, f"int{dtype_bits(x.dtype)}"))  # which PyTorch can compare
     n = x.shape[0]
     before, here = x[: max(n - 1, 0)], x[min(1, n) :]
-    rest = x[max(n - 1, 0) :] if in_order else x
-    has_odd = dtype_kind(x.dtype) in ("float", "complex")
-    if library(xp) == "numpy" and not (has_odd and (rest != rest).any()):
-        begins = np.ones(n, bool)
-        np.not_equal(before, here, out=begins[min(1, n) :])
-        return begins
     changed = before != here
-    if has_odd:
+    if dtype_kind(x.dtype) in ("float", "complex"):
         changed = changed & ~((before != before) & (here != here))
     return xp.concat([xp.ones((min(1, n),), dtype=xp.bool, device=device(x)), changed])
 
 
-def _runs(xp: Namespace, c: _Selection, x: Array, method: str, in_order: bool = False) -> tuple[Array, ...]:
+def _runs(xp: Namespace, c: _Selection, x: Array, method: str) -> tuple[Array, ...]:
     """Return the runs of x, whose lengths are the distances of their beginnings."""
     n = x.shape[0]
     if _launches(xp, c.on(x), method) and not asked_by_torch((x,)):
         return _prepare("runs", _run_lengths, xp, c.on(x))(x)
-    places, count = _places(xp, _differ(xp, x, in_order), None if c.size is None else c.size + 1, method)
+    places, count = _places(xp, _differ(xp, x), None if c.size is None else c.size + 1, method)
     if c.size is None:
         places = xp.concat([places, xp.full((1,), n, dtype=places.dtype, device=device(x))])
     return _taken(xp, c, x, places[:-1]), places[1:] - places[:-1], count
@@ -482,7 +448,7 @@ def _run_parts(xp: Namespace, c: _Selection) -> list[Part]:
 
 
 def _unique(xp: Namespace, c: _Selection, method: str) -> tuple[Array, ...]:
-    return _runs(xp, c, sort(_flat(xp, c.arrays[0]), method=method), method, in_order=True)
+    return _runs(xp, c, sort(_flat(xp, c.arrays[0]), method=method), method)
 
 
 def _unique_parts(xp: Namespace, c: _Selection) -> list[Part]:
@@ -523,7 +489,7 @@ def _by_kernels(results: str, compose: Compose, cpu: Method) -> Method:
     return by_device(Method(functools.partial(_prepare, results, compose), refusal, rehearsed=True), cpu)
 
 
-def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
+def _by_library(compose: Compose, parts: Parts, alone: Callable[..., Any]) -> dict[str, Method]:
     """Return the kernel, which on a CPU is slower than the library that finds what is marked, and the library's way."""
     sorts = by_parts("kernel", compose, parts)
 
@@ -532,7 +498,7 @@ def _by_library(compose: Compose, parts: Parts) -> dict[str, Method]:
             return f"{library(xp)} finds what is marked without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
-    native = native_by_numpy(compose, parts)
+    native = native_by_numpy(compose, parts, alone)
     return {"kernel": dataclasses.replace(sorts, slower=slower), "native": native}
 
 
@@ -559,18 +525,20 @@ def _unique_by_library() -> dict[str, Method]:
         return run
 
     kernel = dataclasses.replace(sorts, slower=slower, prepare=prepare, rehearsed=True)
-    return {"kernel": kernel, "native": native_by_numpy(_unique, _unique_parts)}
+    return {"kernel": kernel, "native": native_by_numpy(_unique, _unique_parts, _selection_numpy.prepare_unique)}
 
 
-def _with_kernels(results: str, primitive: str, compose: Compose, parts: Parts) -> Methods:
+def _with_kernels(results: str, primitive: str, compose: Compose, parts: Parts, alone: Callable[..., Any]) -> Methods:
     """Return the methods of a primitive of which the kernel finds the marked elements."""
-    own = _by_library(compose, parts)
+    own = _by_library(compose, parts, alone)
     return composed(primitive, compose, parts, **{**own, "kernel": _by_kernels(results, compose, own["kernel"])})
 
 
 _METHODS = {
-    "select": _with_kernels("values", "select", _select, _select_parts),
-    "partition_by": _with_kernels("parted", "partition_by", _partition_by, _select_parts),
-    "run_lengths": _with_kernels("runs", "run_lengths", _run_lengths, _run_parts),
+    "select": _with_kernels("values", "select", _select, _select_parts, _selection_numpy.prepare_select),
+    "partition_by": _with_kernels(
+        "parted", "partition_by", _partition_by, _select_parts, _selection_numpy.prepare_partition_by
+    ),
+    "run_lengths": _with_kernels("runs", "run_lengths", _run_lengths, _run_parts, _selection_numpy.prepare_run_lengths),
     "unique": composed("unique", _unique, _unique_parts, **_unique_by_library()),
 }

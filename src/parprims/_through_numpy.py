@@ -94,6 +94,12 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
     return found
 
 
+def quietly(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of NumPy's arrays that does not warn of infinities and NaN."""
+    quiet_run: Callable[..., Any] = np.errstate(all="ignore")(run)
+    return quiet_run
+
+
 def by_numpy(xp: Namespace, arrays: Sequence[Array], function: Callable[..., Any]) -> Callable[..., Any]:
     """Return what takes arrays like these, in memory that NumPy reads, given a function of NumPy's arrays.
 

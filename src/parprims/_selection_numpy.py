@@ -1,0 +1,125 @@
+"""Selection in NumPy: functions of arrays with little around NumPy's own routines, made once for a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from parprims import _sort_native
+from parprims._arrays import Array, Namespace, dtype_name
+from parprims._sorting import Sorting
+from parprims._through_numpy import all_by_numpy, as_numpy, numpy_computes, numpy_namespace
+
+_BLOCK = 1 << 16
+"""Elements of which NumPy finds the marked ones before it looks at others: their places stay in the cache."""
+_FEW = 1 << 10
+"""Elements that NumPy takes by a mask sooner than by places."""
+
+
+def serves(xp: Namespace, c: Any) -> bool:
+    """Return whether NumPy computes a call by its own routines alone."""
+    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape
+
+
+def prepare_select(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what keeps the marked elements; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
+    size, fill, dtype = c.size, c.fill_value, as_numpy(c.arrays[0]).dtype
+
+    def few(x: Array, mask: Array) -> tuple[Array, ...]:
+        found = x.reshape(-1)[mask.reshape(-1)]
+        return found, np.array(found.size, index)
+
+    def many(x: Array, mask: Array) -> tuple[Array, ...]:
+        found = np.empty(np.count_nonzero(mask), dtype) if size is None else np.full(size, fill, dtype)
+        return found, np.array(moved(x.reshape(-1), mask.reshape(-1), found), index)
+
+    return all_by_numpy(xp, c.arrays, few if size is None and n <= _FEW else many)
+
+
+def prepare_partition_by(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what moves the marked elements before the others; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
+
+    def few(x: Array, mask: Array) -> tuple[Array, ...]:
+        x, mask = x.reshape(-1), mask.reshape(-1)
+        first = x[mask]
+        return np.concatenate((first, x[~mask])), np.array(first.size, index)
+
+    def many(x: Array, mask: Array) -> tuple[Array, ...]:
+        x, mask = x.reshape(-1), mask.reshape(-1)
+        parted = np.empty_like(x)
+        count = moved(x, mask, parted)
+        moved(x, ~mask, parted[count:])
+        return parted, np.array(count, index)
+
+    return all_by_numpy(xp, c.arrays, few if n <= _FEW else many)
+
+
+def moved(x: Array, mask: Array, out: Array) -> int:
+    """Copy the marked elements to the beginning of ``out``, no more than it holds, and return how many there are."""
+    count = 0
+    for begin in range(0, x.size, _BLOCK):
+        places = mask[begin : begin + _BLOCK].nonzero()[0]
+        room = out[count : count + places.size]
+        room[...] = x[begin : begin + _BLOCK].take(places[: room.size])
+        count += places.size
+    return count
+
+
+def prepare_run_lengths(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what finds the runs of equal neighbours; None where there is more to do."""
+    if not serves(xp, c):
+        return None
+    return all_by_numpy(xp, c.arrays, _runs(c, as_numpy(c.arrays[0]).dtype, in_order=False))
+
+
+def prepare_unique(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
+    """Return what sorts elements and finds the runs; None where there is more to do."""
+    if not serves(xp, c) or dtype_name(c.arrays[0].dtype) == "bfloat16":
+        return None
+    flat = as_numpy(c.arrays[0]).reshape(-1)
+    call = Sorting(arrays=(flat,), axis=0, descending=False, stable=True, keyed=True, indices=False)
+    sort, runs = _sort_native.prepare(numpy_namespace(), call), _runs(c, flat.dtype, in_order=True)
+    return all_by_numpy(xp, c.arrays, lambda x: runs(*sort(x.reshape(-1))))
+
+
+def _runs(c: Any, dtype: Any, in_order: bool) -> Callable[[Array], tuple[Array, ...]]:
+    """Return what finds the runs of elements; those that are in order have NaN at their end."""
+    n, index = math.prod(c.arrays[0].shape), np.dtype(dtype_name(c.results[1][1]))
+    size, fill, has_odd = c.size, c.fill_value, dtype.kind not in "biu"
+
+    def found(x: Array) -> tuple[Array, ...]:
+        before, here = x[:-1], x[1:]
+        differ = here != before
+        if has_odd:
+            odd = x[-1:] != x[-1:] if in_order else x != x
+            if odd.any():
+                differ &= ~((before != before) & (here != here))
+        ends = differ.nonzero()[0]
+        count = len(ends) + 1
+        begins = np.empty(count + 1, index)
+        begins[0] = 0
+        np.add(ends, 1, out=begins[1:-1], casting="same_kind")
+        begins[-1] = n
+        lengths = begins[1:] - begins[:-1]
+        values = x[begins[:-1]]
+        if size is not None:
+            values, lengths = _fitted(values, size, fill), _fitted(lengths, size, 0)
+        return values, lengths, np.array(count, index)
+
+    return found
+
+
+def _fitted(x: Array, size: int, fill: Any) -> Array:
+    """Return the first elements of x, with a number behind them where there are fewer."""
+    found = np.full(size, fill, x.dtype)
+    found[: len(x)] = x[:size]
+    return found
