@@ -257,7 +257,7 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
     """Return the scan of which every segment is one, and whose last results are the reductions."""
     arrays = (*c.arrays[: c.count], *c.starts)
     shape = tuple(arrays[0].shape)
@@ -281,7 +281,7 @@ def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
     )
 
 
-def _is_readable(dtype: Any, to: Any) -> bool:
+def is_readable(dtype: Any, to: Any) -> bool:
     """Return whether the kernel casts elements by itself: where no dtype between matters."""
     if dtype == to:
         return True
@@ -292,7 +292,7 @@ def _is_readable(dtype: Any, to: Any) -> bool:
 def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
     count, axis, dtypes, offsets = c.count, c.axis, c.dtypes, c.arrays[c.count]
-    kept = [_is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")
     adjacent = _cuda.layout(xp, offsets)[0] == (1,)
     if all(kept) and direct and adjacent and not c.starts:
@@ -313,7 +313,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     if reason is not None:
         return reason
     try:
-        specialised(xp, _as_scan(xp, c))
+        specialised(xp, as_scan(xp, c))
     except Untraceable as reason:
         return str(reason)
     return None
@@ -329,7 +329,7 @@ def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Ca
 
 def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
     """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
-    special = specialised(xp, _as_scan(xp, c))
+    special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
         xp,
         c.arrays,
