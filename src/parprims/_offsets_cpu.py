@@ -145,17 +145,27 @@ def refusal(xp: Namespace, c: Any) -> str | None:
 CROSSOVERS = _cpu.Crossovers(
     record="",
     least={
-        "numpy": {"operator": 0, "native": 1 << 20},
-        "torch": {"operator": 0, "native": 1 << 20},
-        "jax": {"operator": 4096, "native": 1 << 20},
+        "numpy": {
+            "operator": 0,
+            "add": 1 << 23,
+            "multiply": 1 << 18,
+            "logaddexp": 1 << 14,
+        },
+        "torch": {
+            "operator": 0,
+        },
+        "jax": {
+            "operator": 4096,
+        },
     },
 )
-"""Elements from which the kernel is faster, where NumPy reduces segments by itself and elsewhere."""
+"""Elements from which the kernel is faster: by operator where NumPy reduces segments by itself."""
 
 
-def slower(xp: Namespace, c: Any, native: bool) -> str | None:
+def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "native" if native else "operator", math.prod(c.arrays[0].shape))
+    name, kind = ("numpy", c.op.name) if by_numpy else (library(xp), "operator")
+    return CROSSOVERS.slower(name, kind, math.prod(c.arrays[0].shape))
 
 
 def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
