@@ -537,11 +537,11 @@ def _by_sort(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., 
 def _prepare_cpu(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return what computes the counts and the edges by kernels for CPUs."""
     if 0 in h.arrays[0].shape:
-        return _quietly(directly(_array)(xp, h))
+        return quietly(directly(_array)(xp, h))
     run, bare = _histogram_cpu.prepare(xp, h), h.on(*(None,) * len(h.arrays))
     if not h.density and compute_dtype(xp, h.result) == h.result:
         return run
-    return _quietly(lambda *arrays: _finish(xp, bare, *run(*arrays)))
+    return quietly(lambda *arrays: _finish(xp, bare, *run(*arrays)))
 
 
 _METHODS = Methods(

@@ -71,7 +71,7 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
     return code_of(xp, r.op, r.operation, r.working)
 
 
-def _functions(
+def functions(
     xp: Namespace,
     r: Call,
     exclusive: bool,
@@ -256,17 +256,17 @@ def _way(r: Call) -> list[str]:
     return [_cpu.text.function(head, (f"return {name}{head[head.index('(') :]}",)) for head, name in calls.items()]
 
 
-_NUMBERS = 4
+NUMBERS = 4
 """The numbers before those of views: low, n, inner and the width of a tile."""
 
 
 def _firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
     """Return where the numbers of each group begin."""
     counts = [sum(len(one.numbers) for one in views_) for views_ in views]
-    return [_NUMBERS + sum(counts[:at]) for at in range(len(counts))]
+    return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
 
 
-def _waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
+def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
     """Return whether elements are combined as fast as memory is read and written."""
     simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
     return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
@@ -319,7 +319,7 @@ def _plan(
     if isinstance(r, Recurrence) and not columns:
         name = "scan_pairs_of_lines"
     least = -(-_LEAST * tasks // (lines * n))
-    if _waits_for_memory(r, kinds):
+    if waits_for_memory(r, kinds):
         least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
     launches = [_cpu.Launch(name, tasks, least)]
     scratch = []
@@ -350,7 +350,7 @@ def _plan(
                 scratch = [(lines, "int64"), *parts, *scratch]
     return _cpu.Plan(
         tuple(launches),
-        _functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+        functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),

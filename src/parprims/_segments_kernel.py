@@ -268,7 +268,7 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
     """Return the scan of which every segment is one, and whose last results are the reductions."""
     arrays = (*c.arrays[: c.count], *c.starts)
     shape = tuple(arrays[0].shape)
@@ -324,7 +324,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     if reason is not None:
         return reason
     try:
-        specialised(xp, _as_scan(xp, c))
+        specialised(xp, as_scan(xp, c))
     except Untraceable as reason:
         return str(reason)
     return None
@@ -340,7 +340,7 @@ def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Ca
 
 def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
     """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
-    special = specialised(xp, _as_scan(xp, c))
+    special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
         xp,
         c.arrays,
