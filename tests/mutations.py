@@ -89,7 +89,9 @@ MANY_BINS, COUNTERS, EQUAL = (
     for name in ("many_bins", "counters_of_16_bits", "equal_elements")
 )
 PARTS = "__syncthreads();  // separates the writes of parts from their reads"
-ROWS = "tests/test_segment_rows_kernel.py::test_offsets[emulated-shape4-0]"
+ROWS, FEW_ROWS, STRIPS_OF_ROWS = (
+    f"tests/test_segment_rows_kernel.py::test_offsets[emulated-shape{at}]" for at in ("4-0", "5-1", "3-0")
+)
 ROWS_BY_IDS = "tests/test_segment_rows_kernel.py::test_ids[emulated-shape2-0]"
 ZEROS, TRUTH = (
     f"tests/test_segment_atomics.py::test_{one}]"
@@ -681,9 +683,8 @@ MUTATIONS = (
     Mutation(_SR, "order ? (Index)order[i] : i", "i", ROWS_BY_IDS),
     Mutation(_SR, "found.valid ? Scan::Op::combine(start, state) : start", "found.valid ? state : start", ROWS_BY_IDS),
     Mutation(_SR, "starts.load(h, l, j + k)", "starts.load(h, l, j)", ROWS_BY_IDS),
-    Mutation(_SR, "if (segment == 0 || !exists) return;", "if (segment == 0) return;", ROWS),
-    Mutation(_SR, "if (next == first)", "if (next == first && blocks > 1)", ROWS),
+    Mutation(_SR, "if (next == first)", "if (next == first && blocks > 1)", FEW_ROWS),
     Mutation(_SR, "total.valid = false;\n        ends", "ends", ROWS),
-    Mutation(_SR, "strip % strips", "strip / strips", ROWS),
+    Mutation(_SR, "strip % strips", "strip / strips", STRIPS_OF_ROWS),
     Mutation(_SR, "if (base + r < past)", "if (base + r <= past)", ROWS),
 )

@@ -22,9 +22,6 @@ enum Operation { ADD, MAXIMUM, MINIMUM, AND, OR, XOR };
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// How many elements a thread loads before it uses the first.
-constexpr int ROWS = 8;
-
 // Lanes combine elements with each other if a warp has no more runs of equal segments than these.
 constexpr int MOST_RUNS = 16;
 
@@ -197,10 +194,11 @@ DEVICE void decode_words(typename Code::Word* words, const typename Code::Result
 }
 
 // Combines all elements, of type T, in the words of their segments. Ids that are none are left out. `words` are zero.
+//     ROWS      elements that a thread loads before it uses the first
 //     SHARED    whether words of shared memory are between
 //     LOOKS     whether a thread looks at a word before it combines it with an element, which most often changes nothing
 //     STORES    whether the last block stores the results, and zeros in place of words
-template <class Code, class T, class Id, int THREADS, bool SHARED, bool LOOKS, bool STORES>
+template <class Code, class T, class Id, int THREADS, int ROWS, bool SHARED, bool LOOKS, bool STORES>
 DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Result* start,
                              typename Code::Result* results, unsigned* ticket, typename Code::Word* words, Index n,
                              Index segments, Index x_stride, Index ids_stride) {

@@ -48,9 +48,6 @@ TUNING = {
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
-_ROWS = 8
-"""The elements that a thread takes at once, as the kernel has it."""
-
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 _OPERATIONS = {
@@ -102,7 +99,8 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
     )
     shared_bytes = kind.word * segments
     resident = min(tuning.blocks, tuning.shared_bytes // (shared_bytes + 1024))
-    tiles = -(-n // (threads * _ROWS))
+    rows = 8 if kind.word == 4 else 4  # elements of a thread at once, which have the registers
+    tiles = -(-n // (threads * rows))
     blocks = min(tiles, resident * tuning.multiprocessors)
     apart = min(blocks, tuning.flushed * n // segments)  # the blocks that may have words of their own
     in_shared = apart > 0 and 4 * apart >= blocks
@@ -123,7 +121,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
         _cuda.Launch(
             source,
             "atomics::combine_elements",
-            (code, C_TYPES[kind.x], C_TYPES[kind.ids], threads, in_shared, looks, stores),
+            (code, C_TYPES[kind.x], C_TYPES[kind.ids], threads, rows, in_shared, looks, stores),
             (
                 _cuda.Pointer("in0", f"const {C_TYPES[kind.x]}"),
                 _cuda.Pointer("in1", f"const {C_TYPES[kind.ids]}"),
