@@ -33,6 +33,8 @@ class TestSentences:
         ("combine", "words"),
         [
             (lambda e, later: max(e, later), "branches on the value of an array: use where"),
+            (lambda e, later: math.exp(e) + later, "makes a number of an array: use functions of the array library"),
+            (lambda e, later: int(e) + later, "makes a number of an array: use functions of the array library"),
             (lambda e, later: 0.5, "returned float, not an array"),  # noqa: ARG005
             (lambda e, later: [e + later], "returned list, not an array"),
             (lambda e, later: None, "returned NoneType, not an array .it has no return"),  # noqa: ARG005
@@ -84,6 +86,7 @@ class TestSentences:
         ("fn", "error", "words"),
         [
             (lambda x: x if x > 2 else -x, TypeError, "branches on the value of an array: use where"),
+            (lambda x: float(x) * x, TypeError, "makes a number of an array: use functions of the array library"),
             (lambda x: 0.5, TypeError, "returned float, not an array"),  # noqa: ARG005
             (lambda x: [x], TypeError, "returned list, not an array"),
             (lambda x: None, TypeError, "returned NoneType, not an array"),  # noqa: ARG005

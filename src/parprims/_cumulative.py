@@ -21,13 +21,12 @@ from parprims._arrays import (
     dtype_name,
     filled,
     namespace_of,
-    normalize_axis,
 )
 from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
 from parprims._derivatives import asked_for
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._elements import only_array
-from parprims._scan import scan
+from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
 from parprims._through_numpy import all_by_numpy, numpy_computes
 
@@ -177,9 +176,7 @@ def _extremum(name: str, x: Array, axis: Any, return_indices: bool, method: str)
         return _extremum(name, given, axis, False, method)
     _METHODS[name].check(method)
     check_kind("x", x, ("int", "uint", "float"))
-    if axis is None and x.ndim != 1:
-        raise ValueError(f"axis must be given for an array of {x.ndim} dimensions")
-    at = normalize_axis(-1 if axis is None else axis, x.ndim)
+    at = only_axis(axis, x.ndim)
     results = (tuple(x.shape), x.dtype), (tuple(x.shape), index_dtype(xp))
     call = _Extrema(arrays=(x,), key=key if x is given else None, results=results, axis=at, primitive=name)
     return _METHODS[name](method, xp, call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -194,8 +195,12 @@ def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(m if n == 1 else n for n, m in zip(one, other, strict=True))
 
 
+_AS_NUMBER = re.compile("Python scalar|converted to Scalar|is only allowed on arrays")
+"""What the array libraries say where an array of several elements is taken for a number."""
+
+
 def explain_failure(what: str, error: Exception) -> None:
-    """Raise TypeError if a function of the caller's failed because it branches on a value; else note whose error it is.
+    """Raise TypeError if a function of the caller's failed because it asks for a value; else note whose error it is.
 
     ``what`` is what messages call the function.
     """
@@ -207,6 +212,8 @@ def explain_failure(what: str, error: Exception) -> None:
         or type(error).__name__ == "TracerBoolConversionError"
     ):
         raise TypeError(f"{what} branches on the value of an array: use where of the array library") from error
+    if _AS_NUMBER.search(words):  # by float, int, math.exp, item
+        raise TypeError(f"{what} makes a number of an array: use functions of the array library") from error
     note = f"Raised by {what}."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)

@@ -293,9 +293,7 @@ def call(
         xs = flags_broadcast(xp, operator, xs)
     if any(one.shape != xs[0].shape for one in xs):
         raise ValueError(f"x must be arrays of equal shape, got {', '.join(str(tuple(one.shape)) for one in xs)}")
-    if axis is None and xs[0].ndim != 1:
-        raise ValueError(f"axis must be given for an array of {xs[0].ndim} dimensions")
-    index = normalize_axis(-1 if axis is None else axis, xs[0].ndim)
+    index = only_axis(axis, xs[0].ndim)
     dtypes = result_dtypes(xp, operator, tuple(one.dtype for one in xs), as_dtypes(xp, dtype))
     working = working_dtypes(xp, operator, dtypes)
     starts: tuple[Any, ...] = ()
@@ -328,6 +326,17 @@ def call(
     )
     compute = _by_segments if by_segments else _derivatives.scan
     return compute(_METHODS[primitive], method, xp, r)
+
+
+def only_axis(axis: Any, ndim: int) -> int:
+    """Return the axis counted from the front; None is the axis of an array that has one."""
+    if axis is not None:
+        return normalize_axis(axis, ndim)
+    if ndim == 0:
+        raise ValueError("x must have at least one dimension, for axis to be one of them")
+    if ndim > 1:
+        raise ValueError(f"axis must be given for an array of {ndim} dimensions")
+    return 0
 
 
 def _entries(x: Any) -> tuple[Any, ...]:
