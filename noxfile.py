@@ -12,6 +12,9 @@ nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_venv = "yes"
 
+# Tests start many processes, which import much: what one of them has compiled is kept for the others.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 PROJECT = nox.project.load_toml("pyproject.toml")
 
 # The array libraries of a CPU are tested in one environment; those of a GPU install the package in one each.
@@ -20,8 +23,8 @@ GPU_BACKENDS = {"cupy": ".[cuda13]", "torch-cuda": ".[torch]", "jax-cuda": ".[ja
 PLACES = ("cpu", *(GPU_BACKENDS if shutil.which("nvidia-smi") else ()))
 
 # One process for each core, and one thread of BLAS in each: more of them wait for each other by spinning, which takes
-# up to thirty times as long.
-PARALLEL = ["-n", "auto", "--dist", "worksteal"]
+# up to thirty times as long. No test reads logs, which take pytest a tenth of its own time.
+PARALLEL = ["-n", "auto", "--dist", "worksteal", "-p", "no:logging"]
 ALONE = {"OPENBLAS_NUM_THREADS": "1"}
 
 

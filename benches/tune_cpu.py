@@ -22,15 +22,17 @@ from benches.clock import Contender, interleave
 from examples.backends import Backend
 from parprims._cpu.threads import limit
 
-SAVED = 1e-4
-"""Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for Numba."""
+SAVED = 1e-5
+"""Seconds that a kernel must save to be preferred to a routine: in its first call a process waits for LLVM."""
 CHANCE = 1.05
 """The ratio of times that are taken to be equal."""
 
 SHAPES: Mapping[str, Callable[[int], tuple[tuple[int, ...], int]]] = {
     "line": lambda n: ((max(2, n // 1000), min(n // 2, 1000)), 1),
+    "short line": lambda n: ((n // 32, 32), 1),
     "single line": lambda n: ((n,), 0),
     "narrow": lambda n: ((n // 3, 3), 0),
+    "few columns": lambda n: ((max(2, n // 64), min(n // 2, 64)), 0),
     "columns": lambda n: ((max(2, n // 1000), min(n // 2, 1000)), 0),
 }
 """The shape of so many elements, and the axis, by how the lines lie."""
@@ -90,6 +92,8 @@ def _reduction(name: str, dtype: str, lines: str) -> Make:
             return (x,), lambda x, method: parprims.map_reduce(_square, x, op="add", axis=axis, method=method)
         if name == "logical_and":
             return (x,), lambda x, method: parprims.all(x, axis=axis, method=method)
+        if name in _WIDENED:
+            return (x,), functools.partial(_WIDENED[name][0], axis=axis)
         return (x,), lambda x, method: parprims.reduce(x, name, axis=axis, method=method)
 
     return make
@@ -101,6 +105,8 @@ def _scan(name: str, dtype: str, lines: str) -> Make:
         x = _numbers(shape, dtype)
         if name == "multiply" and dtype.startswith("f"):
             x = np.sign(x)
+        if name in _WIDENED:
+            return (x,), functools.partial(_WIDENED[name][1], axis=axis)
         xs = (x, np.zeros(shape, np.int64)) if name == "argmax" else (x,)
         return xs, lambda *x, method: parprims.scan(x if len(x) > 1 else x[0], name, axis=axis, method=method)
 
@@ -136,11 +142,18 @@ def _tridiagonal_kinds() -> Iterator[Kind]:
 
 
 _ELEMENTS = {"": "float64", " of integers": "int64"}
+_WIDENED = {
+    "add": (parprims.sum, parprims.cumulative_sum),
+    "multiply": (parprims.prod, parprims.cumulative_prod),
+}
+"""By operator, the reduction and the scan whose results have more bits than narrow integers."""
 
 
 def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Make], lying: list[str]) -> Iterator[Kind]:
     for name in names:
         elements = {"": "float64", " of bools": "bool"} if name == "logical_and" else _ELEMENTS
+        if name in _WIDENED:
+            elements = {**_ELEMENTS, " of narrow integers": "int32"}
         if name == "dot":  # libraries sum products of fewer bits by wider vectors
             elements = {**_ELEMENTS, "": "float32"}
         for whole, dtype in elements.items():
@@ -150,7 +163,12 @@ def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Mak
             if name == "argmax" and make is _reduction:  # which NumPy finds for JAX outside of programs
                 libraries = (*libraries, "jax")
             for lines in lying:
-                yield Kind(f"{name}{whole}, {lines}", make(name, dtype, lines), True, libraries=libraries)
+                short = lines in ("short line", "few columns")
+                if short and name == "argmax":
+                    continue
+                finer = short or whole == " of narrow integers"
+                on: tuple[str, ...] = ("numpy",) if finer else libraries
+                yield Kind(f"{name}{whole}, {lines}", make(name, dtype, lines), True, libraries=on)
 
 
 def _reduce_kinds() -> Iterator[Kind]:
@@ -202,7 +220,7 @@ def _sort_kinds() -> Iterator[Kind]:
 
 def _histogram_kinds() -> Iterator[Kind]:
     def even(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
-        return (_numbers((n,), "float64"),), functools.partial(parprims.histogram, bins=256)
+        return (_numbers((n,), "float64"),), functools.partial(parprims.histogram, bins=256, range=(-3.0, 3.0))
 
     def edges(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
         return (_numbers((n,), "float64"), np.sort(_numbers((257,), "float64"))), parprims.histogram

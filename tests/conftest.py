@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@functools.cache
+def _has_gpu() -> bool:
+    return shutil.which("nvidia-smi") is not None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let the processes of pytest-xdist share a machine: a thread each, and a GPU to begin with, in turn."""
     # Compilers make many objects and few circles of them: looking for these at every 700 takes a twentieth of the time.
@@ -93,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ways)
     if config.getoption("--record-errors"):
         config.pluginmanager.register(trust.Recorder(config))
-    has_gpu = shutil.which("nvidia-smi") is not None
+    has_gpu = _has_gpu()
     if config.getoption("numprocesses", None):  # they inherit what is set before they start
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(name, "1")
@@ -112,13 +117,29 @@ _seen: list[pathlib.Path] = []
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin a file anew, and leave tests to the run that has them, where runs are of one backend each.
+
+    Tests of the emulator are of that of the emulated backend; those marked ``once``, of that of NumPy.
+    """
+    if _seen != [item.path]:
+        _seen[:] = [item.path]
+        _forget()
+    # NaN and infinity are legitimate inputs here; NumPy need not announce them.
+    np.seterr(all="ignore")
+    asked_for = item.config.getoption("--backend")
+    if not asked_for:
+        return
+    if "emulated" not in asked_for and item.get_closest_marker("emulator"):
+        pytest.skip("the emulated backend is not asked for")
+    if "numpy" not in asked_for and item.get_closest_marker("once") and "backend" not in item.fixturenames:
+        pytest.skip("the run of NumPy has it")
+
+
+def _forget() -> None:
     """Forget what the tests of another file have left, and have the garbage collector pass over what is still there.
 
     Otherwise a process has 10 GB of programs and kernels in the end, and one collection takes 10 seconds.
     """
-    if _seen == [item.path]:
-        return
-    _seen[:] = [item.path]
     jax = sys.modules.get("jax")
     if jax is not None:
         jax.clear_caches()
@@ -137,9 +158,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.exit(f"promised backends are missing: {', '.join(missing)}", returncode=1)
         usual = (name for name in BACKENDS if name != "emulated")
         names = config.getoption("--backend") or [name for name in usual if available(name)]
-        metafunc.parametrize("backend", names, indirect=True, scope="session")
+        metafunc.parametrize("backend", _fit_for(metafunc.fixturenames, names), indirect=True, scope="session")
     if "method" in metafunc.fixturenames:
         metafunc.parametrize("method", ("auto", *metafunc.cls.methods))
+
+
+ON_GPU = (*backends.ON_CUDA, "emulated")
+"""The libraries on a GPU, or what stands for one."""
+
+_FIT_FOR = {"gpu": ON_GPU, "streams": ON_GPU, "tensors": ON_GPU, "jax": ("jax", "jax-cuda")}
+"""The libraries that fixtures of these names do not skip."""
+
+
+def _fit_for(fixtures: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """Return the libraries that the fixtures of a test do not skip, or one of them all to say why it is skipped.
+
+    A quarter of all tests is for GPUs: on a CPU each would be skipped once for every library.
+    """
+    for fixture, fit in _FIT_FOR.items():
+        if fixture in fixtures:
+            names = [name for name in names if name in fit] or names[:1]
+    return names
 
 
 @pytest.hookimpl(trylast=True)
@@ -197,38 +236,28 @@ def streams(gpu: Backend) -> Backend:
 
 
 @pytest.fixture(autouse=True)
-def _emulate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_the_library_needs(request: pytest.FixtureRequest) -> None:
+    """Set up what a test needs of its array library: one fixture, for each takes its time in every test."""
+    names = request.fixturenames
+    name = request.getfixturevalue("backend").name if "backend" in names else ""
+    _emulate(request, name)
+    _take_first_gpu(name)
+    _compile_quickly(request, name == "jax" or "jax" in names)
+
+
+def _emulate(request: pytest.FixtureRequest, name: str) -> None:
     """Let kernels take NumPy arrays while a test of the emulated backend runs, and by an option those of others."""
-    name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
     if name == "emulated":
-        emulator.install(monkeypatch)
+        emulator.install(request.getfixturevalue("monkeypatch"))
     elif request.config.getoption("--as-gpu") and name == "torch":
-        emulator.install(monkeypatch)
-        emulator.install_for_torch(monkeypatch)
+        emulator.install(request.getfixturevalue("monkeypatch"))
+        emulator.install_for_torch(request.getfixturevalue("monkeypatch"))
     elif request.config.getoption("--as-gpu") and (name == "jax" or "jax" in request.fixturenames):
-        emulator.install_for_jax(monkeypatch)
+        emulator.install_for_jax(request.getfixturevalue("monkeypatch"))
 
 
-@pytest.fixture(autouse=True)
-def _emulator_once(request: pytest.FixtureRequest) -> None:
-    """Leave tests of the emulator to the run of the emulated backend where runs are of one backend each."""
-    asked_for = request.config.getoption("--backend") or ["emulated"]
-    if request.node.get_closest_marker("emulator") and "emulated" not in asked_for:
-        pytest.skip("the emulated backend is not asked for")
-
-
-@pytest.fixture(autouse=True)
-def _once(request: pytest.FixtureRequest) -> None:
-    """Leave tests marked so, which need no array library but NumPy, to its run where runs are of one backend each."""
-    asked_for = request.config.getoption("--backend") or ["numpy"]
-    if request.node.get_closest_marker("once") and "numpy" not in asked_for and "backend" not in request.fixturenames:
-        pytest.skip("the run of NumPy has it")
-
-
-@pytest.fixture(autouse=True)
-def _first_gpu(request: pytest.FixtureRequest) -> None:
+def _take_first_gpu(name: str) -> None:
     """Make the first GPU the current one, which XLA's last program may have been on another than."""
-    name = request.getfixturevalue("backend").name if "backend" in request.fixturenames else ""
     if name == "cupy":
         import cupy
 
@@ -239,18 +268,15 @@ def _first_gpu(request: pytest.FixtureRequest) -> None:
         torch.cuda.set_device(0)
 
 
-@pytest.fixture(autouse=True)
-def _compile_quickly(request: pytest.FixtureRequest) -> None:
+def _compile_quickly(request: pytest.FixtureRequest, on_jax: bool) -> None:
     """Let XLA leave out its optimisations for a CPU, which take most of the time, where no test asks for them.
 
     They change how numbers are rounded, for they join products and sums: tests of that are marked ``optimised``.
     """
-    names = request.fixturenames
-    on_jax = "jax" in names or ("backend" in names and request.getfixturevalue("backend").name == "jax")
-    if on_jax and importlib.util.find_spec("jax"):
+    if on_jax and "jax" not in sys.modules and importlib.util.find_spec("jax"):
         importlib.import_module("jax")
     jax = sys.modules.get("jax")
-    if jax is not None and shutil.which("nvidia-smi") is None:
+    if jax is not None and not _has_gpu():
         devices.teach_to_compile_quickly()
         quickly = request.node.get_closest_marker("optimised") is None
         jax.config.update("jax_disable_most_optimizations", quickly)
@@ -289,10 +315,3 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return result
 
     return call
-
-
-@pytest.fixture(autouse=True)
-def _no_nan_warnings() -> Iterator[None]:
-    """NaN and infinity are legitimate inputs here; NumPy need not announce them."""
-    with np.errstate(all="ignore"):
-        yield

@@ -380,3 +380,28 @@ def test_positions_of_extrema(monkeypatch, name, dtype, positions):
                     found = parprims.reduce((values, index), name, axis=axis, method="kernel")
                     for one, other in zip(found, expected, strict=True):
                         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
+def test_winners_so_far(name, dtype, rng):
+    """Scans by position look at 32 elements at once, and at positions only where a value does not lose clearly."""
+    for n in (1, 33, 64, 300):
+        rising = np.arange(n).astype(dtype)
+        cases = {"rising": rising, "falling": rising[::-1].copy(), "equal": np.zeros(n, dtype)}
+        cases["random"] = rng.integers(0, 9, n).astype(dtype)
+        if dtype.startswith("float"):
+            cases["NaN"] = np.where(rng.random(n) < 0.01, np.nan, cases["random"]).astype(dtype)
+            cases["NaN first"] = np.where(np.arange(n) == 0, np.nan, cases["random"]).astype(dtype)
+            cases["zeros"] = np.copysign(np.zeros(n), rng.standard_normal(n)).astype(dtype)
+        for what, x in cases.items():
+            for at in (np.arange(n), np.arange(n)[::-1].copy(), rng.integers(0, 5, n)):
+                values, places = parprims.scan((x, at), name, method="kernel")
+                value, place = x[0], at[0]
+                for i in range(n):
+                    better = x[i] > value if name == "argmax" else x[i] < value
+                    same = x[i] == value or (x[i] != x[i] and value != value)
+                    first = x[i] != x[i] and value == value
+                    if (better and value == value) or first or (same and at[i] < place):
+                        value, place = x[i], at[i]
+                    assert (places[i], values[i].tobytes()) == (place, value.tobytes()), (what, n, i)

@@ -65,6 +65,46 @@ def test_how_lines_lie(shape, axis, lines):
     assert _cpu.of_columns(shape, axis) == lines
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "lines"),
+    [
+        ((2, 127), 1, "short line"),
+        ((2, 128), 1, "line"),
+        ((5, 15), 0, "narrow"),
+        ((5, 16), 0, "few columns"),
+        ((5, 5, 51), 0, "few columns"),
+        ((5, 4, 64), 0, "columns"),
+    ],
+)
+def test_how_short_lines_lie(shape, axis, lines):
+    """NumPy's routines begin anew with each line or row, those of others do not."""
+    assert _cpu.of_lines("numpy", shape, axis, shape[axis]) == lines
+    assert _cpu.of_lines("torch", shape, axis, shape[axis]) == _cpu.of_columns(shape, axis)
+
+
+def test_what_is_widened():
+    assert _cpu.of_elements("numpy", np.int32, np.int64) == " of narrow integers"
+    assert _cpu.of_elements("numpy", np.int64, np.int64) == " of integers"
+    assert _cpu.of_elements("torch", np.int32, np.int64) == " of integers"
+    assert _cpu.of_elements("numpy", np.float32, np.float64) == ""
+
+
+def test_choice_for_short_lines_and_narrow_integers():
+    """Where NumPy begins anew for every few elements, or widens them first, fewer of them are worth a kernel."""
+    pytest.importorskip("numba")
+
+    def chosen(function, *args, **options):
+        return next(name for name, reason in parprims.methods(function, *args, **options).items() if reason is None)
+
+    for shape, axis in (((2**11, 64), 0), ((2**11, 64), 1)):
+        assert chosen(parprims.sum, np.ones(shape), axis=axis) == "kernel"
+        assert chosen(parprims.sum, np.ones(shape[::-1]), axis=axis) == "native"
+    assert chosen(parprims.sum, np.ones(2**17, np.uint8)) == "kernel"
+    assert chosen(parprims.sum, np.ones(2**17, np.uint64)) == "native"
+    assert chosen(parprims.cumulative_sum, np.ones(2**17, np.uint8)) == "kernel"
+    assert chosen(parprims.cumulative_sum, np.ones(2**17, np.uint64)) == "native"
+
+
 def test_choice_of_auto():
     """Large calls for which NumPy's routine is slow are the kernel's; small ones and others stay NumPy's."""
     pytest.importorskip("numba")

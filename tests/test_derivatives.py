@@ -354,8 +354,8 @@ class TestJax:
 
         check_grads(jax.jit(function), tuple(map(backend.asarray, arrays)), order=order)
 
-    @pytest.mark.optimised
-    @pytest.mark.parametrize("dtype", ["float64", "complex128"])
+    # Programs of second order are large; test_many_elements holds optimised ones of float64 to their bounds.
+    @pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.optimised)])
     def test_recurrence(self, backend, run, method, rng, dtype):
         a, b, initial = random(rng, (4, 2), dtype), random(rng, (4, 2), dtype), random(rng, (2,), dtype)
         a[1] = 0

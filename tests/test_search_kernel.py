@@ -17,7 +17,9 @@ from tests.test_sort_kernel import indices, make
 def small(gpu, monkeypatch):
     """A GPU that holds 40 keys of 4 bytes in shared memory, on which two blocks search, and always by a tree."""
     emulator.forget(monkeypatch)
-    sizes = dataclasses.replace(_search_kernel.TUNING[90], threads=32, shared_bytes=160, blocks=2, alone=0)
+    sizes = dataclasses.replace(
+        _search_kernel.TUNING[90], threads=32, shared_bytes=160, blocks=2, alone=0, alone_keys=0
+    )
     monkeypatch.setitem(_search_kernel.TUNING, 90, sizes)
     return gpu
 
@@ -78,7 +80,8 @@ def test_views_and_few(gpu, run, rng):
     (1000, 1, ["directly"]),
     (32768, 1 << 18, ["tree"]),
     (32769, 1 << 18, ["directly"]),
-    (32769, 1 << 20, ["keys", "tree"]),
+    (1 << 17, 1 << 24, ["directly"]),
+    (1 << 18, 1 << 20, ["keys", "tree"]),
     (1 << 28, 1 << 21, ["directly"]),
     (1 << 28, 1 << 22, ["keys", "tree"]),
 ])  # fmt: skip

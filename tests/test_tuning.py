@@ -44,7 +44,7 @@ def test_table(name):
 @pytest.mark.once
 def test_tables_of_all_primitives_with_a_kernel():
     newer = {"segments", "sort_segments", "search", "merge", "selection", "order_statistics", "partition"}
-    newer |= {"filters", "banded"}
+    newer |= {"filters", "banded", "segment_atomics", "segment_rows"}
     assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram", *newer} == STEMS
 
 
@@ -63,7 +63,8 @@ def test_blocks_fit_every_device(monkeypatch, capability):
     for table in TABLES.values():
         monkeypatch.setitem(table, 90, _cuda.tuned(table, capability))
     for name in NAMES:
-        module = importlib.import_module(f"parprims.{re.sub('(tiles|batch)$', 'kernel', name)}")
+        stem = re.sub("(tiles|batch)$", "kernel", name).replace("segment_rows", "segments_kernel")
+        module = importlib.import_module(f"parprims.{stem}")
         if module is _matmul_kernel:
             continue
         for label, plan in module.cases():

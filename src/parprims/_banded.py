@@ -27,12 +27,13 @@ from parprims._arrays import (
     spoken,
 )
 from parprims._banded_system import Matrix, by_reflections
-from parprims._composed import Composed, in_program
+from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._derivatives import linear_system
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
-from parprims._kernels import by_device
+from parprims._kernels import by_device, either_of
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
+from parprims._tridiagonal import solve_tridiagonal
 
 _WIDEST = 32
 """Diagonals beside the main one, and rows of two blocks, up to which systems are solved: larger ones are not narrow."""
@@ -324,6 +325,20 @@ def _prepare(xp: Namespace, s: _System) -> Any:
     return _banded_kernel.prepare(xp, s, _array)
 
 
+def _tridiagonal(xp: Namespace, s: _System, method: str) -> Array:
+    """Return the solutions of systems with a diagonal on either side by `solve_tridiagonal`."""
+    ab, b = s.arrays
+    lower, upper = xp.roll(ab[..., 2, :], 1, axis=-1), xp.roll(ab[..., 0, :], -1, axis=-1)
+    x: Array = solve_tridiagonal(lower, ab[..., 1, :], upper, b, periodic=s.periodic, method=method)
+    return x
+
+
+def _tridiagonal_parts(xp: Namespace, s: _System) -> list[Part]:
+    del xp
+    ab, b = s.arrays
+    return [(solve_tridiagonal, (*[ab[..., at, :] for at in range(3)], b), {"periodic": s.periodic})]
+
+
 def _prepare_cpu(xp: Namespace, s: _System) -> Any:
     """Return what solves by the kernel for CPUs, with its derivative by the same."""
     if 0 in s.results[0][0]:
@@ -356,11 +371,14 @@ def _kernel_slower(xp: Namespace, s: _System) -> str | None:
     return _banded_cpu.slower(xp, _native_refusal(xp, s) is None, math.prod(s.results[0][0]))
 
 
+_BANDED = Method(_prepare, _banded_kernel.refusal, _banded_kernel.slower)
+_TRIDIAGONAL = by_parts("kernel", _tridiagonal, _tridiagonal_parts)
+
 _METHODS = {
     name: Methods(
         name,
         kernel=by_device(
-            Method(_prepare, _banded_kernel.refusal, _banded_kernel.slower),
+            either_of(lambda _, s: _TRIDIAGONAL if s.widths == (1, 1) else _BANDED),
             Method(_prepare_cpu, _banded_cpu.refusal, _kernel_slower, quiet=True),
         ),
         native=Method(directly(_native), _native_refusal),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims import _cuda, _derivatives
-from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_name, mode
+from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_name, is_jax, mode
 from parprims._banded_system import Matrix, by_reflections
 from parprims._derivatives import linear_system
 from parprims._dispatch import directly
@@ -35,8 +35,12 @@ TUNING = {
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
 
-_FEWEST, _SHORT = 512, 64
-"""The fewest systems that are worth the kernel if they are longer than so many rows: a choice by reasoning alone."""
+_FEWEST, _SHORT, _SHORT_OF_OPERATIONS = 512, 64, 1 << 14
+"""The fewest systems that are worth the kernel if they are longer than so many rows: a choice by reasoning alone.
+
+A row takes the kernel about a microsecond. Outside of programs of JAX the array form is some hundred operations of the
+library, of tens of microseconds each.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +134,10 @@ def refusal(xp: Namespace, s: Any) -> str | None:
     return _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in s.arrays]))
 
 
-def slower(_: Namespace, s: Any) -> str | None:
+def slower(xp: Namespace, s: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     systems = math.prod(_batch(s))
-    if s.n <= _SHORT or systems >= _FEWEST:
+    if s.n <= (_SHORT if is_jax(xp) else _SHORT_OF_OPERATIONS) or systems >= _FEWEST:
         return None
     return f"a thread solves a system, which for {systems} long ones leaves the device idle"
 

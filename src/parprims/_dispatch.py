@@ -26,6 +26,7 @@ from parprims._memo import Memo
 from parprims._rehearsal import rehearsed
 from parprims._signature import signature
 from parprims._switches import autocast, without_autocast
+from parprims._through_numpy import quietly
 
 Refusal = Callable[..., str | None]
 """Takes a method's arguments; returns the sentence why it cannot serve them, or None."""
@@ -341,13 +342,6 @@ def tell(told: Iterable[Call]) -> None:
         calls.extend([dataclasses.replace(one, refusals={**one.refusals}) for one in told])
 
 
-def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of NumPy arrays that does not warn of infinities and NaN."""
-
-    quietly: Callable[..., Any] = np.errstate(all="ignore")(run)
-    return quietly
-
-
 def _completed(run: Callable[..., Any], complete: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
     return lambda *given: run(*complete(*given))
 
@@ -419,7 +413,7 @@ class Methods:
             with without_autocast(kinds) if kinds else contextlib.nullcontext():
                 result = rehearsed(run, *call.arrays) if one.rehearsed else run(*call.arrays)
             if call.key is not None:
-                own = _quietly(run) if library(xp) == "numpy" and not one.quiet else run
+                own = quietly(run) if library(xp) == "numpy" and not one.quiet else run
                 if call.complete is not None:
                     own = _completed(own, call.complete)
                 _prepared.keep(call.key, _Prepared(own, Call(self.primitive, name, refusals)))

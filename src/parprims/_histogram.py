@@ -384,11 +384,11 @@ def _prepare_native(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, 
         edges, result = (np.dtype(dtype_name(one)) for one in (h.edges, h.result))
         given = tuple(map(as_numpy, h.arrays))  # their dtypes and shapes count
         run = _prepare_native(numpy_namespace(), dataclasses.replace(h, arrays=given, edges=edges, result=result))
-        return all_by_numpy(xp, h.arrays, quietly(run))
-    if name != "numpy" or not h.even:
-        plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
-        return plainly
-    return _prepare_even(xp, h)
+        return all_by_numpy(xp, h.arrays, run)
+    if name == "numpy" and h.even:
+        return _prepare_even(xp, h)
+    plainly: Callable[..., tuple[Array, Array]] = directly(_native)(xp, h)
+    return quietly(plainly) if name == "numpy" else plainly
 
 
 def _prepare_even(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
@@ -401,7 +401,7 @@ def _prepare_even(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Ar
         return known.copy() if known is not None else None if made is None else made(x)
 
     if math.prod(x.shape) > FEW or h.weighted or h.density or not plain or np.intp != h.result:
-        return lambda *arrays: _native(xp, nothing.on(*arrays), edges_of(arrays[0]))
+        return quietly(lambda *arrays: _native(xp, nothing.on(*arrays), edges_of(arrays[0])))
     ends, length = None if known is None else searchable(known), h.bins + 2
 
     def counted(x: Any) -> tuple[Any, Any]:
@@ -411,7 +411,7 @@ def _prepare_even(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Ar
         found = (searchable(edges) if ends is None else ends).searchsorted(x.reshape(-1), "right")
         return np.bincount(found, None, length)[1:-1], edges
 
-    return counted
+    return counted if known is not None else quietly(counted)  # of known edges there is no cause to warn
 
 
 def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[Array, Array]:
@@ -537,18 +537,19 @@ def _by_sort(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., 
 def _prepare_cpu(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]:
     """Return what computes the counts and the edges by kernels for CPUs."""
     if 0 in h.arrays[0].shape:
-        nothing: Callable[..., tuple[Array, Array]] = directly(_array)(xp, h)
-        return nothing
+        return quietly(directly(_array)(xp, h))
     run, bare = _histogram_cpu.prepare(xp, h), h.on(*(None,) * len(h.arrays))
-    return lambda *arrays: _finish(xp, bare, *run(*arrays))
+    if not h.density and compute_dtype(xp, h.result) == h.result:
+        return run
+    return quietly(lambda *arrays: _finish(xp, bare, *run(*arrays)))
 
 
 _METHODS = Methods(
     "histogram",
     kernel=by_device(
         Method(_prepare, _kernel_refusal, rehearsed=True),
-        Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower),
+        Method(_prepare_cpu, _histogram_cpu.refusal, _histogram_cpu.slower, quiet=True),
     ),
-    native=Method(_prepare_native, _native_refusal, eager=lambda xp, h: shares_memory(xp, h.arrays)),
+    native=Method(_prepare_native, _native_refusal, quiet=True, eager=lambda xp, h: shares_memory(xp, h.arrays)),
     array=Method(directly(_array), _array_refusal),
 )

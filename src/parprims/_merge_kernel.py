@@ -175,7 +175,7 @@ def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
     if 0 in call.results[0][0] or 0 in lengths:
         return functools.partial(_joined, xp, axis, dtypes)
 
-    def laid_out(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    def laid_out(*arrays: Array) -> tuple[Array, ...]:
         ready = (cast(xp, x, dtype) for x, dtype in zip(arrays, dtypes * 2, strict=True))
         return tuple([_cuda.contiguous(xp, _cuda.plain(xp, move_axis(xp, x, axis, -1))) for x in ready])
 
@@ -186,13 +186,9 @@ def prepare(xp: Namespace, call: Any) -> Callable[..., tuple[Array, ...]]:
                 return (sort(*rows, descending=descending, method="native"),)
             return sort_by_key(*rows, descending=descending, method="native")
 
-    run = merger(xp, laid_out(call.arrays), sum(lengths), descending, None, otherwise)
-
-    def merged(*arrays: Array) -> tuple[Array, ...]:
-        found = run(*laid_out(arrays))
-        return found if axis == last else tuple([move_axis(xp, x, -1, axis) for x in found])
-
-    return merged
+    arrays, given = _cuda.arranged(laid_out, call.arrays)
+    run = given(merger(xp, arrays, sum(lengths), descending, None, otherwise))
+    return run if axis == last else lambda *arrays: tuple([move_axis(xp, x, -1, axis) for x in run(*arrays)])
 
 
 def _joined(xp: Namespace, axis: int, dtypes: tuple[Any, ...], *arrays: Array) -> tuple[Array, ...]:

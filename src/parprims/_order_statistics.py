@@ -532,6 +532,9 @@ def _top_on_cpu(by_sort: Method) -> Method:
 
 _BY_SORT = by_parts("kernel", _top, _top_parts)
 _TOP = Method(_prepare_top, _top_refusal)
+_TOP_BY_SORT = dataclasses.replace(
+    _BY_SORT, prepare=lambda xp, c: _order_statistics_kernel.prepare_by_sort(xp, c) or _BY_SORT.prepare(xp, c)
+)
 
 
 # ---- Partitions and quantiles -----------------------------------------------------------------------------------
@@ -671,7 +674,7 @@ _METHODS = {
         _top,
         _top_parts,
         kernel=by_device(
-            either_of(lambda _, c: _TOP if _is_served(c) else _BY_SORT, rehearsed=True), _top_on_cpu(_BY_SORT)
+            either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True), _top_on_cpu(_BY_SORT)
         ),
         native=native_by_numpy(_selected, _top_parts, _order_statistics_numpy.prepare_top),
     ),

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parprims import _cuda
-from parprims._arrays import Array, Namespace, dtype_name, is_jax, mode
+from parprims import _cuda, _sort_kernel
+from parprims._arrays import Array, Namespace, along, dtype_name, is_jax, mode
 from parprims._cuda import Launch, Numbers, Parameter, Plan, Pointer, Struct
+from parprims._derivatives import asked_by_torch
 from parprims._quantiles import Quantiles, between
 from parprims._sort_kernel import Specialisation
-from parprims._sorting import index_dtype
+from parprims._sorting import Sorting, index_dtype
 from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -286,6 +287,20 @@ def prepare_places(
         return prepare_places(xp, x, places, otherwise)(x)
 
     return _cuda.ready(xp, x, ("places", mode(xp), dtype, shape, places), made, lambda: (otherwise, batched))
+
+
+_WHOLE = 1 << 14
+"""The longest lines that are sorted whole: of longer ones the best parts are sought in several steps."""
+
+
+def prepare_by_sort(xp: Namespace, c: Any) -> Callable[[Array], tuple[Array, ...]] | None:
+    """Return what sorts short lines by the kernel, elements and indices together, and keeps the first, or None."""
+    (x,), (k,), axis = c.arrays, c.places, c.axis
+    if is_jax(xp) or 0 in x.shape or k == 0 or x.shape[axis] > _WHOLE or asked_by_torch((x,)):
+        return None
+    call = Sorting(arrays=(x,), axis=axis, descending=c.descending, stable=True, keyed=True, indices=True)
+    order, first = _sort_kernel.prepare(xp, call), along(axis, 0, k)
+    return lambda x: tuple([xp.concat([y[first]], axis=axis) for y in order(x)])  # no views of whole lines
 
 
 def prepare_between(xp: Namespace, c: Quantiles, x: Array, length: int) -> Callable[[Array], Array]:

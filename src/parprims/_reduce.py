@@ -143,18 +143,16 @@ def reduce(
     >>> int(index)
     1
     """
-    segments: dict[str, Any] = {} if offsets is None else {"offsets": offsets, "check": check}
-    if offsets is None and check is not False:
-        check_flag("check", check)
     if isinstance(x, (tuple, dict)) and is_structured(x):
         return by_leaves(
-            reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, method=method,
-            axis_name=axis_name, **segments,
+            reduce, x, op, axis=axis, keepdims=keepdims, initial=initial, dtype=dtype, offsets=offsets, check=check,
+            method=method, axis_name=axis_name,
         )  # fmt: skip
-    if segments:
+    if offsets is not None:
         check_apart(axis_name)
-        options = {"axis": axis, "keepdims": keepdims, "dtype": dtype, "initial": initial, "method": method}
-        return extensions["reduce by offsets"](x, op, **options, **segments)
+        return extensions["reduce by offsets"](x, op, offsets, axis, keepdims, dtype, initial, check, method)
+    if check is not False:
+        check_flag("check", check)
     return call("reduce", None, x, op, axis, keepdims, dtype, initial, method, axis_name)
 
 

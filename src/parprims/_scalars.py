@@ -50,11 +50,12 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
     not broadcast.
     """
     if is_scalar(value):
-        number = as_scalar(name, value, dtype)
+        held = library(xp) == "numpy" and isinstance(value, np.generic) and value.dtype == dtype
+        number = value if held else as_scalar(name, value, dtype)
         if library(xp) == "numpy" and math.prod(shape) == 1:
             return np.array(number, dtype, ndmin=len(shape))
         with quiet(xp):
-            array = xp.asarray(number, dtype=dtype, device=device)
+            array = number_as_array(xp, number, dtype, device)
     else:
         other, (array,) = admit({name: value})
         if other is not xp:
@@ -66,6 +67,13 @@ def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shap
         return xp.broadcast_to(array, shape)
     except (ValueError, RuntimeError, TypeError):  # the libraries differ
         raise ValueError(f"{name} must broadcast to shape {shape}, got shape {tuple(array.shape)}") from None
+
+
+def number_as_array(xp: Namespace, number: Any, dtype: Any, device: Any) -> Array:
+    """Return a number as an array of no dimension; unlike ``asarray``, no GPU is waited for."""
+    if library(xp) in ("cupy", "torch") and not (isinstance(number, int) and abs(number) >= 2**63):
+        return xp.full((), number, dtype=dtype, device=device)
+    return xp.asarray(number, dtype=dtype, device=device)
 
 
 def _check_on(name: str, x: Array, device: Any) -> None:

@@ -140,16 +140,14 @@ def scan(
     >>> parprims.scan(x, "maximum", reverse=True)
     array([4, 4, 4, 1])
     """
-    options: dict[str, Any] = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "method": method}
-    if offsets is not None:
-        options |= {"offsets": offsets, "check": check}
-    elif check is not False:
-        check_flag("check", check)
     if isinstance(x, (tuple, dict)) and is_structured(x):
-        return by_leaves(scan, x, op, initial=initial, dtype=dtype, axis_name=axis_name, **options)
+        options = {"axis": axis, "exclusive": exclusive, "reverse": reverse, "method": method, "axis_name": axis_name}
+        return by_leaves(scan, x, op, initial=initial, dtype=dtype, offsets=offsets, check=check, **options)
     if offsets is not None:
         check_apart(axis_name)
-        return extensions["scan by offsets"](x, op, dtype=dtype, initial=initial, **options)
+        return extensions["scan by offsets"](x, op, offsets, axis, exclusive, reverse, dtype, initial, check, method)
+    if check is not False:
+        check_flag("check", check)
     return call("scan", x, op, axis, exclusive, reverse, initial, dtype, False, method, axis_name)
 
 

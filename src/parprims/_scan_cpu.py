@@ -71,7 +71,7 @@ def _traced(xp: Namespace, r: Scan) -> Trace:
     return code_of(xp, r.op, r.operation, r.working)
 
 
-def _functions(
+def functions(
     xp: Namespace,
     r: Call,
     exclusive: bool,
@@ -112,6 +112,7 @@ def _functions(
         combine,
         *_way(r),
         _same(states),
+        text.function("loses(state, inputs, at, steps, i)", (*read, f"return {_loses(r, own[0])}")),
         text.function("element(inputs, at, steps, i)", (*read, f"return {text.packed(own)}")),
         text.function("advance(state, inputs, at, steps, i)", (*read, f"return {advance}")),
         text.function("before(starts, from_)", (f"return {text.packed(begun or constants)}",)),
@@ -212,6 +213,16 @@ def _same(states: Sequence[str]) -> str:
     return _cpu.text.function("same(one, other)", [f"return {' & '.join(equal)}"])
 
 
+_POSITIONS = {BUILT_IN["argmax"]: "<", BUILT_IN["argmin"]: ">"}
+"""Operators on values and positions: how a value compares to a winner by which its position is of no interest."""
+
+
+def _loses(r: Call, value: str) -> str:
+    """Return the condition under which an element need not be looked at further: a position is not even read then."""
+    compare = _POSITIONS.get(r.op) if isinstance(r, Scan) else None
+    return "False" if compare is None else f"{value} {compare} state[0]"
+
+
 def _can_be_shared(state: str, output: str) -> bool:
     """Return whether results tell the states, and these may decay: not of integers."""
     return state == output and dtype_kind(state) in ("float", "complex") and dtype_bits(state) >= 32
@@ -245,17 +256,17 @@ def _way(r: Call) -> list[str]:
     return [_cpu.text.function(head, (f"return {name}{head[head.index('(') :]}",)) for head, name in calls.items()]
 
 
-_NUMBERS = 4
+NUMBERS = 4
 """The numbers before those of views: low, n, inner and the width of a tile."""
 
 
 def _firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
     """Return where the numbers of each group begin."""
     counts = [sum(len(one.numbers) for one in views_) for views_ in views]
-    return [_NUMBERS + sum(counts[:at]) for at in range(len(counts))]
+    return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
 
 
-def _waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
+def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
     """Return whether elements are combined as fast as memory is read and written."""
     simple = isinstance(r, Scan) and r.op._built_in and r.op.name != "logaddexp" and len(r.inputs) == 1
     return simple and not any(one in SIXTEEN_BIT_FLOATS for one in kinds)
@@ -308,7 +319,7 @@ def _plan(
     if isinstance(r, Recurrence) and not columns:
         name = "scan_pairs_of_lines"
     least = -(-_LEAST * tasks // (lines * n))
-    if _waits_for_memory(r, kinds):
+    if waits_for_memory(r, kinds):
         least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
     launches = [_cpu.Launch(name, tasks, least)]
     scratch = []
@@ -339,7 +350,7 @@ def _plan(
                 scratch = [(lines, "int64"), *parts, *scratch]
     return _cpu.Plan(
         tuple(launches),
-        _functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+        functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
@@ -388,8 +399,8 @@ def kind(xp: Namespace, r: Call) -> str:
         return "recurrence"
     if is_jax(xp) or _scan_array.native_refusal(xp, r) is not None:
         return "operator"
-    whole = " of integers" if dtype_kind(r.dtypes[0]) in ("int", "uint") else ""
-    return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_columns(r.shape, r.axis)}"
+    whole = _cpu.of_elements(library(xp), r.inputs[0].dtype, r.dtypes[0])
+    return f"{_FAMILIES.get(r.op.name, r.op.name)}{whole}, {_cpu.of_lines(library(xp), r.shape, r.axis, r.n)}"
 
 
 CROSSOVERS = _cpu.Crossovers(
@@ -398,23 +409,46 @@ CROSSOVERS = _cpu.Crossovers(
         "numpy": {
             "operator": 0,
             "recurrence": 0,
-            "add, line": 65536,
-            "add, narrow": 65536,
-            "add, columns": 262144,
-            "add of integers, columns": 262144,
-            "multiply, line": 65536,
-            "multiply, narrow": 65536,
-            "multiply, columns": 262144,
-            "multiply of integers, line": 1048576,
-            "multiply of integers, columns": 262144,
-            "maximum, line": 65536,
-            "maximum, narrow": 65536,
-            "maximum, columns": 262144,
-            "maximum of integers, line": 65536,
-            "maximum of integers, narrow": 65536,
-            "maximum of integers, columns": 262144,
+            "add, line": 4096,
+            "add, short line": 4096,
+            "add, narrow": 16384,
+            "add, few columns": 4096,
+            "add, columns": 16384,
+            "add of integers, line": 262144,
+            "add of integers, short line": 16384,
+            "add of integers, few columns": 4096,
+            "add of integers, columns": 16384,
+            "add of narrow integers, line": 65536,
+            "add of narrow integers, short line": 16384,
+            "add of narrow integers, narrow": 16384,
+            "add of narrow integers, few columns": 1024,
+            "add of narrow integers, columns": 1024,
+            "multiply, line": 16384,
+            "multiply, short line": 4096,
+            "multiply, narrow": 16384,
+            "multiply, few columns": 4096,
+            "multiply, columns": 16384,
+            "multiply of integers, line": 262144,
+            "multiply of integers, short line": 4096,
+            "multiply of integers, few columns": 4096,
+            "multiply of integers, columns": 16384,
+            "multiply of narrow integers, line": 16384,
+            "multiply of narrow integers, short line": 16384,
+            "multiply of narrow integers, narrow": 262144,
+            "multiply of narrow integers, few columns": 4096,
+            "multiply of narrow integers, columns": 4096,
+            "maximum, line": 4096,
+            "maximum, short line": 256,
+            "maximum, narrow": 16384,
+            "maximum, few columns": 4096,
+            "maximum, columns": 16384,
+            "maximum of integers, line": 16384,
+            "maximum of integers, narrow": 16384,
+            "maximum of integers, few columns": 1024,
+            "maximum of integers, columns": 16384,
             "logaddexp, line": 262144,
-            "logaddexp, narrow": 65536,
+            "logaddexp, short line": 262144,
+            "logaddexp, narrow": 4096,
         },
         "jax": {
             "operator": 4096,
@@ -424,19 +458,19 @@ CROSSOVERS = _cpu.Crossovers(
             "operator": 0,
             "recurrence": 0,
             "add, narrow": 1048576,
-            "add, columns": 1048576,
-            "add of integers, narrow": 1048576,
-            "add of integers, columns": 1048576,
+            "add, columns": 262144,
+            "add of integers, narrow": 65536,
+            "add of integers, columns": 262144,
             "multiply, narrow": 1048576,
-            "multiply, columns": 1048576,
+            "multiply, columns": 262144,
             "multiply of integers, narrow": 1048576,
-            "multiply of integers, columns": 1048576,
-            "maximum, line": 1048576,
+            "multiply of integers, columns": 65536,
+            "maximum, line": 65536,
             "maximum, narrow": 1048576,
-            "maximum, columns": 262144,
-            "maximum of integers, line": 262144,
+            "maximum, columns": 16384,
+            "maximum of integers, line": 65536,
             "maximum of integers, narrow": 1048576,
-            "maximum of integers, columns": 262144,
+            "maximum of integers, columns": 16384,
             "logaddexp, columns": 262144,
         },
     },

@@ -37,6 +37,8 @@ class Tuning(_cuda.Tuning):
     """A tree is made for at least one key that is wanted for so many sorted ones."""
     alone: int
     """The most keys for which no tree is made of more sorted ones than shared memory holds."""
+    alone_keys: int
+    """The most sorted keys of which no tree is made either, if shared memory does not hold them."""
     alone_threads: int
     """The threads of a block where no tree is made."""
 
@@ -55,6 +57,7 @@ TUNING = {
         resident=1,
         few=64,
         alone=132 * 2048,
+        alone_keys=1 << 17,
         alone_threads=256,
     )
 }
@@ -83,7 +86,8 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
     out, sizes = Pointer("out0", C_TYPES[index]), (numbers("n", n), numbers("m", m))
     outputs = ((shape, index),)
     nbytes, word = (4, "unsigned") if spec.key_bytes <= 4 else (8, "unsigned long long")
-    if m * tuning.few < n or (m <= tuning.alone and n > tuning.shared_bytes // nbytes):
+    held = tuning.shared_bytes // nbytes
+    if m * tuning.few < n or (n > held and (m <= tuning.alone or n <= tuning.alone_keys)):
         threads = tuning.alone_threads
         launch = Launch(
             source,
@@ -95,7 +99,7 @@ def plan(dtype: str, index: str, n: int, shape: tuple[int, ...], right: bool, ve
         )
         return Plan((launch,), 2, outputs, numbers.all())
     threads, levels = tuning.threads, 0
-    while n >> _shift(levels, spec.key_bytes) > tuning.shared_bytes // nbytes:
+    while n >> _shift(levels, spec.key_bytes) > held:
         levels += 1
     nodes, depth = Pointer("scratch", word), numbers("levels", levels)
     taken = sum(-(-(n >> _shift(level, spec.key_bytes)) // 8) * 8 for level in range(1, levels + 1))
@@ -142,15 +146,15 @@ def prepare(xp: Namespace, c: Any, otherwise: Callable[[Array, Array], Array]) -
     """
     dtype, right = c.dtype, c.right
 
-    def laid_out(arrays: tuple[Array, ...]) -> tuple[Array, Array]:
+    def laid_out(*arrays: Array) -> tuple[Array, Array]:
         x1, x2, *sorter = (_fixed(x) for x in arrays)
         if sorter:
             x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
         x1, x2 = (_cuda.plain(xp, cast(xp, x, dtype)) for x in (x1, x2))
         return _cuda.contiguous(xp, x1), _cuda.contiguous(xp, x2) if x2.ndim else x2
 
-    run = _runner(xp, right, otherwise, laid_out(c.arrays))
-    return lambda *arrays: run(*laid_out(arrays))[0]
+    (x1, x2), given = _cuda.arranged(laid_out, c.arrays)
+    return given(_cuda.only(_runner(xp, right, otherwise, (x1, x2))))
 
 
 def _runner(

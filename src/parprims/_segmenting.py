@@ -9,21 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _segment_ids, _segments_cpu, _segments_kernel, _sort_segments_kernel
+from parprims import (
+    _derivatives,
+    _offsets_cpu,
+    _segment_atomics,
+    _segment_ids,
+    _segments_cpu,
+    _segments_kernel,
+    _segments_native,
+    _sort_segments_kernel,
+    _sort_segments_native,
+)
 from parprims._arrays import (
     Array,
     Namespace,
-    along,
     cast,
     compute_dtype,
     device,
-    dtype_kind,
     dtype_name,
     lacks_arithmetic,
     library,
     namespace_of,
 )
-from parprims._composed import Composed, Part, by_parts, composed, gathered, made_once, through_numpy
+from parprims._composed import Composed, Part, by_parts, composed, gathered, made_once
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Inside, Method, directly, unwatched
 from parprims._kernels import by_device, either_of, or_by_parts
@@ -32,7 +40,7 @@ from parprims._scan import scan
 from parprims._search import searchsorted
 from parprims._sort import argsort, sort_by_key
 from parprims._sorting import index_dtype, moved
-from parprims._through_numpy import as_numpy, in_numpy, is_shared, returned
+from parprims._through_numpy import as_numpy, in_numpy, returned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +48,8 @@ class Segmented(Composed):
     """A checked call. ``arrays`` are the elements, then offsets or ids, then the initial element if there is one.
 
     ``count`` is the number of arrays that make an element, ``dtypes`` are those of the results. For a sort ``keyed``
-    says whether sorted keys are a result, and ``indices`` whether the indices are.
+    says whether sorted keys are a result, and ``indices`` whether the indices are. If ``ordered``, the array behind the
+    offsets says in which order rows are taken.
     """
 
     count: int
@@ -56,6 +65,12 @@ class Segmented(Composed):
     reduces: bool = False
     descending: bool = False
     keyed: bool = True
+    ordered: bool = False
+
+    @property
+    def behind(self) -> int:
+        """The number of arrays before the initial element."""
+        return self.count + 1 + self.ordered
 
     @property
     def lasts(self) -> bool:
@@ -65,7 +80,7 @@ class Segmented(Composed):
     @property
     def starts(self) -> tuple[Array, ...]:
         """The initial element, if there is one."""
-        return self.arrays[self.count + 1 :]
+        return self.arrays[self.behind :]
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""
@@ -187,27 +202,11 @@ def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, 
     return found[0] if c.single else found
 
 
-_REDUCEAT = ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
-             "bitwise_xor", "logaddexp")  # fmt: skip
-
-
 def _by_numpy(xp: Namespace, c: Segmented, method: str) -> Any:
-    """Return the reductions by NumPy's reduceat, which takes segments without an end, none of them empty."""
-    built_in = BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT
-    offsets = c.arrays[c.count]
-    n = c.arrays[0].shape[c.axis]
-    if library(xp) != "numpy" or not built_in:
+    """Return the reductions by NumPy's own routine, where it has one."""
+    if _nothing(c) or not _segments_native.has_reduceat(xp, c):
         return _reduced(xp, c, method)
-    offsets = np.asarray(offsets, np.int64)
-    begin, end = offsets[:-1], offsets[1:]
-    full = (begin < end) & (begin >= 0) & (end <= n)
-    if not (full.any() and (np.diff(offsets) >= 0).all()):
-        return _reduced(xp, c, Inside("array"))
-    x = c.elements(xp)[0]
-    x = np.asarray(cast(xp, x, compute_dtype(xp, x.dtype)))[along(c.axis, 0, int(offsets[-1]))]
-    y = getattr(np, c.op.name).reduceat(x, begin[full], axis=c.axis, dtype=x.dtype)
-    at = np.maximum(np.cumsum(full) - 1, 0)
-    return _assembled(xp, c, (cast(xp, y, c.dtypes[0]),), full, at)
+    return _segments_native.prepare_reduceat(xp, c)(*c.arrays)
 
 
 def _by_ids(xp: Namespace, c: Segmented, method: str) -> Any:
@@ -217,75 +216,6 @@ def _by_ids(xp: Namespace, c: Segmented, method: str) -> Any:
 
 def _by_ids_native(xp: Namespace, c: Segmented, method: str) -> Any:
     return _reduced_in_order(xp, c, method, _by_numpy)
-
-
-# ---- At numbers, without an order -------------------------------------------------------------------------------
-
-_AT = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}
-"""Operators that libraries combine at indices by, one element after another, by PyTorch's name."""
-
-
-def _at_numbers(xp: Namespace, c: Segmented) -> bool:
-    """Return whether NumPy, or PyTorch on a CPU, combines elements at the numbers of their segments, in their order."""
-    x, name = c.arrays[0], c.op.name
-    if BUILT_IN.get(name) is not c.op or name not in _AT or 0 in x.shape or c.segments == 0:
-        return False
-    if dtype_kind(c.dtypes[0]) not in ("int", "uint", "float") or dtype_name(c.dtypes[0]) == "bfloat16":
-        return False
-    if library(xp) == "numpy":
-        return bool(x.ndim == 1)
-    if library(xp) != "torch" or x.device.type != "cpu" or not is_shared(c.dtypes[0]):
-        return False
-    # Of equal elements that are largest all have a part in PyTorch's derivative, of ours the first.
-    return dtype_kind(c.dtypes[0]) != "uint" and (name == "add" or not asked_for(x))
-
-
-def _by_numbers(xp: Namespace, c: Segmented) -> Any:
-    """Return the reductions by what the library adds, or combines, at indices."""
-    if library(xp) == "torch" and c.arrays[0].ndim == 1:
-        return _of_one_axis(xp, c, "native")
-    return _combined(xp, c)
-
-
-def _combined(xp: Namespace, c: Segmented, method: str = "native") -> Any:
-    del method
-    x, ids, *starts = c.arrays
-    dtype, name = compute_dtype(xp, c.dtypes[0]), c.op.name
-    x = cast(xp, c.elements(xp)[0], dtype)
-    if library(xp) == "numpy":
-        ids = ids.astype(np.intp, copy=False)
-        outside = ids.view(np.uintp) >= c.segments
-        if outside.any():
-            x, ids = x[~outside], ids[~outside]
-        if name == "add" and dtype_kind(dtype) == "float":
-            total = np.bincount(ids, x, c.segments)
-            return xp.astype(starts[0] + total if starts else total, c.dtypes[0], copy=False)
-        total = _begun(xp, c, dtype)
-        getattr(np, name).at(total, ids, x)
-        return xp.astype(total, c.dtypes[0], copy=False)
-    # What is left out goes to one more place.
-    index = xp.where((ids < 0) | (ids >= c.segments), c.segments, ids).to(xp.int64)
-    total = _begun(xp, c, dtype)
-    total = xp.concat([total, total.narrow(c.axis, 0, 1)], axis=c.axis)
-    if name == "add":
-        total = total.index_add(c.axis, index, x)
-    else:
-        shape = [-1 if at == c.axis else 1 for at in range(x.ndim)]
-        total = total.scatter_reduce(c.axis, index.view(shape).expand(x.shape), x, _AT[name])
-    return xp.astype(total.narrow(c.axis, 0, c.segments), c.dtypes[0], copy=True)
-
-
-_of_one_axis = through_numpy(_combined)
-
-
-def _begun(xp: Namespace, c: Segmented, dtype: Any) -> Array:
-    """Return what results begin with: the initial element, or the identity."""
-    shape = c.results[0][0]
-    if c.starts:
-        start = xp.expand_dims(cast(xp, c.starts[0], dtype), axis=c.axis)
-        return xp.astype(xp.broadcast_to(start, shape), dtype, copy=True)
-    (identity,) = c.op.identity(dtype_name(dtype)) or (0,)
-    return xp.full(shape, identity, dtype=dtype, device=device(c.arrays[0]))
 
 
 def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
@@ -343,15 +273,9 @@ def _sort_parts(xp: Namespace, c: Segmented) -> list[Part]:
     return [(argsort, (fixed,), {"axis": c.axis, "descending": c.descending}), (argsort, (numbers,), {"axis": c.axis})]
 
 
-def _reduceat(xp: Namespace, c: Segmented) -> list[Part]:
-    """Return the parts of the native reduction: none where NumPy has it."""
-    if library(xp) == "numpy" and BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT:
-        return []
-    return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
-
-
 def _reduceat_ids(xp: Namespace, c: Segmented) -> list[Part]:
-    if library(xp) == "numpy" and BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT:
+    """Return the parts of a reduction of which NumPy has all but the sort."""
+    if library(xp) == "numpy" and _segments_native.has_reduceat(xp, c):
         return [] if c.in_order else [_id_parts(xp, c)[1]]
     return _id_parts(xp, c)
 
@@ -360,16 +284,19 @@ def _reduce_parts(xp: Namespace, c: Segmented) -> list[Part]:
     return _scan_parts(xp, dataclasses.replace(c, arrays=c.arrays[: c.count + 1]))
 
 
-def _kernel(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
-    """Return the kernel, which is slower where NumPy reduces segments by itself."""
-    found = by_parts("kernel", compose, parts)
+def _by_offsets_on_cpu(compose: Callable[..., Any], parts: Callable[..., list[Part]]) -> Method:
+    """Return the kernel for CPUs, which computes what ``compose`` does of several parts."""
+    by_array = by_parts("array", compose, parts)
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        if _nothing(c):
+            return by_array.prepare(xp, c)
+        return _offsets_cpu.prepare(xp, c, lambda: by_array.prepare(xp, c))
 
     def slower(xp: Namespace, c: Segmented) -> str | None:
-        if library(xp) == "numpy" and BUILT_IN.get(c.op.name) is c.op and c.op.name in _REDUCEAT:
-            return "numpy reduces segments by itself"
-        return None if found.slower is None else found.slower(xp, c)
+        return _offsets_cpu.slower(xp, c, c.reduces and _segments_native.has_reduceat(xp, c))
 
-    return dataclasses.replace(found, slower=slower)
+    return Method(prepare, _offsets_cpu.refusal, slower, quiet=True)
 
 
 def _nothing(c: Segmented) -> bool:
@@ -377,12 +304,19 @@ def _nothing(c: Segmented) -> bool:
     return c.segments == 0 or any(0 in x.shape for x in c.arrays[: c.count])
 
 
-def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+def _by_operations(compose: Callable[..., Any]) -> Callable[[Namespace, Segmented], Any]:
+    """Return what computes a call by operations, as ``compose`` does."""
 
-    def by_operations(xp: Namespace, c: Segmented) -> Any:
+    def computed(xp: Namespace, c: Segmented) -> Any:
         with unwatched():
             return compose(xp, c, Inside("array"))
+
+    return computed
+
+
+def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Return what prepares a call for the kernel of segments, which computes what ``compose`` does of several parts."""
+    by_operations = _by_operations(compose)
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _nothing(c):
@@ -392,31 +326,44 @@ def _by_one_launch(compose: Callable[..., Any]) -> Callable[..., Callable[..., A
     return prepare
 
 
+def _native_of_offsets() -> Method:
+    """Return the reduction by NumPy, of all arrays whose memory it reads."""
+    by_scan = by_parts("native", _reduced, _reduce_parts)
+
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        return by_scan.prepare(xp, c) if _nothing(c) else _segments_native.prepare_reduceat(xp, c)
+
+    by_numpy = Method(prepare, quiet=True)
+    return either_of(
+        lambda xp, c: by_numpy if _segments_native.has_reduceat(xp, c) else by_scan,
+        eager=_segments_native.has_reduceat,
+    )
+
+
 _IN_ORDER = by_parts("native", _by_ids_native, _reduceat_ids)
 _BY_ARRAY = by_parts("array", _by_ids, _id_parts)
 
 
-def _prepare_ids(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+def _native_of_ids() -> Method:
     """Return the library's own way, at numbers or in the order of segments."""
-    return (directly(_by_numbers) if _at_numbers(xp, c) else _IN_ORDER.prepare)(xp, c)
 
-
-def _refusal_of_ids(xp: Namespace, c: Segmented) -> str | None:
-    if _at_numbers(xp, c):
+    def refusal(xp: Namespace, c: Segmented) -> str | None:
         return lacks_arithmetic(xp, [compute_dtype(xp, c.dtypes[0])])
-    assert _IN_ORDER.refusal is not None
-    return _IN_ORDER.refusal(xp, c)
 
+    def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+        run = _IN_ORDER.prepare(xp, c)
+        return np.errstate(all="ignore")(run) if library(xp) == "numpy" else run
 
-def _slower_ids(xp: Namespace, c: Segmented) -> str | None:
-    return None if _at_numbers(xp, c) or _IN_ORDER.slower is None else _IN_ORDER.slower(xp, c)
+    in_order = dataclasses.replace(_IN_ORDER, prepare=prepare)
+    at_numbers = Method(_segments_native.prepare_numbers, refusal)
+    return either_of(lambda xp, c: at_numbers if _segments_native.at_numbers(xp, c) else in_order, quiet=True)
 
 
 def _prepare_cpu(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return what combines by the kernel for CPUs, with the derivative of the library's operations."""
     if 0 in c.arrays[0].shape or c.segments == 0:
         return _BY_ARRAY.prepare(xp, c)
-    otherwise = directly(_by_numbers) if _at_numbers(xp, c) else _BY_ARRAY.prepare
+    otherwise = _segments_native.prepare_numbers if _segments_native.at_numbers(xp, c) else _BY_ARRAY.prepare
     run = _derivatives.by_operations(xp, c.arrays, _segments_cpu.prepare(xp, c), lambda: otherwise(xp, c))
     return lambda *arrays: run(*arrays)[0]
 
@@ -431,8 +378,34 @@ def _scan_on_gpu() -> Method:
 _SCAN = _scan_on_gpu()
 
 
+def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
+    """Return the reductions of rows that are taken in an order."""
+    x, offsets, order, *starts = c.arrays
+    rows = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))
+    return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
+
+
+def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
+    """Return what sorts the places of rows by ids and reduces rows in this order, in each step by kernels for GPUs."""
+    bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
+    narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
+    find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
+    ordered = dataclasses.replace(bare, ordered=True, key=None)
+    reduce = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
+
+    def run(x: Array, ids: Array, *starts: Array) -> Any:
+        with unwatched():
+            places = xp.arange(ids.shape[0], dtype=xp.int32, device=device(ids))
+            ids, order = sort_by_key(narrow(ids), places, method=kernel)
+            return reduce(x, find_offsets(ids), order, *starts)
+
+    return run
+
+
 def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return what sorts elements by ids and reduces them, in each step by kernels for GPUs."""
+    if not c.in_order and c.arrays[1].shape[0] < 2**31 and math.prod(c.results[0][0][c.axis + 1 :]) > 1:
+        return _prepare_rows(xp, c)
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
     narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
     find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
@@ -458,21 +431,37 @@ def _ids_on_gpu() -> Method:
 
     def sorts(_: Namespace, c: Segmented) -> list[Part]:
         x, ids = c.arrays[:2]
-        return [] if c.in_order else [(sort_by_key, (ids, x), {})] if x.ndim == 1 else [(argsort, (ids,), {})]
+        return [] if c.in_order else [(sort_by_key, (ids, x if x.ndim == 1 else ids), {})]
 
     by_sorts, nothing = by_parts("kernel", _by_ids, sorts), by_parts("kernel", _by_ids, _id_parts)
 
     def refusal(xp: Namespace, c: Segmented) -> str | None:
         assert by_sorts.refusal is not None
-        return _segments_kernel.refusal(xp, c) or by_sorts.refusal(xp, c)
+        reason = _segments_kernel.refusal(xp, c)
+        return reason or (None if _segment_atomics.serves(c) else by_sorts.refusal(xp, c))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
-        return nothing.prepare(xp, c) if _nothing(c) else _prepare_in_order(xp, c)
+        if _nothing(c):
+            return nothing.prepare(xp, c)
+        if _segment_atomics.serves(c):
+            return _segment_atomics.prepare(xp, c, _segments_kernel.is_readable, _by_operations(_by_ids))
+        return _prepare_in_order(xp, c)
 
     return Method(prepare, refusal, rehearsed=True)
 
 
 _SORTS = by_parts("kernel", _sorted, _sort_parts)
+
+
+def _sorts_on_cpu() -> Method:
+    """Return two sorts by kernels for CPUs, which take longer where NumPy sorts a few segments one after another."""
+
+    def slower(xp: Namespace, c: Segmented) -> str | None:
+        if _sort_segments_native.is_quick(xp, c):
+            return "NumPy sorts so few segments one after another"
+        return None if _SORTS.slower is None else _SORTS.slower(xp, c)
+
+    return dataclasses.replace(_SORTS, slower=slower)
 
 
 def _prepare_sort(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...]]:
@@ -487,17 +476,28 @@ def _prepare_sort(xp: Namespace, c: Segmented) -> Callable[..., tuple[Array, ...
     return _sort_segments_kernel.prepare(xp, c, otherwise)
 
 
+def _native_of_sorts() -> Method:
+    """Return the sort by NumPy of arrays whose memory it reads, else two sorts by the library's own routine."""
+    by_sorts = by_parts("native", _sorted, _sort_parts)
+
+    def is_numpys(xp: Namespace, c: Segmented) -> bool:
+        return 0 not in c.arrays[0].shape and _sort_segments_native.serves(xp, c)
+
+    by_numpy = Method(_sort_segments_native.prepare)
+    return either_of(lambda xp, c: by_numpy if is_numpys(xp, c) else by_sorts, quiet=True, eager=is_numpys)
+
+
 _BY_IDS = {
     "kernel": by_device(
         _ids_on_gpu(),
         Method(
             _prepare_cpu,
             _segments_cpu.refusal,
-            lambda xp, c: _segments_cpu.slower(xp, c, _at_numbers(xp, c)),
+            lambda xp, c: _segments_cpu.slower(xp, c, _segments_native.at_numbers(xp, c)),
             quiet=True,
         ),
     ),
-    "native": Method(_prepare_ids, _refusal_of_ids, _slower_ids),
+    "native": _native_of_ids(),
     "array": _BY_ARRAY,
 }
 
@@ -506,12 +506,14 @@ METHODS = {
         "reduce",
         _reduced,
         _reduce_parts,
-        kernel=by_device(Method(_by_one_launch(_reduced), _segments_kernel.refusal), _kernel(_reduced, _reduce_parts)),
-        native=by_parts("native", _by_numpy, _reduceat),
+        kernel=by_device(
+            Method(_by_one_launch(_reduced), _segments_kernel.refusal), _by_offsets_on_cpu(_reduced, _reduce_parts)
+        ),
+        native=_native_of_offsets(),
     ),
     "segment_reduce": composed("segment_reduce", _by_ids, _id_parts, **_BY_IDS),
     **{
-        name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, by_parts("kernel", _scanned, _scan_parts)))
+        name: composed(name, _scanned, _scan_parts, kernel=by_device(_SCAN, _by_offsets_on_cpu(_scanned, _scan_parts)))
         for name in ("scan", "linear_recurrence")
     },
     **{
@@ -519,7 +521,10 @@ METHODS = {
             name,
             _sorted,
             _sort_parts,
-            kernel=by_device(or_by_parts(Method(_prepare_sort, _sort_segments_kernel.refusal), _SORTS), _SORTS),
+            kernel=by_device(
+                or_by_parts(Method(_prepare_sort, _sort_segments_kernel.refusal), _SORTS), _sorts_on_cpu()
+            ),
+            native=_native_of_sorts(),
         )
         for name in ("sort", "argsort", "sort_by_key")
     },

@@ -1,7 +1,7 @@
 // Reduction of segments along one axis: y[o, s, j] = x[o, offsets[s], j] op ... op x[o, offsets[s + 1] - 1, j]. Every
 // element is read once and every result written once, in one launch, and the time does not depend on how long segments
-// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh, _search.cuh and
-// _staging.cuh.
+// are. Needs _common.cuh, _block_reduce.cuh, _block.cuh, _view.cuh, _ticket.cuh, _search.cuh, _staging.cuh and
+// _segment_parts.cuh.
 //
 // A "line" is one (o, :, j). Elements and ends of segments of a line form its "path": all elements of a segment, then its
 // end, then the next segment. What is before the first offset is a segment too, number 0, without a result; segment s of
@@ -30,46 +30,6 @@
 // Wrong offsets give wrong results, but all places that are read or written are within the arrays.
 //
 // D. Merrill and M. Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
-
-// What a part of the path, one share or several, has of segments that it does not hold whole.
-template <class State>
-struct Part {
-    Optional<State> first;  // of the first segment that ends in the part
-    Optional<State> rest;   // of the segment that does not end in it
-    Index segment;          // the number of the first
-    bool ends;              // whether one ends in it
-};
-
-template <class Op>
-DEVICE void append(Optional<typename Op::State>& total, const Optional<typename Op::State>& later) {
-    if (later.valid) append<Op>(total, later.state);
-}
-
-// Returns the part that `count` parts in a row are. Calls finish(segment, state) for every segment that begins and ends in
-// them; if they are `all` parts of the line, also for the first.
-template <class Op, class Get, class Finish>
-DEVICE Part<typename Op::State> fold_parts(int count, bool all, const Get& get, const Finish& finish) {
-    Part<typename Op::State> whole;
-    whole.first.valid = whole.rest.valid = whole.ends = false;
-    whole.segment = 0;
-    for (int at = 0; at < count; ++at) {
-        const Part<typename Op::State> one = get(at);
-        if (one.ends) {
-            append<Op>(whole.rest, one.first);
-            if (all || whole.ends) {
-                finish(one.segment, whole.rest);
-            } else {
-                whole.first = whole.rest;
-                whole.segment = one.segment;
-            }
-            whole.ends = true;
-            whole.rest = one.rest;
-        } else {
-            append<Op>(whole.rest, one.rest);
-        }
-    }
-    return whole;
-}
 
 // Returns the combination of the elements of `count` runs from element `begin` on, in every lane.
 template <int ROUNDS, int VEC, class Scan, class Inputs>

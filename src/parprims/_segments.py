@@ -36,7 +36,7 @@ from parprims._arrays import (
     shown,
 )
 from parprims._composed import in_program
-from parprims._dispatch import call_key, extensions, in_graph, primitive, recalled
+from parprims._dispatch import call_key, extensions, in_graph, plain, primitive, recalled
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, as_operator
 from parprims._promotion import promoted
@@ -105,13 +105,14 @@ def segment_reduce(
 
     Notes
     -----
-    Work and depth: one combination for each element (kernel on CPUs, native where a library has it); those of a stable
-    sort by ids and a `reduce` with offsets (kernel on GPUs), of an `argsort` of ids and a `scan` (array).
+    Work and depth: one combination for each element (kernel on CPUs, and on GPUs where no bits depend on the order;
+    native where a library has it); those of a stable sort by ids and a `reduce` with offsets (kernel on GPUs else), of
+    an `argsort` of ids and a `scan` (array).
     Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel
     and native (NumPy adds in float64), as for `scan` by array.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
-    Methods: kernel (CPU arrays by Numba; on GPUs where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on
-    CPUs), array.
+    Methods: kernel (CPU arrays by Numba; on GPUs extrema, logical and bitwise operators and sums of integers of one
+    dimension, others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.
     Derivatives: by x on PyTorch and JAX, those of the operations.
     Memory and more: docs/segments.md.
 
@@ -128,8 +129,9 @@ def segment_reduce(
             "segment_reduce", {"x": x, "ids": ids}, {**options, "indices_are_sorted": indices_are_sorted}, method
         )[0]
     key, operation = None, lasting_key(op)
-    if initial is None and operation is not None:
-        options_ = (num_segments, operation, axis, indices_are_sorted, dtype, method)
+    start = None if initial is None else plain(initial)
+    if operation is not None and (initial is None or start is not None):
+        options_ = (num_segments, operation, axis, indices_are_sorted, dtype, method, start)
         key = call_key("segment_reduce", (x, ids), *options_, gradient=True)
         run = recalled(key)
         if run is not None:
@@ -147,9 +149,11 @@ def segment_reduce(
         )
     own = _operator(xp, op, operation, (x,), dtype)
     shape = (*x.shape[:at], count, *x.shape[at + 1 :])
+    starts = _starts(xp, own, (x,), initial, at)
     call = Segmented(
-        arrays=(x, ids, *_starts(xp, own, (x,), initial, at)),
+        arrays=(x, ids, *starts),
         key=key if x is given[0] and ids is given[1] else None,
+        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
         results=((shape, own.dtypes[0]),),
         single=True,
         count=1,
@@ -240,39 +244,42 @@ def _in_graph_by_offsets(name: str, x: Any, offsets: Array, options: dict[str, A
     return in_program(name, {"x": x, "offsets": offsets}, options, method)[0]
 
 
+_FLAGS = {"reduce": ("keepdims",), "scan": ("exclusive", "reverse")}
+
+
 def _elementwise(
     name: str,
     x: Any,
     op: Any,
     offsets: Array,
     axis: Any,
-    options: dict[str, Any],
+    flags: tuple[Any, ...],
     dtype: Any,
     initial: Any,
     check: Any,
     method: str,
 ) -> Any:
-    """Return a reduction or a scan of every segment."""
+    """Return a reduction or a scan of every segment; ``flags`` are the options of `_FLAGS`."""
     single = not isinstance(x, tuple)
-    given: tuple[Array, ...] = (x,) if single else x
-    if in_graph((*given, offsets), method):
-        named = {"op": _named(op), "axis": axis, "dtype": dtype, "initial": initial, "check": check, **options}
+    arrays: tuple[Array, ...] = (x, offsets) if single else (*x, offsets)
+    if in_graph(arrays, method):
+        named = {"op": _named(op), "axis": axis, "dtype": dtype, "initial": initial, "check": check}
+        named.update(zip(_FLAGS[name], flags, strict=True))
         return _in_graph_by_offsets(name, x, offsets, named, method)
-    if not given:
-        raise ValueError("x must hold at least one array")
     key, operation = None, lasting_key(op)
-    if initial is None and operation is not None and check is False:
-        key = call_key(
-            f"{name} by offsets", (*given, offsets), single, operation, axis, *options.values(), dtype, method,
-            gradient=True,
-        )  # fmt: skip
+    # What is made ready for a call holds its initial element, of which so a number alone can be told apart.
+    start = None if initial is None else plain(initial)
+    if operation is not None and check is False and (initial is None or start is not None):
+        key = call_key(name, arrays, "by offsets", single, operation, axis, flags, dtype, method, start, gradient=True)
         run = recalled(key)
         if run is not None:
-            return run(*given, offsets)
-    named_arrays = {"x" if single else f"x[{at}]": one for at, one in enumerate(given)}
-    xp, arrays = admit({**named_arrays, "offsets": offsets})
-    xs, offsets = tuple(arrays[:-1]), arrays[-1]
-    options = {what: check_flag(what, one) for what, one in options.items()}
+            return run(*arrays)
+    if len(arrays) == 1:
+        raise ValueError("x must hold at least one array")
+    named_arrays = {"x" if single else f"x[{at}]": one for at, one in enumerate(arrays[:-1])}
+    xp, admitted = admit({**named_arrays, "offsets": offsets})
+    xs, offsets = tuple(admitted[:-1]), admitted[-1]
+    options = {what: check_flag(what, one) for what, one in zip(_FLAGS[name], flags, strict=True)}
     if options.pop("keepdims", False):
         raise ValueError("keepdims must be False where offsets are given: the axis stays, with the length of segments")
     METHODS[name].check(method)
@@ -292,10 +299,11 @@ def _elementwise(
     shape = tuple(xs[0].shape)
     if name == "reduce":
         shape = (*shape[:at], segments, *shape[at + 1 :])
-    same = all(one is other for one, other in zip(arrays, (*given, offsets), strict=True))
+    same = all(one is other for one, other in zip(admitted, arrays, strict=True))
     call = Segmented(
         arrays=(*xs, offsets, *starts),
         key=key if same else None,
+        complete=(lambda *arrays: (*arrays, *starts)) if starts else None,
         results=tuple([(shape, one) for one in own.dtypes]),
         single=single,
         count=len(xs),
@@ -305,22 +313,22 @@ def _elementwise(
         dtypes=own.dtypes,
         segments=segments,
         reduces=name == "reduce",
-        **options,
+        exclusive=options.get("exclusive", False),
+        reverse=options.get("reverse", False),
     )
     return METHODS[name](method, xp, call)
 
 
 def reduce_by_offsets(
-    x: Any, op: Any, *, offsets: Array, axis: Any, keepdims: Any, dtype: Any, initial: Any, check: Any, method: str
+    x: Any, op: Any, offsets: Array, axis: Any, keepdims: Any, dtype: Any, initial: Any, check: Any, method: str
 ) -> Any:
     """Return the reduction of every segment: `reduce` with offsets."""
-    return _elementwise("reduce", x, op, offsets, axis, {"keepdims": keepdims}, dtype, initial, check, method)
+    return _elementwise("reduce", x, op, offsets, axis, (keepdims,), dtype, initial, check, method)
 
 
 def scan_by_offsets(
     x: Any,
     op: Any,
-    *,
     offsets: Array,
     axis: Any,
     exclusive: Any,
@@ -331,8 +339,7 @@ def scan_by_offsets(
     method: str,
 ) -> Any:
     """Return the scan of every segment: `scan` with offsets."""
-    options = {"exclusive": exclusive, "reverse": reverse}
-    return _elementwise("scan", x, op, offsets, axis, options, dtype, initial, check, method)
+    return _elementwise("scan", x, op, offsets, axis, (exclusive, reverse), dtype, initial, check, method)
 
 
 def recurrence_by_offsets(
@@ -344,6 +351,13 @@ def recurrence_by_offsets(
             raise ValueError("a and b must be arrays for segments inside of torch.compile")
         options = {"axis": axis, "initial": initial, "reverse": reverse, "check": check}
         return in_program("linear_recurrence", {"a": a, "b": b, "offsets": offsets}, options, method)[0]
+    key = None
+    if initial is None and check is False:
+        key = call_key("linear_recurrence", (a, b, offsets), "by offsets", axis, reverse, method, gradient=True)
+        run = recalled(key)
+        if run is not None:
+            return run(a, b, offsets)
+    given = a, b, offsets
     xp, (a, b) = coefficients(a, b)
     _, (_, offsets) = admit({"b": b, "offsets": offsets})
     reverse = check_flag("reverse", reverse)
@@ -360,8 +374,17 @@ def recurrence_by_offsets(
     starts: tuple[Array, ...] = ()
     if initial is not None:
         starts = (as_array("initial", initial, xp, dtype, device(b), (*shape[:at], *shape[at + 1 :])),)
+
+    def whole(*pair: Array) -> tuple[Array, ...]:
+        pair = tuple([cast(xp, one, dtype) for one in pair])
+        return tuple([one if tuple(one.shape) == shape else xp.broadcast_to(one, shape) for one in pair])
+
+    arrays = (*whole(a, b), offsets)
+    same = all(one is other for one, other in zip(arrays, given, strict=True))
     call = Segmented(
-        arrays=(*(xp.broadcast_to(cast(xp, one, dtype), shape) for one in (a, b)), offsets, *starts),
+        arrays=(*arrays, *starts),
+        key=key if offsets is given[2] else None,
+        complete=None if same else lambda a, b, offsets: (*whole(*coefficients(a, b)[1]), offsets),
         results=((shape, dtype),),
         single=True,
         count=2,
@@ -396,6 +419,13 @@ def sort_by_offsets(
         named = {what: keys, **({"values": values[0]} if values else {}), "offsets": offsets}
         options = {"axis": axis, "descending": descending, "stable": stable, "check": check}
         return in_program(name, named, options, method)
+    key = None
+    if check is False:
+        key = call_key(name, given, "by offsets", values is None, axis, descending, stable, method, gradient=True)
+        run = recalled(key)
+        if run is not None:
+            sorted_before: tuple[Array, ...] = run(*given)
+            return sorted_before
     named = {what: keys, **{f"values[{at}]": one for at, one in enumerate(values or ())}}
     xp, arrays = admit(named, moved=True)
     _, (_, offsets) = admit({what: arrays[0], "offsets": offsets})
@@ -416,6 +446,7 @@ def sort_by_offsets(
     results = [(tuple(keys.shape), one.dtype) for one in moves] or [(tuple(keys.shape), index_dtype(xp))]
     call = Segmented(
         arrays=(*arrays, offsets),
+        key=key if all(one is other for one, other in zip((*arrays, offsets), given, strict=True)) else None,
         results=tuple(results),
         count=len(arrays),
         operation="sort",

@@ -105,9 +105,11 @@ CROSSOVERS = _cpu.Crossovers(
     record="benches/results/tuning/intel-r-xeon-r-processor.json",
     least={
         "numpy": {
+            "direct": 65536,
             "operator": 0,
         },
         "torch": {
+            "direct": 4096,
             "operator": 0,
         },
         "jax": {

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parprims import _cuda, _scan_kernel
+from parprims import _cuda, _scan_kernel, _segment_rows
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
 from parprims._block import look_back_bytes
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
@@ -131,6 +131,9 @@ class _Work:
         return _cuda.Plan((launch,), len(special.inputs) + 1 + len(special.starts), outputs, numbers.all(), **scratch)
 
 
+_SOURCES = "_ticket.cuh", "_search.cuh", "_staging.cuh", "_segment_parts.cuh", "_segments.cu"
+
+
 def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
     """Return the launch of a reduction, or None if there is none for these layouts."""
     special, n, segments = work.special, work.n, work.segments
@@ -177,7 +180,15 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
         "blocks": blocks,
     }
     launch = _cuda.Launch(
-        special.source(accesses, "_ticket.cuh", "_search.cuh", "_staging.cuh", "_segments.cu", stages_outputs=False),
+        special.source(
+            accesses,
+            "_ticket.cuh",
+            "_search.cuh",
+            "_staging.cuh",
+            "_segment_parts.cuh",
+            "_segments.cu",
+            stages_outputs=False,
+        ),
         "reduce_segments",
         (tuning.warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
         (
@@ -257,7 +268,7 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
 # ---- The method -------------------------------------------------------------------------------------------------
 
 
-def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
+def as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
     """Return the scan of which every segment is one, and whose last results are the reductions."""
     arrays = (*c.arrays[: c.count], *c.starts)
     shape = tuple(arrays[0].shape)
@@ -281,7 +292,7 @@ def _as_scan(xp: Namespace, c: Any) -> Scan | Recurrence:
     )
 
 
-def _is_readable(dtype: Any, to: Any) -> bool:
+def is_readable(dtype: Any, to: Any) -> bool:
     """Return whether the kernel casts elements by itself: where no dtype between matters."""
     if dtype == to:
         return True
@@ -291,8 +302,8 @@ def _is_readable(dtype: Any, to: Any) -> bool:
 
 def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
-    count, axis, dtypes, offsets = c.count, c.axis, c.dtypes, c.arrays[c.count]
-    kept = [_is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
+    count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
+    kept = [is_readable(x.dtype, to) for x, to in zip(c.arrays[:count], dtypes, strict=True)]
     direct = dtype_name(offsets.dtype) in ("int32", "int64")
     adjacent = _cuda.layout(xp, offsets)[0] == (1,)
     if all(kept) and direct and adjacent and not c.starts:
@@ -301,8 +312,8 @@ def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     def made(*arrays: Array) -> tuple[Array, ...]:
         xs = [x if same else cast(xp, x, to) for x, to, same in zip(arrays[:count], dtypes, kept, strict=True)]
         offsets = arrays[count] if direct else cast(xp, arrays[count], index_dtype(xp))
-        starts = [xp.expand_dims(one, axis=axis) for one in arrays[count + 1 :]]
-        return (*xs, _cuda.contiguous(xp, offsets), *starts)
+        starts = [xp.expand_dims(one, axis=axis) for one in arrays[behind:]]
+        return (*xs, _cuda.contiguous(xp, offsets), *arrays[count + 1 : behind], *starts)
 
     return made
 
@@ -313,7 +324,7 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     if reason is not None:
         return reason
     try:
-        specialised(xp, _as_scan(xp, c))
+        specialised(xp, as_scan(xp, c))
     except Untraceable as reason:
         return str(reason)
     return None
@@ -329,7 +340,7 @@ def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Ca
 
 def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
     """Return the same for arrays as the kernel reads them: starts have length 1 along the axis."""
-    special = specialised(xp, _as_scan(xp, c))
+    special = specialised(xp, as_scan(xp, c))
     return _cuda.on_readable(
         xp,
         c.arrays,
@@ -340,64 +351,79 @@ def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> 
 
 def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run | None:
     """Return a function that launches the kernel on arrays of these layouts, or None if there is no plan for them."""
-    count, axis, offsets = c.count, c.axis, c.arrays[c.count]
-    others = (*c.arrays[:count], *c.arrays[count + 1 :])
+    count, behind, axis, offsets = c.count, c.behind, c.axis, c.arrays[c.count]
+    others = (*c.arrays[:count], *c.arrays[behind:])
     layouts = tuple([_cuda.layout(xp, x) for x in others])
     shapes = tuple([tuple(x.shape) for x in others])
 
     def plan() -> _cuda.Plan | None:
         work = _Work(special, shapes[0], axis, c.segments, dtype_name(offsets.dtype), shapes, layouts, c.reverse)
         if c.reduces:
-            return plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
+            lines = None if c.ordered else plan_reduce(work, _cuda.tuned_for(TUNING, xp, others[0]))
+            rows = _cuda.tuned_for(_segment_rows.TUNING, xp, others[0])
+            return lines or _segment_rows.make_plan(
+                special, axis, c.segments, work.offsets, shapes, layouts, rows, ordered=c.ordered
+            )
         return plan_scan(work, _cuda.tuned_for(_scan_kernel.TUNING, xp, others[0]))
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = c.on(*(None,) * len(c.arrays))
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            starts = [xp.squeeze(one, axis=axis) for one in arrays[count + 1 :]]
-            found = array(xp, bare.on(*arrays[: count + 1], *starts))
+            starts = [xp.squeeze(one, axis=axis) for one in arrays[behind:]]
+            found = array(xp, bare.on(*arrays[:behind], *starts))
             return found if isinstance(found, tuple) else (found,)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             size = max(x.shape[0] for x in arrays)
-            if arrays[count].shape[0] > 1:  # every line has segments of its own
+            if any(one.shape[0] > 1 for one in arrays[count:behind]):  # every line has segments of its own
                 return _cuda.row_by_row(otherwise)(*arrays)
             xs = [xp.broadcast_to(x, (size, *x.shape[1:])) for x in arrays[:count]]
             results = tuple([((size, *shape), dtype) for shape, dtype in bare.results])
             more = dataclasses.replace(bare, axis=axis + 1, results=results)
-            return _prepared(xp, more.on(*xs, arrays[count][0], *arrays[count + 1 :]), array)(
-                *xs, arrays[count][0], *arrays[count + 1 :]
-            )
+            given = (*xs, *(one[0] for one in arrays[count:behind]), *arrays[behind:])
+            return _prepared(xp, more.on(*given), array)(*given)
 
         return otherwise, batched
 
-    names = c.reduces, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
+    names = c.reduces, c.ordered, c.single, c.operation == "recurrence", dtype_name(offsets.dtype)
     key = ("segments", special, *names, axis, c.exclusive, c.reverse, c.segments, shapes, layouts)
     return _cuda.ready(xp, others[0], key, plan, in_program)
 
 
 def _on_copies(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:
-    """Return the same for arrays whose lines do not lie one after another: it copies them so that they do."""
-    count, ndim, at = c.count, len(c.results[0][0]), c.axis
-    last = (*(one for one in range(ndim) if one != at), at)
-    back = (*range(at), ndim - 1, *range(at, ndim - 1))
+    """Return the same for arrays whose lines do not lie one after another: it copies them so that they do.
+
+    Rows in another order it copies so that their columns are adjacent.
+    """
+    count, behind, ndim, at = c.count, c.behind, len(c.results[0][0]), c.axis
+    to = at if c.ordered else ndim - 1
+    last, back = list(range(ndim)), list(range(ndim))
+    last.insert(to, last.pop(at))
+    back.insert(at, back.pop(to))
     results = tuple([(tuple([shape[one] for one in last]), dtype) for shape, dtype in c.results])
-    bare = dataclasses.replace(c.on(*(None,) * len(c.arrays)), axis=ndim - 1, results=results, key=None)
+    bare = dataclasses.replace(c.on(*(None,) * len(c.arrays)), axis=to, results=results, key=None)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         moved = [
-            x if number == count else _cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), last))
+            x if count <= number < behind else _cuda.contiguous(xp, xp.permute_dims(_cuda.plain(xp, x), tuple(last)))
             for number, x in enumerate(arrays)
         ]
         launch = _runner(xp, special, bare.on(*moved), array)
         assert launch is not None
-        return tuple([_cuda.contiguous(xp, xp.permute_dims(y, back)) for y in launch(*moved)])
+        return tuple([_cuda.contiguous(xp, xp.permute_dims(y, tuple(back))) for y in launch(*moved)])
 
     return run
 
 
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
+
+# Rows of vectors, of single elements and of one vector, whose segments groups of threads share or have by themselves.
+_ROWS: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    ((1 << 20, 64), 0, 1000),
+    ((1 << 20, 3), 0, 100_000),
+    ((4096, 300, 4), 1, 20),
+)
 
 # Lines that warps have by themselves, and lines that blocks share; lines of one tile, and of tiles that are chained or
 # look back.
@@ -429,6 +455,14 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
             ("welford", ("float64",) * 3),
         ):
             yield _case(op, dtypes, reduces, *layouts[-1], start=BUILT_IN[op].identity(*dtypes) is None)
+    for rows in _ROWS:
+        for ordered in (False, True):
+            yield _case("add", ("float32",), True, *rows, offsets="int32", ordered=ordered)
+        yield _case("maximum", ("float32",), True, *rows, start=True)
+    for dtype in C_TYPES:
+        yield _case("add", (dtype,), True, *_ROWS[0], ordered=dtype == "float16")
+    for op, dtypes in (("affine", ("float32",) * 2), ("argmax", ("float32", "int64")), ("welford", ("float64",) * 3)):
+        yield _case(op, dtypes, True, *_ROWS[0])
     for dtype in ("float16", "float64", "complex64", "complex128", "int32"):
         yield _case("recurrence", (dtype,) * 2, False, *_SCANNED[-1], reverse=True, start=True)
 
@@ -446,6 +480,7 @@ def _case(
     reverse: bool = False,
     start: bool = False,
     unaligned: bool = False,
+    ordered: bool = False,
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
@@ -477,7 +512,10 @@ def _case(
     special = specialisation(xp, call, dtypes, starts)
     work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
     plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, _scan_kernel.TUNING[90])
+    if plan is None:
+        rows = _segment_rows.TUNING[90]
+        plan = _segment_rows.make_plan(special, axis, segments, offsets, shapes, layouts, rows, ordered=ordered)
     assert plan is not None
-    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned}
+    options = {"exclusive": exclusive, "reverse": reverse, "start": start, "unaligned": unaligned, "ordered": ordered}
     names = ("segments", op, ",".join(dtypes), offsets, *(option for option, is_set in options.items() if is_set))
     return " ".join(names), plan

@@ -334,8 +334,7 @@ CROSSOVERS = _cpu.Crossovers(
 NumPy sorts lines of 32 and 64 bits by vectors, in less than half the time of the kernel on one thread.
 """
 _FEW = 1 << 12
-"""Elements below which kernels are left alone: they save less than a ten-thousandth of a second, and in its first call
-a process waits for Numba."""
+"""Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
 _THREADS, _SHARE = 4, 1 << 17
 """Threads that are faster together than NumPy's one, with so many elements each."""
 

@@ -457,31 +457,25 @@ def refusal(xp: Namespace, call: Sorting) -> str | None:
 
 def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
     """Return a function of a call's arrays that launches the kernels."""
-    given, axis, last = call.arrays, call.axis, call.keys.ndim - 1
-    bare = call.on(*(None,) * len(given))
+    axis, last = call.axis, call.keys.ndim - 1
+    bare = call.on(*(None,) * len(call.arrays))
     if 0 in call.keys.shape:
         return lambda *arrays: _empty(xp, bare.on(*arrays))
-    arrays = _laid_out(xp, given, axis)
-    runner = _runner(xp, bare, arrays)
-    if axis == last and all(one is other for one, other in zip(arrays, given, strict=True)):
-        if call.keys_alone:
-            one = _cuda.only(runner)
+
+    def laid_out(*arrays: Array) -> tuple[Array, ...]:
+        """Return the arrays as the kernels read them: contiguous, the axis to sort along last."""
+        moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
+        return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
+
+    arrays, given = _cuda.arranged(laid_out, call.arrays)
+    run = _runner(xp, bare, arrays)
+    if call.keys_alone:
+        one = given(_cuda.only(run))
+        if axis == last:
             return lambda x: (one(x),)
-        return runner
-
-    def run(*arrays: Array) -> tuple[Array, ...]:
-        arrays = _laid_out(xp, arrays, axis)
-        ys = _runner(xp, bare, arrays)(*arrays)
-        return ys if axis == last else tuple([move_axis(xp, y, -1, axis) for y in ys])
-
-    return run
-
-
-def _laid_out(xp: Namespace, arrays: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
-    """Return the arrays as the kernels read them: contiguous, the axis to sort along last."""
-    last = arrays[0].ndim - 1
-    moved = (x if axis == last else move_axis(xp, x, axis, -1) for x in arrays)
-    return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in moved])
+        return lambda x: (move_axis(xp, one(x), -1, axis),)
+    run = given(run)
+    return run if axis == last else lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])
 
 
 def _empty(xp: Namespace, call: Sorting) -> tuple[Array, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
-from parprims._through_numpy import all_returned, as_numpy, has_values, numpy_namespace, shares_memory
+from parprims._through_numpy import all_by_numpy, as_numpy, has_values, numpy_namespace, shares_memory
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -52,8 +52,8 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
             by: Any = "stable" if stable else "quicksort"
             return lambda x: (np.argsort(x, axis, by),)
         return _by_indices(xp, call, is_ours, stable=stable)
-    if is_float and keys.size >= _SEARCHED:
-        return _in_direction(xp, call, lambda x: _floats_in_numpy(xp, x, axis))
+    if is_float and keys.size >= _SEARCHED and keys.shape[axis] > _INSERTED:
+        return _in_direction(xp, call, lambda x: _floats_in_numpy(x, axis))
     stable = is_float or counts_digits
     if not call.descending:  # with as little around NumPy's own routine as possible
         kind: Any = "stable" if stable else "quicksort"
@@ -99,15 +99,19 @@ def is_eager(xp: Namespace, call: Sorting) -> bool:
 def _by_numpy(xp: Namespace, call: Sorting) -> Sort:
     """Return a sort by NumPy of arrays whose memory it reads."""
     sort = _numpy(numpy_namespace(), call.on(*map(as_numpy, call.arrays)))
-    index = np.dtype(dtype_name(index_dtype(xp))) if call.indices else None
+    index = np.dtype(dtype_name(index_dtype(xp)))
+    narrows = call.indices and index != np.intp  # JAX may have no more than 32 bits
+    if not narrows and not call.descending:
+        return all_by_numpy(xp, call.arrays, sort)
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        found = sort(*map(as_numpy, arrays))
-        if index is not None:  # JAX may have no more than 32 bits
+        found = sort(*arrays)
+        if narrows:
             found = (*found[:-1], found[-1].astype(index, copy=False))
-        return all_returned(xp, found, arrays)
+        # What is flipped runs backwards through memory.
+        return tuple([y if min(y.strides, default=0) >= 0 else y.copy() for y in found])
 
-    return run
+    return all_by_numpy(xp, call.arrays, run)
 
 
 def _other(xp: Namespace, call: Sorting) -> Sort:
@@ -208,17 +212,19 @@ def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Ar
     return np.swapaxes(pairs.view(np.int64), axis, -1)
 
 
-# Below these lengths, a stable sort takes less time than the search for zeros and NaN, and than `_stable_order`.
-_SEARCHED, _PAIRED = 1000, 2000
+# Below these sizes, a stable sort takes less time than the search for zeros and NaN, and than `_stable_order`.
+_SEARCHED, _PAIRED = 250, 2000
+# Both sorts of NumPy insert one element after another into lines of this length or less.
+_INSERTED = 16
 
 
-def _floats_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:
+def _floats_in_numpy(x: Array, axis: int) -> Array:
     """Return NumPy's array of floats sorted stably, by NumPy's sort that is not stable, which is many times faster.
 
     The only equal elements whose bits differ are zeros of both signs, and NaN, whose bits that sort may even change.
     These elements are copied from x, row by row, to the sorted rows, which have as many of them.
     """
-    y = xp.sort(x, axis=axis, stable=False)
+    y = np.sort(x, axis)
     if y.ndim == 1:  # equal elements lie side by side, and a search finds them without a look at all
         zero = y.dtype.type(0)
         first = y.searchsorted(zero)
@@ -227,12 +233,12 @@ def _floats_in_numpy(xp: Namespace, x: Array, axis: int) -> Array:
         if y[-1] != y[-1]:
             y[np.isnan(y)] = x[np.isnan(x)]
         return y
-    given, found = xp.moveaxis(x, axis, -1), xp.moveaxis(y, axis, -1)
-    zeros = found == 0
-    if zeros.any():
-        found[zeros] = given[given == 0]
-    if xp.isnan(found[..., -1]).any():
-        found[xp.isnan(found)] = given[xp.isnan(given)]
+    given, found = x.swapaxes(axis, -1), y.swapaxes(axis, -1)
+    if np.count_nonzero(y) < y.size:
+        found[found == 0] = given[given == 0]
+    last = found[..., -1]
+    if np.count_nonzero(last != last):
+        found[np.isnan(found)] = given[np.isnan(given)]
     return y
 
 

@@ -166,18 +166,14 @@ def prepare(xp: Namespace, c: Any, otherwise: Callable[[Any], tuple[Array, ...]]
     axis, last = c.axis, c.arrays[0].ndim - 1
     direct = dtype_name(c.arrays[-1].dtype) in ("int32", "int64")
 
-    def laid_out(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    def laid_out(*arrays: Array) -> tuple[Array, ...]:
         offsets = arrays[-1] if direct else cast(xp, arrays[-1], index_dtype(xp))
         moved = [x if axis == last else move_axis(xp, x, axis, -1) for x in arrays[:-1]]
         return tuple([_cuda.contiguous(xp, _cuda.plain(xp, x)) for x in (*moved, offsets)])
 
-    run = _runner(xp, dataclasses.replace(c.on(*(None,) * len(c.arrays)), key=None), laid_out(c.arrays), otherwise)
-
-    def found(*arrays: Array) -> tuple[Array, ...]:
-        ys = run(*laid_out(arrays))
-        return ys if axis == last else tuple([move_axis(xp, y, -1, axis) for y in ys])
-
-    return found
+    arrays, given = _cuda.arranged(laid_out, c.arrays)
+    run = given(_runner(xp, dataclasses.replace(c.on(*(None,) * len(c.arrays)), key=None), arrays, otherwise))
+    return run if axis == last else lambda *arrays: tuple([move_axis(xp, y, -1, axis) for y in run(*arrays)])
 
 
 def _runner(

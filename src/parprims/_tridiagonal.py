@@ -25,7 +25,7 @@ from parprims._arrays import (
 )
 from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled
 from parprims._kernels import by_device
-from parprims._scalars import NUMBERS, as_scalar, is_scalar
+from parprims._scalars import NUMBERS, as_scalar, is_scalar, number_as_array
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
 
@@ -188,13 +188,12 @@ def _completed(xp: Namespace, *given: Any) -> tuple[Array, ...]:
     """Return coefficients and right-hand side with arrays of no dimension in place of numbers."""
     rhs = given[3]
     dtype, on = rhs.dtype, device(rhs)
-    made = list(given)
+    found = list(given)
     with quiet(xp):
         for index, name in enumerate(("lower", "diag", "upper")):
             if is_scalar(given[index]):
-                # Unlike asarray, full makes no device wait for a copy.
-                made[index] = xp.full((), as_scalar(name, given[index], dtype), dtype=dtype, device=on)
-    return tuple(made)
+                found[index] = number_as_array(xp, as_scalar(name, given[index], dtype), dtype, on)
+    return tuple(found)
 
 
 def checked(

@@ -4,7 +4,7 @@ A primitive describes what kernels do to its arrays as a `Plan`; `runner` makes 
 """
 
 from parprims._cpu import text, threads
-from parprims._cpu.crossovers import Crossovers, of_columns
+from parprims._cpu.crossovers import Crossovers, of_columns, of_elements, of_lines
 from parprims._cpu.language import NUMBA, register_type
 from parprims._cpu.memory import (
     bits_dtype,
@@ -32,6 +32,8 @@ __all__ = [
     "first",
     "host",
     "of_columns",
+    "of_elements",
+    "of_lines",
     "on_cpu",
     "reader",
     "reader_in_order",

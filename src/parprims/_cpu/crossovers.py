@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
+from typing import Any
+
+from parprims._arrays import dtype_bits, dtype_kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crossovers:
     """What was measured of one primitive on one machine.
 
-    A library's own routine is left only where a kernel saves a ten-thousandth of a second: in its first call a process
-    waits for Numba, half a second or more.
+    A library's own routine is left only where a kernel saves a hundred-thousandth of a second: in its first call a
+    process waits for LLVM, and the first process on a machine waits for Numba.
 
     Parameters
     ----------
@@ -32,9 +36,31 @@ class Crossovers:
         return f"{library}'s own way is preferred below {least} elements" if size < least else None
 
 
+_NARROW, _MANY = 16, 256
+"""Columns of which there are no few, and of which there are many."""
+_LONG = 128
+"""Elements of a long line."""
+
+
 def of_columns(shape: tuple[int, ...], last: int) -> str:
     """Return how the lines of a call lie whose last axis is this: alone, a few next to one another, or many."""
-    inner = 1
-    for length in shape[last + 1 :]:
-        inner *= length
-    return "line" if inner == 1 else "narrow" if inner < 16 else "columns"
+    inner = math.prod(shape[last + 1 :])
+    return "line" if inner == 1 else "narrow" if inner < _NARROW else "columns"
+
+
+def of_lines(library: str, shape: tuple[int, ...], last: int, n: int) -> str:
+    """Return the same; NumPy begins anew with each line of n elements, or each row of columns, which may be short."""
+    found = of_columns(shape, last)
+    if library != "numpy":
+        return found
+    if found == "line":
+        return "line" if n >= _LONG else "short line"
+    return "few columns" if found == "columns" and math.prod(shape[last + 1 :]) < _MANY else found
+
+
+def of_elements(library: str, dtype: Any, result: Any) -> str:
+    """Return what the elements are; NumPy widens integers a buffer at a time where results have more bits."""
+    if dtype_kind(result) in ("float", "complex"):
+        return ""
+    widened = library == "numpy" and dtype_bits(dtype) != dtype_bits(result)
+    return " of narrow integers" if widened else " of integers"

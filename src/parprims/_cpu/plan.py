@@ -109,7 +109,7 @@ def runner(
             compiled(plan.kernel(at)),
             one.tasks,
             one.least,
-            slice(one.reads),
+            None if one.reads is None and one.writes else slice(one.reads),
             slice(0 if one.writes else len(plan.outputs), None),
         )
         for at, one in enumerate(plan.launches)
@@ -127,6 +127,7 @@ def runner(
     alone = len(kernels) == 1 and tasks < 2 * least
     nothing = [empty(0, dtype) for _, dtype in scratch]  # which all calls may share
     keeps = any(count for count, _ in scratch)
+    several = list(zip(scratch, nothing, strict=True))
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         inputs = arrays if given else [read(x) for read, x in zip(readers, arrays, strict=True)]
@@ -134,12 +135,14 @@ def runner(
         others = [one.reshape(-1) for one in outputs]
         if seen is not None:
             others = [one.view(dtype) for one, dtype in zip(others, seen, strict=True)]
-        others += [empty(count, dtype) for count, dtype in scratch] if keeps else nothing
-        if alone:
-            first(*inputs, *others, numbers, 0, tasks)
-        else:
-            for kernel, count, enough, read, written in kernels:
-                _launch(kernel, count, enough, (*inputs[read], *others[written], numbers))
+        others += [empty(count, dtype) if count else none for (count, dtype), none in several] if keeps else nothing
+        everything = (*inputs, *others, numbers)
+        for kernel, count, enough, read, written in kernels:
+            some = everything if read is None else (*inputs[read], *others[written], numbers)
+            if count < 2 * enough:  # one thread does them all
+                kernel(*some, 0, count)
+            else:
+                _launch(kernel, count, enough, some)
         return made(outputs, arrays)
 
     if not alone or keeps or len(shapes) > 1 or seen is not None:

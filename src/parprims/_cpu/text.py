@@ -94,13 +94,18 @@ def group(name: str, views: Sequence[View], first: int, axes: int) -> str:
     )
 
 
-_READ, _WRITTEN = 0, 10
-"""The regions of memory (see _functions.numba) of inputs and of outputs, which do not overlap them."""
+_READ = 0
+"""The region of memory (see _functions.numba) of inputs, which nothing that is written overlaps."""
 
 
 def _region(component: int) -> int:
     """Return the region of the states of a component, whatever array they are in."""
     return 1 + component % 9
+
+
+def _written(output: int) -> int:
+    """Return the region of an output."""
+    return 10 + output % 6
 
 
 def position(index: int, step: int, at: str = "at") -> str:
@@ -146,7 +151,7 @@ def states_in_memory(states: Sequence[str]) -> str:
 def stores(dtypes: Sequence[str], codes: Sequence[str], places: Sequence[str]) -> list[str]:
     """Return the lines that write registers to places of the outputs."""
     return [
-        f"store_to({_WRITTEN}, outputs[{index}], {place}, {stored(name, code)})"
+        f"store_to({_written(index)}, outputs[{index}], {place}, {stored(name, code)})"
         for index, (name, code, place) in enumerate(zip(dtypes, codes, places, strict=True))
     ]
 

@@ -11,7 +11,16 @@ from typing import overload
 from parprims._arrays import Array, Namespace, is_jax
 from parprims._cuda.compiler import CudaError
 from parprims._cuda.libraries import transformed
-from parprims._cuda.memory import capability, contiguous, device_index, layout, multiprocessors, plain, refusal
+from parprims._cuda.memory import (
+    arranged,
+    capability,
+    contiguous,
+    device_index,
+    layout,
+    multiprocessors,
+    plain,
+    refusal,
+)
 from parprims._cuda.plan import (
     Argument,
     Launch,
@@ -100,6 +109,7 @@ __all__ = [
     "Runner",
     "Struct",
     "Tuning",
+    "arranged",
     "capability",
     "contiguous",
     "device_index",

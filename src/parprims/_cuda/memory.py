@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from parprims._arrays import Array, Namespace, is_jax, library
@@ -101,6 +103,19 @@ def plain(xp: Namespace, x: Array) -> Array:
         if x.data.ptr % itemsize or any(stride % itemsize for stride in x.strides):
             return x.copy()
     return x
+
+
+def arranged(
+    arrange: Callable[..., tuple[Array, ...]], arrays: tuple[Array, ...]
+) -> tuple[tuple[Array, ...], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """Return arrays as kernels read them, and what makes of a function of these one of arrays like those given.
+
+    Where arrays are read as they are given, they are in later calls of the same key too, which do not ask again.
+    """
+    found = arrange(*arrays)
+    if len(found) == len(arrays) and all(map(operator.is_, found, arrays)):
+        return found, lambda run: run
+    return found, lambda run: lambda *given: run(*arrange(*given))
 
 
 def contiguous(xp: Namespace, x: Array) -> Array:

@@ -1,0 +1,273 @@
+// Reduction by numbers of segments where the order of elements does not matter: y[s] is the combination of all x[i] with
+// ids[i] == s, of `start` too if there is one. Elements are combined where they are, by atomic operations of integers,
+// whose results do not depend on the order. Nothing is sorted. Needs _common.cuh, _block_reduce.cuh, _ticket.cuh and
+// _phases.cuh.
+//
+// An element is coded as a word, an unsigned integer of 32 or 64 bits. The code makes of every operator one of four: a
+// sum, a maximum, a disjunction, or an exclusive one. Its identity is coded as zero (see Coded).
+//
+// Phases:
+//   1. Words of all segments are zero. Few of them are in scratch that is zero between launches. Many are in the memory
+//      of the result, or in memory of the call if results are narrower, and a launch clears them.
+//   2. Blocks combine elements in words of shared memory, and add these to the words of all. If they do not fit there,
+//      elements are combined in the words of all directly. Lanes next to each other with one segment combine their
+//      elements first, if there are many: ids may be in order.
+//   3. Words are decoded as results, by the last block (see _ticket.cuh), or if there are many by a launch.
+
+namespace atomics {
+
+using Index = long long;
+
+enum Operation { ADD, MAXIMUM, MINIMUM, AND, OR, XOR };
+
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+// Lanes combine elements with each other if a warp has no more runs of equal segments than these.
+constexpr int MOST_RUNS = 16;
+
+template <int BYTES>
+struct Unsigned {
+    using Type = unsigned;
+};
+template <>
+struct Unsigned<1> {
+    using Type = unsigned char;
+};
+template <>
+struct Unsigned<2> {
+    using Type = unsigned short;
+};
+template <>
+struct Unsigned<8> {
+    using Type = unsigned long long;
+};
+
+// The bits of infinity, 0 for types that have none; and whether there are negative numbers.
+template <class R>
+struct Form {
+    static constexpr unsigned long long INFINITE = 0;
+    static constexpr bool SIGNED = ops::Traits<R>::SIGNED;
+};
+template <unsigned long long BITS>
+struct FormOfFloats {
+    static constexpr unsigned long long INFINITE = BITS;
+    static constexpr bool SIGNED = true;
+};
+template <>
+struct Form<Half> : FormOfFloats<0x7c00> {};
+template <>
+struct Form<Bfloat> : FormOfFloats<0x7f80> {};
+template <>
+struct Form<float> : FormOfFloats<0x7f800000> {};
+template <>
+struct Form<double> : FormOfFloats<0x7ff0000000000000> {};
+
+template <class R>
+constexpr bool IS_BOOL = false;
+template <>
+constexpr bool IS_BOOL<bool> = true;
+
+// Elements of type R as words.
+//     integers     their bits, some of which are flipped, so that the identity is 0: the sign if the greatest is sought,
+//                  also all if it is the least; all for a conjunction, which is the disjunction of the opposites
+//     floats       the greatest: their place among all numbers, counted from -infinity. -0 is before +0, and NaN of every
+//                  kind is behind all, as one. The least is the opposite of the greatest of opposites.
+template <class R, Operation OPERATION>
+struct Coded {
+    using Result = R;
+    using Bits = typename Unsigned<sizeof(R)>::Type;
+    using Word = typename Unsigned<sizeof(R) < 4 ? 4 : sizeof(R)>::Type;
+
+    static constexpr bool FLOATING = Form<R>::INFINITE != 0, EXTREMUM = OPERATION == MAXIMUM || OPERATION == MINIMUM;
+    static constexpr Word ALL = (Bits)~(Bits)0, SIGN = ALL / 2 + 1;
+    static constexpr Word ONES = IS_BOOL<R> ? (Word)1 : ALL;  // what a conjunction or a minimum flips
+    static constexpr Word FLIPPED = (EXTREMUM && Form<R>::SIGNED ? SIGN : (Word)0) ^
+                                    (OPERATION == MINIMUM || OPERATION == AND ? ONES : (Word)0);
+    static constexpr Word INFINITE = (Word)Form<R>::INFINITE;
+    static constexpr Word BELOW = SIGN - 1 - INFINITE;  // negative NaN, which a float's bits in order begin with
+    static constexpr Word NOT_A_NUMBER = 2 * INFINITE + 2;
+    // Whether combining more than once changes nothing, so that a word which has all that an element has can be left.
+    static constexpr bool IDEMPOTENT = OPERATION != ADD && OPERATION != XOR;
+
+    static DEVICE Word encode(const R& x) {
+        Bits bits;
+        memcpy(&bits, &x, sizeof(bits));
+        Word word = bits;
+        if constexpr (FLOATING) {
+            if (OPERATION == MINIMUM) word ^= SIGN;
+            word = (word ^ (word & SIGN ? ALL : SIGN)) - BELOW;
+            return word < NOT_A_NUMBER ? word : NOT_A_NUMBER;
+        } else {
+            return word ^ FLIPPED;
+        }
+    }
+
+    static DEVICE R decode(Word word) {
+        if constexpr (!FLOATING) {
+            word ^= FLIPPED;
+        } else if (word == NOT_A_NUMBER) {
+            word = INFINITE | (INFINITE & (0 - INFINITE)) / 2;
+        } else {
+            word += BELOW;
+            word ^= word & SIGN ? SIGN : ALL;
+            if (OPERATION == MINIMUM) word ^= SIGN;
+        }
+        const Bits bits = (Bits)word;
+        R x;
+        memcpy(&x, &bits, sizeof(x));
+        return x;
+    }
+
+    static DEVICE Word combine(Word a, Word b) {
+        if (OPERATION == ADD) return a + b;
+        if (OPERATION == XOR) return a ^ b;
+        if (EXTREMUM) return a > b ? a : b;
+        return a | b;
+    }
+
+    // Combines a word in memory with one more.
+    static DEVICE void put(Word* to, Word word) {
+        if (word == 0) return;
+        if (OPERATION == ADD)
+            atomicAdd(to, word);
+        else if (OPERATION == XOR)
+            atomicXor(to, word);
+        else if (EXTREMUM)
+            atomicMax(to, word);
+        else
+            atomicOr(to, word);
+    }
+
+    // The same in shared memory, where there is no addition of 64 bits: both halves are added to, and whoever makes the
+    // low one overflow carries.
+    static DEVICE void put_shared(Word* to, Word word) {
+        if constexpr (OPERATION == ADD && sizeof(Word) == 8) {
+            unsigned* const halves = reinterpret_cast<unsigned*>(to);
+            const unsigned low = (unsigned)word;
+            unsigned high = (unsigned)(word >> 32);
+            if (low != 0 && atomicAdd(&halves[0], low) + low < low) ++high;
+            if (high != 0) atomicAdd(&halves[1], high);
+        } else {
+            put(to, word);
+        }
+    }
+};
+
+// Combines the words of lanes next to each other that have the same segment, if they are many. The first of each such run
+// keeps its segment, the others have -1 then.
+template <class Code>
+DEVICE void join_runs(typename Code::Word& word, int& segment) {
+    using Word = typename Code::Word;
+    const int lane = threadIdx.x % WARP_SIZE, before = __shfl_up_sync(ALL_LANES, segment, 1);
+    const bool is_first = lane == 0 || before != segment;
+    const unsigned firsts = __ballot_sync(ALL_LANES, is_first);
+    if (__popc(firsts) > MOST_RUNS) return;
+    const unsigned behind = firsts & ~((2u << lane) - 1);
+    const int past = behind != 0 ? __ffs(behind) - 1 : WARP_SIZE;  // the first lane behind the run
+#pragma unroll
+    for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
+        const Word later = shuffle_down(word, distance);
+        if (lane + distance < past) word = Code::combine(word, later);
+    }
+    if (!is_first) segment = -1;
+}
+
+// Stores the results of segments from `first` on, every `step`-th, and zeros in place of their words if CLEARS. Several
+// loads are under way. `words` may be the memory of the results.
+template <class Code, bool CLEARS>
+DEVICE void decode_words(typename Code::Word* words, const typename Code::Result* start, typename Code::Result* results,
+                         Index first, Index step, Index segments) {
+    using Word = typename Code::Word;
+    constexpr int SEVERAL = 4;
+    const Word begin = start ? Code::encode(*start) : (Word)0;
+    for (Index from = first; from < segments; from += SEVERAL * step) {
+        Word found[SEVERAL];
+#pragma unroll
+        for (int k = 0; k < SEVERAL; ++k) found[k] = from + k * step < segments ? __ldcg(&words[from + k * step]) : 0;
+#pragma unroll
+        for (int k = 0; k < SEVERAL; ++k)
+            if (from + k * step < segments) {
+                if (CLEARS) words[from + k * step] = 0;
+                results[from + k * step] = Code::decode(Code::combine(begin, found[k]));
+            }
+    }
+}
+
+// Combines all elements, of type T, in the words of their segments. Ids that are none are left out. `words` are zero.
+//     ROWS      elements that a thread loads before it uses the first
+//     SHARED    whether words of shared memory are between
+//     LOOKS     whether a thread looks at a word before it combines it with an element, which most often changes nothing
+//     STORES    whether the last block stores the results, and zeros in place of words
+template <class Code, class T, class Id, int THREADS, int ROWS, bool SHARED, bool LOOKS, bool STORES>
+DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Result* start,
+                             typename Code::Result* results, unsigned* ticket, typename Code::Word* words, Index n,
+                             Index segments, Index x_stride, Index ids_stride) {
+    using Word = typename Code::Word;
+    extern __shared__ __align__(16) uint4 memory[];
+    Word* const own = reinterpret_cast<Word*>(memory);
+    if (SHARED) {
+        for (int at = threadIdx.x; at < segments; at += THREADS) own[at] = 0;
+        __syncthreads();  // separates the zeros from what is combined with them
+    }
+    for (Index from = (Index)blockIdx.x * (ROWS * THREADS); from < n; from += (Index)gridDim.x * (ROWS * THREADS)) {
+        T elements[ROWS];
+        Id numbers[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const Index at = min(from + k * THREADS + threadIdx.x, n - 1);
+            elements[k] = x[at * x_stride];
+            numbers[k] = ids[at * ids_stride];
+        }
+        Word some[ROWS];
+        int found[ROWS];  // the segment of each, or -1
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            // Negative numbers are large ones here.
+            const bool is_one = from + k * THREADS + threadIdx.x < n &&
+                                (unsigned long long)numbers[k] < (unsigned long long)segments;
+            found[k] = is_one ? (int)numbers[k] : -1;
+            some[k] = Code::encode((typename Code::Result)elements[k]);
+            join_runs<Code>(some[k], found[k]);
+        }
+        if constexpr (LOOKS) {
+            Word now[ROWS];
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k) now[k] = found[k] >= 0 ? read_current(&words[found[k]]) : (Word)0;
+#pragma unroll
+            for (int k = 0; k < ROWS; ++k)
+                if (Code::combine(now[k], some[k]) == now[k]) found[k] = -1;
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k)
+            if (found[k] >= 0) {
+                if (SHARED)
+                    Code::put_shared(&own[found[k]], some[k]);
+                else
+                    Code::put(&words[found[k]], some[k]);
+            }
+    }
+    if (SHARED) {
+        __syncthreads();  // separates the combinations from their reads
+        for (int at = threadIdx.x; at < segments; at += THREADS) Code::put(&words[at], own[at]);
+    }
+    if constexpr (STORES)
+        if (is_last_to_arrive(ticket, gridDim.x))
+            decode_words<Code, true>(words, start, results, threadIdx.x, THREADS, segments);
+}
+
+// Makes words zero.
+template <class Word>
+DEVICE void clear_words(Word* words, Index count) {
+    const Index step = (Index)gridDim.x * blockDim.x;
+    for (Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step) words[at] = 0;
+}
+
+// Stores the results of all segments, after the launch that combined the elements.
+template <class Code>
+DEVICE void decode_all(typename Code::Word* words, const typename Code::Result* start, typename Code::Result* results,
+                       Index segments) {
+    const Index step = (Index)gridDim.x * blockDim.x;
+    decode_words<Code, false>(words, start, results, (Index)blockIdx.x * blockDim.x + threadIdx.x, step, segments);
+}
+
+}  // namespace atomics
