@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _dispatch
 from tests.contract import random
 
 X = np.random.default_rng(3).standard_normal(64).astype(np.float32)
@@ -40,6 +41,32 @@ def test_one_call_is_told_and_remembered(backend, name):
     for one in results[1:]:
         for found, expected in zip(*(y if isinstance(y, tuple) else (y,) for y in (one, results[0])), strict=True):
             np.testing.assert_array_equal(backend.to_numpy(found), backend.to_numpy(expected))
+
+
+SHORT = {
+    **{name: CALLS[name] for name in ("cumulative_max", "top_k", "median", "unique")},
+    "partition": lambda x: parprims.partition(x, 3),
+    "argpartition": lambda x: parprims.argpartition(x, 3),
+    "quantile": lambda x: parprims.quantile(x, (0.1, 0.9)),
+    "run_lengths": lambda x: parprims.run_lengths(x),
+    "select": lambda x: parprims.select(x, x > 0),
+    "partition_by": lambda x: parprims.partition_by(x, x > 0),
+    "histogram": lambda x: parprims.histogram(x, 10),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_remembered_call_makes_no_other(backend, name, monkeypatch):
+    """A short call takes less time than to find another one again."""
+    if backend.name not in ("numpy", "torch", "jax"):
+        pytest.skip("its parts are calls of other primitives")
+    x = backend.asarray(X)
+    for _ in range(3):
+        SHORT[name](x)
+    found, get = [], _dispatch._prepared.get
+    monkeypatch.setattr(_dispatch._prepared, "get", lambda key: found.append(get(key)) or found[-1])
+    SHORT[name](x)
+    assert [one.call.primitive for one in found] == [name]
 
 
 @pytest.mark.parametrize("name", CALLS)

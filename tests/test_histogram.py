@@ -161,6 +161,13 @@ class TestBins:
             np.testing.assert_array_equal(backend.to_numpy(found), edges)
             np.testing.assert_array_equal(backend.to_numpy(counts), expected)
 
+    def test_nothing_inside_warns_no_one(self, backend, run, method):
+        """A later call is silent too, which goes its own way: the density of no elements is 0 / 0."""
+        x = backend.asarray(np.arange(5.0, dtype=np.float32))
+        for _ in range(3):
+            density, _ = run(parprims.histogram, x, 4, range=(10.0, 20.0), density=True, method=method)
+            assert np.isnan(backend.to_numpy(density)).all()
+
 
 class TestWeights:
     methods = ("kernel", "native", "array")

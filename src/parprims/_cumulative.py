@@ -20,12 +20,14 @@ from parprims._arrays import (
     dtype_kind,
     dtype_name,
     filled,
+    is_jax,
     namespace_of,
 )
 from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
 from parprims._derivatives import asked_for
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._elements import only_array
+from parprims._kernels import either_of
 from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
 from parprims._through_numpy import all_by_numpy, numpy_computes
@@ -220,8 +222,10 @@ def _native(xp: Namespace, c: _Extrema, method: str) -> tuple[Array, Array]:
 
 
 def _in_numpy(xp: Namespace, c: _Extrema) -> bool:
+    """Return whether NumPy computes: not for JAX, whose program takes as little time for few elements."""
     (x,) = c.arrays
-    return numpy_computes(xp, c.arrays) and 0 not in x.shape and dtype_name(x.dtype) != "bfloat16"
+    served = numpy_computes(xp, c.arrays) and not is_jax(xp)
+    return served and 0 not in x.shape and dtype_name(x.dtype) != "bfloat16"
 
 
 def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Array, ...]] | None:
@@ -258,6 +262,12 @@ def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Arr
     return all_by_numpy(xp, c.arrays, found)
 
 
+def _native_method() -> Method:
+    by_numpy = native_by_numpy(_native, _native_parts, _prepare_in_numpy)
+    by_library = by_parts("native", _native, _native_parts)
+    return either_of(lambda xp, _: by_library if is_jax(xp) else by_numpy, quiet=True)
+
+
 _FEW = 3000
 """Elements up to which NumPy takes less time than the kernel of a CPU."""
 
@@ -279,7 +289,7 @@ _METHODS = {
         _compose,
         _parts,
         kernel=_kernel(),
-        native=native_by_numpy(_native, _native_parts, _prepare_in_numpy),
+        native=_native_method(),
     )
     for name in _OPERATORS
 }

@@ -139,17 +139,17 @@ def _row_by_row(one: Callable[[Array], Pair], rows: int, k: int, dtype: Any) -> 
     return many
 
 
-def _ordering(length: int, dtype: Any, descending: bool) -> Callable[[Array], Array]:
-    """Return a stable argsort along the last axis of arrays that are about so long."""
+def _ordering(length: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Array]:
+    """Return the first k indices of a stable argsort along the last axis, of arrays that are about so long."""
     if length > _ORDERED:
         x = np.empty(length, dtype)
         call = Sorting(arrays=(x,), axis=0, descending=descending, stable=True, keyed=False, indices=True)
         sort = _sort_native.prepare(numpy_namespace(), call)
-        return lambda x: sort(x)[0]
+        return lambda x: sort(x)[0][:k].copy()  # no view of all of them
     if not descending:
-        return lambda x: x.argsort(-1, "stable")
+        return lambda x: x.argsort(-1, "stable")[..., :k].copy()
     # Twice flipped, equals keep their order.
-    return lambda x: x.shape[-1] - 1 - x[..., ::-1].argsort(-1, "stable")[..., ::-1]
+    return lambda x: x.shape[-1] - 1 - x[..., ::-1].argsort(-1, "stable")[..., : -k - 1 : -1]
 
 
 def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], Pair]:
@@ -159,11 +159,11 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
     elements stand far apart. The elements that reach it are sorted.
     """
     if n <= _SORTED or 2 * k >= n:
-        order = _ordering(n, dtype, descending)
+        order = _ordering(n, dtype, k, descending)
 
         def whole(x: Array) -> Pair:
-            index = order(x)[:k].copy()  # no view of all of them
-            return x.take(index), index
+            index = order(x)
+            return x[index], index
 
         return whole
     length = math.isqrt(n // k)
@@ -171,7 +171,7 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
         return _by_chunks(n // length, length, n % length, dtype, k, descending)
     length = length if length >= _CHUNK else 1
     count = n // length
-    place, order = count - k if descending else k - 1, _ordering(k, dtype, descending)
+    place, order = count - k if descending else k - 1, _ordering(k, dtype, k, descending)
     best_of = _best_of(descending)
 
     def found(x: Array) -> Pair:
@@ -187,7 +187,7 @@ def _of_row(n: int, dtype: Any, k: int, descending: bool) -> Callable[[Array], P
         if len(index) > 4 * k:  # many equal ones, of which the first are taken
             index = np.delete(index, (values == threshold).nonzero()[0][k:])
             values = x[index]
-        chosen = order(values)[:k]
+        chosen = order(values)
         return values[chosen], index[chosen]
 
     return found
@@ -221,11 +221,11 @@ def _of_rows(rows: int, n: int, dtype: Any, k: int, descending: bool) -> Callabl
     """Return the same for short rows, all at once."""
     place = n - k if descending else k - 1
     first, begin = np.arange(rows).reshape(-1, 1) * k, np.arange(rows).reshape(-1, 1) * n
-    order, sort = _ordering(0, dtype, descending), _ordering(0, dtype, descending)
+    order = _ordering(0, dtype, k, descending)
 
     def whole(x: Array) -> Pair:
-        index = sort(x)[:, :k]
-        return x.reshape(-1)[index + begin], index.copy()
+        index = order(x)
+        return x.reshape(-1)[index + begin], index
 
     def found(x: Array) -> Pair:
         ordered = x.copy()

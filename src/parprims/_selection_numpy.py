@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from parprims import _sort_native
-from parprims._arrays import Array, Namespace, dtype_name
+from parprims._arrays import Array, Namespace, dtype_name, library
 from parprims._sorting import Sorting
 from parprims._through_numpy import all_by_numpy, as_numpy, numpy_computes, numpy_namespace
 
 _BLOCK = 1 << 16
 """Elements of which NumPy finds the marked ones before it looks at others: their places stay in the cache."""
+_COMPARED = ("bool", "uint8", "int8", "int16", "int32", "int64")
+"""The dtypes of which PyTorch finds runs sooner than NumPy."""
 _FEW = 1 << 10
 """Elements that NumPy takes by a mask sooner than by places."""
 
@@ -78,7 +81,22 @@ def prepare_run_lengths(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...
     """Return what finds the runs of equal neighbours; None where there is more to do."""
     if not serves(xp, c):
         return None
+    if library(xp) == "torch" and c.size is None and dtype_name(c.arrays[0].dtype) in _COMPARED:
+        return _torch_runs()
     return all_by_numpy(xp, c.arrays, _runs(c, as_numpy(c.arrays[0]).dtype, in_order=False))
+
+
+def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
+    """Return PyTorch's own search for runs, which tells NaN from NaN."""
+    import torch
+
+    search, count = functools.partial(torch.unique_consecutive, return_counts=True), torch.from_numpy
+
+    def found(x: Array) -> tuple[Array, ...]:
+        values, lengths = search(x)
+        return values, lengths, count(np.array(len(values)))
+
+    return found
 
 
 def prepare_unique(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
