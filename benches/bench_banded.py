@@ -58,16 +58,23 @@ def cases(scale: Scale) -> list[Case]:
     k = scale.pick(8, 14, 20)
     batch = scale.pick(8, 512, 8192)
 
-    def by_scipy(_, ab, b):
+    def by_scipy(_, ab, b, widths=(2, 2)):
         from scipy.linalg import solve_banded
 
-        return solve_banded((2, 2), ab, b)
+        return solve_banded(widths, ab, b)
 
     make = functools.partial(problem, n=2**k, widths=(2, 2))
     run = functools.partial(parprims.solve_banded, (2, 2))
     of_bands = functools.partial(bands, batch=8 * batch, n=64, widths=(2, 2))
     return [
         Case("solve_banded", f"pentadiagonal, 2^{k}", make, run, {"scipy": by_scipy}),
+        Case(
+            "solve_banded",
+            f"tridiagonal, 2^{k}",
+            functools.partial(problem, n=2**k, widths=(1, 1)),
+            functools.partial(parprims.solve_banded, (1, 1)),
+            {"scipy": functools.partial(by_scipy, widths=(1, 1))},
+        ),
         Case("solve_banded", f"pentadiagonal, {8 * batch} systems of 64", of_bands, run),
         *(
             Case(

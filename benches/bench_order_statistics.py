@@ -42,7 +42,9 @@ def cases(scale: Scale) -> list[Case]:
     found = []
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
     for rows, k, most in scale.pick(
-        ((4, 10, 8),), ((16, 16, 64), (1, 20, 100)), ((128, 16, 64), (2**14, 10, 10), (1, 28, 100), (1, 28, 1000))
+        ((4, 10, 8),),
+        ((16, 16, 64), (1, 20, 100)),
+        ((128, 16, 64), (2**14, 10, 10), (2**14, 6, 5), (1, 28, 100), (1, 28, 1000)),
     ):
         make = functools.partial(top_problem, shape=(rows, 2**k), k=most)
         peers = {

@@ -32,7 +32,7 @@ def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    for k, m in scale.pick(((12, 12),), ((18, 18), (10, 18)), ((26, 26), (24, 24), (10, 24))):
+    for k, m in scale.pick(((12, 12),), ((18, 18), (10, 18)), ((26, 26), (24, 24), (10, 24), (17, 17))):
         make = functools.partial(search_problem, n=2**k, m=2**m)
         name = f"unsorted, 2^{k}" if k == m else f"unsorted 2^{m} in 2^{k}, 2^{k}"
         peers = library(lambda xp, x1, x2: xp.searchsorted(x1, x2), jax=by_jax)

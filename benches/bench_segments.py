@@ -35,6 +35,14 @@ def by_numbers(rng, n, segments, op="add"):
     return Problem((x, ids), largest(np, x, ids, segments))
 
 
+def rows_by_numbers(rng, n, columns, segments):
+    """Return rows of small integers as floats, and the sums of those of every segment."""
+    x, ids = integers(rng, n * columns).astype(np.float32).reshape(n, columns), rng.integers(0, segments, n, np.int32)
+    ordered, begin = x[np.argsort(ids, kind="stable")], np.searchsorted(np.sort(ids), np.arange(segments + 1))
+    sums = np.concatenate([np.zeros((1, columns)), np.cumsum(ordered, axis=0, dtype=np.float64)])
+    return Problem((x, ids), (sums[begin[1:]] - sums[begin[:-1]]).astype(np.float32))
+
+
 def largest(np, x, ids, segments):
     """Return the largest element of every segment by NumPy."""
     found = np.full(segments, -np.inf, x.dtype)
@@ -51,7 +59,7 @@ def by_torch(torch, x, ids, segments, op):
     """Return the same, or the sums, by PyTorch's own functions."""
     ids = ids.to(torch.int64)
     if op == "add":
-        return torch.zeros(segments, dtype=x.dtype, device=x.device).index_add_(0, ids, x)
+        return torch.zeros((segments, *x.shape[1:]), dtype=x.dtype, device=x.device).index_add_(0, ids, x)
     return torch.full((segments,), -torch.inf, dtype=x.dtype, device=x.device).scatter_reduce_(0, ids, x, "amax")
 
 
@@ -66,7 +74,7 @@ def by_jax(_, x, ids, segments, op):
 def by_cupy(cupy, x, ids, segments, op):
     """Return the same, or the sums, by CuPy's own functions, of which sums of floats change from run to run."""
     if op == "add":
-        found = cupy.zeros(segments, x.dtype)
+        found = cupy.zeros((segments, *x.shape[1:]), x.dtype)
         cupy.add.at(found, ids, x)
         return found
     found = cupy.full(segments, -cupy.inf, x.dtype)
@@ -112,6 +120,7 @@ def cases(scale: Scale) -> list[Case]:
         (f"1000 {size}", "add", 1000, 2**k),
         (f"maximum 1000 {size}", "maximum", 1000, 2**k),
         (f"{most} {size}", "add", most, 2**k),
+        (f"maximum {most} {size}", "maximum", most, 2**k),
     ):
         make = functools.partial(by_numbers, n=n, segments=segments, op=op)
         run = functools.partial(parprims.segment_reduce, num_segments=segments, op=op)
@@ -122,4 +131,15 @@ def cases(scale: Scale) -> list[Case]:
             "jax": functools.partial(by_jax, segments=segments, op=op),
         }
         found.append(Case("segment_reduce", name, make, run, peers, whole_call=name.startswith("call"), skip=skip))
+    rows, columns = 2 ** (k - 8), 64
+    several = max(1, rows // 32)
+    run = functools.partial(parprims.segment_reduce, num_segments=several)
+    peers = {
+        "torch": functools.partial(by_torch, segments=several, op="add"),
+        "cupy": functools.partial(by_cupy, segments=several, op="add"),
+        "jax": functools.partial(by_jax, segments=several, op="add"),
+    }
+    make = functools.partial(rows_by_numbers, n=rows, columns=columns, segments=several)
+    name = f"2^{k - 8} rows of {columns}, {several} segments"
+    found.append(Case("segment_reduce", name, make, run, peers, skip=skip))
     return found
