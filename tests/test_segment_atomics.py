@@ -192,6 +192,24 @@ def test_whole_size(gpu, run, rng):
         compare(gpu, found, expected, dtype="float32")
 
 
+def test_words_that_no_cache_holds(gpu, run, rng, monkeypatch):
+    """Of so many segments elements are sorted."""
+    if gpu.family == "jax":
+        pytest.skip("has one program for a call")
+    emulator.forget(monkeypatch)
+    table = _segment_atomics.TUNING
+    monkeypatch.setitem(table, 90, dataclasses.replace(table[90], words_bytes=400))
+    x = rng.integers(-9, 9, 3000).astype(np.int32)
+    for count in (100, 101):
+        ids = rng.integers(0, count, 3000)
+        expected = np.full(count, np.iinfo(np.int32).min, np.int32)
+        np.maximum.at(expected, ids, x)
+        call = parprims.segment_reduce, gpu.asarray(x), gpu.asarray(ids), count, "maximum"
+        compare(gpu, run(*call, method="kernel"), expected)
+        names = [launch.name for launch in parprims.launches(*call, method="kernel")]
+        assert any("atomics" in name for name in names) is (count == 100)
+
+
 @pytest.mark.once
 def test_launches():
     """One where there are few segments; of many the words are those of the result where these are as wide."""

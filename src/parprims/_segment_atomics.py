@@ -28,6 +28,8 @@ class Tuning(_cuda.Tuning):
     """The most words that all blocks add to those of all segments, by the number of elements."""
     stored: int
     """The most segments whose results the last block stores."""
+    words_bytes: int
+    """The most bytes of the words of all segments: beyond twice a cache, elements are sorted in less time."""
     looked: int
     """The fewest elements of a segment, on average, for which it pays to look at a word before it is combined."""
 
@@ -43,6 +45,7 @@ TUNING = {
         shared_bytes=220 << 10,
         flushed=2,
         stored=16 << 10,
+        words_bytes=96 << 20,
         looked=16,
     ),
 }
@@ -163,6 +166,8 @@ def serves(c: Any) -> bool:
     """Return whether elements of a call can be combined in any order, and are to be: they are no rows, nor in order."""
     name, result = c.op.name, c.dtypes[0]
     if BUILT_IN.get(name) is not c.op or name not in _OPERATIONS or dtype_name(result) not in C_TYPES:
+        return False
+    if c.segments * max(4, dtype_bits(result) // 8) > TUNING[90].words_bytes:
         return False
     kinds = ("bool", "int", "uint", "float") if name in ("maximum", "minimum") else ("bool", "int", "uint")
     return c.arrays[0].ndim == 1 and not c.in_order and dtype_kind(result) in kinds
