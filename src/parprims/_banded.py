@@ -84,8 +84,8 @@ def solve_banded(
     are computed in float32 and rounded once.
     Reproducibility: the same input gives the same bits, run after run.
     Methods: kernel (CPU arrays by Numba, not periodic; CUDA arrays, up to 4 diagonals on either side, 2 if periodic or
-    complex128, 1 if both), native (LAPACK by SciPy: one system in the memory of a CPU, not
-    periodic), array.
+    complex128, 1 if both; with 1 on either side that of `solve_tridiagonal`), native (LAPACK by SciPy: one system in
+    the memory of a CPU, not periodic), array.
     Derivatives: by ab and b on PyTorch and JAX, of every order, by array, and on PyTorch by kernel.
     Memory and more: docs/solve_banded.md.
 
