@@ -216,6 +216,13 @@ class TestSegmentReduce:
                 found = run(parprims.segment_reduce, *arrays, 5, own, **options)
                 compare(backend, found, np.concatenate(expected, axis).astype(np.int64 if name == "add" else np.int32))
 
+    @pytest.mark.parametrize("shape", [(4, 9, 0), (0, 9, 3)])
+    def test_no_elements(self, backend, run, method, shape):
+        """Rows without columns, and no rows."""
+        x, ids = backend.asarray(np.zeros(shape, np.int8)), backend.asarray(np.zeros(9, np.int32))
+        y = run(parprims.segment_reduce, x, ids, 4, "minimum", axis=-2, method=method)
+        assert tuple(y.shape) == (shape[0], 4, shape[2])
+
     def test_same_bits(self, backend, run, method, rng):
         x = random(rng, (3000,), "float32") * 10.0 ** rng.integers(-6, 6, 3000).astype(np.float32)
         arrays = backend.asarray(x), backend.asarray(rng.integers(0, 3, 3000))

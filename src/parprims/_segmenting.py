@@ -40,7 +40,7 @@ from parprims._scan import scan
 from parprims._search import searchsorted
 from parprims._sort import argsort, sort_by_key
 from parprims._sorting import index_dtype, moved
-from parprims._through_numpy import as_numpy, in_numpy, returned
+from parprims._through_numpy import as_numpy, in_numpy, quietly, returned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -204,8 +204,10 @@ def _assembled(xp: Namespace, c: Segmented, ys: tuple[Array, ...], full: Array, 
 
 def _by_numpy(xp: Namespace, c: Segmented, method: str) -> Any:
     """Return the reductions by NumPy's own routine, where it has one."""
-    if _nothing(c) or not _segments_native.has_reduceat(xp, c):
+    if not _segments_native.has_reduceat(xp, c):
         return _reduced(xp, c, method)
+    if _nothing(c):
+        return _reduced(xp, c, Inside("array"))
     return _segments_native.prepare_reduceat(xp, c)(*c.arrays)
 
 
@@ -352,7 +354,7 @@ def _native_of_ids() -> Method:
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         run = _IN_ORDER.prepare(xp, c)
-        return np.errstate(all="ignore")(run) if library(xp) == "numpy" else run
+        return quietly(run) if library(xp) == "numpy" else run
 
     in_order = dataclasses.replace(_IN_ORDER, prepare=prepare)
     at_numbers = Method(_segments_native.prepare_numbers, refusal)

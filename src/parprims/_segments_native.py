@@ -11,7 +11,7 @@ from parprims._arrays import Array, Namespace, along, cast, compute_dtype, devic
 from parprims._derivatives import asked_for
 from parprims._dispatch import directly
 from parprims._operators import BUILT_IN
-from parprims._through_numpy import by_numpy, is_shared, numpy_computes, numpy_namespace
+from parprims._through_numpy import by_numpy, is_shared, numpy_computes, numpy_namespace, quietly
 
 _REDUCEAT = ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or",
              "bitwise_xor", "logaddexp")  # fmt: skip
@@ -46,9 +46,8 @@ def _casting(source: Any, *dtypes: np.dtype[Any]) -> Callable[[Any], Any]:
 
 
 def _quietly(run: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return the same function, which does not warn of infinities and NaN."""
-    quietly: Callable[..., Any] = np.errstate(all="ignore")(run) if dtype.kind not in "biu" else run
-    return quietly
+    """Return the same function, which does not warn; of integers and bools NumPy has no cause to."""
+    return run if dtype.kind in "biu" else quietly(run)
 
 
 # ---- Offsets ----------------------------------------------------------------------------------------------------
