@@ -35,11 +35,15 @@ LARGEST = 2**30 + 2**27
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What is searched: fields of the entries of a module's table, judged by families of a bench module's cases."""
+    """What is searched: fields of the entries of a module's table, judged by families of a bench module's cases.
+
+    ``bench`` is the stem of that module, if it is not the primitive.
+    """
 
     module: str
     families: tuple[str, ...]
     fields: tuple[str, ...]
+    bench: str = ""
 
 
 SEARCHES = {
@@ -104,6 +108,18 @@ SEARCHES = {
         "_segments_kernel",
         ("10 segments", "9942053 segments"),
         ("warps", "lane_bytes", "resident", "runs"),
+    ),
+    "segment_atomics": Search(
+        "_segment_atomics",
+        ("maximum 1000 segments",),
+        ("threads", "blocks", "shared_bytes", "flushed"),
+        bench="segments",
+    ),
+    "segment_rows": Search(
+        "_segment_rows",
+        ("2^20 rows of 64",),
+        ("threads", "resident", "lanes", "state_bytes", "row_bytes", "least"),
+        bench="segments",
     ),
     "sort_segments": Search("_sort_segments_kernel", ("10 segments", "1000000 segments"), ("tiles", "blocks")),
     "search": Search(
@@ -290,7 +306,7 @@ def entry_text(capability: int, entry: Any) -> str:
 def judges(primitive: str, backend: Backend, scale: Scale) -> list[Judge]:
     """Return the cases that judge, on which the kernel is to serve."""
     found = []
-    for case in importlib.import_module(f"benches.bench_{primitive}").cases(scale):
+    for case in importlib.import_module(f"benches.bench_{SEARCHES[primitive].bench or primitive}").cases(scale):
         fits = backend.name.partition("-")[0] in case.libraries and "kernel" not in case.skip and not case.whole_call
         if not fits or case.name.partition(",")[0] not in SEARCHES[primitive].families:
             continue

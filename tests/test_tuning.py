@@ -144,7 +144,9 @@ def test_fields_that_are_searched():
             assert values, field
             assert all(type(value) is type(getattr(entry, field)) for value in values)
             assert getattr(entry, field) not in values
-        cases = importlib.import_module(f"benches.bench_{primitive}").cases(Scale(gpu=True, quick=False))
+        cases = importlib.import_module(f"benches.bench_{search.bench or primitive}").cases(
+            Scale(gpu=True, quick=False)
+        )
         assert set(search.families) <= {case.name.partition(",")[0] for case in cases}
 
 

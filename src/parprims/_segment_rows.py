@@ -31,6 +31,10 @@ class Tuning(_cuda.Tuning):
     """The bytes that a thread loads before it uses the first."""
     least: int
     """The fewest rows and ends of segments of a group of threads, where several blocks share them."""
+    shared_bytes: int
+    """The most shared memory of a block."""
+
+    limited = ("shared_bytes",)
 
 
 TUNING = {
@@ -43,9 +47,15 @@ TUNING = {
         state_bytes=32,
         row_bytes=128,
         least=32,
+        shared_bytes=224 << 10,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
+
+
+def _part_bytes(state_bytes: int) -> int:
+    """Return the bytes of two optional states, the number of a segment, and whether one ends."""
+    return 2 * (state_bytes + 16) + 32
 
 
 def make_plan(
@@ -59,10 +69,11 @@ def make_plan(
     *,
     ordered: bool = False,
 ) -> _cuda.Plan | None:
-    """Return the launch for inputs, then starts, of these shapes and layouts; None if columns are not adjacent.
+    """Return the launch for inputs, then starts, of these shapes and layouts, or None.
 
-    Starts have length 1 along the axis. ``offsets`` is the dtype of offsets, the array behind the inputs. If
-    ``ordered``, the one behind that holds which row is where, as int32.
+    There is none if columns are not adjacent, or states take more memory than a block can share. Starts have length 1
+    along the axis. ``offsets`` is the dtype of offsets, the array behind the inputs. If ``ordered``, the one behind
+    that holds which row is where, as int32.
     """
     inputs, shape = len(special.inputs), shapes[0]
     n = shape[axis]
@@ -93,19 +104,27 @@ def make_plan(
     vector = min(vector, _cuda.power_of_two(max(1, tuning.state_bytes // state)))
     while vector > 1 and "STRIDED" in accesses_of(vector):
         vector //= 2
+
+    def shared_bytes_of(threads: int, vector: int) -> int:
+        return threads * _part_bytes(vector * state) + 8 * (threads + 1)
+
+    threads = tuning.threads
+    while threads > tuning.lanes and shared_bytes_of(threads, vector) > tuning.shared_bytes:
+        threads, vector = (threads, vector // 2) if vector > 1 else (threads // 2, vector)
+    if shared_bytes_of(threads, vector) > tuning.shared_bytes:
+        return None
     accesses = accesses_of(vector)
     vectors = merged.inner // vector
     lanes = min(tuning.lanes, _cuda.power_of_two(vectors, up=True))
-    groups, rows = tuning.threads // lanes, max(2, min(8, tuning.row_bytes // (vector * special.raw_bytes)))
+    groups, rows = threads // lanes, max(2, min(8, tuning.row_bytes // (vector * special.raw_bytes)))
     strips = -(-vectors // lanes)
     resident = next(count for most_bytes, count in tuning.resident if vector * state <= most_bytes)
     every = merged.high * merged.low * strips
     items = n + segments + 1
     blocks = min(resident * tuning.multiprocessors // every, -(-items // (groups * tuning.least)))
     blocks = max(1, blocks)
-    # Two optional states, the number of a segment, and whether one ends.
-    part_bytes = 2 * (vector * state + 16) + 32
-    shared_bytes = tuning.threads * part_bytes + 8 * (groups + 1)
+    part_bytes = _part_bytes(vector * state)
+    shared_bytes = threads * part_bytes + 8 * (groups + 1)
     numbers = _cuda.Numbers()
 
     def view(at: int, memory: str, dtype: str) -> _cuda.Struct:
@@ -147,7 +166,7 @@ def make_plan(
             *(numbers(name, value) for name, value in lengths.items()),
         ),
         every * blocks,
-        tuning.threads,
+        threads,
         shared_bytes=shared_bytes,
         resident_blocks=resident,
     )
