@@ -186,6 +186,13 @@ def _scan_kinds() -> Iterator[Kind]:
 
 _SORTED = 2**16
 """Elements that are sorted in lines of growing length."""
+_SORTED_DTYPES = {
+    "floats": "float64",
+    "floats of 16 bits": "float16",
+    "integers": "int64",
+    "8 bits": "uint8",
+    "16 bits": "int16",
+}
 
 
 def _sort_kinds() -> Iterator[Kind]:
@@ -198,7 +205,7 @@ def _sort_kinds() -> Iterator[Kind]:
     def sort_of(dtype: str, lines: str) -> Make:
         def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
             shape, axis = shapes[lines](n)
-            keys = np.random.default_rng(0).integers(0, 2**30, shape)
+            keys = np.random.default_rng(0).integers(0, 2**15 if dtype == "float16" else 2**30, shape)
             return (keys.astype(dtype),), functools.partial(parprims.sort, axis=axis)
 
         return make
@@ -210,7 +217,7 @@ def _sort_kinds() -> Iterator[Kind]:
         return (_numbers((n,), "float64"), np.arange(n)), parprims.sort_by_key
 
     whole = tuple(2**power for power in range(12, 22, 2))
-    for name, dtype in (("floats", "float64"), ("integers", "int64"), ("8 bits", "uint8"), ("16 bits", "int16")):
+    for name, dtype in _SORTED_DTYPES.items():
         for lines, most in (("line", 20), ("narrow", 18), ("columns", 15)):
             lengths = tuple(2**power for power in range(6, most + 1))
             yield Kind(f"{name}, {lines}", sort_of(dtype, lines), sizes=lengths)
@@ -330,6 +337,22 @@ def _segments_kinds() -> Iterator[Kind]:
     yield Kind("operator", reduce_by(parprims.Operator(_decay, identity=0.0)))
 
 
+def _offsets_kinds() -> Iterator[Kind]:
+    def reduce_by(op: Any) -> Make:
+        def make(n: int) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+            inner = np.sort(np.random.default_rng(0).integers(0, n, max(1, n // 1000)))
+            offsets = np.concatenate(([0], inner, [n]))
+            x = np.sign(_numbers((n,), "float64")) if op == "multiply" else _numbers((n,), "float64")
+            return (x, offsets), lambda x, offsets, method: parprims.reduce(x, op, offsets=offsets, method=method)
+
+        return make
+
+    sizes = tuple(2**power for power in range(6, 26, 2))
+    yield Kind("operator", reduce_by(parprims.Operator(_decay, identity=0.0)), sizes=sizes[:8])
+    for name in ("add", "multiply", "maximum", "logaddexp"):
+        yield Kind(name, reduce_by(name), True, sizes=sizes, libraries=("numpy",))
+
+
 KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
     "reduce": _reduce_kinds,
     "scan": _scan_kinds,
@@ -342,6 +365,7 @@ KINDS: Mapping[str, Callable[[], Iterator[Kind]]] = {
     "filters": _filters_kinds,
     "banded": _banded_kinds,
     "segments": _segments_kinds,
+    "offsets": _offsets_kinds,
 }
 """By primitive, the kinds of calls that its table of crossovers tells apart."""
 

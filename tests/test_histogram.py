@@ -293,6 +293,8 @@ class TestErrors:
         for edges in (x[:1], backend.xp.reshape(x[:4], (2, 2))):
             with pytest.raises(ValueError, match=r"^bins must have one dimension and two edges"):
                 parprims.histogram(x, edges)
+        with pytest.raises(ValueError, match=r"got shape \(\): a number of bins is an int"):
+            parprims.histogram(x, backend.asarray(np.asarray(3)))
         with pytest.raises(ValueError, match=r"^range must be None where bins are edges"):
             parprims.histogram(x, x, range=(0, 1))
         with pytest.raises(ValueError, match=r"^weights must have the shape of x"):

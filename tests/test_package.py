@@ -42,14 +42,15 @@ def test_import_loads_no_array_library():
 
 @pytest.mark.once
 def test_import_is_quick(tmp_path, monkeypatch):
-    # Processor time, because the machine may be busy, of a package whose bytecode is there, as from the second time on.
+    """An import takes less than one and a half times that of NumPy, which is imported in any case."""
+    # Processor time, because the machine may be busy, of packages whose bytecode is there, as from the second time on.
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     program = (
-        "import time, numpy, array_api_compat; start = time.process_time(); "
-        "import parprims; print(time.process_time() - start)"
+        "import time; start = time.process_time(); import numpy, array_api_compat; between = time.process_time(); "
+        "import parprims; print((time.process_time() - between) / (between - start))"
     )
-    assert statistics.median(float(python(program)) for _ in range(5)) < 0.2
+    assert statistics.median(float(python(program)) for _ in range(5)) < 1.5
 
 
 def test_public_names():

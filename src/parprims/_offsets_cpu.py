@@ -162,10 +162,14 @@ CROSSOVERS = _cpu.Crossovers(
 """Elements from which the kernel is faster: by operator where NumPy reduces segments by itself."""
 
 
+def kind(c: Any, by_numpy: bool) -> str:
+    """Return the kind of a call in `CROSSOVERS`: its operator where NumPy reduces segments by itself."""
+    return str(c.op.name) if by_numpy else "operator"
+
+
 def slower(xp: Namespace, c: Any, by_numpy: bool) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
-    name, kind = ("numpy", c.op.name) if by_numpy else (library(xp), "operator")
-    return CROSSOVERS.slower(name, kind, math.prod(c.arrays[0].shape))
+    return CROSSOVERS.slower("numpy" if by_numpy else library(xp), kind(c, by_numpy), math.prod(c.arrays[0].shape))
 
 
 def prepare(xp: Namespace, c: Any, operations: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

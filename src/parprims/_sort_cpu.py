@@ -344,7 +344,10 @@ def kind(call: Sorting) -> str:
     if not call.keys_alone:
         return "values" if call.values else "indices"
     bits = dtype_bits(call.keys.dtype)
-    name = "floats" if dtype_kind(call.keys.dtype) == "float" else f"{bits} bits" if bits <= 16 else "integers"
+    if dtype_kind(call.keys.dtype) == "float":
+        name = "floats of 16 bits" if bits == 16 else "floats"
+    else:
+        name = f"{bits} bits" if bits <= 16 else "integers"
     return f"{name}, {_cpu.of_columns(call.keys.shape, call.axis)}"
 
 
