@@ -423,7 +423,7 @@ def tune_cpu(wanted: list[str], present: list[Backend], scale: Scale, sha: str |
                 if backend.name not in kind.libraries:
                     continue
                 sizes = kind.sizes[1:4:2] if scale.quick else kind.sizes
-                seconds = measured(backend, kind, sizes, scale.pick(0.01, 0.03, 0.03))
+                seconds = measured(backend, kind, sizes, scale.pick(0.01, 0.1, 0.1))
                 if len(seconds) < 2:
                     continue
                 kernel, (name, other) = seconds["kernel"], next(one for one in seconds.items() if one[0] != "kernel")

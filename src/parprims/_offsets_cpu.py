@@ -143,19 +143,20 @@ def refusal(xp: Namespace, c: Any) -> str | None:
 
 
 CROSSOVERS = _cpu.Crossovers(
-    record="",
+    record="benches/results/tuning/amd-epyc.json",
     least={
         "numpy": {
             "operator": 0,
-            "add": 1 << 23,
-            "multiply": 1 << 18,
-            "logaddexp": 1 << 14,
+            "add": 16384,
+            "multiply": 16384,
+            "maximum": 16777216,
+            "logaddexp": 0,
+        },
+        "jax": {
+            "operator": 16384,
         },
         "torch": {
             "operator": 0,
-        },
-        "jax": {
-            "operator": 4096,
         },
     },
 )
