@@ -96,13 +96,13 @@ def test_choice_for_short_lines_and_narrow_integers():
     def chosen(function, *args, **options):
         return next(name for name, reason in parprims.methods(function, *args, **options).items() if reason is None)
 
-    for shape, axis in (((2**11, 64), 0), ((2**11, 64), 1)):
-        assert chosen(parprims.sum, np.ones(shape), axis=axis) == "kernel"
-        assert chosen(parprims.sum, np.ones(shape[::-1]), axis=axis) == "native"
+    for axis in (0, 1):
+        assert chosen(parprims.sum, np.ones((2**9, 64)), axis=axis) == "kernel"
+        assert chosen(parprims.sum, np.ones((64, 2**9)), axis=axis) == "native"
     assert chosen(parprims.sum, np.ones(2**17, np.uint8)) == "kernel"
     assert chosen(parprims.sum, np.ones(2**17, np.uint64)) == "native"
-    assert chosen(parprims.cumulative_sum, np.ones(2**17, np.uint8)) == "kernel"
-    assert chosen(parprims.cumulative_sum, np.ones(2**17, np.uint64)) == "native"
+    assert chosen(parprims.cumulative_sum, np.ones(2**15, np.uint8)) == "kernel"
+    assert chosen(parprims.cumulative_sum, np.ones(2**15, np.uint64)) == "native"
 
 
 def test_choice_of_auto():

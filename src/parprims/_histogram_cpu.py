@@ -92,16 +92,18 @@ CROSSOVERS = _cpu.Crossovers(
     least={
         "numpy": {
             "even": 1024,
-            "weights between edges": 1024,
+            "edges": 0,
+            "weights between edges": 0,
+        },
+        "jax": {
+            "even": 1024,
+            "edges": 0,
+            "weights between edges": 0,
         },
         "torch": {
             "even": 1024,
-            "edges": 262144,
-            "weights between edges": 4096,
-        },
-        "jax": {
-            "even": 16384,
-            "weights between edges": 1024,
+            "edges": 0,
+            "weights between edges": 0,
         },
     },
 )

@@ -148,9 +148,9 @@ CROSSOVERS = _cpu.Crossovers(
         "numpy": {
             "operator": 0,
             "add": 16384,
-            "multiply": 16384,
-            "maximum": 16777216,
-            "logaddexp": 0,
+            "multiply": 4096,
+            "maximum": 4194304,
+            "logaddexp": 1024,
         },
         "jax": {
             "operator": 16384,
