@@ -97,7 +97,7 @@ def test_choice_for_short_lines_and_narrow_integers():
         return next(name for name, reason in parprims.methods(function, *args, **options).items() if reason is None)
 
     for axis in (0, 1):
-        assert chosen(parprims.sum, np.ones((2**9, 64)), axis=axis) == "kernel"
+        assert chosen(parprims.sum, np.ones((2**11, 64)), axis=axis) == "kernel"
         assert chosen(parprims.sum, np.ones((64, 2**9)), axis=axis) == "native"
     assert chosen(parprims.sum, np.ones(2**17, np.uint8)) == "kernel"
     assert chosen(parprims.sum, np.ones(2**17, np.uint64)) == "native"

@@ -184,8 +184,10 @@ def histogram(
         if range is not None:
             raise ValueError("range must be None where bins are edges")
         if arrays[-1].ndim != 1 or arrays[-1].shape[0] < 2:
-            number = "" if arrays[-1].ndim else ": a number of bins is an int, in a program one that it does not trace"
-            raise ValueError(f"bins must have one dimension and two edges at least, got shape {arrays[-1].shape}{number}")
+            got = f"shape {arrays[-1].shape}"
+            if arrays[-1].ndim == 0:
+                got += ": a number of bins is an int, in a program one that it does not trace"
+            raise ValueError(f"bins must have one dimension and two edges at least, got {got}")
         counted = arrays[-1].shape[0] - 1
         edges = _compared(xp, arrays[0], arrays[-1])
     else:

@@ -263,8 +263,8 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
 
 
 def is_eager(xp: Namespace, r: Reduction) -> bool:
-    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, dot product or reduction."""
-    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r) or _reduces_in_numpy(xp, r)
+    """Return whether JAX arrays are reduced outside of a program: by NumPy's search, or its dot product."""
+    return (_is_extremum(r.op) and has_values(xp, r.arrays)) or _dots_in_numpy(xp, r)
 
 
 def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
@@ -274,22 +274,8 @@ def _dots_in_numpy(xp: Namespace, r: Reduction) -> bool:
     return same and blas and len(r.shape) == 1 and r.n >= _LONG and has_values(xp, r.arrays)
 
 
-_LONG = 2**9
-"""Elements from which on JAX hands a program to another thread, which takes longer than NumPy and to hand over."""
-
-_FEW, _FEW_ROWS = 2**18, 2**20
-"""Elements up to which NumPy reduces them sooner than JAX's threads do, and floats if lines are not in a row."""
-
-
-def _reduces_in_numpy(xp: Namespace, r: Reduction) -> bool:
-    """Return whether arrays of JAX are reduced by NumPy, for which neither so few elements nor so many are."""
-    built_in = BUILT_IN.get(r.op.name) is r.op and r.op.name in _ROUTINES
-    if not built_in or r.fn is not None or r.initial is not None or r.n < 2:
-        return False
-    across = len(r.shape) - 1 not in r.axes and dtype_kind(r.arrays[0].dtype) == "float"
-    if not _LONG <= math.prod(r.shape) <= (_FEW_ROWS if across else _FEW):
-        return False
-    return has_values(xp, r.arrays) and _takes_as_they_are(xp, r, True)
+_LONG = 2**17
+"""Elements of a line from which on NumPy takes less time, to hand a result over included."""
 
 
 def _is_extremum(op: Operator) -> bool:
@@ -316,16 +302,14 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
-    by_numpys = library(xp) == "numpy" or _reduces_in_numpy(xp, r)
-    if r.fn is not None or not _takes_as_they_are(xp, r, by_numpys):
+    if r.fn is not None or not _takes_as_they_are(xp, r):
         return None
     dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
     keepdims = r.keepdims
-    if by_numpys:
+    if library(xp) == "numpy":
         reduce = getattr(np, r.op.name).reduce  # what the function itself calls
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
-        found = by_numpy(xp, r.arrays, lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims)))
-        return found if library(xp) == "numpy" else np.errstate(all="ignore")(found)
+        return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
     if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
         return _torch_routine(r, dtype)
     function = getattr(xp, _ROUTINES[r.op.name])
@@ -369,11 +353,11 @@ _INNER = 64
 """Elements side by side from which on NumPy asks for their truth faster than PyTorch."""
 
 
-def _takes_as_they_are(xp: Namespace, r: Reduction, by_numpys: bool) -> bool:
-    """Return whether the routine, the library's or NumPy's, takes the elements as they are, and gives the result so."""
+def _takes_as_they_are(xp: Namespace, r: Reduction) -> bool:
+    """Return whether the library's routine takes the elements as they are, and gives the result so."""
     given = r.arrays[0].dtype
     dtype = result_dtypes(xp, r, (given,))[0]
-    return bool(given == working_dtype(r.op)(xp, dtype) == dtype) or _widens(xp, r, dtype, by_numpys)
+    return bool(given == working_dtype(r.op)(xp, dtype) == dtype) or _widens(xp, r, dtype)
 
 
 def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
@@ -454,7 +438,7 @@ def _native(xp: Namespace, r: Reduction) -> Any:
     return finish(xp, r, *_by_blocks(xp, r, _by_routine))
 
 
-def _widens(xp: Namespace, r: Reduction, dtype: Any, by_numpys: bool = False) -> bool:
+def _widens(xp: Namespace, r: Reduction, dtype: Any) -> bool:
     """Return whether the routine widens elements of a sum or product as it goes, in whatever order: NumPy's, CuPy's.
 
     PyTorch's widens them all before, for which few enough take little memory.
@@ -464,7 +448,7 @@ def _widens(xp: Namespace, r: Reduction, dtype: Any, by_numpys: bool = False) ->
         return False
     if library(xp) == "torch":
         return kinds[1] == "int" and not r.arrays[0].is_cuda and _block_lengths(xp, r) is None
-    return by_numpys or library(xp) in ("numpy", "cupy")
+    return library(xp) in ("numpy", "cupy")
 
 
 def _by_routine(xp: Namespace, r: Reduction) -> Combined:
