@@ -26,9 +26,9 @@ def solved(inputs, **options):
     return x
 
 
-def check(inputs, axis=-1):
+def check(inputs, axis=-1, pivot="auto"):
     """Hold random systems, of which all arrays have the same shape, against LAPACK's solutions."""
-    x = solved(inputs, axis=axis)
+    x = solved(inputs, axis=axis, pivot=pivot)
     rows = [np.ascontiguousarray(np.moveaxis(y, axis, -1)) for y in inputs]
     x = np.ascontiguousarray(np.moveaxis(x, axis, -1))
     allowed = 10 * np.maximum(backward_error(*rows, gtsv(*rows)), eps(x.dtype.name))
@@ -48,22 +48,28 @@ def layouts(x):
     yield np.ascontiguousarray(np.moveaxis(x, 0, -1)).transpose(-1, *range(x.ndim - 1))
 
 
+@pytest.mark.parametrize("pivot", ["auto", "none"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_every_layout_has_the_same_bits(rng, dtype):
+def test_every_layout_has_the_same_bits(rng, dtype, pivot):
     """Alone, in rows, in columns, in views and as one of several right-hand sides."""
-    for shape in ((37, 41), (2, 66), (70, 1)):
-        inputs = tuple(random(rng, shape, dtype) for _ in range(4))
-        expected = check(inputs).tobytes()
+
+    def systems(shape):
+        lower, diag, upper, rhs = (random(rng, shape, dtype) for _ in range(4))
+        return (lower, diag + diag.dtype.type(9), upper, rhs) if pivot == "none" else (lower, diag, upper, rhs)
+
+    for shape in ((37, 41), (2, 66), (70, 1), (9, 2)):
+        inputs = systems(shape)
+        expected = check(inputs, pivot=pivot).tobytes()
         columns = tuple(np.ascontiguousarray(x.T) for x in inputs)
-        assert check(columns, axis=0).tobytes() == expected
-        alone = np.stack([solved([x[i] for x in inputs]) for i in range(shape[0])])
+        assert check(columns, 0, pivot).tobytes() == expected
+        alone = np.stack([solved([x[i] for x in inputs], pivot=pivot) for i in range(shape[0])])
         assert alone.tobytes() == expected
-    inputs = tuple(random(rng, (5, 12, 9), dtype) for _ in range(4))
+    inputs = systems((5, 12, 9))
     for axis in range(3):
-        expected = check(inputs, axis).tobytes()
+        expected = check(inputs, axis, pivot).tobytes()
         if dtype == "float64":
             for arrays in itertools.chain(zip(*map(layouts, inputs), strict=True), _mixed(inputs)):
-                assert check(arrays, axis).tobytes() == expected
+                assert check(arrays, axis, pivot).tobytes() == expected
 
 
 def _mixed(inputs):
@@ -98,10 +104,10 @@ def test_axes_that_do_not_merge(rng):
 
 @pytest.mark.parametrize("pivot", ["partial", "none"])
 def test_edges(rng, pivot, monkeypatch):
-    """Lengths around a chunk of rows, and numbers of systems around a tile."""
+    """Lengths around one chunk of rows and two, which elimination from both ends halves, and systems around a tile."""
     monkeypatch.setattr(threads, "limit", lambda: 1)
     chunk, wide = _tridiagonal_cpu._CHUNK, _tridiagonal_cpu._WIDEST
-    lengths = (1, 2, 3, chunk - 1, chunk, chunk + 1, chunk + 2, 2 * chunk + 1)
+    lengths = (1, 2, 3, 4, chunk - 1, chunk, chunk + 1, chunk + 2, *range(2 * chunk - 1, 2 * chunk + 4))
     for n, systems in itertools.product(lengths, (1, 2, 3, 7, 8, 9, wide - 1, wide, wide + 1)):
         inputs = dominant(rng, (n, systems), "float64")
         expected = thomas(*inputs)

@@ -36,33 +36,6 @@ _NUMBERS = 4
 
 # ---- What is generated ------------------------------------------------------------------------------------------
 
-_WITH_EXCHANGES = {
-    "row(p, q, y, a, b, c, d)": "row_by_selects",
-    "row_of_line(p, q, y, a, b, c, d)": "row_by_branch",
-    "keep(cs, es, pivots, i, c, e, pivot)": "keep_exchanged",
-    "back(cs, es, pivots, i, y, near, beyond)": "back_exchanged",
-    "exchanged(a, p)": "exchanged_by_size",
-    "factor_of(a, p, swap)": "factor_exchanged",
-    "right_side(y, pivot)": "right_exchanged",
-}
-_IN_ORDER = {
-    "row(p, q, y, a, b, c, d)": "row_in_order",
-    "row_of_line(p, q, y, a, b, c, d)": "row_in_order",
-    "keep(cs, es, pivots, i, c, e, pivot)": "keep_divided",
-    "back(cs, es, pivots, i, y, near, beyond)": "back_divided",
-    "exchanged(a, p)": "never_exchanged",
-    "factor_of(a, p, swap)": "factor_divided",
-    "right_side(y, pivot)": "right_divided",
-}
-
-
-def _elimination(exchanges: bool) -> list[str]:
-    """Return the functions of which there are two kinds."""
-    function = _cpu.text.function
-    kind = _WITH_EXCHANGES if exchanges else _IN_ORDER
-    found = [function(head, [f"return {name}{head[head.index('(') :]}"]) for head, name in kind.items()]
-    return [*found, function("exchanges()", [f"return {int(exchanges)}"])]
-
 
 def _arithmetic(dtype: str) -> list[str]:
     """Return the functions on numbers of a dtype."""
@@ -203,9 +176,8 @@ def _plan(
             text.group("in", views[:4], _NUMBERS, 3),
             text.group("out", views[4:], _NUMBERS + sum(len(one.numbers) for one in views[:4]), 3),
             *_arithmetic(dtype),
-            *_elimination(s.pivot != "none"),
             *(_access(views) if name in ("solve_tiles", "solve_shared") else ()),
-            text.file("_tridiagonal.numba"),
+            text.file("_tridiagonal_ends.numba" if s.pivot == "none" and not s.periodic else "_tridiagonal.numba"),
         ),
         (dtype,) * 4,
         ((made, dtype),),
