@@ -6,7 +6,6 @@ import inspect
 import os
 import pkgutil
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -42,15 +41,18 @@ def test_import_loads_no_array_library():
 
 @pytest.mark.once
 def test_import_is_quick(tmp_path, monkeypatch):
-    """An import takes less than one and a half times that of NumPy, which is imported in any case."""
+    """An import takes less than three times that of NumPy, which is imported in any case."""
     # Processor time, because the machine may be busy, of packages whose bytecode is there, as from the second time on.
+    # The least of several, because what else the machine does only adds.
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # others take as long to start as all else in NumPy
     program = (
         "import time; start = time.process_time(); import numpy, array_api_compat; between = time.process_time(); "
-        "import parprims; print((time.process_time() - between) / (between - start))"
+        "import parprims; print(between - start, time.process_time() - between)"
     )
-    assert statistics.median(float(python(program)) for _ in range(5)) < 1.5
+    before, own = zip(*(map(float, python(program).split()) for _ in range(7)), strict=True)
+    assert min(own) < 3 * min(before)
 
 
 def test_public_names():

@@ -184,7 +184,7 @@ def histogram(
         if range is not None:
             raise ValueError("range must be None where bins are edges")
         if arrays[-1].ndim != 1 or arrays[-1].shape[0] < 2:
-            got = f"shape {arrays[-1].shape}"
+            got = f"shape {tuple(arrays[-1].shape)}"
             if arrays[-1].ndim == 0:
                 got += ": a number of bins is an int, in a program one that it does not trace"
             raise ValueError(f"bins must have one dimension and two edges at least, got {got}")
