@@ -156,6 +156,19 @@ class TestTopK:
         compare(backend, found, top(x, 4, 1, True))
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("way", ["auto", "native", "array"])
+def test_nan_among_halves(way):
+    """NaN come last, of bfloat16 too, which NumPy itself orders in another way, and a median of them is NaN."""
+    pytest.importorskip("ml_dtypes")
+    x = np.array([0.5, np.nan, -1.25]).astype(numpy_dtype("bfloat16"))
+    for kth, value, place in ((0, -1.25, 2), (1, 0.5, 0), (2, np.nan, 1)):
+        found = parprims.partition(x, kth, method=way)[kth]
+        np.testing.assert_array_equal(float(found), value)
+        assert parprims.argpartition(x, kth, method=way)[kth] == place
+    assert np.isnan(float(parprims.median(x, method=way)))
+
+
 class TestPartition:
     methods = METHODS
 

@@ -557,10 +557,10 @@ def _ordered(xp: Namespace, c: _Selection, method: str) -> Array:
 
 def _by_numpy(name: str, otherwise: Callable[..., Array]) -> Callable[..., Array]:
     def compose(xp: Namespace, c: _Selection, method: str) -> Array:
-        if library(xp) == "numpy":
-            found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
-            return found
-        return otherwise(xp, c, method)
+        if not _order_statistics_numpy.is_ordered(xp, c):
+            return otherwise(xp, c, method)
+        found: Array = getattr(xp, name)(c.arrays[0], list(c.places), axis=c.axis)
+        return found
 
     return compose
 
@@ -609,7 +609,7 @@ def _quantiles(xp: Namespace, c: Quantiles, method: str) -> Array:
 
 
 def _quantiles_by_numpy(xp: Namespace, c: Quantiles, method: str) -> Array:
-    if library(xp) != "numpy":
+    if not _order_statistics_numpy.is_ordered(xp, c):
         return _quantiles(xp, c, method)
     rows = rows_of(xp, c)
     places = {at for low, high, _ in c.steps for at in (low, high)} | {rows.shape[-1] - 1}

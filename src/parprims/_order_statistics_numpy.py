@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _quantiles, _sort_native
-from parprims._arrays import Array, Namespace, dtype_name
+from parprims._arrays import Array, Namespace, dtype_name, library
 from parprims._composed import Composed
 from parprims._sorting import Sorting
 from parprims._through_numpy import all_by_numpy, as_numpy, by_numpy, numpy_computes, numpy_namespace
@@ -32,7 +32,17 @@ _SHORT = 24
 
 def serves(xp: Namespace, c: Composed) -> bool:
     """Return whether NumPy finds elements of a call in our order, by its own routines alone."""
-    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and dtype_name(c.arrays[0].dtype) != "bfloat16"
+    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and _has_nan_last(c)
+
+
+def is_ordered(xp: Namespace, c: Composed) -> bool:
+    """Return whether the namespace is NumPy's and partitions in our order."""
+    return library(xp) == "numpy" and _has_nan_last(c)
+
+
+def _has_nan_last(c: Composed) -> bool:
+    """Return whether NumPy orders NaN behind all numbers, which it does not know among bfloat16."""
+    return dtype_name(c.arrays[0].dtype) != "bfloat16"
 
 
 # ---- Partitions -------------------------------------------------------------------------------------------------
