@@ -215,8 +215,8 @@ def spoil(d: Draw, call: Call) -> None:
 
 
 def shape_of(x: Any) -> tuple[int, ...] | None:
-    """Return the shape of an argument, or None of one that has none or, as a nested tensor, does not say."""
-    with contextlib.suppress(AttributeError, RuntimeError):
+    """Return the shape of an argument, or None of one that has none, as a class, or does not say, as a nested tensor."""
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         return tuple(x.shape)
     return None
 
