@@ -215,7 +215,7 @@ def spoil(d: Draw, call: Call) -> None:
 
 
 def shape_of(x: Any) -> tuple[int, ...] | None:
-    """Return the shape of an argument, or None of one that has none, as a class, or does not say, as a nested tensor."""
+    """Return the shape of an argument, or None of a class, or of one that has none or, as a nested tensor, is silent."""
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         return tuple(x.shape)
     return None
