@@ -215,7 +215,7 @@ def spoil(d: Draw, call: Call) -> None:
 
 
 def shape_of(x: Any) -> tuple[int, ...] | None:
-    """Return the shape of an argument, or None of a class, or of one that has none or, as a nested tensor, is silent."""
+    """Return the shape of an argument, or None: a class has none, and a nested tensor does not say."""
     with contextlib.suppress(AttributeError, RuntimeError, TypeError):
         return tuple(x.shape)
     return None
