@@ -302,10 +302,12 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
 
 def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     """Return the library's routine, or None where it does not take the elements, or give the result, as they are."""
-    if r.fn is not None or not _takes_as_they_are(xp, r):
+    if r.fn is not None:
         return None
-    dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
-    keepdims = r.keepdims
+    given, keepdims = r.arrays[0].dtype, r.keepdims
+    dtype = result_dtypes(xp, r, (given,))[0]
+    if not (given == working_dtype(r.op)(xp, dtype) == dtype or _widens(xp, r, dtype)):
+        return None
     if library(xp) == "numpy":
         reduce = getattr(np, r.op.name).reduce  # what the function itself calls
         along_axes = r.axes[0] if len(r.axes) == 1 else r.axes
@@ -351,13 +353,6 @@ def _prepare_truth(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 _INNER = 64
 """Elements side by side from which on NumPy asks for their truth faster than PyTorch."""
-
-
-def _takes_as_they_are(xp: Namespace, r: Reduction) -> bool:
-    """Return whether the library's routine takes the elements as they are, and gives the result so."""
-    given = r.arrays[0].dtype
-    dtype = result_dtypes(xp, r, (given,))[0]
-    return bool(given == working_dtype(r.op)(xp, dtype) == dtype) or _widens(xp, r, dtype)
 
 
 def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:

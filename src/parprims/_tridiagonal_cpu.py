@@ -45,6 +45,7 @@ def _arithmetic(dtype: str) -> list[str]:
         function("zero()", [f"return {literal(0, dtype)}"]),
         function("unit()", [f"return {literal(1, dtype)}"]),
         function("nan()", [f"return {literal(complex(math.nan, 0) if is_complex else math.nan, dtype)}"]),
+        function("finite(x)", ["return x + (x - x)"]),
         function("array(count)", [f"return np.empty(count, np.{dtype})"]),
         function("chunk()", [f"return {_CHUNK}"]),
     ]
