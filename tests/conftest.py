@@ -27,6 +27,7 @@ import pytest
 
 import parprims
 from examples import backends
+from parprims._memo import Memo
 from tests import devices, emulator, trust, ways
 
 # Compiling takes most of the time on JAX, and the same programs come again: by another method, in another process.
@@ -243,6 +244,14 @@ def _as_the_library_needs(request: pytest.FixtureRequest) -> None:
     _emulate(request, name)
     _take_first_gpu(name)
     _compile_quickly(request, name == "jax" or "jax" in names)
+    _leave_room_to_remember()
+
+
+def _leave_room_to_remember() -> None:
+    """Empty what is half full, so that nothing is forgotten in the midst of a test that counts on it."""
+    for memo in Memo._all:
+        if len(memo) > 2048:
+            memo._found.clear()
 
 
 def _emulate(request: pytest.FixtureRequest, name: str) -> None:
