@@ -30,7 +30,7 @@ from parprims._elements import only_array
 from parprims._kernels import either_of
 from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
-from parprims._through_numpy import all_by_numpy, numpy_computes
+from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders
 
 
 @primitive
@@ -225,7 +225,7 @@ def _in_numpy(xp: Namespace, c: _Extrema) -> bool:
     """Return whether NumPy computes: not for JAX, whose program takes as little time for few elements."""
     (x,) = c.arrays
     served = numpy_computes(xp, c.arrays) and not is_jax(xp)
-    return served and 0 not in x.shape and dtype_name(x.dtype) != "bfloat16"
+    return served and 0 not in x.shape and numpy_orders(x.dtype)
 
 
 def _prepare_in_numpy(xp: Namespace, c: _Extrema) -> Callable[[Array], tuple[Array, ...]] | None:

@@ -12,7 +12,7 @@ from parprims import _quantiles, _sort_native
 from parprims._arrays import Array, Namespace, dtype_name, library
 from parprims._composed import Composed
 from parprims._sorting import Sorting
-from parprims._through_numpy import all_by_numpy, as_numpy, by_numpy, numpy_computes, numpy_namespace
+from parprims._through_numpy import all_by_numpy, as_numpy, by_numpy, numpy_computes, numpy_namespace, numpy_orders
 
 Pair = tuple[Array, Array]
 """Elements and their indices."""
@@ -32,17 +32,12 @@ _SHORT = 24
 
 def serves(xp: Namespace, c: Composed) -> bool:
     """Return whether NumPy finds elements of a call in our order, by its own routines alone."""
-    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and _has_nan_last(c)
+    return numpy_computes(xp, c.arrays) and 0 not in c.arrays[0].shape and numpy_orders(c.arrays[0].dtype)
 
 
 def is_ordered(xp: Namespace, c: Composed) -> bool:
     """Return whether the namespace is NumPy's and partitions in our order."""
-    return library(xp) == "numpy" and _has_nan_last(c)
-
-
-def _has_nan_last(c: Composed) -> bool:
-    """Return whether NumPy orders NaN behind all numbers, which it does not know among bfloat16."""
-    return dtype_name(c.arrays[0].dtype) != "bfloat16"
+    return library(xp) == "numpy" and numpy_orders(c.arrays[0].dtype)
 
 
 # ---- Partitions -------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._through_numpy import all_by_numpy, numpy_computes, reader, shares_memory
+from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders, reader, shares_memory
 
 _REAL = ("int", "uint", "float")
 
@@ -342,7 +342,7 @@ def _by_halving(xp: Namespace, c: _Search) -> Array:
 
 def _by_library(xp: Namespace, c: _Search) -> Array:
     """Return the result of the library's own function, on integers where it has another order of floats."""
-    if library(xp) == "numpy" and dtype_name(c.dtype) != "bfloat16":
+    if library(xp) == "numpy" and numpy_orders(c.dtype):
         x1, x2, *sorter = c.arrays
         found = xp.searchsorted(cast(xp, x1, c.dtype), cast(xp, x2, c.dtype), "right" if c.right else "left", *sorter)
         return xp.asarray(found, dtype=index_dtype(xp))
@@ -361,7 +361,7 @@ def _by_library(xp: Namespace, c: _Search) -> Array:
 
 def _prepare_native(xp: Namespace, c: _Search) -> Callable[..., Array]:
     """Return what searches by the library alone, where it takes the arrays as they are."""
-    plain = len(c.arrays) == 2 and all(x.dtype == c.dtype for x in c.arrays) and dtype_name(c.dtype) != "bfloat16"
+    plain = len(c.arrays) == 2 and all(x.dtype == c.dtype for x in c.arrays) and numpy_orders(c.dtype)
     if plain and _torch_compares(xp, c) and all(x.is_contiguous() for x in c.arrays):
         return _prepare_torch(xp, c)
     if not plain or library(xp) != "numpy":
@@ -496,7 +496,7 @@ def _parts_joined(xp: Namespace, rows: list[Array], dtypes: tuple[Any, ...]) -> 
 
 def _merges(xp: Namespace, c: _Merge) -> bool:
     """Return whether NumPy merges: its stable sort does so with what is in order, of all but the narrowest dtypes."""
-    return numpy_computes(xp, c.arrays) and dtype_name(c.dtypes[0]) != "bfloat16"
+    return numpy_computes(xp, c.arrays) and numpy_orders(c.dtypes[0])
 
 
 def _by_merging(xp: Namespace, c: _Merge, method: str) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from parprims import _sort_native
 from parprims._arrays import Array, Namespace, dtype_name, library
 from parprims._sorting import Sorting
-from parprims._through_numpy import all_by_numpy, as_numpy, numpy_computes, numpy_namespace
+from parprims._through_numpy import all_by_numpy, as_numpy, numpy_computes, numpy_namespace, numpy_orders
 
 _BLOCK = 1 << 16
 """Elements of which NumPy finds the marked ones before it looks at others: their places stay in the cache."""
@@ -101,7 +101,7 @@ def _torch_runs() -> Callable[[Array], tuple[Array, ...]]:
 
 def prepare_unique(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     """Return what sorts elements and finds the runs; None where there is more to do."""
-    if not serves(xp, c) or dtype_name(c.arrays[0].dtype) == "bfloat16":
+    if not serves(xp, c) or not numpy_orders(c.arrays[0].dtype):
         return None
     flat = as_numpy(c.arrays[0]).reshape(-1)
     call = Sorting(arrays=(flat,), axis=0, descending=False, stable=True, keyed=True, indices=False)

@@ -15,7 +15,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
-from parprims._through_numpy import all_by_numpy, as_numpy, has_values, numpy_namespace, shares_memory
+from parprims._through_numpy import all_by_numpy, as_numpy, has_values, numpy_namespace, numpy_orders, shares_memory
 
 Sort = Callable[..., tuple[Array, ...]]
 """A function of the arrays of a call that returns what is asked for."""
@@ -42,7 +42,7 @@ def _numpy(xp: Namespace, call: Sorting) -> Sort:
     keys, axis = call.keys, call.axis
     is_float = dtype_kind(keys.dtype) == "float"
     counts_digits = not is_float and dtype_bits(keys.dtype) <= 16 and keys.shape[axis] >= _COUNTED
-    is_ours = dtype_name(keys.dtype) != "bfloat16"
+    is_ours = numpy_orders(keys.dtype)
     if not (call.keys_alone and is_ours):
         if call.stable and not counts_digits and keys.size >= _PAIRED and keys.shape[axis] < 2**31:
             argsort = functools.partial(_stable_order, xp, axis=axis, descending=call.descending)

@@ -81,6 +81,11 @@ def numpy_computes(xp: Namespace, arrays: Sequence[Array]) -> bool:
     return library(xp) == "numpy" or shares_memory(xp, arrays)
 
 
+def numpy_orders(dtype: Any) -> bool:
+    """Return whether NumPy's order of a dtype is ours, NaN behind all numbers: it does not know NaN among bfloat16."""
+    return dtype_name(dtype) != "bfloat16"
+
+
 def numpy_namespace() -> Namespace:
     """Return the namespace of NumPy's arrays."""
     from array_api_compat import numpy  # which takes longer to import than all of this library
