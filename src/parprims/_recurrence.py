@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _derivatives, _recurrence_array, _scan_cpu, _scan_kernel
+from parprims import _adjoint_cpu, _derivatives, _recurrence_array, _scan_cpu, _scan_kernel
 from parprims._arrays import (
     Array,
     Namespace,
@@ -228,7 +228,7 @@ def adjoint(
         if 0 in g.shape or any(one.dtype != g.dtype for one in inputs):
             return None
         r = Adjoint(arrays=inputs, key=key, shape=g.shape, axis=axis, reverse=not reverse)
-        if _scan_kernel.refusal(xp, r) is not None:
+        if _ADJOINT.chosen("auto", xp, r) is None:
             return None
         found = _ADJOINT("kernel", xp, r)
     return (found, None) if x is None else found
@@ -243,4 +243,10 @@ _METHODS = Methods(
     native=Method(_recurrence_array.prepare_native, _recurrence_array.native_refusal, derivative=_derivatives.solution),
     array=Method(directly(_recurrence_array.array), derivative=_derivatives.solution),
 )
-_ADJOINT = Methods("linear_recurrence", kernel=Method(_scan_kernel.prepare, _scan_kernel.refusal))
+_ADJOINT = Methods(
+    "linear_recurrence",
+    kernel=by_device(
+        Method(_scan_kernel.prepare, _scan_kernel.refusal),
+        Method(_adjoint_cpu.prepare, _adjoint_cpu.refusal, quiet=True),
+    ),
+)

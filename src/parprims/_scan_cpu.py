@@ -108,7 +108,7 @@ def functions(
     places = [text.position(at, step, "to") for at, step in enumerate(steps[1])]
     written = text.stores([one.dtype for one in outputs], results, places)
     return (
-        *(text.group(*one) for one in zip(("in", "out", "start"), views, _firsts(views), (3, 3, 3), strict=True)),
+        *(text.group(*one) for one in zip(("in", "out", "start"), views, firsts(views), (3, 3, 3), strict=True)),
         combine,
         *_way(r),
         _same(states),
@@ -260,10 +260,25 @@ NUMBERS = 4
 """The numbers before those of views: low, n, inner and the width of a tile."""
 
 
-def _firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
+def firsts(views: Sequence[Sequence[_cpu.View]]) -> list[int]:
     """Return where the numbers of each group begin."""
     counts = [sum(len(one.numbers) for one in views_) for views_ in views]
     return [NUMBERS + sum(counts[:at]) for at in range(len(counts))]
+
+
+def has_few_long(lines: int, n: int) -> bool:
+    """Return whether several threads share each of so many lines of a recurrence."""
+    return lines < _FEW and n >= _HALVED
+
+
+def width_of_tiles(lines: int, inner: int, n: int) -> int:
+    """Return how many of ``inner`` adjacent lines of length n a tile has."""
+    return min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
+
+
+def least_tasks(tasks: int, elements: int) -> int:
+    """Return how many of these tasks are worth a thread."""
+    return -(-_LEAST * tasks // elements)
 
 
 def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
@@ -307,10 +322,10 @@ def _plan(
     ]
     outer = merged.high * low
     lines = outer * inner
-    long = lines < _FEW and n >= (_HALVED if isinstance(r, Recurrence) else 8 * _LEAST)
+    long = has_few_long(lines, n) if isinstance(r, Recurrence) else lines < _FEW and n >= 8 * _LEAST
     in_parts = long and isinstance(r, Recurrence) and _in_parts(xp, r)
     columns = merged.inner > 1 and not (in_parts or (shared and long))
-    width = min(inner, max(_COLUMNS, min(_MOST_COLUMNS, lines // _cpu.threads.worth(lines * n // _LEAST))))
+    width = width_of_tiles(lines, inner, n)
     steps = merged.across if columns else along
     groups = views[:count], views[made], views[made.stop :]
     tasks = outer * (-(-inner // width) if columns else inner)
@@ -318,7 +333,7 @@ def _plan(
     name = f"scan_{'columns' if columns else 'lines'}{'_exclusive' if exclusive else ''}"
     if isinstance(r, Recurrence) and not columns:
         name = "scan_pairs_of_lines"
-    least = -(-_LEAST * tasks // (lines * n))
+    least = least_tasks(tasks, lines * n)
     if waits_for_memory(r, kinds):
         least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
     launches = [_cpu.Launch(name, tasks, least)]
