@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from parprims._operators import BUILT_IN
 from parprims._reduce import reduce
 from parprims._reduction import Reduction
 from parprims._sorting import index_dtype
-from parprims._through_numpy import as_numpy, numpy_computes, returned, searchable
+from parprims._through_numpy import by_numpy, numpy_computes, searchable
 
 
 @primitive
@@ -165,18 +166,32 @@ def _compose(xp: Namespace, c: _Search, method: str) -> Array:
     return reduce(_pairs(xp, c), c.primitive, axis=c.axis, keepdims=c.keepdims, method=method)[1]
 
 
+def _prepare_native(xp: Namespace, c: _Search) -> Callable[[Array], Array]:
+    """Return a function of the array that searches by the library's own function, or by NumPy's."""
+    axis, keepdims = c.axis, c.keepdims
+    if library(xp) == "numpy" or _by_numpy(xp, c):
+        find, index = getattr(np.ndarray, c.primitive), np.dtype(dtype_name(index_dtype(xp)))
+        return by_numpy(xp, c.arrays, lambda x: np.asarray(find(searchable(x), axis, keepdims=keepdims), index))
+    if library(xp) == "torch":
+        import torch
+
+        search: Callable[..., Array] = getattr(torch, c.primitive)
+        return lambda x: search(x, axis, keepdims)
+    return directly(_native)(xp, c)
+
+
 def _native(xp: Namespace, c: _Search) -> Array:
-    """Return the result of the library's own function, or of NumPy's."""
-    (x,) = c.arrays
-    if _by_numpy(xp, c):
-        found = getattr(searchable(as_numpy(x)), c.primitive)(axis=c.axis, keepdims=c.keepdims)
-        return returned(xp, np.asarray(found, dtype=dtype_name(index_dtype(xp))), c.arrays)
-    found = getattr(xp, c.primitive)(x, axis=c.axis, keepdims=c.keepdims)
+    """Return the result of the library's own function."""
+    found = getattr(xp, c.primitive)(c.arrays[0], axis=c.axis, keepdims=c.keepdims)
     return as_result(cast(xp, as_result(found), index_dtype(xp)))
 
 
 _SIDE_BY_SIDE, _MANY = 2**5, 2**12
 """Elements of a line that NumPy searches many at a time, and of an array, from which on nothing else is as fast."""
+
+
+_COLUMNS, _LARGE = 2**6, 2**17
+"""Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than NumPy."""
 
 
 def _by_numpy(xp: Namespace, c: _Search) -> bool:
@@ -205,6 +220,10 @@ def _by_kernel() -> Method:
     def slower_on_cpu(xp: Namespace, c: _Search) -> str | None:
         if _by_numpy(xp, c):
             return "NumPy searches lines of elements that lie side by side faster"
+        (x,) = c.arrays
+        behind = 1 if c.axis is None else math.prod(x.shape[c.axis + 1 :])
+        if library(xp) == "numpy" and (behind < _COLUMNS or math.prod(x.shape) < _LARGE):
+            return "NumPy searches in less time than it takes to write positions down"
         return parts.slower(xp, c) if parts.slower else None
 
     gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)
@@ -220,7 +239,7 @@ def _native_refusal(xp: Namespace, c: _Search) -> str | None:
 
 _METHODS = {
     name: composed(
-        name, _compose, _parts, kernel=_by_kernel(), native=Method(directly(_native), _native_refusal, eager=_by_numpy)
+        name, _compose, _parts, kernel=_by_kernel(), native=Method(_prepare_native, _native_refusal, eager=_by_numpy)
     )
     for name in ("argmax", "argmin")
 }

@@ -306,7 +306,10 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         return None
     given, keepdims = r.arrays[0].dtype, r.keepdims
     dtype = result_dtypes(xp, r, (given,))[0]
-    if not (given == working_dtype(r.op)(xp, dtype) == dtype or _widens(xp, r, dtype)):
+    working = working_dtype(r.op)(xp, dtype)
+    if given == dtype != working:
+        return _prepare_widened(xp, r, working)
+    if not (given == working == dtype or _widens(xp, r, dtype)):
         return None
     if library(xp) == "numpy":
         reduce = getattr(np, r.op.name).reduce  # what the function itself calls
@@ -317,6 +320,18 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
     function = getattr(xp, _ROUTINES[r.op.name])
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
+
+
+def _prepare_widened(xp: Namespace, r: Reduction, working: Any) -> Callable[..., Any] | None:
+    """Return the routine for 16-bit floats, which are combined in another dtype, where they are one block."""
+    if library(xp) not in ("numpy", "torch") or _block_lengths(xp, r) is not None:
+        return None
+    dtype = r.arrays[0].dtype
+    run = _prepare_routine(xp, dataclasses.replace(r, arrays=(cast(xp, r.arrays[0], working),), dtypes=None))
+    assert run is not None
+    if library(xp) == "torch":
+        return lambda x: run(x.to(working)).to(dtype)
+    return lambda x: run(x.astype(working)).astype(dtype)
 
 
 def _torch_routine(r: Reduction, dtype: Any) -> Callable[..., Any]:

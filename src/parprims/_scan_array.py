@@ -352,10 +352,15 @@ def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
     """Return a function of the arrays: the library's own call and nothing else, where that is all there is to do."""
     routine, axis = _routine(xp, r.op), r.axis
     least = 1 if library(xp) == "numpy" else 2  # which gives an only element in memory of its own too
-    if routine is None or r.working != r.dtypes or r.starts or r.n < least:
+    if routine is None or r.starts or r.n < least:
         return directly(_native)(xp, r)
     given, dtype = r.inputs[0].dtype, r.dtypes[0]
     plain = not (r.exclusive or r.reverse) and r.n == r.shape[axis]
+    if r.working != r.dtypes:
+        if library(xp) == "numpy" and plain and given == dtype:  # 16-bit floats
+            (working,), widened = r.working, routine
+            return lambda x: widened(x.astype(working), axis).astype(dtype)
+        return directly(_native)(xp, r)
     if given == dtype and plain:
         own = routine  # which need not be found again
         return lambda x: own(x, axis)
