@@ -167,7 +167,7 @@ class _Filter(Composed):
         lines = math.prod(rows.shape[:-1])
         rows = xp.reshape(rows, (lines, n))
         if not self.states:
-            return b, a, rows, xp.zeros((lines, count, k), dtype=self.working, device=device(rows))
+            return b, a, rows, _zeros(xp, (lines, count, k), rows)
         return b, a, rows, self.states_of_lines(xp, cast(xp, self.arrays[-1], self.working))
 
     def coefficients(self, xp: Namespace, given: Sequence[Array]) -> tuple[Array, Array]:
@@ -191,14 +191,14 @@ class _Filter(Composed):
         own = (*self.shape[: self.axis], self.order, *self.shape[self.axis + 1 :])
         return own if self.sections is None else (self.sections, *own)
 
-    def finished(self, xp: Namespace, y: Array, z: Array) -> Any:
-        """Return the results, given lines and their states."""
+    def finished(self, xp: Namespace, y: Array, z: Array, *, copy: bool = True) -> Any:
+        """Return the results, given lines and their states; ``copy`` unless nobody else has their memory."""
         others = (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
-        y = xp.reshape(y, (*others, self.shape[self.axis]))
-        y = xp.astype(move_axis(xp, y, -1, self.axis), self.dtype, copy=True)
+        y = move_axis(xp, xp.reshape(y, (*others, self.shape[self.axis])), -1, self.axis)
+        y = xp.astype(y, self.dtype, copy=copy)
         if not self.states:
             return y
-        return y, xp.astype(self.states_as_given(xp, z), self.dtype, copy=True)
+        return y, xp.astype(self.states_as_given(xp, z), self.dtype, copy=copy)
 
     def states_as_given(self, xp: Namespace, z: Array) -> Array:
         """Return states of lines as the caller has them."""
@@ -213,8 +213,14 @@ class _Filter(Composed):
 def _padded(xp: Namespace, x: Array, length: int) -> Array:
     """Return coefficients with zeros behind them, as a row."""
     missing = length - x.shape[0]
-    zeros = xp.zeros((missing,), dtype=x.dtype, device=device(x))
-    return xp.reshape(xp.concat([x, zeros]) if missing else x, (1, length))
+    return xp.reshape(xp.concat([x, _zeros(xp, (missing,), x)]) if missing else x, (1, length))
+
+
+def _zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
+    """Return zeros of the dtype of an array, where it is: in NumPy in a tenth of the time that its namespace takes."""
+    if library(xp) == "numpy":
+        return np.zeros(shape, like.dtype)
+    return xp.zeros(shape, dtype=like.dtype, device=device(like))
 
 
 def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any:
@@ -326,10 +332,7 @@ def _lines(xp: Namespace, f: _Filter, arrays: tuple[Array, ...]) -> tuple[Array,
     *given, x = arrays[: len(arrays) - f.states]
     b, a = f.coefficients(xp, given)
     x = cast(xp, x, f.working)
-    if f.states:
-        z = cast(xp, arrays[-1], f.working)
-    else:
-        z = xp.zeros((x.shape[0], b.shape[0], f.order), dtype=f.working, device=device(x))
+    z = cast(xp, arrays[-1], f.working) if f.states else _zeros(xp, (x.shape[0], b.shape[0], f.order), x)
     y, z = _cascade(xp, b, a, x, z)
     return cast(xp, y, f.dtype), cast(xp, z, f.dtype)
 
@@ -347,7 +350,7 @@ def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
     run, bare = _filters_cpu.prepare(xp, f), f.on(*(None,) * len(f.arrays))
 
     def computed(*arrays: Array) -> tuple[Array, ...]:
-        found = bare.finished(xp, *run(*bare.on(*arrays).parts(xp)))
+        found = bare.finished(xp, *run(*bare.on(*arrays).parts(xp)), copy=False)
         return found if bare.states else (found,)
 
     differentiable = _derivatives.by_operations(xp, f.arrays, computed, lambda: directly(_array)(xp, f))

@@ -23,17 +23,19 @@ def _plan(
     def element(at: int, index: str) -> str:
         return language.cast(loaded(names[at], f"load(inputs[{at}], {index})"), names[at], dtypes[at % each])
 
-    pairs = [(element(at, "i"), element(each + at, "j"), dtypes[at]) for at in range(each)]
+    def moved(at: int) -> str:
+        """Return the choice between elements: of their bits, where these are the result's."""
+        if names[at] == names[each + at] == dtypes[at]:
+            return f"select(takes, load(inputs[{at}], i), load(inputs[{each + at}], j))"
+        return stored(dtypes[at], f"select(takes, {element(at, 'i')}, {element(each + at, 'j')})")
+
     texts = (
-        text.function("first_key(inputs, i)", (f"return {pairs[0][0]}",)),
-        text.function("second_key(inputs, j)", (f"return {pairs[0][1]}",)),
+        text.function("first_key(inputs, i)", (f"return {element(0, 'i')}",)),
+        text.function("second_key(inputs, j)", (f"return {element(each, 'j')}",)),
         text.function("comes_first(one, other)", (f"return one {'>=' if descending else '<='} other",)),
         text.function(
             "put(inputs, outputs, at, i, j, takes)",
-            [
-                f"store(outputs[{at}], at, {stored(dtype, f'select(takes, {one}, {other})')})"
-                for at, (one, other, dtype) in enumerate(pairs)
-            ],
+            [f"store(outputs[{at}], at, {moved(at)})" for at in range(each)],
         ),
         text.file("_merge.numba"),
     )
