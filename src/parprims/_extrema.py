@@ -27,6 +27,7 @@ from parprims._arrays import (
     lacks_arithmetic,
     library,
     normalize_axis,
+    spoken,
 )
 from parprims._composed import Composed, Part, by_parts, composed, in_program
 from parprims._dispatch import Method, call_key, directly, in_graph, primitive, recalled
@@ -191,7 +192,7 @@ _SIDE_BY_SIDE, _MANY = 2**5, 2**12
 
 
 _COLUMNS, _LARGE = 2**6, 2**17
-"""Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than NumPy."""
+"""Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than libraries."""
 
 
 def _by_numpy(xp: Namespace, c: _Search) -> bool:
@@ -222,8 +223,9 @@ def _by_kernel() -> Method:
             return "NumPy searches lines of elements that lie side by side faster"
         (x,) = c.arrays
         behind = 1 if c.axis is None else math.prod(x.shape[c.axis + 1 :])
-        if library(xp) == "numpy" and (behind < _COLUMNS or math.prod(x.shape) < _LARGE):
-            return "NumPy searches in less time than it takes to write positions down"
+        few = behind < _COLUMNS or math.prod(x.shape) < _LARGE or is_jax(xp)
+        if few and library(xp) in ("numpy", "torch", "jax") and _native_refusal(xp, c) is None:
+            return f"{spoken(xp)} searches in less time than it takes to write positions down"
         return parts.slower(xp, c) if parts.slower else None
 
     gpu = either_of(lambda _, c: parts if 0 in c.arrays[0].shape else on_gpu)

@@ -16,9 +16,9 @@ from parprims._trace import Trace, Untraceable
 
 _BLOCK, _BLOCKS = 1 << 14, 64
 """The fewest elements of a block, and the most blocks."""
-_EACH = 4
+_EACH = 32
 """Rows of a block for each segment, at least, where there is more than one block."""
-_LEAST = 1 << 15
+_LEAST = 1 << 17
 """Elements that are worth a thread."""
 
 
