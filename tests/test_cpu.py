@@ -140,6 +140,24 @@ def test_every_half():
         np.testing.assert_array_equal(both, expected)
 
 
+def test_every_half_without_instructions(tmp_path):
+    """The same on a processor that has none between float16 and float32."""
+    program = """
+        import numpy as np, parprims
+        from parprims._trace import NAMESPACE
+        halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+        found = parprims.scan(halves[:, None], "maximum", axis=1, method="kernel")[:, 0]
+        np.testing.assert_array_equal(found, halves)
+        middles = (halves[:-1].astype(np.float64) + halves[1:]).astype(np.float32) / 2
+        middles = middles[np.isfinite(middles)]
+        function = lambda x: NAMESPACE.astype(x, "float16") if hasattr(x, "_lines") else x.astype(np.float16)
+        found = parprims.map_reduce(function, middles[:, None], op="maximum", axis=1, method="kernel")
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(found, middles.astype(np.float16))
+    """
+    run(program, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="", PARPRIMS_CACHE_DIR=str(tmp_path))
+
+
 @pytest.mark.parametrize("columns", [0, 5])
 def test_a_long_sum_passes_few_additions(columns):
     """As documented, a term passes n / 2048 + 100 additions, each of which owes half a unit of the result."""
