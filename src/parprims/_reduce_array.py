@@ -323,7 +323,7 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
 
 
 def _prepare_widened(xp: Namespace, r: Reduction, working: Any) -> Callable[..., Any] | None:
-    """Return the routine for elements that are combined in another dtype, as 16-bit floats, where they are one block."""
+    """Return the routine for elements combined in another dtype, such as 16-bit floats, where they are one block."""
     if library(xp) not in ("numpy", "torch") or _block_lengths(xp, r) is not None:
         return None
     dtype = r.arrays[0].dtype
