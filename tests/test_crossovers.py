@@ -136,7 +136,7 @@ def test_choice_where_memory_is_what_takes_time():
 
 
 def test_choice_for_long_lines_of_positions():
-    """NumPy searches them, whatever library has the memory; short ones, columns and halves are not its own."""
+    """NumPy searches them, whatever library has the memory; many columns and many 16-bit floats the kernel."""
     pytest.importorskip("numba")
     x = np.zeros((256, 2**12), np.float32)
     arrays = [x, *(backends.make(name).asarray(x) for name in ("torch", "jax") if backends.available(name))]
@@ -146,8 +146,10 @@ def test_choice_for_long_lines_of_positions():
         with parprims.explain() as calls:
             parprims.argmax(one)
         assert calls[0].method == "native"
-    for one, axis in ((x, 0), (x.astype(np.float16), 1), (x.reshape(-1, 16), 1)):
+    for one, axis in ((x, 0), (x.astype(np.float16), 0), (x.astype(np.float16), 1)):
         assert parprims.methods(parprims.argmax, one, axis=axis)["kernel"] is None
+    for one, axis in ((x.reshape(-1, 16), 1), (x[:, :16], 0), (x[:2].astype(np.float16), 1)):
+        assert "write positions down" in parprims.methods(parprims.argmax, one, axis=axis)["kernel"]
 
 
 @pytest.mark.parametrize(

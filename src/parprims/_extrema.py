@@ -191,8 +191,11 @@ _SIDE_BY_SIDE, _MANY = 2**5, 2**12
 """Elements of a line that NumPy searches many at a time, and of an array, from which on nothing else is as fast."""
 
 
-_COLUMNS, _LARGE = 2**6, 2**17
-"""Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than libraries."""
+_COLUMNS, _LARGE, _LARGE_OF_16_BIT = 2**6, 2**17, 2**14
+"""Lines that are adjacent in memory, and elements of an array, from which on the kernel is faster than libraries.
+
+Of 16-bit floats, which libraries search one by one, an array of so many elements in any layout.
+"""
 
 
 def _by_numpy(xp: Namespace, c: _Search) -> bool:
@@ -223,8 +226,9 @@ def _by_kernel() -> Method:
             return "NumPy searches lines of elements that lie side by side faster"
         (x,) = c.arrays
         behind = 1 if c.axis is None else math.prod(x.shape[c.axis + 1 :])
-        few = behind < _COLUMNS or math.prod(x.shape) < _LARGE or is_jax(xp)
-        if few and library(xp) in ("numpy", "torch", "jax") and _native_refusal(xp, c) is None:
+        size, sixteen = math.prod(x.shape), dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
+        pays = size >= _LARGE_OF_16_BIT if sixteen else behind >= _COLUMNS and size >= _LARGE
+        if (not pays or is_jax(xp)) and library(xp) in ("numpy", "torch", "jax") and _native_refusal(xp, c) is None:
             return f"{spoken(xp)} searches in less time than it takes to write positions down"
         return parts.slower(xp, c) if parts.slower else None
 
