@@ -1,7 +1,7 @@
 // Reduction by numbers of segments where the order of elements does not matter: y[s] is the combination of all x[i] with
 // ids[i] == s, of `start` too if there is one. Elements are combined where they are, by atomic operations of integers,
-// whose results do not depend on the order. Nothing is sorted. Needs _common.cuh, _block_reduce.cuh, _ticket.cuh and
-// _phases.cuh.
+// whose results do not depend on the order. Nothing is sorted. Needs _common.cuh, _block_reduce.cuh, _ticket.cuh,
+// _phases.cuh and _segment_runs.cuh.
 //
 // An element is coded as a word, an unsigned integer of 32 or 64 bits. The code makes of every operator one of four: a
 // sum, a maximum, a disjunction, or an exclusive one. Its identity is coded as zero (see Coded).
@@ -19,11 +19,6 @@ namespace atomics {
 using Index = long long;
 
 enum Operation { ADD, MAXIMUM, MINIMUM, AND, OR, XOR };
-
-constexpr unsigned ALL_LANES = 0xffffffffu;
-
-// Lanes combine elements with each other if a warp has no more runs of equal segments than these.
-constexpr int MOST_RUNS = 16;
 
 template <int BYTES>
 struct Unsigned {
@@ -153,25 +148,6 @@ struct Coded {
     }
 };
 
-// Combines the words of lanes next to each other that have the same segment, if they are many. The first of each such run
-// keeps its segment, the others have -1 then.
-template <class Code>
-DEVICE void join_runs(typename Code::Word& word, int& segment) {
-    using Word = typename Code::Word;
-    const int lane = threadIdx.x % WARP_SIZE, before = __shfl_up_sync(ALL_LANES, segment, 1);
-    const bool is_first = lane == 0 || before != segment;
-    const unsigned firsts = __ballot_sync(ALL_LANES, is_first);
-    if (__popc(firsts) > MOST_RUNS) return;
-    const unsigned behind = firsts & ~((2u << lane) - 1);
-    const int past = behind != 0 ? __ffs(behind) - 1 : WARP_SIZE;  // the first lane behind the run
-#pragma unroll
-    for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
-        const Word later = shuffle_down(word, distance);
-        if (lane + distance < past) word = Code::combine(word, later);
-    }
-    if (!is_first) segment = -1;
-}
-
 // Stores the results of segments from `first` on, every `step`-th, and zeros in place of their words if CLEARS. Several
 // loads are under way. `words` may be the memory of the results.
 template <class Code, bool CLEARS>
@@ -222,12 +198,9 @@ DEVICE void combine_elements(const T* x, const Id* ids, const typename Code::Res
         int found[ROWS];  // the segment of each, or -1
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) {
-            // Negative numbers are large ones here.
-            const bool is_one = from + k * THREADS + threadIdx.x < n &&
-                                (unsigned long long)numbers[k] < (unsigned long long)segments;
-            found[k] = is_one ? (int)numbers[k] : -1;
+            found[k] = from + k * THREADS + threadIdx.x < n ? segment_of(numbers[k], segments) : -1;
             some[k] = Code::encode((typename Code::Result)elements[k]);
-            join_runs<Code>(some[k], found[k]);
+            join_runs<Code, 1>(&some[k], &found[k]);
         }
         if constexpr (LOOKS) {
             Word now[ROWS];

@@ -98,7 +98,7 @@ def make_plan(kind: Kind, n: int, segments: int, strides: tuple[int, int], tunin
     result, word = C_TYPES[kind.result], {4: "unsigned", 8: "unsigned long long"}[kind.word]
     code = f"atomics::Coded<{result}, atomics::{kind.operation}>"
     source = _cuda.device_source(
-        "_common.cuh", "_block_reduce.cuh", "_ticket.cuh", "_phases.cuh", "_segment_atomics.cu"
+        "_common.cuh", "_block_reduce.cuh", "_ticket.cuh", "_phases.cuh", "_segment_runs.cuh", "_segment_atomics.cu"
     )
     shared_bytes = kind.word * segments
     resident = min(tuning.blocks, tuning.shared_bytes // (shared_bytes + 1024))

@@ -11,6 +11,9 @@ from parprims._arrays import Array, Namespace, cast, device, dtype_bits, dtype_n
 from parprims._trace import C_TYPES
 
 _THREADS, _EACH = 256, 8
+
+_QUICK = 1 << 20
+"""The most segments for which each thread finds one offset alone: it waits for every step of its search."""
 _IDS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
 
@@ -64,22 +67,23 @@ def _prepared(
         (ids,) = arrays
         n, stride, name = ids.shape[0], _cuda.layout(xp, ids)[0][0], dtype_name(ids.dtype)
         key = template, mode(xp), name, result, n, stride, count
+        each = 1 if template == "find_offsets" and count <= _QUICK else _EACH
 
         def plan() -> _cuda.Plan:
-            return _plan(template, name, result, n, stride, length, count)
+            return _plan(template, name, result, n, stride, length, count, each)
 
         return _cuda.ready(xp, ids, key, plan, lambda: (otherwise, batched))
 
     return _cuda.only(_cuda.on_readable(xp, (ids,), find, otherwise))
 
 
-def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int, count: int) -> _cuda.Plan:
-    """Return the launch that writes so many results."""
+def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int, count: int, each: int) -> _cuda.Plan:
+    """Return the launch that writes so many results, ``each`` of them by a thread."""
     numbers = _cuda.Numbers()
     launch = _cuda.Launch(
         _cuda.device_source("_common.cuh", "_block_reduce.cuh", "_block.cuh", "_search.cuh", "_segment_ids.cu"),
         template,
-        (_THREADS, _EACH),
+        (_THREADS, each),
         (
             _cuda.Pointer("in0", f"const {C_TYPES[ids]}"),
             _cuda.Pointer("out0", C_TYPES[result]),
@@ -87,7 +91,7 @@ def _plan(template: str, ids: str, result: str, n: int, stride: int, length: int
             numbers("stride", stride),
             numbers("count", count),
         ),
-        -(-length // (_THREADS * _EACH)),
+        -(-length // (_THREADS * each)),
         _THREADS,
     )
     return _cuda.Plan((launch,), 1, (((length,), result),), numbers.all())
@@ -98,8 +102,9 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     n = 1 << 28
     for ids in _IDS:
         for result in ("int32", "int64"):
-            yield f"segments by {ids}", _plan("find_offsets", ids, result, n, 1, 1001, 1000)
+            yield f"segments by {ids}", _plan("find_offsets", ids, result, n, 1, 1001, 1000, 1)
+            yield f"many segments by {ids}", _plan("find_offsets", ids, "int64", n, 1, _QUICK + 2, _QUICK + 1, _EACH)
         for count in (200, 1000, 10**6):
             name = narrowest(count)
             if np.iinfo(name).bits < np.iinfo(ids).bits:
-                yield f"segments by {ids}", _plan("narrow_ids", ids, name, n, 1, n, count)
+                yield f"segments by {ids}", _plan("narrow_ids", ids, name, n, 1, n, count, _EACH)

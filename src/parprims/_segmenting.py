@@ -14,9 +14,11 @@ from parprims import (
     _offsets_cpu,
     _segment_atomics,
     _segment_ids,
+    _segment_tables,
     _segments_cpu,
     _segments_kernel,
     _segments_native,
+    _sort_kernel,
     _sort_segments_kernel,
     _sort_segments_native,
 )
@@ -39,7 +41,7 @@ from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
 from parprims._search import searchsorted
 from parprims._sort import argsort, sort_by_key
-from parprims._sorting import index_dtype, moved
+from parprims._sorting import Sorting, index_dtype, moved
 from parprims._through_numpy import as_numpy, in_numpy, quietly, returned
 
 
@@ -387,18 +389,25 @@ def _reduced_rows(xp: Namespace, c: Segmented, method: str) -> Any:
     return _reduced(xp, dataclasses.replace(c, arrays=(rows, offsets, *starts), ordered=False), method)
 
 
+def _sort_by_kernel(xp: Namespace, *arrays: Array, indices: bool = False) -> Callable[..., tuple[Array, ...]]:
+    """Return what sorts keys, and moves values with them or finds where they were."""
+    index = "int32" if indices else None
+    call = Sorting(arrays=arrays, axis=0, descending=False, stable=True, keyed=True, indices=indices, index=index)
+    return _sort_kernel.prepare(xp, call)
+
+
 def _prepare_rows(xp: Namespace, c: Segmented) -> Callable[..., Any]:
     """Return what sorts the places of rows by ids and reduces rows in this order, in each step by kernels for GPUs."""
-    bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
+    bare = c.on(*(None,) * len(c.arrays))
     narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
+    sort = made_once(lambda ids: _sort_by_kernel(xp, ids, indices=True))
     find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
     ordered = dataclasses.replace(bare, ordered=True, key=None)
     reduce = made_once(lambda *arrays: _by_one_launch(_reduced_rows)(xp, ordered.on(*arrays)))
 
     def run(x: Array, ids: Array, *starts: Array) -> Any:
         with unwatched():
-            places = xp.arange(ids.shape[0], dtype=xp.int32, device=device(ids))
-            ids, order = sort_by_key(narrow(ids), places, method=kernel)
+            ids, order = sort(narrow(ids))
             return reduce(x, find_offsets(ids), order, *starts)
 
     return run
@@ -410,6 +419,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         return _prepare_rows(xp, c)
     bare, kernel = c.on(*(None,) * len(c.arrays)), Inside("kernel")
     narrow = made_once(lambda ids: _segment_ids.narrowing(xp, ids, bare.segments))
+    sort = made_once(lambda ids, x: _sort_by_kernel(xp, ids, x))
     find_offsets = made_once(lambda ids: _segment_ids.finding_offsets(xp, ids, bare.segments))
     reduce = made_once(lambda *arrays: _by_one_launch(_reduced)(xp, bare.on(*arrays)))
 
@@ -418,7 +428,7 @@ def _prepare_in_order(xp: Namespace, c: Segmented) -> Callable[..., Any]:
             if not bare.in_order:
                 ids = narrow(ids)
                 if x.ndim == 1:
-                    ids, x = sort_by_key(ids, x, method=kernel)
+                    ids, x = sort(ids, x)
                 else:
                     order = argsort(ids, method=kernel)
                     ids = xp.take(ids, order, axis=0)
@@ -440,13 +450,16 @@ def _ids_on_gpu() -> Method:
     def refusal(xp: Namespace, c: Segmented) -> str | None:
         assert by_sorts.refusal is not None
         reason = _segments_kernel.refusal(xp, c)
-        return reason or (None if _segment_atomics.serves(c) else by_sorts.refusal(xp, c))
+        without_sort = _segment_atomics.serves(c) or (reason is None and _segment_tables.serves(xp, c))
+        return reason or (None if without_sort else by_sorts.refusal(xp, c))
 
     def prepare(xp: Namespace, c: Segmented) -> Callable[..., Any]:
         if _nothing(c):
             return nothing.prepare(xp, c)
         if _segment_atomics.serves(c):
             return _segment_atomics.prepare(xp, c, _segments_kernel.is_readable, _by_operations(_by_ids))
+        if _segment_tables.serves(xp, c):
+            return _segment_tables.prepare(xp, c, _by_operations(_by_ids))
         return _prepare_in_order(xp, c)
 
     return Method(prepare, refusal, rehearsed=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from parprims import _cuda, _sort_native
-from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, mode, move_axis
+from parprims._arrays import Array, Namespace, cast, device, dtype_kind, dtype_name, mode, move_axis
 from parprims._cuda import Launch, Number, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._sorting import FRACTION_BITS, Sorting, index_dtype
 from parprims._trace import C_TYPES
@@ -492,7 +492,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
     dtypes = tuple([x.dtype for x in arrays])
 
     def made() -> _cuda.Plan:
-        index = dtype_name(index_dtype(xp)) if bare.indices else None
+        index = (bare.index or dtype_name(index_dtype(xp))) if bare.indices else None
         names = [dtype_name(dtype) for dtype in dtypes]
         spec = Specialisation(names[0], bare.descending, bare.keyed, tuple(x.dtype.itemsize for x in arrays[1:]), index)
         results = (names if spec.keyed else []) + ([index] if index else [])
@@ -503,8 +503,8 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
         rows = dataclasses.replace(bare, axis=len(shape) - 1, stable=True, key=None)
 
         def otherwise(*arrays: Array) -> tuple[Array, ...]:
-            result: tuple[Array, ...] = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
-            return result
+            *found, last = _sort_native.prepare(xp, rows.on(*arrays))(*arrays)
+            return (*found, cast(xp, last, getattr(xp, bare.index)) if bare.index else last)
 
         def batched(*arrays: Array) -> tuple[Array, ...]:
             arrays = tuple(xp.broadcast_arrays(*arrays))
@@ -513,7 +513,7 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
 
         return otherwise, batched
 
-    key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, address)
+    key = ("sort", mode(xp), dtypes, shape, bare.descending, bare.keyed, bare.indices, bare.index, address)
     return _cuda.ready(xp, arrays[0], key, made, in_program)
 
 

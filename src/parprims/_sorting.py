@@ -25,6 +25,8 @@ class Sorting(Checked):
         Whether the results begin with the sorted keys, and the values in the order of their keys.
     indices : bool
         Whether the indices that sort are the last result.
+    index : str, optional
+        The dtype of indices by kernels for GPUs, if not the library's own.
     """
 
     axis: int
@@ -32,6 +34,7 @@ class Sorting(Checked):
     stable: bool
     keyed: bool
     indices: bool
+    index: str | None = None
 
     @property
     def keys(self) -> Array:

@@ -1,0 +1,38 @@
+// Elements with the numbers of their segments, in the lanes of a warp. Needs _common.cuh.
+
+// Lanes combine elements with each other if there are no more runs of equal segments among the elements of a warp, on
+// average, than these.
+constexpr int MOST_RUNS = 16;
+
+// Returns the number of the segment that an id names, or -1 if that is none. Negative numbers are large ones here.
+template <class Id>
+DEVICE int segment_of(Id id, long long segments) {
+    return (unsigned long long)id < (unsigned long long)segments ? (int)id : -1;
+}
+
+// Combines, in order, the elements of lanes next to each other that have the same segment, if they are many. The first of
+// each such run keeps its segment, the others have -1 then. Every lane has MANY elements, each with those of other lanes.
+template <class Op, int MANY, class Element>
+DEVICE void join_runs(Element* elements, int* segments) {
+    const int lane = threadIdx.x % WARP_SIZE;
+    unsigned firsts[MANY];  // the lanes in which runs begin
+    int runs = 0;
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        const int before = __shfl_up_sync(0xffffffffu, segments[k], 1);
+        firsts[k] = __ballot_sync(0xffffffffu, lane == 0 || before != segments[k]);
+        runs += __popc(firsts[k]);
+    }
+    if (runs > MANY * MOST_RUNS) return;
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        const unsigned behind = firsts[k] & ~((2u << lane) - 1);
+        const int past = behind != 0 ? __ffs(behind) - 1 : WARP_SIZE;  // the first lane behind the run
+#pragma unroll
+        for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
+            const Element later = shuffle_down(elements[k], distance);
+            if (lane + distance < past) elements[k] = Op::combine(elements[k], later);
+        }
+        if ((firsts[k] >> lane & 1) == 0) segments[k] = -1;
+    }
+}
