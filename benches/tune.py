@@ -115,6 +115,12 @@ SEARCHES = {
         ("threads", "blocks", "shared_bytes", "flushed"),
         bench="segments",
     ),
+    "segment_tables": Search(
+        "_segment_tables",
+        ("1000 segments",),
+        ("warps", "resident", "shared_bytes", "each", "flushed", "stored"),
+        bench="segments",
+    ),
     "segment_rows": Search(
         "_segment_rows",
         ("2^20 rows of 64",),

@@ -1,33 +1,8 @@
 """The changes of kernels that the tests on the emulator are to notice: see `mutate`."""
 
-import dataclasses
-
-
-@dataclasses.dataclass(frozen=True)
-class Mutation:
-    """One change: ``old`` stands in the file once and becomes ``new``; ``tests`` are to catch it.
-
-    ``equivalent`` says why no test can.
-    """
-
-    file: str
-    old: str
-    new: str
-    tests: str
-    equivalent: str = ""
-
-    @property
-    def name(self) -> str:
-        """The line that changes, and what it becomes."""
-        before, after = self.old.splitlines(), self.new.splitlines()
-        changed = [one.strip() for one in before if one not in after] or [before[0].strip()]
-        becomes = [one.strip() for one in after if one not in before]
-        return f"{self.file}: {' '.join(changed)} -> {' '.join(becomes) or 'nothing'}"
-
-
-def _dropped(file: str, line: str, tests: str, equivalent: str = "", *, after: str = "", before: str = "") -> Mutation:
-    """Return the mutation that leaves out a statement, of several like it the one between two texts."""
-    return Mutation(file, f"{after}{line}{before}", f"{after}{before}", tests, equivalent)
+from tests.mutation import Mutation
+from tests.mutation import dropped as _dropped
+from tests.mutations_of_segments import MUTATIONS as OF_SEGMENTS
 
 
 def _reduce(case: str) -> str:
@@ -44,10 +19,6 @@ def _sort(case: int) -> str:
 
 def _matmul(test: str) -> str:
     return f"tests/test_matmul_{'groups' if test.startswith('TestGroups') else 'kernel'}.py::{test}"
-
-
-def _atomics(name: str, n: int, count: int) -> str:
-    return f"tests/test_segment_atomics.py::test_ids[emulated-{n}-{count}-{name}]"
 
 
 def _residues(test: str, case: str = "float32") -> str:
@@ -89,14 +60,6 @@ MANY_BINS, COUNTERS, EQUAL = (
     for name in ("many_bins", "counters_of_16_bits", "equal_elements")
 )
 PARTS = "__syncthreads();  // separates the writes of parts from their reads"
-ROWS, FEW_ROWS, STRIPS_OF_ROWS = (
-    f"tests/test_segment_rows_kernel.py::test_offsets[emulated-shape{at}]" for at in ("4-0", "5-1", "3-0")
-)
-ROWS_BY_IDS = "tests/test_segment_rows_kernel.py::test_ids[emulated-shape2-0]"
-ZEROS, TRUTH = (
-    f"tests/test_segment_atomics.py::test_{one}]"
-    for one in ("special_values[emulated-float16", "truth_values[emulated-logical_and")
-)
 NUMBERS = "tests/test_histogram_weights.py::TestSorted::test_lengths[emulated]"
 EDGES = "tests/test_histogram.py::TestBins::test_edges_are_found_exactly[emulated-kernel]"
 PACKED = _matmul("TestGroups::test_packed[emulated-float16-views0]")
@@ -109,7 +72,7 @@ _TE, _TS, _TSL = "_tridiagonal_exchanging.cu", "_tridiagonal_stable.cu", "_tridi
 _TEL, _PH = "_tridiagonal_exchanging_long.cu", "_phases.cuh"
 _M, _W, _G, _P = "_matmul.cu", "_matmul_tensor.cu", "_matmul_groups.cu", "_matmul_pipeline.cuh"
 _RESIDUES, _BYTES = "_matmul_residues.cu", "_matmul_bytes.cu"
-_H, _SA, _SR = "_histogram.cu", "_segment_atomics.cu", "_segment_rows.cu"
+_H = "_histogram.cu"
 
 MUTATIONS = (
     # ---- What all share
@@ -630,61 +593,5 @@ MUTATIONS = (
     _dropped(_H, "__syncthreads();  // separates the edges in shared memory from the searches", NUMBERS),
     Mutation(_H, "if (from + k * step < n) numbers[from", "if (from + k * step <= n) numbers[from", NUMBERS),
     Mutation(_H, "(N)(found[k] < 0 ? bins : found[k])", "(N)(found[k] < 0 ? bins - 1 : found[k])", NUMBERS),
-    # ---- Reductions by numbers of segments
-    _dropped(_SA, "__syncthreads();  // separates the zeros from what is combined with them", _atomics("add", 700, 3)),
-    _dropped(_SA, "__syncthreads();  // separates the combinations from their reads", _atomics("add", 700, 3)),
-    _dropped(_SA, "if (CLEARS) words[from + k * step] = 0;", _atomics("maximum", 700, 3)),
-    Mutation(_SA, "if (__popc(firsts) > MOST_RUNS) return;", "if (lane) return;", _atomics("add", 700, 3)),
-    Mutation(_SA, "if (lane + distance < past)", "if (lane + distance <= past)", _atomics("add", 700, 3)),
-    Mutation(_SA, "if (!is_first) segment = -1;", "if (lane) segment = -1;", _atomics("add", 700, 3)),
-    Mutation(_SA, "~((2u << lane) - 1)", "~((1u << lane) - 1)", _atomics("add", 700, 3)),
-    Mutation(_SA, "+ low < low) ++high;", "+ low < low) high += 0;", _atomics("add", 700, 3)),
-    Mutation(
-        _SA,
-        "if (high != 0) atomicAdd(&halves[1], high);",
-        "if (high == 1) atomicAdd(&halves[1], high);",
-        _atomics("add", 700, 3),
-    ),
-    Mutation(_SA, "Code::combine(now[k], some[k]) == now[k]", "now[k] != 0", _atomics("maximum", 900, 900)),
-    Mutation(_SA, "threadIdx.x < n &&", "threadIdx.x <= n &&", _atomics("add", 700, 3)),
-    Mutation(_SA, "(unsigned long long)numbers[k] < (unsigned", "(long long)numbers[k] < (", _atomics("add", 700, 3)),
-    _dropped(_SA, "if (OPERATION == MINIMUM) word ^= SIGN;", ZEROS, before="\n            word = (word ^"),
-    Mutation(_SA, "return word < NOT_A_NUMBER ? word : NOT_A_NUMBER;", "return word;", ZEROS),
-    Mutation(
-        _SA, "(OPERATION == MINIMUM || OPERATION == AND ?", "(OPERATION == MINIMUM ?", _atomics("bitwise_and", 700, 3)
-    ),
-    Mutation(_SA, "IS_BOOL<R> ? (Word)1 : ALL", "ALL", TRUTH),
-    Mutation(_SA, "(EXTREMUM && Form<R>::SIGNED ? SIGN : (Word)0)", "(Word)0", _atomics("maximum", 700, 3)),
-    Mutation(_SA, "start ? Code::encode(*start) : (Word)0", "(Word)0", TRUTH),
-    Mutation(
-        _SA,
-        "at < count; at += step) words[at] = 0;",
-        "at + 1 < count; at += step) words[at] = 0;",
-        _atomics("add", 700, 5000),
-    ),
-    _dropped(_SR, "__syncthreads();  // separates the writes of bounds from their reads", ROWS),
-    _dropped(_SR, "__syncthreads();  // separates the writes of firsts from their reads", ROWS),
-    _dropped(_SR, "__syncthreads();  // separates the reads of parts from the writes of those together", ROWS),
-    _dropped(_SR, "__syncthreads();  // separates these writes from their reads", ROWS),
-    _dropped(
-        _SR,
-        "__syncthreads();  // separates the writes of parts from their reads",
-        ROWS,
-        before="\n    const Whole of_block",
-    ),
-    _dropped(
-        _SR,
-        "__syncthreads();  // separates the writes of parts from their reads",
-        ROWS,
-        before="\n    fold_block(true)",
-    ),
-    _dropped(_SR, "while (next < end) close();", ROWS),
-    Mutation(_SR, "ends <= base + r", "ends < base + r", ROWS),
-    Mutation(_SR, "order ? (Index)order[i] : i", "i", ROWS_BY_IDS),
-    Mutation(_SR, "found.valid ? Scan::Op::combine(start, state) : start", "found.valid ? state : start", ROWS_BY_IDS),
-    Mutation(_SR, "starts.load(h, l, j + k)", "starts.load(h, l, j)", ROWS_BY_IDS),
-    Mutation(_SR, "if (next == first)", "if (next == first && blocks > 1)", FEW_ROWS),
-    Mutation(_SR, "total.valid = false;\n        ends", "ends", ROWS),
-    Mutation(_SR, "strip % strips", "strip / strips", STRIPS_OF_ROWS),
-    Mutation(_SR, "if (base + r < past)", "if (base + r <= past)", ROWS),
+    *OF_SEGMENTS,
 )

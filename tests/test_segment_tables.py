@@ -20,9 +20,9 @@ def small(gpu, monkeypatch):
         "multiprocessors": 2,
         "warps": 4,
         "resident": ((1 << 30, 3),),
-        "shared_bytes": 6 << 10,
+        "shared_bytes": 16 << 10,
         "each": 8,
-        "stored": 60,
+        "stored": 270,
     }
     table = _segment_tables.TUNING
     monkeypatch.setitem(table, 90, dataclasses.replace(table[90], **sizes))
@@ -57,7 +57,7 @@ def draws(rng, n, count):
     yield np.where(rng.random(n) < 0.9, rng.choice([-1, count, 2**31, -(2**40), 2**40], n), ids)
 
 
-SIZES = ((1, 1), (9, 40), (31, 2), (700, 3), (1500, 1), (1300, 49), (900, 90), (127, 300))
+SIZES = ((1, 1), (9, 40), (31, 2), (700, 3), (1500, 1), (1300, 49), (900, 90), (900, 130), (127, 300))
 LATEST = parprims.Operator(latest, identity=0, name="latest")
 
 

@@ -44,7 +44,7 @@ def test_table(name):
 @pytest.mark.once
 def test_tables_of_all_primitives_with_a_kernel():
     newer = {"segments", "sort_segments", "search", "merge", "selection", "order_statistics", "partition"}
-    newer |= {"filters", "banded", "segment_atomics", "segment_rows"}
+    newer |= {"filters", "banded", "segment_atomics", "segment_rows", "segment_tables"}
     assert {"reduce", "scan", "sort", "tridiagonal", "matmul", "histogram", *newer} == STEMS
 
 

@@ -82,7 +82,7 @@ DEVICE void combine_blocks(const Outputs& to, const typename Scan::State& start,
             }
             finish<JOINS, Scan>(to, start, total, segment, segments);
         }
-        __syncthreads();  // separates the reads of slots from the next writes
+        // Where there are more segments to come, there is one group, and nobody reads slots of others.
     }
 }
 

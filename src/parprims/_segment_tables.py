@@ -238,7 +238,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     few, several, many = (1 << 28, 100), (1 << 20, 1000), (1000, 100)
     for dtype in C_TYPES:
         yield _case("add", dtype, several)
-    for size in (few, many, (1 << 26, 5000)):
+    for size in (few, many, (1 << 21, 3500)):
         yield _case("add", "float32", size)
         yield _case("logaddexp", "float64", size)
     for ids in ("int8", "int64", "uint64"):
