@@ -447,7 +447,7 @@ def _composed(name, *args, **options):
 
 
 COMPOSITIONS = {
-    "segment_reduce": lambda x, ids: _composed("segment_reduce", x[0], ids, 10),
+    "segment_reduce": lambda x, ids: _composed("segment_reduce", x[0], ids, 20_000),
     "segment_reduce of rows": lambda x, ids: _composed("segment_reduce", x, ids, 10, axis=1),
     "segment_reduce in order": lambda x, ids: _composed(
         "segment_reduce", x[0], np.sort(ids), 10, indices_are_sorted=True
