@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel
+from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel, _top_cpu
 from parprims._arrays import (
     Array,
     Namespace,
@@ -531,6 +531,8 @@ def _top_on_cpu(by_sort: Method) -> Method:
 
 
 _BY_SORT = by_parts("kernel", _top, _top_parts)
+_ON_CPU = Method(_top_cpu.prepare, _top_cpu.refusal, _top_cpu.slower)
+_ON_CPU_BY_SORT = _top_on_cpu(_BY_SORT)
 _TOP = Method(_prepare_top, _top_refusal)
 _TOP_BY_SORT = dataclasses.replace(
     _BY_SORT, prepare=lambda xp, c: _order_statistics_kernel.prepare_by_sort(xp, c) or _BY_SORT.prepare(xp, c)
@@ -674,7 +676,10 @@ _METHODS = {
         _top,
         _top_parts,
         kernel=by_device(
-            either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True), _top_on_cpu(_BY_SORT)
+            either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True),
+            either_of(
+                lambda _, c: _ON_CPU if _top_cpu.serves(c) and not asked_by_torch(c.arrays) else _ON_CPU_BY_SORT
+            ),
         ),
         native=native_by_numpy(_selected, _top_parts, _order_statistics_numpy.prepare_top),
     ),
