@@ -72,6 +72,13 @@ def test_orders(cut, rng, subtests, dtype, rounds):
             check(x, k)
 
 
+def test_wide_indices(cut, rng):
+    """Those of 64 bits, which rows of 2^31 elements need, on short ones."""
+    cut(NARROW=0)
+    for dtype in ("int16", "float32", "int64"):
+        check(drawn(rng, (2, 300), dtype), 9)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_layouts(rng, subtests, dtype):
     """Any axis, any strides, memory that may not be written, and no copy of what is read in order."""
