@@ -13,8 +13,8 @@ from parprims._dispatch import Method
 from parprims._kernels import either_of
 from parprims._sort_cpu import NARROW, Kind, flip, seen_as, sorting_texts, viewed
 
-_BLOCK = 32
-"""Elements that are compared at once (see _top.numba)."""
+_BLOCK, _BLOCK_OF_WIDE = 32, 64
+"""Elements that are compared at once, and those of 64 bits: of which fewer are read in the time of a branch."""
 _ROUNDS = 32
 """Rounds of a choice among candidates after which these are sorted."""
 _LEAST = 1 << 16
@@ -28,17 +28,18 @@ def _plan(c: Any, name: str, index: str, shape: tuple[int, ...], n: int) -> _cpu
     (k,), rows, threads = c.places, math.prod(shape[:-1]), _cpu.threads.limit()
     kind = Kind(seen_as(name, moved=False), (), True, index, n >> NARROW == 0)
     parts = 1 if rows >= threads else max(1, min(threads, n // max(_PART, _EACH * k)))
+    block = _BLOCK_OF_WIDE if kind.bits == 64 else _BLOCK
     launches, scratch = [_cpu.Launch("top_of_rows", rows, -(-_LEAST // n))], []
     if parts > 1:
         launches = [_cpu.Launch("top_of_parts", rows * parts), _cpu.Launch("top_of_all_parts", rows)]
         scratch = [(2 * rows * parts * k, one) for one in kind.states]
     return _cpu.Plan(
         tuple(launches),
-        (*sorting_texts(kind), _cpu.text.file("_top.numba")),
+        (*sorting_texts(kind), _cpu.text.function("block()", (f"return {block}",)), _cpu.text.file("_top.numba")),
         (kind.key,),
         ((shape, name), (shape, index)),
         tuple(scratch),
-        (n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + _BLOCK, _ROUNDS, parts),
+        (n, k, flip(c.arrays[0].dtype, c.descending), kind.slack, 2 * k + block, _ROUNDS, parts),
         seen=kind.results,
     )
 
