@@ -46,7 +46,9 @@ def orders(rng, n, dtype):
     ascending = np.sort(rng.permutation(n).astype(dtype))
     found |= {"ascending": ascending, "descending": ascending[::-1].copy()}
     found["there and back"] = np.concatenate((ascending[::2], ascending[1::2][::-1]))
-    if x.dtype.kind not in "iu":
+    if x.dtype.kind in "iu":
+        found |= {"ends": np.full(n, np.iinfo(dtype).max, dtype), "other ends": np.full(n, np.iinfo(dtype).min, dtype)}
+    else:
         found["nan"] = np.full(n, np.nan, x.dtype)
         found["few numbers"] = np.where(rng.random(n) < 0.02, x, found["nan"])
         found["zeros"] = np.where(rng.random(n) < 0.5, 0.0, -0.0).astype(x.dtype)
@@ -68,6 +70,14 @@ def test_orders(cut, rng, subtests, dtype, rounds):
     """Rows in any order, where rounds of choices suffice and where candidates are sorted."""
     cut(_ROUNDS=rounds)
     for (name, x), k in itertools.product(orders(rng, 400, dtype).items(), (1, 7, 60)):
+        with subtests.test(order=name, k=k):
+            check(x, k)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_samples(rng, subtests, dtype):
+    """Rows so long that a sample gives the first limit, which may be the last key there is."""
+    for (name, x), k in itertools.product(orders(rng, 4200, dtype).items(), (1, 120)):
         with subtests.test(order=name, k=k):
             check(x, k)
 
