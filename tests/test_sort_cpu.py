@@ -156,7 +156,7 @@ def test_every_half(rng):
 
 def test_wide_indices(rng, cut):
     """Those of 64 bits, which lines of 2^31 elements need, on short ones."""
-    cut(_NARROW=0, _LONG=5000)
+    cut(NARROW=0, _LONG=5000)
     for dtype in ("int32", "float64"):
         for n in (2, 30, 1000, 9000):
             check(keys(rng, (n,), dtype), values=(rng.standard_normal(n),))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel
+from parprims import _cuda, _order_statistics_kernel, _order_statistics_numpy, _partition_kernel, _top_cpu
 from parprims._arrays import (
     Array,
     Namespace,
@@ -98,12 +98,11 @@ def top_k(
     Notes
     -----
     Work and depth: where k is small, one pass that finds the best element of every chunk of sqrt(n / k), and sorts of
-    sqrt(n k) elements; else those of `argsort`. Kernel on GPUs: for k up to 1024 one launch that reads every element
-    once.
+    sqrt(n k) elements; else those of `argsort`. Kernels go through all elements once: on GPUs in one launch for k
+    up to 1024, on CPUs for k up to n / 2.
     Error: none, elements are moved as they are.
     Reproducibility: the same input gives the same bits by every method.
-    Methods: kernel (CUDA arrays; on CPUs where `max` and `argsort` have one), native (JAX's top_k; else as `max` and
-    `argsort`), array.
+    Methods: kernel (CUDA arrays; on CPUs with Numba), native (JAX's top_k; else as `max` and `argsort`), array.
     Derivatives: of values on PyTorch and JAX, by every method. Indices have none.
     Memory and more: docs/order_statistics.md.
 
@@ -517,19 +516,6 @@ def _top_refusal(xp: Namespace, c: _Selection) -> str | None:
     return _cuda.refusal(xp, (constant(x),) if asked_by_torch((x,)) else c.arrays)
 
 
-def _top_on_cpu(by_sort: Method) -> Method:
-    """Return the kernel of a CPU, which sorts, and is slower where NumPy looks for few elements of many."""
-
-    def slower(xp: Namespace, c: _Selection) -> str | None:
-        (x,), (k,) = c.arrays, c.places
-        few = k * (4 if dtype_kind(x.dtype) == "float" else 16) <= x.shape[c.axis]
-        if few and _order_statistics_numpy.serves(xp, c):
-            return "numpy finds few elements of many, and sorts only these"
-        return None if by_sort.slower is None else by_sort.slower(xp, c)
-
-    return dataclasses.replace(by_sort, slower=slower)
-
-
 _BY_SORT = by_parts("kernel", _top, _top_parts)
 _TOP = Method(_prepare_top, _top_refusal)
 _TOP_BY_SORT = dataclasses.replace(
@@ -674,7 +660,8 @@ _METHODS = {
         _top,
         _top_parts,
         kernel=by_device(
-            either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True), _top_on_cpu(_BY_SORT)
+            either_of(lambda _, c: _TOP if _is_served(c) else _TOP_BY_SORT, rehearsed=True),
+            _top_cpu.or_by_sort(_BY_SORT),
         ),
         native=native_by_numpy(_selected, _top_parts, _order_statistics_numpy.prepare_top),
     ),

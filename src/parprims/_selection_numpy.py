@@ -116,19 +116,17 @@ def _runs(c: Any, dtype: Any, in_order: bool) -> Callable[[Array], tuple[Array, 
 
     def found(x: Array) -> tuple[Array, ...]:
         before, here = x[:-1], x[1:]
-        differ = here != before
+        begins = np.empty(n + 1, bool)  # whether a run begins or, behind the last one, all end
+        begins[0] = begins[n] = True
+        differ = np.not_equal(here, before, out=begins[1:n])
         if has_odd:
             odd = x[-1:] != x[-1:] if in_order else x != x
             if odd.any():
                 differ &= ~((before != before) & (here != here))
-        ends = differ.nonzero()[0]
-        count = len(ends) + 1
-        begins = np.empty(count + 1, index)
-        begins[0] = 0
-        np.add(ends, 1, out=begins[1:-1], casting="same_kind")
-        begins[-1] = n
-        lengths = begins[1:] - begins[:-1]
-        values = x[begins[:-1]]
+        places = begins.nonzero()[0]
+        count = len(places) - 1
+        lengths = np.subtract(places[1:], places[:-1], dtype=index, casting="same_kind")
+        values = x[places[:-1]]
         if size is not None:
             values, lengths = _fitted(values, size, fill), _fitted(lengths, size, 0)
         return values, lengths, np.array(count, index)

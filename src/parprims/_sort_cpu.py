@@ -40,7 +40,7 @@ _DIGITS, _BUCKETS = 4096, 256
 """Digits that the elements of a long line are counted by first, and buckets that these are put together in."""
 _SLACK, _SLACK_OF_FLOATS = 2, 9
 """Bits that are sorted by, beside those that number the elements: exponents of floats agree in most of theirs."""
-_NARROW = 31
+NARROW = 31
 """Bits of an index up to which it has 32 in memory."""
 _LEAST = 1 << 15
 """Elements that are worth a thread."""
@@ -50,7 +50,7 @@ _LEAST = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class Kind:
     """What kernels are made for: dtypes of keys and values, what is asked for, and whether indices have 32 bits.
 
     Values, and keys that are no floats, are seen as unsigned integers of as many bits.
@@ -88,6 +88,11 @@ class _Kind:
         return "uint64" if self.bits == 64 else "uint32"
 
     @property
+    def slack(self) -> int:
+        """The bits that are sorted by, beside those that number the elements."""
+        return _SLACK_OF_FLOATS if self.is_float else _SLACK
+
+    @property
     def states(self) -> tuple[str, ...]:
         """The types of what an element has in memory."""
         if self.packed:
@@ -101,12 +106,12 @@ class _Kind:
         return keyed if self.index is None else (*keyed, self.index)
 
 
-def _bits_of(kind: _Kind, code: str) -> str:
+def _bits_of(kind: Kind, code: str) -> str:
     """Return the bits of a float in memory."""
     return f"uint32({code})" if kind.key in SIXTEEN_BIT_FLOATS else f"as_{kind.word}({code})"
 
 
-def _encoded(kind: _Kind) -> tuple[str, str]:
+def _encoded(kind: Kind) -> tuple[str, str]:
     """Return the functions that make keys of elements, and tell those that keys do not determine."""
     bits, word, read = kind.bits, kind.word, "load(inputs[0], at[0])"
     head = "is_special(inputs, at)"
@@ -132,7 +137,7 @@ def _encoded(kind: _Kind) -> tuple[str, str]:
     return _cpu.text.function("encoded(inputs, at)", lines), _cpu.text.function(head, ("return 0",))
 
 
-def _decoded(kind: _Kind, code: str) -> str:
+def _decoded(kind: Kind, code: str) -> str:
     """Return the element that a key was made of, as it is in memory."""
     bits, word = kind.bits, kind.word
     half = f"{word}({1 << (bits - 1)})"
@@ -142,7 +147,7 @@ def _decoded(kind: _Kind, code: str) -> str:
     return f"uint16({pattern})" if kind.key in SIXTEEN_BIT_FLOATS else f"as_{kind.key}({pattern})"
 
 
-def _delivered(kind: _Kind) -> str:
+def _delivered(kind: Kind) -> str:
     """Return the function that writes the results of an element."""
     word, lines, results = kind.word, [], []
     if kind.packed:
@@ -165,14 +170,30 @@ def _delivered(kind: _Kind) -> str:
     return _cpu.text.function("deliver(inputs, outputs, mem, spot, at, steps, to, flip)", lines)
 
 
-def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -> tuple[str, ...]:
-    """Return the functions that the loops call, for inputs and outputs seen so."""
-    text, (inputs, outputs) = _cpu.text, views
-    parts = len(kind.states)
+def sorting_texts(kind: Kind) -> tuple[str, ...]:
+    """Return the functions that sort what stands in memory for elements, and those that write and read it."""
+    text = _cpu.text
     if kind.packed:
         fill = ["store(mem[0], spot, (uint64(key) << uint64(32)) | uint64(i))"]
     else:
         fill = ["store(mem[0], spot, key)"] + ([] if kind.alone else [f"store(mem[1], spot, {kind.states[1]}(i))"])
+    count = range(len(kind.states))
+    return (
+        text.states_in_memory(kind.states),
+        *_encoded(kind),
+        text.function("fill(mem, spot, key, i)", fill),
+        _delivered(kind),
+        text.function("mem_of(scratch)", (f"return {text.packed(f'scratch[{at}]' for at in count)}",)),
+        text.function("as_key(x)", (f"return {kind.word}(x)",)),
+        text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
+        text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
+        text.file("_sort.numba"),
+    )
+
+
+def _texts(kind: Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) -> tuple[str, ...]:
+    """Return the functions that the loops call, for inputs and outputs seen so."""
+    text, (inputs, outputs) = _cpu.text, views
     restores = kind.alone and kind.is_float
     arguments = "inputs, outputs, at, steps, to, steps_out, n, descending"
     read = "inputs, mem, specials, at, steps, across, n, columns, flip"
@@ -190,28 +211,20 @@ def _texts(kind: _Kind, views: tuple[Sequence[_cpu.View], Sequence[_cpu.View]]) 
         *adjacent,
         text.function(f"read({read})", (f"read_{ways[0]}({read})",)),
         text.function(f"write({write})", (f"write_{ways[1]}({write})",)),
-        text.states_in_memory(kind.states),
-        *_encoded(kind),
-        text.function("fill(mem, spot, key, i)", fill),
-        _delivered(kind),
         text.function("value(inputs, at)", (f"return {loaded(kind.key, 'load(inputs[0], at[0])')}",)),
         text.function("copy(inputs, outputs, at, to)", ("store(outputs[0], to[0], load(inputs[0], at[0]))",)),
         text.function(f"restore({arguments})", (f"return {f'restore_floats({arguments})' if restores else 0}",)),
-        text.function("mem_of(scratch)", (f"return {text.packed(f'scratch[{at}]' for at in range(parts))}",)),
         *(
-            text.function(f"{name}_of(scratch)", (f"return scratch[{parts + at}]",))
+            text.function(f"{name}_of(scratch)", (f"return scratch[{len(kind.states) + at}]",))
             for at, name in enumerate(("masks", "counts", "shares", "places", "starts"))
         ),
-        text.function("as_key(x)", (f"return {kind.word}(x)",)),
-        text.function("as_state(x)", (f"return {kind.states[0]}(x)",)),
         text.function(
             "deliver_key(outputs, to, key)",
             (f"store(outputs[0], to[0], {_decoded(kind, 'key') if kind.keyed else '0'})",),
         ),
         text.function("every_key()", (f"return {1 << min(kind.bits, 16)}",)),
         text.function("words(count)", (f"return np.empty(count, np.{kind.word})",)),
-        text.function("low_bit()", (f"return {32 if kind.packed else 0}",)),
-        text.file("_sort.numba"),
+        *sorting_texts(kind),
     )
 
 
@@ -221,20 +234,19 @@ _NUMBERS = 9
 """The numbers before those of views."""
 
 
-def _seen(dtype: str, *, moved: bool) -> str:
+def seen_as(dtype: str, *, moved: bool) -> str:
     """Return the dtype as which kernels see keys or, ``moved``, values of a dtype."""
     bits = dtype_bits(dtype)
     return dtype if bits > 64 or (dtype in FRACTION_BITS and not moved) else f"uint{max(8, bits)}"
 
 
-def _flip(call: Sorting) -> int:
+def flip(dtype: Any, descending: bool) -> int:
     """Return the bits to invert in the bits of keys so that they are in order: the sign, and all to descend."""
-    keys = call.keys.dtype
-    sign = -1 << (dtype_bits(keys) - 1) if dtype_kind(keys) == "int" else 0
-    return ~sign if call.descending else sign
+    sign = -1 << (dtype_bits(dtype) - 1) if dtype_kind(dtype) == "int" else 0
+    return ~sign if descending else sign
 
 
-def _plan(call: Sorting, kind: _Kind, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
+def _plan(call: Sorting, kind: Kind, names: Sequence[str], hosts: Sequence[np.ndarray[Any, Any]]) -> _cpu.Plan | None:
     """Return the work on arrays of these layouts, with results of these dtypes.
 
     None if their axes do not merge into (high, low, n, inner).
@@ -256,8 +268,8 @@ def _plan(call: Sorting, kind: _Kind, names: Sequence[str], hosts: Sequence[np.n
     blocks = min(_BLOCKS, -(-n // _BLOCK))
     size = -(-n // blocks)
     numbers = (
-        *(merged.low, n, inner, width, _flip(call)),
-        *(_SLACK_OF_FLOATS if kind.is_float else _SLACK, blocks, size, int(call.descending)),
+        *(merged.low, n, inner, width, flip(call.keys.dtype, call.descending)),
+        *(kind.slack, blocks, size, int(call.descending)),
         *(number for one in views for number in one.numbers),
     )
     launches, scratch = [_cpu.Launch("sort_tiles", outer * -(-inner // width), -(-_LEAST // (n * width)))], []
@@ -380,14 +392,14 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
         return lambda *arrays: _empty(xp, bare.on(*arrays))
     n = call.keys.shape[call.axis]
     given = [dtype_name(x.dtype) for x in call.arrays]
-    seen = [_seen(name, moved=at > 0) for at, name in enumerate(given)]
+    seen = [seen_as(name, moved=at > 0) for at, name in enumerate(given)]
     index = dtype_name(index_dtype(xp)) if call.indices else None
-    kind = _Kind(seen[0], tuple(seen[1:]), call.keyed, index, n >> _NARROW == 0)
+    kind = Kind(seen[0], tuple(seen[1:]), call.keyed, index, n >> NARROW == 0)
     names = [*(given if call.keyed else ()), *([] if index is None else [index])]
     views = [_cpu.bits_dtype(one) for one in seen]
     plan = _plan(call, kind, names, [_cpu.host(x) for x in call.arrays])
     if plan is not None:
-        readers = [_viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
+        readers = [viewed(_cpu.reader(x), view) for x, view in zip(call.arrays, views, strict=True)]
         return _cpu.runner(plan, call.arrays, readers)
 
     def copied(x: Array) -> np.ndarray[Any, Any]:
@@ -395,10 +407,10 @@ def prepare(xp: Namespace, call: Sorting) -> Callable[..., tuple[Array, ...]]:
 
     plan = _plan(call, kind, names, [copied(x) for x in call.arrays])
     assert plan is not None
-    return _cpu.runner(plan, call.arrays, [_viewed(lambda x: copied(x).reshape(-1), view) for view in views])
+    return _cpu.runner(plan, call.arrays, [viewed(lambda x: copied(x).reshape(-1), view) for view in views])
 
 
-def _viewed(
+def viewed(
     read: Callable[[Array], np.ndarray[Any, Any]], dtype: np.dtype[Any]
 ) -> Callable[[Array], np.ndarray[Any, Any]]:
     """Return a function that sees what another reads as of a dtype of the same width."""
