@@ -51,7 +51,7 @@ def _refusal(xp: Namespace, c: Any) -> str | None:
     return _cpu.unknown_dtype(c.arrays) or _cpu.refusal(xp, c.arrays)
 
 
-_FEW = 1 << 12
+_FEW = 1 << 15
 """Elements below which kernels are left alone: they save little, and in its first call a process waits for LLVM."""
 _SEVERAL, _SHARE = 32, 10
 """Up to so many elements, or one of each 2^10, are found in less time than by NumPy in a row that is alone."""
