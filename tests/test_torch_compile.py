@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import sys
+import types
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +55,32 @@ def _in_place(a, b):
     return a
 
 
+class _Importing(types.ModuleType):
+    """A module that imports another when it is looked at, as some do that load their parts late."""
+
+    @property
+    def __class__(self):
+        sys.modules.setdefault(f"{self.__name__}.part{len(sys.modules)}", types.ModuleType("part"))
+        return types.ModuleType
+
+
 class TestCompile:
     @pytest.fixture(autouse=True)
     def _anew(self):
         torch._dynamo.reset()
+
+    def test_modules_that_import_others(self, backend, monkeypatch):
+        """The compiler does not go through all modules, for one may import another when it is looked at."""
+        monkeypatch.setitem(sys.modules, "parprims_imports_late", _Importing("parprims_imports_late"))
+        before = set(sys.modules)
+        try:
+            compiled = torch.compile(lambda x: parprims.sum(x, axis=0), backend="eager", fullgraph=True)
+            x = backend.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
+            assert torch.equal(compiled(x), x.sum(0))
+        finally:
+            for name in set(sys.modules) - before:
+                if name.startswith("parprims_imports_late"):
+                    del sys.modules[name]
 
     @every_case
     def test_one_node(self, backend, rng, case):

@@ -351,20 +351,6 @@ def namespace_of(x: Array) -> Namespace:
     return array_api_compat.array_namespace(x)
 
 
-def compiling(x: Any) -> bool:
-    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
-
-    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`).
-    """
-    if "torch._dynamo" not in sys.modules:  # which PyTorch loads when its compiler or exporter is first used
-        return False
-    import torch
-
-    if not (torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting()):
-        return False
-    return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
-
-
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
     try:

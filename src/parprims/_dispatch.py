@@ -13,7 +13,6 @@ import numpy as np
 from parprims._arrays import (
     announced,
     check_choice,
-    compiling,
     is_jax,
     is_placed_later,
     jax_platform,
@@ -25,7 +24,7 @@ from parprims._arrays import (
 from parprims._memo import Memo
 from parprims._rehearsal import rehearsed
 from parprims._signature import signature
-from parprims._switches import autocast, without_autocast
+from parprims._switches import autocast, compiling, without_autocast
 from parprims._through_numpy import quietly
 
 Refusal = Callable[..., str | None]

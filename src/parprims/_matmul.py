@@ -25,7 +25,6 @@ from parprims._arrays import (
     cast,
     check_choice,
     check_kind,
-    compiling,
     compute_dtype,
     device,
     dtype_bits,
@@ -61,7 +60,7 @@ from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
-from parprims._switches import float32_products, narrowed
+from parprims._switches import compiling, float32_products, narrowed
 from parprims._through_numpy import as_numpy, carries_derivative, has_values, in_numpy, returned
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between

@@ -18,7 +18,6 @@ from parprims._arrays import (
     along,
     as_result,
     cast,
-    compiling,
     dtype_bits,
     dtype_kind,
     dtype_name,
@@ -51,7 +50,7 @@ from parprims._reduction import (
     traced,
     working_dtype,
 )
-from parprims._switches import narrowed
+from parprims._switches import compiling, narrowed
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
     all_by_numpy,

@@ -18,7 +18,6 @@ from parprims._arrays import (
     admit,
     as_result,
     check_kind,
-    compiling,
     device,
     dtype_bits,
     dtype_kind,
@@ -48,6 +47,7 @@ from parprims._scan import cumulative_sum
 from parprims._search import above
 from parprims._sort import argsort, sort
 from parprims._sorting import index_dtype, moved
+from parprims._switches import compiling
 from parprims._through_numpy import as_numpy, in_numpy, numpy_computes, returned, shares_memory
 
 

@@ -1,9 +1,10 @@
-"""PyTorch's own switches, on which no result here depends: autocast, and how many bits float32 products may lose."""
+"""What PyTorch is doing, or has been told to do: to compile, autocast, and how many bits float32 products may lose."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from parprims._arrays import Array, Namespace
@@ -13,6 +14,35 @@ _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 
 _ENOUGH = {"float32": ("none", "ieee"), "residues": ("none", "ieee"), "tf32": ("none", "ieee", "tf32")}
 """What PyTorch may be told of products of float32 so that they are as exact as a precision says."""
+
+
+_asks: tuple[Callable[[], bool], ...] = ()
+"""PyTorch's functions that tell whether it compiles or exports, once a tensor has been seen while it does neither."""
+
+
+def compiling(x: Any) -> bool:
+    """Return whether torch.compile or torch.export reads the program that called us, and x or an entry is its tensor.
+
+    Every public function asks this first: its call is then to be a node of the graph (`_torch_ops`). The compiler reads
+    this function too. So it does not ask `sys.modules`: the compiler would go through all of them, and fail where one
+    of them imports another when it is looked at.
+    """
+    global _asks
+    if _asks:
+        if not (_asks[0]() or _asks[1]()):
+            return False
+    elif type(x) is tuple:
+        if not any(hasattr(one, "requires_grad") for one in x):
+            return False
+    elif not hasattr(x, "requires_grad"):
+        return False
+    import torch
+
+    asks = torch.compiler.is_dynamo_compiling, torch.compiler.is_exporting
+    if asks[0]() or asks[1]():
+        return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
+    _asks = asks
+    return False
 
 
 def autocast(xp: Namespace) -> tuple[str, ...]:
