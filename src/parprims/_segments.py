@@ -105,14 +105,14 @@ def segment_reduce(
 
     Notes
     -----
-    Work and depth: one combination for each element (kernel on CPUs, and on GPUs where no bits depend on the order;
-    native where a library has it); those of a stable sort by ids and a `reduce` with offsets (kernel on GPUs else), of
-    an `argsort` of ids and a `scan` (array).
+    Work and depth: one combination for each element (kernel on CPUs, and on GPUs in one dimension where no bits depend
+    on the order or segments are few; native where a library has it); those of a stable sort by ids and a `reduce` with
+    offsets (kernel on GPUs else), of an `argsort` of ids and a `scan` (array).
     Error: a sum owes half a unit in the last place of its sum of |x| for each of at most n additions by kernel
     and native (NumPy adds in float64), as for `scan` by array.
     Reproducibility: the same input gives the same bits, run after run, by every method, whatever the operator.
-    Methods: kernel (CPU arrays by Numba; on GPUs extrema, logical and bitwise operators and sums of integers of one
-    dimension, others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.
+    Methods: kernel (CPU arrays by Numba; on GPUs operators that can be translated, on few segments of one dimension;
+    others where `sort_by_key` and `reduce` have one), native (NumPy, PyTorch on CPUs), array.
     Derivatives: by x on PyTorch and JAX, those of the operations.
     Memory and more: docs/segments.md.
 
