@@ -9,6 +9,7 @@ from typing import Any
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, mode
 from parprims._operators import BUILT_IN
+from parprims._segments_kernel import on_cast
 from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -173,19 +174,9 @@ def serves(c: Any) -> bool:
     return c.arrays[0].ndim == 1 and not c.in_order and dtype_kind(result) in kinds
 
 
-def prepare(
-    xp: Namespace, c: Any, is_readable: Callable[[Any, Any], bool], array: Callable[[Namespace, Any], Any]
-) -> Callable[..., Array]:
-    """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations.
-
-    ``is_readable`` tells whether the kernel casts elements of one dtype to another.
-    """
-    x, *others = c.arrays
-    dtype = c.dtypes[0]
-    if is_readable(x.dtype, dtype):
-        return _cuda.only(_prepared(xp, c, array))
-    run = _cuda.only(_prepared(xp, c.on(cast(xp, x, dtype), *others), array))
-    return lambda x, *others: run(cast(xp, x, dtype), *others)
+def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Array]:
+    """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations."""
+    return on_cast(xp, c, lambda xp, c: _prepared(xp, c, array))
 
 
 def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from parprims import _cuda
-from parprims._arrays import Array, Namespace, cast, dtype_name, mode
+from parprims._arrays import Array, Namespace, dtype_name, mode
 from parprims._layout import access
 from parprims._operators import BUILT_IN
 from parprims._scan_array import Scan, result_dtypes, working_dtypes
 from parprims._scan_special import Specialisation, specialisation, specialised
-from parprims._segments_kernel import as_scan, is_readable
+from parprims._segments_kernel import as_scan, on_cast
 from parprims._trace import C_TYPES, Dtype, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -186,12 +186,7 @@ def serves(xp: Namespace, c: Any) -> bool:
 
 def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Array]:
     """Return a function of the arrays that launches the kernels; ``array`` computes the call by operations."""
-    x, *others = c.arrays
-    dtype = c.dtypes[0]
-    if is_readable(x.dtype, dtype):
-        return _cuda.only(_prepared(xp, c, array))
-    run = _cuda.only(_prepared(xp, c.on(cast(xp, x, dtype), *others), array))
-    return lambda x, *others: run(cast(xp, x, dtype), *others)
+    return on_cast(xp, c, lambda xp, c: _prepared(xp, c, array))
 
 
 def _prepared(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> _cuda.Run:

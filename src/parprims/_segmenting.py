@@ -457,7 +457,7 @@ def _ids_on_gpu() -> Method:
         if _nothing(c):
             return nothing.prepare(xp, c)
         if _segment_atomics.serves(c):
-            return _segment_atomics.prepare(xp, c, _segments_kernel.is_readable, _by_operations(_by_ids))
+            return _segment_atomics.prepare(xp, c, _by_operations(_by_ids))
         if _segment_tables.serves(xp, c):
             return _segment_tables.prepare(xp, c, _by_operations(_by_ids))
         return _prepare_in_order(xp, c)

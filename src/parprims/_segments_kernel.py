@@ -300,6 +300,21 @@ def is_readable(dtype: Any, to: Any) -> bool:
     return dtype_kind(dtype) in whole and dtype_kind(to) in whole[1:] and dtype_bits(to) >= dtype_bits(dtype)
 
 
+def on_cast(
+    xp: Namespace, c: Any, prepared: Callable[[Namespace, Any], Callable[..., tuple[Array, ...]]]
+) -> Callable[..., Array]:
+    """Return a function of the arrays of a call: the only result of what ``prepared`` makes of the call.
+
+    Elements that kernels do not cast by themselves are cast before.
+    """
+    x, *others = c.arrays
+    dtype = c.dtypes[0]
+    if is_readable(x.dtype, dtype):
+        return _cuda.only(prepared(xp, c))
+    run = _cuda.only(prepared(xp, c.on(cast(xp, x, dtype), *others)))
+    return lambda x, *others: run(cast(xp, x, dtype), *others)
+
+
 def _given(xp: Namespace, c: Any) -> Callable[..., tuple[Array, ...]] | None:
     """Return what makes arrays of a call to those that the kernel reads, or None where they are these."""
     count, behind, axis, dtypes, offsets = c.count, c.behind, c.axis, c.dtypes, c.arrays[c.count]
