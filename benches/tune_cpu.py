@@ -156,6 +156,8 @@ def _kinds_by_operator(names: Sequence[str], make: Callable[[str, str, str], Mak
             elements = {**_ELEMENTS, " of narrow integers": "int32"}
         if name == "dot":  # libraries sum products of fewer bits by wider vectors
             elements = {**_ELEMENTS, "": "float32"}
+        if make is _reduction and name not in ("logical_and", "argmax"):
+            elements = {**elements, " of 16-bit floats": "float16"}
         for whole, dtype in elements.items():
             if whole and name == "logaddexp":
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, library, mode
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_kind, dtype_name, library, mode
 from parprims._dispatch import directly
 from parprims._elements import flattened
 from parprims._lasting import lasting_key
@@ -253,6 +253,8 @@ def kind(xp: Namespace, r: Reduction) -> str:
     dtype = r.arrays[0].dtype
     if name == "logical_and":
         whole = " of bools" if dtype_kind(dtype) == "bool" else ""
+    elif dtype_name(dtype) in SIXTEEN_BIT_FLOATS and name != "argmax":
+        whole = " of 16-bit floats"
     else:
         result = result_dtypes(xp, r, (dtype,))[0] if name in ("add", "multiply") else dtype
         whole = _cpu.of_elements(library(xp), dtype, result)
@@ -284,6 +286,12 @@ CROSSOVERS = _cpu.Crossovers(
             "add of narrow integers, narrow": 4096,
             "add of narrow integers, few columns": 16384,
             "add of narrow integers, columns": 65536,
+            "add of 16-bit floats, line": 4096,
+            "add of 16-bit floats, short line": 16384,
+            "add of 16-bit floats, single line": 4096,
+            "add of 16-bit floats, narrow": 4096,
+            "add of 16-bit floats, few columns": 4096,
+            "add of 16-bit floats, columns": 4096,
             "multiply, line": 16384,
             "multiply, short line": 16384,
             "multiply, single line": 16384,
@@ -302,6 +310,12 @@ CROSSOVERS = _cpu.Crossovers(
             "multiply of narrow integers, narrow": 4096,
             "multiply of narrow integers, few columns": 16384,
             "multiply of narrow integers, columns": 16384,
+            "multiply of 16-bit floats, line": 4096,
+            "multiply of 16-bit floats, short line": 4096,
+            "multiply of 16-bit floats, single line": 4096,
+            "multiply of 16-bit floats, narrow": 4096,
+            "multiply of 16-bit floats, few columns": 4096,
+            "multiply of 16-bit floats, columns": 4096,
             "maximum, short line": 16384,
             "maximum, narrow": 1024,
             "maximum, few columns": 65536,
@@ -309,6 +323,12 @@ CROSSOVERS = _cpu.Crossovers(
             "maximum of integers, short line": 16384,
             "maximum of integers, narrow": 4096,
             "maximum of integers, few columns": 65536,
+            "maximum of 16-bit floats, line": 4096,
+            "maximum of 16-bit floats, short line": 16384,
+            "maximum of 16-bit floats, single line": 4096,
+            "maximum of 16-bit floats, narrow": 1024,
+            "maximum of 16-bit floats, few columns": 4096,
+            "maximum of 16-bit floats, columns": 4096,
             "logical_and, line": 65536,
             "logical_and, short line": 16384,
             "logical_and, single line": 65536,
@@ -335,6 +355,12 @@ CROSSOVERS = _cpu.Crossovers(
             "dot of integers, narrow": 262144,
             "dot of integers, few columns": 16384,
             "dot of integers, columns": 65536,
+            "dot of 16-bit floats, line": 0,
+            "dot of 16-bit floats, short line": 0,
+            "dot of 16-bit floats, single line": 0,
+            "dot of 16-bit floats, narrow": 0,
+            "dot of 16-bit floats, few columns": 0,
+            "dot of 16-bit floats, columns": 0,
             "map, line": 16384,
             "map, short line": 16384,
             "map, single line": 16384,
@@ -347,6 +373,12 @@ CROSSOVERS = _cpu.Crossovers(
             "map of integers, narrow": 1024,
             "map of integers, few columns": 16384,
             "map of integers, columns": 65536,
+            "map of 16-bit floats, line": 1024,
+            "map of 16-bit floats, short line": 1024,
+            "map of 16-bit floats, single line": 1024,
+            "map of 16-bit floats, narrow": 1024,
+            "map of 16-bit floats, few columns": 1024,
+            "map of 16-bit floats, columns": 1024,
         },
         "jax": {
             "argmax, line": 1048576,
@@ -359,11 +391,19 @@ CROSSOVERS = _cpu.Crossovers(
         "torch": {
             "operator": 0,
             "add of integers, narrow": 65536,
+            "add of 16-bit floats, line": 1048576,
+            "add of 16-bit floats, single line": 1048576,
+            "add of 16-bit floats, columns": 1048576,
             "multiply, narrow": 65536,
             "multiply of integers, single line": 262144,
             "multiply of integers, narrow": 65536,
+            "multiply of 16-bit floats, line": 1048576,
+            "multiply of 16-bit floats, single line": 1048576,
+            "multiply of 16-bit floats, columns": 65536,
             "maximum, narrow": 16384,
             "maximum of integers, narrow": 16384,
+            "maximum of 16-bit floats, single line": 1048576,
+            "maximum of 16-bit floats, columns": 1048576,
             "logical_and, line": 16384,
             "logical_and, single line": 262144,
             "logical_and, narrow": 4096,
@@ -383,6 +423,9 @@ CROSSOVERS = _cpu.Crossovers(
             "dot of integers, single line": 65536,
             "dot of integers, narrow": 4096,
             "dot of integers, columns": 0,
+            "dot of 16-bit floats, line": 0,
+            "dot of 16-bit floats, single line": 0,
+            "dot of 16-bit floats, columns": 0,
             "map, line": 1048576,
             "map, single line": 1048576,
             "map, narrow": 1048576,
@@ -391,6 +434,9 @@ CROSSOVERS = _cpu.Crossovers(
             "map of integers, single line": 16384,
             "map of integers, narrow": 16384,
             "map of integers, columns": 16384,
+            "map of 16-bit floats, line": 16384,
+            "map of 16-bit floats, single line": 16384,
+            "map of 16-bit floats, columns": 1048576,
         },
     },
 )
