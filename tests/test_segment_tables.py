@@ -10,6 +10,7 @@ from parprims import _segment_tables
 from parprims._arrays import namespace_of
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
+from tests.test_segment_atomics import draws
 
 
 @pytest.fixture
@@ -45,16 +46,6 @@ def loop(x, ids, count, combine, start=None):
         if 0 <= number < count:
             found[number] = one if found[number] is None else combine(found[number], one)
     return found
-
-
-def draws(rng, n, count):
-    """Yield ids: in no order, in order, of long and short runs, all equal, and mostly of no segment."""
-    ids = rng.integers(-1, count + 1, n)
-    yield ids
-    yield np.sort(ids)
-    yield np.repeat(rng.integers(0, count, n), rng.integers(1, 40, n))[:n]
-    yield np.full(n, count - 1)
-    yield np.where(rng.random(n) < 0.9, rng.choice([-1, count, 2**31, -(2**40), 2**40], n), ids)
 
 
 SIZES = ((1, 1), (9, 40), (31, 2), (700, 3), (1500, 1), (1300, 49), (900, 90), (900, 130), (127, 300))

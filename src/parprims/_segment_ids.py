@@ -103,7 +103,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
     for ids in _IDS:
         for result in ("int32", "int64"):
             yield f"segments by {ids}", _plan("find_offsets", ids, result, n, 1, 1001, 1000, 1)
-            yield f"many segments by {ids}", _plan("find_offsets", ids, "int64", n, 1, _QUICK + 2, _QUICK + 1, _EACH)
+        yield f"many segments by {ids}", _plan("find_offsets", ids, "int64", n, 1, _QUICK + 2, _QUICK + 1, _EACH)
         for count in (200, 1000, 10**6):
             name = narrowest(count)
             if np.iinfo(name).bits < np.iinfo(ids).bits:
