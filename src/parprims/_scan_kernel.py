@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from parprims import _cuda, _derivatives, _recurrence_array, _scan_array
-from parprims._arrays import Array, Namespace, dtype_name
+from parprims._arrays import Array, Namespace
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
 from parprims._layout import Layout, Lines, access, broadcast_strides, is_aligned, lines_along, row_major
-from parprims._operators import BUILT_IN, Operator, segmented
+from parprims._operators import Operator, segmented
 from parprims._recurrence_array import Recurrence
-from parprims._scan_array import Scan, result_dtypes, working_dtypes
-from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised
-from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
+from parprims._scan_array import Scan
+from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
+from parprims._trace import C_TYPES, Untraceable, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -581,33 +581,14 @@ def _case(
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    shapes = [shape] * len(dtypes)
-    starts: tuple[str, ...] = ()
-    call: Call
+    name = op if isinstance(op, str) else op.name
+    starts = dtypes[op == "recurrence" :] * start
+    shapes = [(1,) * len(shape) if constant else shape, *[shape] * (len(dtypes) - 1)]
     if op == "adjoint":
-        name, call = op, Adjoint(arrays=(), shape=shape, axis=axis, reverse=True)
-    elif op == "recurrence":
-        name, starts = op, dtypes[1:] * start
-        call = Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
-        shapes[0] = (1,) * len(shape) if constant else shape
+        call: Call = Adjoint(arrays=(), shape=shape, axis=axis, reverse=True)
     else:
-        operator = BUILT_IN[op] if isinstance(op, str) else op
-        name, starts = operator.name, dtypes * start
-        results = result_dtypes(xp, operator, tuple([Dtype(one) for one in dtypes]))
-        working = working_dtypes(xp, operator, results)
-        call = Scan(
-            arrays=(),
-            shape=shape,
-            single=len(dtypes) == 1,
-            op=operator,
-            axis=axis,
-            exclusive=exclusive,
-            reverse=reverse,
-            identity=operator.identity(*map(dtype_name, working)) if exclusive and not start else None,
-            n=shape[axis],
-            working=working,
-            dtypes=results,
-        )
+        begins = exclusive and not start
+        call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
     shapes += [(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts)
     layouts = [(row_major(one), 4 if unaligned else 0) for one in shapes]
     special = specialisation(xp, call, dtypes, starts)

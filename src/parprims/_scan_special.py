@@ -28,7 +28,7 @@ from parprims._dispatch import Checked
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._recurrence_array import Recurrence
-from parprims._scan_array import Scan
+from parprims._scan_array import Scan, result_dtypes, working_dtypes
 from parprims._trace import (
     C_TYPES,
     Dtype,
@@ -389,6 +389,42 @@ def specialisation(xp: Namespace, call: Call, inputs: tuple[str, ...], starts: t
         element=_adjoint_element,
         result=_adjoint_result,
         peeks=len(inputs) - 1,
+    )
+
+
+def without_arrays(
+    op: str | Operator,
+    dtypes: tuple[str, ...],
+    shape: tuple[int, ...],
+    axis: int,
+    *,
+    begins: bool = False,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> Scan | Recurrence:
+    """Return a scan, or a "recurrence", of arrays that are not there, for plans that only a compiler sees.
+
+    A scan is one of NumPy, and ``begins`` tells whether it has the operator's identity before its first elements.
+    """
+    if op == "recurrence":
+        return Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
+    from array_api_compat import numpy as xp
+
+    op = BUILT_IN[op] if isinstance(op, str) else op
+    results = result_dtypes(xp, op, tuple(map(Dtype, dtypes)))
+    working = working_dtypes(xp, op, results)
+    return Scan(
+        arrays=(),
+        shape=shape,
+        single=len(dtypes) == 1,
+        op=op,
+        axis=axis,
+        exclusive=exclusive,
+        reverse=reverse,
+        identity=op.identity(*map(dtype_name, working)) if begins else None,
+        n=shape[axis],
+        working=working,
+        dtypes=results,
     )
 
 

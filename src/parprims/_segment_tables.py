@@ -10,11 +10,10 @@ from typing import Any
 from parprims import _cuda
 from parprims._arrays import Array, Namespace, dtype_name, mode
 from parprims._layout import access
-from parprims._operators import BUILT_IN
-from parprims._scan_array import Scan, result_dtypes, working_dtypes
-from parprims._scan_special import Specialisation, specialisation, specialised
+from parprims._scan_array import working_dtypes
+from parprims._scan_special import Specialisation, specialisation, specialised, without_arrays
 from parprims._segments_kernel import as_scan, on_cast
-from parprims._trace import C_TYPES, Dtype, state_size
+from parprims._trace import C_TYPES, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -248,22 +247,8 @@ def _case(
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    op, (n, segments) = BUILT_IN[name], size
-    results = result_dtypes(xp, op, (Dtype(dtype),))
-    working = working_dtypes(xp, op, results)
-    call = Scan(
-        arrays=(),
-        shape=(n,),
-        single=True,
-        op=op,
-        axis=0,
-        exclusive=False,
-        reverse=False,
-        identity=None if start else op.identity(*map(dtype_name, working)),
-        n=n,
-        working=working,
-        dtypes=results,
-    )
+    n, segments = size
+    call = without_arrays(name, (dtype,), (n,), 0, begins=not start)
     special = specialisation(xp, call, (dtype,), (dtype,) * start)
     plan = make_plan(_Work(special, ids, 1, n, segments, (0, 0, 0), (2 if strided else 1, 1)), TUNING[90])
     return f"segments by tables {name} {dtype} {ids}{' start' * start}{' strided' * strided}", plan

@@ -12,10 +12,10 @@ from parprims._block import look_back_bytes
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
 from parprims._operators import BUILT_IN
 from parprims._recurrence_array import Recurrence
-from parprims._scan_array import Scan, result_dtypes, working_dtypes
-from parprims._scan_special import Specialisation, specialisation, specialised
+from parprims._scan_array import Scan, working_dtypes
+from parprims._scan_special import Specialisation, specialisation, specialised, without_arrays
 from parprims._sorting import index_dtype
-from parprims._trace import C_TYPES, Dtype, Untraceable, state_size
+from parprims._trace import C_TYPES, Untraceable, state_size
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
 
@@ -499,29 +499,9 @@ def _case(
 ) -> tuple[str, _cuda.Plan]:
     from array_api_compat import numpy as xp
 
-    starts = dtypes * start
-    call: Scan | Recurrence
-    if op == "recurrence":
-        starts = starts[1:]
-        call = Recurrence(arrays=(), shape=shape, axis=axis, reverse=reverse, dtype=Dtype(dtypes[1]))
-    else:
-        operator = BUILT_IN[op]
-        results = result_dtypes(xp, operator, tuple([Dtype(one) for one in dtypes]))
-        working = working_dtypes(xp, operator, results)
-        begins = (reduces or exclusive) and not start
-        call = Scan(
-            arrays=(),
-            shape=shape,
-            single=len(dtypes) == 1,
-            op=operator,
-            axis=axis,
-            exclusive=exclusive,
-            reverse=reverse,
-            identity=operator.identity(*map(dtype_name, working)) if begins else None,
-            n=shape[axis],
-            working=working,
-            dtypes=results,
-        )
+    starts = dtypes[op == "recurrence" :] * start
+    begins = (reduces or exclusive) and not start
+    call = without_arrays(op, dtypes, shape, axis, begins=begins, exclusive=exclusive, reverse=reverse)
     shapes = (*[shape] * len(dtypes), *[(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts))
     layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
     special = specialisation(xp, call, dtypes, starts)
