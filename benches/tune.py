@@ -29,8 +29,8 @@ from parprims._memo import Memo
 
 LEAST = 0.98
 """How long a value may take, of the present one's time, to be taken."""
-LARGEST = 2**30 + 2**27
-"""The most bytes of the inputs of a case, for all cases are kept: 2^28 elements of 32 bits, and offsets."""
+LARGEST = 2**31 + 2**27
+"""The most bytes of the inputs of a case, for all cases are kept: 2^28 elements and ids of 32 bits, and offsets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,6 +334,8 @@ def tune(wanted: list[str], present: list[Backend], scale: Scale, sha: str | Non
     path = records.RESULTS / "tuning" / f"{records.slug(head['device'])}.json"
     for primitive in wanted:
         found = judges(primitive, backend, scale)
+        if not found:
+            raise SystemExit(f"no case of the comparison judges {primitive} on {backend.name}")
         xp, x = namespace(x=found[0].arrays[0]), found[0].arrays[0]
         capability = _cuda.capability(xp, x)
         tuner = Tuner(primitive, SEARCHES[primitive], backend, found, capability, budget=scale.pick(0.02, 0.05, 0.15))

@@ -9,6 +9,7 @@ import pytest
 from array_api_compat import numpy as xp
 
 import parprims
+from parprims import _recurrence, _reduce, _reduction, _scalars, _scan
 from parprims._dispatch import Checked, Method, Methods, directly
 
 X = np.array([3.0, 1.0, 2.0])
@@ -241,6 +242,33 @@ class TestRemembered:
         once = [call(X) for call in calls]
         monkeypatch.setattr(Methods, "__call__", None)
         assert all(np.array_equal(call(X), first) for call, first in zip(calls, once, strict=True))
+
+    def test_what_was_checked_is_not_checked_again(self, backend, monkeypatch):
+        """Arrays of a call that is found again are taken as they are; JAX makes an array of a number once."""
+        b = backend.asarray(np.arange(8.0).reshape(2, 4))
+        first, number = b[:, 0], 0.3125  # of which no other test makes an array
+
+        def results():
+            found = [
+                parprims.linear_recurrence(b, b, initial=first),
+                parprims.scan(b, axis=1, initial=first),
+                parprims.scan(b, axis=1, initial=number),
+                parprims.linear_recurrence(number, b),
+                parprims.solve_tridiagonal(number, 4.0, number, b),
+                parprims.reduce(b, axis=1, initial=number),
+            ]
+            return [backend.to_numpy(one) for one in found]
+
+        if backend.name not in ("numpy", "jax", "torch"):
+            pytest.skip("its calls are not remembered, or its numbers are made on a GPU")
+        once = results()
+        for module in (_scalars, _scan, _recurrence, _reduce):
+            monkeypatch.setattr(module, "admit", None)
+        monkeypatch.setattr(_reduction, "as_array", None)
+        if backend.name == "jax":
+            monkeypatch.setattr(backend.xp, "asarray", None)
+        for one, again in zip(once, results(), strict=True):
+            np.testing.assert_array_equal(one, again)
 
     @pytest.mark.skipif(not NUMBA, reason="needs Numba")
     def test_kernels_for_cpus_warn_of_nothing(self):

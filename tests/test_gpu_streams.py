@@ -168,6 +168,31 @@ class TestStreams:
                 for case, one, result in zip(cases, data[at], turn, strict=True):
                     check(streams, case, one, result)
 
+    def test_a_number_first_seen_behind_other_work(self, streams, rng):
+        """The array of an initial number is made in the order of the stream that reads it."""
+        x = rng.integers(-99, 99, 1003).astype(np.int64)
+        array, busy, other = streams.asarray(x), new_stream(streams), new_stream(streams)
+        calls = (
+            lambda: parprims.reduce(array, initial=77_777, method="kernel"),
+            lambda: parprims.scan(array, initial=77_777, method="kernel")[-1],
+        )
+        spin = Spin(streams)
+        with on(streams, busy):
+            spin.begin()
+            try:
+                for call in calls:
+                    call()
+                with on(streams, other):
+                    results = [call() for call in calls]
+                    ended = until(lambda: is_done(streams, other))
+                    found = [int(one) for one in results]
+            finally:
+                spin.stop()
+        finish(streams)
+        assert ended
+        assert not spin.ran_out
+        assert found == [x.sum() + 77_777] * 2
+
     def test_streams_come_and_go(self, streams, rng):
         """A new stream may have the handle of one that is gone and still has work."""
         if streams.name != "cupy":

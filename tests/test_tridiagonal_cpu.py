@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
+from examples import backends
 from parprims import solve_tridiagonal
 from tests.contract import eps, random
 from tests.test_tridiagonal import backward_error, dense, dominant, dominant_bound, gtsv, thomas
@@ -13,7 +14,7 @@ from tests.test_tridiagonal import backward_error, dense, dominant, dominant_bou
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _dispatch, _tridiagonal_cpu  # noqa: E402
+from parprims import _dispatch, _tridiagonal, _tridiagonal_cpu  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
 from parprims._memo import Memo  # noqa: E402
 
@@ -235,3 +236,30 @@ def test_refusals_and_choice():
     wide = np.ones(64, np.longdouble)
     if wide.dtype != np.float64:
         assert "does not compute in" in parprims.methods(solve_tridiagonal, *(wide,) * 4)["kernel"]
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_choice_beside_lapack(library):
+    """LAPACK's routine reads arrays of few unknowns in less time than the kernel, numbers and corners in more."""
+    pytest.importorskip(library)
+    x = backends.make(library).asarray(np.full(100, 3.0))
+    for arguments, options, expected in (
+        ((x, x, x, x), {}, "native"),
+        ((x, x, x, x), {"periodic": True}, "kernel"),
+        ((-1.0, 3.0, -1.0, x), {}, "kernel"),
+    ):
+        with parprims.explain() as calls:
+            solve_tridiagonal(*arguments, **options)
+        assert calls[0].method == expected, (arguments, options, calls)
+
+
+def test_verdicts_are_one_program(monkeypatch):
+    """Of JAX: by one operation after another they take a hundred times as long."""
+    pytest.importorskip("jax")
+    backend = backends.make("jax")
+    x = backend.asarray(np.full(101, 3.0))
+    first = solve_tridiagonal(0.5, x, 0.5, x, return_status=True, return_residual=True)
+    monkeypatch.setattr(_tridiagonal, "safe_backward_error", None)
+    again = solve_tridiagonal(0.5, x, 0.5, x, return_status=True, return_residual=True)
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(one), backend.to_numpy(other))

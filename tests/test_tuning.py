@@ -219,6 +219,14 @@ def test_search(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.once
+def test_without_a_case_that_judges(monkeypatch):
+    monkeypatch.setattr(tune, "judges", lambda *_: [])
+    monkeypatch.setattr(command, "present_backends", lambda _: [dataclasses.replace(backends.make("numpy"), cuda=True)])
+    with pytest.raises(SystemExit, match="no case of the comparison judges sort on numpy"):
+        command.main(["--tune", "sort", "--quick", "--backend", "numpy"])
+
+
+@pytest.mark.once
 def test_names_to_tune():
     """On a CPU primitives with a table of crossovers, on a GPU those whose kernels have sizes."""
     with pytest.raises(SystemExit, match=r"nothing to tune in sum; there are reduce, scan, .*, filters"):

@@ -6,7 +6,6 @@ methods are in `_scan_kernel` (our CUDA) and `_recurrence_array` (array operatio
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ from parprims._kernels import by_device
 from parprims._promotion import promoted
 from parprims._recurrence_array import Recurrence
 from parprims._scalars import NUMBERS, as_array, is_scalar
-from parprims._scan_array import start_element
+from parprims._scan_array import start_elements
 from parprims._scan_special import Adjoint
 
 
@@ -165,11 +164,15 @@ def linear_recurrence(
             f"a and b must broadcast against each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
         ) from None
     index = normalize_axis(axis, len(shape))
-    complete = functools.partial(_completed, xp, shape, dtype, index)
+    starts, begin = start_elements(xp, given[2:], b, shape, (dtype,) * len(given[2:]), index)
+
+    def complete(a: Any, b: Any, *initial: Any) -> tuple[Array, ...]:
+        return *_coefficients(xp, a, b), *begin(*initial)
+
     as_given = a is given[0] and b is given[1]
     remembered = all(one is other or type(other) in NUMBERS for one, other in zip((a, b), given, strict=False))
     r = Recurrence(
-        arrays=complete(a, b, *given[2:]),
+        arrays=(a, b, *starts),
         key=key if remembered else None,
         complete=None if as_given and initial is None else complete,
         shape=shape,
@@ -181,15 +184,13 @@ def linear_recurrence(
     return _derivatives.recurrence(_METHODS, method, xp, r)
 
 
-def _completed(
-    xp: Namespace, shape: tuple[int, ...], dtype: Any, axis: int, a: Any, b: Any, *initial: Any
-) -> tuple[Array, ...]:
-    """Return the arrays of a call that is known to be right but for its numbers and the values of ``initial``."""
+def _coefficients(xp: Namespace, a: Any, b: Any) -> tuple[Array, Array]:
+    """Return the coefficients of a call that is known to be right but for its numbers."""
     if type(a) in NUMBERS:
         a = _as_coefficient(xp, "a", a, b)
     elif type(b) in NUMBERS:
         b = _as_coefficient(xp, "b", b, a)
-    return a, b, *(start_element(xp, one, b, shape, dtype, axis) for one in initial)
+    return a, b
 
 
 def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array:

@@ -289,7 +289,9 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         return _prepare_extremum(xp, r)
     # Those of NumPy and PyTorch give an only element in memory of its own too.
     least = 1 if r.axes and library(xp) in ("numpy", "torch") else 2
-    if r.initial is None and r.n >= least and library(xp) in ("numpy", "cupy", "torch", "jax"):
+    if r.begun and r.n > 0:
+        run = _prepare_begun(xp, r)
+    elif r.initial is None and r.n >= least and library(xp) in ("numpy", "cupy", "torch", "jax"):
         if r.fn in (None, is_nonzero) and r.op in (BUILT_IN["logical_and"], BUILT_IN["logical_or"]):
             run = _prepare_truth(xp, r)
         if run is None and r.fn is None:
@@ -297,6 +299,17 @@ def prepare_native(xp: Namespace, r: Reduction) -> Callable[..., Any]:
         elif run is None:
             run = _prepare_dot(xp, r) if r.fn is conjugate_product else _prepare_mapped(xp, r)
     return run or directly(_native)(xp, r)
+
+
+def _prepare_begun(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
+    """Return the routine and one combination with the initial element, or None where totals are not in its dtype."""
+    dtype = result_dtypes(xp, r, (r.arrays[0].dtype,))[0]
+    if not r.single or working_dtype(r.op)(xp, dtype) != dtype:
+        return None
+    total, combine = prepare_native(xp, dataclasses.replace(r, initial=None, begun=False)), r.op.combine
+    assert r.initial is not None
+    (start,) = r.initial
+    return lambda x: as_result(combine(start, total(x)))
 
 
 def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:

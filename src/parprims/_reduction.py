@@ -80,6 +80,8 @@ class Reduction(Checked):
         What the caller asked for, one for each component.
     initial : tuple or None
         The element before all others, one entry for each component.
+    begun : bool
+        Whether its entries are arrays, of the dtypes and the shape of the result.
     operation : optional
         The key by which the operator is remembered (see `lasting_key`), or None.
     positions : dtype or None
@@ -95,6 +97,7 @@ class Reduction(Checked):
     keepdims: bool = False
     dtypes: tuple[Any, ...] | None = None
     initial: tuple[Any, ...] | None = None
+    begun: bool = False
     operation: Any = None
     positions: Any = None
 
@@ -238,7 +241,7 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Struct
 
 
 def with_start(xp: Namespace, r: Reduction) -> Reduction:
-    """Return the call with its initial element as arrays; raise unless it, or an identity, can begin the result."""
+    """Return the call, on CPUs with its initial element as arrays; raise unless it, or an identity, can begin."""
     if r.initial is None and r.n:
         return r
     dtypes = result_dtypes(xp, r, tuple([one.dtype for one in r.arrays]))
@@ -246,11 +249,19 @@ def with_start(xp: Namespace, r: Reduction) -> Reduction:
         if r.op.identity(*(dtype_name(working_dtype(r.op)(xp, dtype)) for dtype in dtypes)) is None:
             raise ValueError(_no_identity(r, r.op))
         return r
+    return _begun(xp, r, dtypes)
+
+
+def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
+    """Return the call with its initial element as arrays of these dtypes, where what is remembered may hold them."""
+    assert r.initial is not None
     shape, on = r.result_shape, device(r.arrays[0])
     pairs = zip(r.initial, dtypes, strict=True)
-    return dataclasses.replace(
-        r, initial=tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
-    )
+    initial = tuple([as_array("initial", value, xp, dtype, on, shape) for value, dtype in pairs])
+    # What is remembered of a call may run on another stream of a GPU, which does not wait for arrays of this one. JAX
+    # has numbers in its programs.
+    waits = isinstance(on, str) or getattr(on, "type", "") == "cpu"
+    return dataclasses.replace(r, initial=initial, begun=True) if waits else r
 
 
 def check_mapped(xp: Namespace, r: Reduction) -> None:
@@ -295,8 +306,10 @@ def finish(xp: Namespace, r: Reduction, values: Values, totals: tuple[Array, ...
         )
     if r.initial is not None:
         start = tuple(
-            cast(xp, as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
-            for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
+            [
+                cast(xp, value if r.begun else as_array("initial", value, xp, dtype, device(one), shape), one.dtype)
+                for value, dtype, one in zip(r.initial, values.dtypes, like, strict=True)
+            ]
         )
         totals = start if totals is None else op(start, totals)
     assert totals is not None
@@ -400,7 +413,7 @@ def with_initial(
 ) -> Callable[..., Any]:
     """Return the function of a call's arrays that combines what a kernel returns with the initial element."""
     dtypes = tuple([getattr(xp, name) for name in code.results])
-    bare = r.on(*(None,) * len(r.arrays))
+    bare = (r if r.begun else _begun(xp, r, dtypes)).on(*(None,) * len(r.arrays))
 
     def combined(*arrays: Array) -> Any:
         totals = run(*arrays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat
@@ -17,12 +18,15 @@ from parprims._arrays import (
     dtype_bits,
     dtype_kind,
     dtype_name,
+    is_jax,
     is_traced,
     library,
+    one_program,
     quiet,
     shown,
     spoken,
 )
+from parprims._memo import Memo
 
 _SCALAR_KINDS: dict[type, tuple[str, ...]] = {
     bool: ("bool", "int", "uint", "float", "complex"),
@@ -41,39 +45,87 @@ def is_scalar(value: Any) -> bool:
     return type(value) in _SCALAR_KINDS or isinstance(value, np.generic)
 
 
-def as_array(name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...]) -> Array:
+def as_array(
+    name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...], axis: int | None = None
+) -> Array:
     """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape.
 
-    Numbers of Python are rounded to the dtype; those of NumPy have to be in it. Raises TypeError, naming the argument,
-    for an array of another library or dtype and for a scalar of a kind the dtype cannot hold (2.5 for an integer), and
-    ValueError for a number out of the dtype's range, one of NumPy that the dtype would round, or an array that does
-    not broadcast.
+    With ``axis`` it has one more axis there, of length 1. Numbers of Python are rounded to the dtype; those of NumPy
+    have to be in it. Raises TypeError, naming the argument, for an array of another library or dtype and for a scalar
+    of a kind the dtype cannot hold (2.5 for an integer), and ValueError for a number out of the dtype's range, one of
+    NumPy that the dtype would round, or an array that does not broadcast.
     """
     if is_scalar(value):
         held = library(xp) == "numpy" and isinstance(value, np.generic) and value.dtype == dtype
         number = value if held else as_scalar(name, value, dtype)
-        if library(xp) == "numpy" and math.prod(shape) == 1:
-            return np.array(number, dtype, ndmin=len(shape))
-        with quiet(xp):
-            array = number_as_array(xp, number, dtype, device)
-    else:
-        other, (array,) = admit({name: value})
-        if other is not xp:
-            raise TypeError(f"{name} must be a scalar or an array of {spoken(xp)}, got {type(value).__name__}")
-        if array.dtype != dtype:
-            raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
-        _check_on(name, array, device)
+        return number_as_array(xp, number, dtype, device, _with_axis(shape, axis))
+    other, (array,) = admit({name: value})
+    if other is not xp:
+        raise TypeError(f"{name} must be a scalar or an array of {spoken(xp)}, got {type(value).__name__}")
+    if array.dtype != dtype:
+        raise TypeError(f"{name} must have dtype {dtype_name(dtype)}, got {dtype_name(array.dtype)}")
+    _check_on(name, array, device)
     try:
-        return xp.broadcast_to(array, shape)
+        return _shaper(xp, array, shape, axis)(array)
     except (ValueError, RuntimeError, TypeError):  # the libraries differ
         raise ValueError(f"{name} must broadcast to shape {shape}, got shape {tuple(array.shape)}") from None
 
 
-def number_as_array(xp: Namespace, number: Any, dtype: Any, device: Any) -> Array:
-    """Return a number as an array of no dimension; unlike ``asarray``, no GPU is waited for."""
+def maker(
+    name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...], axis: int | None = None
+) -> Callable[[Any], Array]:
+    """Return what makes of a value with the signature of this one, which `as_array` took, what that would."""
+    if is_scalar(value):
+        return lambda number: as_array(name, number, xp, dtype, device, shape, axis)
+    return _shaper(xp, value, shape, axis)
+
+
+def _with_axis(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return shape if axis is None else (*shape[:axis], 1, *shape[axis:])
+
+
+def _shaper(xp: Namespace, x: Array, shape: tuple[int, ...], axis: int | None) -> Callable[[Array], Array]:
+    """Return a function that broadcasts an array like x to a shape, and gives it one more axis if that is given."""
+    if isinstance(x, np.ndarray) and x.shape == shape:
+        whole = _with_axis(shape, axis)
+        return lambda x: x.reshape(whole)
+
+    def shaped(x: Array) -> Array:
+        x = x if x.shape == shape else xp.broadcast_to(x, shape)
+        return x if axis is None else xp.expand_dims(x, axis=axis)
+
+    if not is_jax(xp) or is_traced(x) or (axis is None and x.shape == shape):
+        return shaped
+    # Each operation of JAX takes three times as long as a program.
+    key = shape, axis
+    return _shaping.get(key) or _shaping.keep(key, one_program(shaped))
+
+
+_shaping: Memo[Callable[[Array], Array]] = Memo()
+_numbers: Memo[Array] = Memo()
+
+_SMALL = 1024
+"""Elements of an array that is kept for all calls with a number."""
+
+
+def number_as_array(xp: Namespace, number: Any, dtype: Any, device: Any, shape: tuple[int, ...] = ()) -> Array:
+    """Return an array of one number; unlike ``asarray``, no GPU is waited for."""
+    if library(xp) == "numpy":
+        return np.array(number, dtype, ndmin=len(shape)) if math.prod(shape) == 1 else np.full(shape, number, dtype)
     if library(xp) in ("cupy", "torch") and not (isinstance(number, int) and abs(number) >= 2**63):
-        return xp.full((), number, dtype=dtype, device=device)
-    return xp.asarray(number, dtype=dtype, device=device)
+        return xp.full(shape, number, dtype=dtype, device=device)
+    if not is_jax(xp):
+        return xp.broadcast_to(xp.asarray(number, dtype=dtype, device=device), shape)
+    # JAX takes ten times as long for a number as for a program, and its arrays never change. In a program being traced,
+    # which has no device, the array may be a part of it.
+    key = repr(number), dtype, device, shape
+    array = None if device is None else _numbers.get(key)
+    if array is None:
+        with quiet(xp):
+            array = xp.broadcast_to(xp.asarray(number, dtype=dtype, device=device), shape)
+        if device is not None and math.prod(shape) <= _SMALL and not is_traced(array):
+            _numbers.keep(key, array)
+    return array
 
 
 def _check_on(name: str, x: Array, device: Any) -> None:

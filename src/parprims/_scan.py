@@ -7,7 +7,6 @@ arguments if not, and hands the checked call, a `Scan`, to a method. The methods
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +39,7 @@ from parprims._elements import is_structured, only_array
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._operators import Operator, as_operator, by_leaves, flags_broadcast, restarted
-from parprims._scan_array import Scan, check_entries, result_dtypes, start_element, working_dtypes
+from parprims._scan_array import Scan, check_entries, result_dtypes, start_elements, working_dtypes
 
 
 @primitive
@@ -299,9 +298,13 @@ def call(
     starts: tuple[Any, ...] = ()
     complete = identity = None
     if initial is not None:
-        starts = _entries(initial)
-        check_entries("initial", starts, xs)
-        complete = functools.partial(_completed, xp, xs[0].shape, dtypes, index)
+        check_entries("initial", _entries(initial), xs)
+        starts, begin = start_elements(xp, _entries(initial), xs[0], xs[0].shape, dtypes, index)
+        count = len(xs)
+
+        def complete(*given: Any) -> tuple[Array, ...]:
+            return *given[:count], *begin(*given[count:])
+
     elif exclusive or include_initial:
         identity = operator.identity(*(dtype_name(one) for one in working))
         if identity is None:
@@ -309,7 +312,7 @@ def call(
     by_segments = exclusive and operator.flags > 0
     as_given = all(one is other for one, other in zip(xs, given, strict=True))
     r = Scan(
-        arrays=xs if complete is None else complete(*xs, *starts),
+        arrays=(*xs, *starts),
         key=key if as_given and not by_segments else None,
         complete=complete,
         shape=xs[0].shape,
@@ -341,15 +344,6 @@ def only_axis(axis: Any, ndim: int) -> int:
 
 def _entries(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
-
-
-def _completed(
-    xp: Namespace, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int, *given: Any
-) -> tuple[Array, ...]:
-    """Return the arrays of a call of components and as many initial elements."""
-    xs, starts = given[: len(dtypes)], given[len(dtypes) :]
-    made = (start_element(xp, value, one, shape, to, axis) for value, one, to in zip(starts, xs, dtypes, strict=True))
-    return *xs, *made
 
 
 def _by_segments(methods: Methods, method: str, xp: Namespace, r: Scan) -> tuple[Array, ...]:

@@ -32,7 +32,7 @@ from parprims._dispatch import Checked, directly
 from parprims._harmless import harmless
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._reduction import SUMS
-from parprims._scalars import as_array, is_scalar
+from parprims._scalars import as_array, maker
 
 Inclusive = Callable[[Namespace, tuple[Array, ...], Operator, int], tuple[Array, ...]]
 """Scans two elements or more along an axis counted from the front, as `inclusive` does."""
@@ -135,13 +135,17 @@ def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tupl
     return tuple([(ring_dtype if op in SUMS else compute_dtype)(xp, one) for one in dtypes])
 
 
-def start_element(xp: Namespace, initial: Any, like: Array, shape: tuple[int, ...], dtype: Any, axis: int) -> Array:
-    """Return the initial element as an array of the dtype, of a shape but for length 1 along the axis."""
-    before, behind = shape[:axis], shape[axis + 1 :]
-    if is_scalar(initial):
-        return as_array("initial", initial, xp, dtype, device(like), (*before, 1, *behind))
-    start = as_array("initial", initial, xp, dtype, device(like), (*before, *behind))
-    return xp.expand_dims(start, axis=axis)
+def start_elements(
+    xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
+) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
+    """Return initial elements as arrays of the dtypes, of a shape but for length 1 along the axis, and a function.
+
+    It makes the same of initial elements of the same signature.
+    """
+    on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
+    arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]
+    arrays, makers = tuple([as_array(*one) for one in arguments]), [maker(*one) for one in arguments]
+    return arrays, lambda *values: tuple([make(one) for make, one in zip(makers, values, strict=True)])
 
 
 # ---- The array form ---------------------------------------------------------------------------------------------

@@ -219,8 +219,13 @@ CROSSOVERS = _cpu.Crossovers(
 
 
 def slower(xp: Namespace, s: System) -> str | None:
-    """Return the sentence why another method is to be preferred, or None."""
-    return CROSSOVERS.slower(library(xp), "system" if len(s.shape) == 1 else "systems", math.prod(s.shape))
+    """Return the sentence why another method is to be preferred, or None.
+
+    LAPACK's routine was measured on arrays that it reads as they are; to broadcast numbers takes longer than to solve.
+    """
+    plain = not s.periodic and all(x.shape == s.rhs.shape for x in s.arrays)
+    kind = "system" if len(s.shape) == 1 and (plain or library(xp) == "numpy") else "systems"
+    return CROSSOVERS.slower(library(xp), kind, math.prod(s.shape))
 
 
 _runs: Memo[Callable[..., Array]] = Memo()

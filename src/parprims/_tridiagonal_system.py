@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from parprims._arrays import Array, Namespace, dtype_name
 from parprims._dispatch import Checked
 
@@ -136,11 +138,14 @@ def safe_backward_error(xp: Namespace, s: System, x: Array) -> Array:
     are powers of two, so that other rows keep their bits. If all products of a row are near the least normal number, a
     factor of 2^(3/4 of the range of exponents) makes only such numbers overflow as are multiplied by zero.
     """
-    _, size = residual(xp, s, x)
+    rest, size = residual(xp, s, x)
     info = xp.finfo(size.dtype)
+    least = 4 * float(info.smallest_normal)
+    if isinstance(size, np.ndarray) and size.size and size.min() >= least and math.isfinite(size.max()):
+        return _largest_ratio(xp, s, rest, size)  # as no row needs to be scaled
     exponents = round(math.log2(float(info.max)))
     larger, same = xp.full_like(size, 2.0 ** (3 * exponents // 4)), xp.ones_like(size)
-    factor = xp.where(size < 4 * float(info.smallest_normal), larger, same)
+    factor = xp.where(size < least, larger, same)
     factor = xp.where(xp.isfinite(size), factor, xp.full_like(size, 2.0 ** (-exponents // 2 - 2)))
     error = _largest_ratio(xp, s, *residual(xp, s, x, factor))
     return xp.where(xp.all(xp.isfinite(x), axis=s.axis), error, xp.full_like(error, math.inf))
