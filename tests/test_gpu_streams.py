@@ -173,17 +173,20 @@ class TestStreams:
         x = rng.integers(-99, 99, 1003).astype(np.int64)
         array, busy, other = streams.asarray(x), new_stream(streams), new_stream(streams)
         calls = (
-            lambda: parprims.reduce(array, initial=77_777, method="kernel"),
-            lambda: parprims.scan(array, initial=77_777, method="kernel")[-1],
+            lambda number: parprims.reduce(array, initial=number, method="kernel"),
+            lambda number: parprims.scan(array, initial=number, method="kernel")[-1],
         )
         spin = Spin(streams)
         with on(streams, busy):
+            for call in calls:  # a kernel that is loaded later may have to wait for one that runs
+                call(5)
+            finish(streams)
             spin.begin()
             try:
                 for call in calls:
-                    call()
+                    call(77_777)
                 with on(streams, other):
-                    results = [call() for call in calls]
+                    results = [call(77_777) for call in calls]
                     ended = until(lambda: is_done(streams, other))
                     found = [int(one) for one in results]
             finally:

@@ -39,7 +39,7 @@ class Tuning(_cuda.Tuning):
 
 TUNING = {
     90: Tuning(
-        record="",
+        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
         multiprocessors=132,
         threads=512,
         resident=((8, 2), (1 << 30, 1)),
