@@ -28,10 +28,12 @@ from parprims._arrays import (
     one_program,
     quiet,
 )
-from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled
+from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled, unwatched
 from parprims._kernels import by_device
 from parprims._memo import Memo
+from parprims._reduce import map_reduce
 from parprims._scalars import NUMBERS, as_scalar, is_scalar, number_as_array
+from parprims._signature import signature
 from parprims._through_numpy import all_by_numpy, in_numpy, numpy_namespace
 from parprims._tridiagonal_array import array
 from parprims._tridiagonal_system import System, rounded, safe_backward_error, status, transposed
@@ -190,11 +192,13 @@ def solve_tridiagonal(
 
 def _verdicts(xp: Namespace, s: System, x: Array, dtype: Any) -> tuple[Array, ...]:
     """Return the backward error and the status of solutions, which were rounded to a dtype."""
-    arrays, bare = (x, *s.arrays), s.on(*(None,) * 4)
+    arrays, bare, largest = (x, *s.arrays), s.on(*(None,) * 4), None
+    if library(xp) in ("cupy", "torch") and getattr(x, "is_cuda", True) and signature(arrays) is not None:
+        largest = functools.partial(_largest_by_kernel, s.axis)
 
     def verdicts(xp: Namespace, x: Array, *arrays: Array) -> tuple[Array, ...]:
         system = bare.on(*arrays)
-        error = safe_backward_error(xp, system, x)
+        error = safe_backward_error(xp, system, x, largest)
         return as_result(error), as_result(status(xp, system, x, error, dtype))
 
     # One operation after another takes up to a hundred times as long as a program, and by PyTorch several times as long
@@ -205,6 +209,13 @@ def _verdicts(xp: Namespace, s: System, x: Array, dtype: Any) -> tuple[Array, ..
     if library(xp) == "torch" and in_numpy(xp, arrays) and not any(one.requires_grad for one in arrays):
         return all_by_numpy(xp, arrays, functools.partial(verdicts, numpy_namespace()))(*arrays)
     return verdicts(xp, *arrays)
+
+
+def _largest_by_kernel(axis: int, function: Callable[..., Array], *arrays: Array) -> Array:
+    """Return the largest value along an axis, for which an operation at a time would take dozens of launches."""
+    with unwatched():
+        found: Array = map_reduce(function, *arrays, op="maximum", axis=axis)
+    return found
 
 
 _programs: Memo[Callable[..., tuple[Array, ...]]] = Memo()

@@ -50,7 +50,7 @@ def empty(xp: Namespace, s: System) -> Array:
 def _refined(xp: Namespace, s: System, solve: Callable[[Array], Array]) -> Array:
     """Return the solutions by a function of rhs. A system is refined once by its residual if that reduces its error."""
     x = solve(s.rhs)
-    better = x + solve(residual(xp, s, x)[0])
+    better = x + solve(residual(xp, s, x))
     # If x is so large that its residual has no meaning, refinement may harm. An error of inf is not less than inf.
     improved = backward_error(xp, s, better) < backward_error(xp, s, x)
     return xp.where(xp.expand_dims(improved, axis=s.axis), better, x)
