@@ -300,6 +300,26 @@ def b10(rng):
     return Problem((a, b), x, 200 * 2.0**-52 * x)
 
 
+def numbers_problem(rng):
+    b = rng.uniform(0, 2, 2**10)
+    x = by_loop(np, np.full_like(b, 0.9), np.concatenate([[0.9 * 0.5 + b[0]], b[1:]]))
+    return Problem((b,), x, 2**11 * 2.0**-52 * x)  # as above
+
+
+def by_numbers(b, *, method):
+    return parprims.linear_recurrence(0.9, b, initial=0.5, method=method)
+
+
+def numbers_by_scipy(_, b):
+    from scipy.signal import lfilter
+
+    return lfilter([1.0], [1.0, -0.9], b, zi=np.asarray([0.45]))[0]
+
+
+def numbers_by_associative_scan(jax_numpy, b):
+    return by_associative_scan(jax_numpy, jax_numpy.full_like(b, 0.9), b.at[0].add(0.45))
+
+
 def by_loop(np, a, b):
     x = np.empty_like(b)
     last = 0.0
@@ -400,6 +420,14 @@ def recurrences(scale: Scale):
         functools.partial(recurrence_problem, shape=2**10),
         parprims.linear_recurrence,
         {"jax": by_associative_scan},
+        whole_call=True,
+    )
+    yield Case(
+        "linear_recurrence",
+        "call with numbers, 2^10",
+        numbers_problem,
+        by_numbers,
+        {"scipy": numbers_by_scipy, "jax": numbers_by_associative_scan},
         whole_call=True,
     )
     no_numba = {} if installed("numba") else {"cuda.compute": "an operator in Python needs Numba"}
