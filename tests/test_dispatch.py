@@ -270,6 +270,55 @@ class TestRemembered:
         for one, again in zip(once, results(), strict=True):
             np.testing.assert_array_equal(one, again)
 
+    def test_calls_with_derivatives_are_found_again(self, monkeypatch):
+        torch = pytest.importorskip("torch")
+        calls = (
+            parprims.sum,
+            parprims.prod,
+            lambda x: parprims.sum(x, method="array"),
+            lambda x: parprims.max(x, axis=0),
+            lambda x: parprims.reduce(x, "logaddexp", axis=1),
+            lambda x: parprims.reduce(x, "add", axis=1, initial=2.0),
+            lambda x: parprims.map_reduce(torch.sin, x, axis=1),
+            lambda x: parprims.vecdot(x, x),
+            lambda x: parprims.cumulative_sum(x, axis=1),
+            lambda x: parprims.cumulative_sum(x, axis=0, include_initial=True),
+            lambda x: parprims.scan(x, axis=1, exclusive=True, reverse=True),
+            lambda x: parprims.cumulative_prod(x, axis=1),
+            lambda x: parprims.cumulative_logsumexp(x, axis=1),
+            lambda x: parprims.sort(x, descending=True),
+            lambda x: parprims.sort_by_key(x, x * x)[1],
+        )
+
+        def derivatives(seed):
+            x = torch.rand((3, 5), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            found = []
+            for call in calls:
+                one = x.clone().requires_grad_()
+                y = call(one)
+                (first,) = torch.autograd.grad(torch.sum(y * y), one, create_graph=True)
+                (second,) = torch.autograd.grad(torch.sum(first * first), one)
+                found.append((y.detach(), first.detach(), second))
+            return found
+
+        expected = derivatives(1)
+        derivatives(2)
+        with monkeypatch.context() as patch:
+            original = Methods.__call__
+
+            def forward_only(self, method, xp, call):
+                assert not any(x.requires_grad for x in call.arrays), self.primitive
+                return original(self, method, xp, call)
+
+            patch.setattr(Methods, "__call__", forward_only)
+            again = derivatives(1)
+        for one, other in zip(expected, again, strict=True):
+            assert all(map(torch.equal, one, other))
+        with torch.no_grad():  # the same arrays, by which no derivative is asked for
+            assert not any(
+                call(torch.rand((3, 5), dtype=torch.float64, requires_grad=True)).requires_grad for call in calls
+            )
+
     @pytest.mark.skipif(not NUMBA, reason="needs Numba")
     def test_kernels_for_cpus_warn_of_nothing(self):
         """Nor do the calls that they leave to operations of the library."""

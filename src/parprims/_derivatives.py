@@ -85,7 +85,7 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         or not rules.wanted(r.arrays)
         or r.op not in OPERATORS
         or not all(_has_derivative(dtype) for dtype in r.dtypes)
-        or (r.op is BUILT_IN["multiply"] and _by_library(methods, method, xp, r))
+        or (r.single and _by_library(methods, method, xp, r))
     ):
         return methods(method, xp, r)
     # Where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps.
@@ -100,13 +100,14 @@ def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     """Return the reduction by a method; its derivative is that of the operations, of a largest or smallest ours."""
     if isinstance(method, Abstract):
         return _reduction.empty(xp, r)
+    # What a rule is given computes without the derivative, and is not what the call is to find again.
     if methods.primitive == "vecdot" and autocast(xp) and _rules(xp).wanted(r.arrays):
         # Autocast would take the library's own derivative where the backward pass is under it too.
-        return _rules(xp).vecdot(methods, method, xp, r)
+        return _rules(xp).vecdot(methods, method, xp, dataclasses.replace(r, key=None))
     if method == "array" and r.single and r.fn is None and r.op in (BUILT_IN["maximum"], BUILT_IN["minimum"]):
         rules = _rules(xp)
         if array_api_compat.is_torch_namespace(xp) and rules.wanted(r.arrays) and r.n and r.initial is None:
-            return rules.extremum(methods, method, xp, r)
+            return rules.extremum(methods, method, xp, dataclasses.replace(r, key=None))
     return methods(method, xp, r)
 
 

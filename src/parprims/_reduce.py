@@ -517,7 +517,7 @@ def vecdot(x1: Array, x2: Array, /, *, axis: int = -1, method: str = "auto", axi
     """
     if in_graph((x1, x2), method) and axis_name is None:
         return nodes().vecdot(x1, x2, axis, method)
-    key = call_key("vecdot", (x1, x2), axis, method) if axis_name is None else None
+    key = call_key("vecdot", (x1, x2), axis, method, gradient=True) if axis_name is None else None
     run = recalled(key)
     if run is not None:
         return run(x1, x2)
@@ -584,7 +584,7 @@ def call(
     if axis_name is None and (initial is None or start is not None):
         mapping, operation = lasting_key(fn), lasting_key(op)
         if mapping is not None and operation is not None:
-            key = call_key(primitive, x, mapping, operation, axis, keepdims, dtype, method, start)
+            key = call_key(primitive, x, mapping, operation, axis, keepdims, dtype, method, start, gradient=True)
             run = recalled(key)
             if run is not None:
                 return run(*x) if type(x) is tuple else run(x)

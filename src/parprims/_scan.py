@@ -269,7 +269,9 @@ def call(
     key, operation = None, lasting_key(op)
     if operation is not None and axis_name is None:
         whole = x if initial is None else (x, initial)
-        key = call_key(primitive, whole, operation, axis, exclusive, reverse, include_initial, dtype, method)
+        key = call_key(
+            primitive, whole, operation, axis, exclusive, reverse, include_initial, dtype, method, gradient=True
+        )
         run = recalled(key)
         if run is not None:
             if initial is not None:

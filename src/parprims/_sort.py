@@ -119,7 +119,7 @@ def sort(
     if offsets is not None or check is not False:
         return _by_offsets("sort", x, (), offsets, axis, descending, stable, check, method, axis_name)[0]
     if axis_name is None and not in_graph(x, method):  # nothing else comes before a call that is remembered
-        run = recalled(call_key("sort", x, axis, descending, stable, method))
+        run = recalled(call_key("sort", x, axis, descending, stable, method, gradient=True))
         if run is not None:
             (result,) = run(x)
             return result
@@ -271,7 +271,10 @@ def run_sort(
         sorted_in_graph: tuple[Array, ...] = nodes().sort(primitive, keys, values, axis, descending, stable, method)
         return sorted_in_graph
     given_arrays = (keys, *values) if values else keys
-    key = call_key(primitive, given_arrays, axis, descending, stable, method) if axis_name is None else None
+    key = None
+    if axis_name is None:  # what finds indices may have been given keys by which no derivative is asked for
+        gradient = values is not None
+        key = call_key(primitive, given_arrays, axis, descending, stable, method, gradient=gradient)
     run = recalled(key)
     found: tuple[Array, ...]
     if run is not None:
