@@ -284,6 +284,8 @@ class TestRemembered:
             lambda x: parprims.cumulative_sum(x, axis=1),
             lambda x: parprims.cumulative_sum(x, axis=0, include_initial=True),
             lambda x: parprims.scan(x, axis=1, exclusive=True, reverse=True),
+            lambda x: parprims.scan((x, x), "affine", axis=1, initial=(x[:, 0], 2.0))[1],
+            lambda x: parprims.scan(x, axis=1, initial=1.0, method="array"),
             lambda x: parprims.cumulative_prod(x, axis=1),
             lambda x: parprims.cumulative_logsumexp(x, axis=1),
             lambda x: parprims.sort(x, descending=True),

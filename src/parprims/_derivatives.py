@@ -27,7 +27,8 @@ from parprims._arrays import (
     namespace_of,
 )
 from parprims._cuda import transformed
-from parprims._dispatch import Abstract, Checked, Methods
+from parprims._dispatch import Abstract, Checked, Methods, recalled
+from parprims._memo import Memo
 from parprims._operators import BUILT_IN
 from parprims._sorting import Sorting, index_dtype
 from parprims._switches import autocast
@@ -88,12 +89,35 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
         or (r.single and _by_library(methods, method, xp, r))
     ):
         return methods(method, xp, r)
-    # Where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps.
-    xs = tuple(
-        x if x.dtype == dtype else cast(xp, x, working)
-        for x, dtype, working in zip(r.inputs, r.dtypes, r.working, strict=True)
-    )
-    return rules.scan(methods, method, xp, dataclasses.replace(r, arrays=(*xs, *r.starts), key=None))
+    bare = dataclasses.replace(r, arrays=(None,) * len(r.arrays), key=None, complete=None)
+
+    def elements(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Cast; where no cast is asked for the method takes the elements as they are, 16 bits wide perhaps."""
+        pairs = zip(arrays, bare.dtypes, bare.working, strict=False)
+        xs = [x if x.dtype == dtype else cast(xp, x, working) for x, dtype, working in pairs]
+        return *xs, *arrays[len(xs) :]
+
+    if not array_api_compat.is_torch_namespace(xp):
+        return rules.scan(methods, method, xp, bare.on(*elements(r.arrays)))
+
+    def run(compute: Callable[..., Any], *arrays: Array) -> Any:
+        return rules.scan(compute, method, xp, bare.on(*elements(arrays)))
+
+    if r.key is None:
+        return run(lambda *arrays: methods(method, xp, bare.on(*arrays)), *r.arrays)
+    complete, inner = r.complete, dataclasses.replace(bare, key=("by a rule", r.key))
+    _scans.keep(r.key, run if complete is None else lambda compute, *given: run(compute, *complete(*given)))
+    return run(lambda *arrays: methods(method, xp, inner.on(*arrays)), *r.arrays)
+
+
+_scans: Memo[Callable[..., Any]] = Memo()
+
+
+def recalled_scan(key: Any) -> Callable[..., Any] | None:
+    """Return what computed the scan of a key before, with its derivative by a rule, or None."""
+    found = _scans.get(key)
+    compute = None if found is None else recalled(("by a rule", key))
+    return None if found is None or compute is None else functools.partial(found, compute)
 
 
 def reduction(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:

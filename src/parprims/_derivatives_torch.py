@@ -121,9 +121,9 @@ class _Dot(torch.autograd.Function):  # type: ignore[misc]
         return None, None, None, None, g.conj() * x2, g * x1
 
 
-def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
-    """Return the scan by sum, product or affine map, with its derivative."""
-    ys = _Scan.apply(methods, method, xp, r, *r.arrays)
+def scan(compute: Callable[..., Any], method: str, xp: Namespace, r: Any) -> Any:
+    """Return the scan by sum, product or affine map that ``compute`` makes of the arrays, with its derivative."""
+    ys = _Scan.apply(compute, method, xp, r, *r.arrays)
     return ys[0] if r.single else ys
 
 
@@ -177,8 +177,10 @@ class _Recurrence(torch.autograd.Function):  # type: ignore[misc]
 
 class _Scan(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, methods: Methods, method: str, xp: Namespace, r: Any, *arrays: Array) -> tuple[Array, ...]:
-        ys = methods(method, xp, r)
+    def forward(
+        ctx: Any, compute: Callable[..., Any], method: str, xp: Namespace, r: Any, *arrays: Array
+    ) -> tuple[Array, ...]:
+        ys = compute(*r.arrays)
         ys = (ys,) if r.single else ys
         _save(ctx, r.op.name, r.inputs, ys, r.starts)
         ctx.set_materialize_grads(r.single)  # of several results some may go unused

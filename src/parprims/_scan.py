@@ -272,7 +272,7 @@ def call(
         key = call_key(
             primitive, whole, operation, axis, exclusive, reverse, include_initial, dtype, method, gradient=True
         )
-        run = recalled(key)
+        run = recalled(key) or _derivatives.recalled_scan(key)
         if run is not None:
             if initial is not None:
                 return run(*_entries(x), *_entries(initial))
