@@ -218,7 +218,7 @@ class TestSegmentReduce:
 
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])
     def test_dtypes_of_numbers(self, backend, run, method, rng, subtests, dtype):
-        """More segments than a dtype has numbers, and numbers at its ends, of which those of no segment are left out."""
+        """More segments than a dtype has numbers, and numbers at its ends, which may name no segment."""
         ends = np.iinfo(dtype)
         ids = rng.integers(max(ends.min, -2), min(ends.max, 305), 20).astype(dtype)
         ids[:5] = ends.max, ends.min, 0, 1, ends.max
