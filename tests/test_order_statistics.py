@@ -158,6 +158,40 @@ class TestTopK:
 
 @pytest.mark.once
 @pytest.mark.parametrize("way", ["auto", "native", "array"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_unsigned_tensors(rng, way, dtype):
+    """PyTorch finds no extrema of wide ones itself: of few elements and of many, whoever computes."""
+    torch = pytest.importorskip("torch")
+    x = drawn(rng, (3, 70), dtype)
+    for k, mode in ((2, "largest"), (3, "smallest"), (40, "largest"), (0, "largest")):
+        found = parprims.top_k(torch.from_numpy(x), k, mode=mode, method=way)
+        for one, expected in zip(found, top(x, k, 1, mode == "largest"), strict=True):
+            assert one.numpy().dtype == expected.dtype
+            np.testing.assert_array_equal(one.numpy(), expected)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("way", ["auto", "native", "array"])
+def test_bits_of_nan_in_tensors(rng, way):
+    """Elements are moved as they are, of bfloat16 too, of which PyTorch's own gather makes one NaN of all."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("ml_dtypes")
+    for shape, axis in (((3, 40), -1), ((40, 3), 0)):
+        x = drawn(rng, shape, "bfloat16").view(np.int16)
+        x[x == 0] = 0x7FC1
+        keys = rng.integers(0, 9, shape, np.int8)
+        values, places = top(x.view(numpy_dtype("bfloat16")), 5, axis % 2, True)
+        given = torch.from_numpy(x).view(torch.bfloat16)
+        found = parprims.top_k(given, 5, axis=axis, method=way)
+        np.testing.assert_array_equal(found[0].view(torch.int16).numpy(), values.view(np.int16))
+        np.testing.assert_array_equal(found[1].numpy(), places)
+        _, found = parprims.sort_by_key(torch.from_numpy(keys), given, axis=axis, method=way)
+        expected = np.take_along_axis(x, np.argsort(keys, axis, stable=True), axis)
+        np.testing.assert_array_equal(found.view(torch.int16).numpy(), expected)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("way", ["auto", "native", "array"])
 def test_nan_among_halves(way):
     """NaN come last, of bfloat16 too, which NumPy itself orders in another way, and a median of them is NaN."""
     pytest.importorskip("ml_dtypes")

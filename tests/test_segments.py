@@ -216,6 +216,25 @@ class TestSegmentReduce:
                 found = run(parprims.segment_reduce, *arrays, 5, own, **options)
                 compare(backend, found, np.concatenate(expected, axis).astype(np.int64 if name == "add" else np.int32))
 
+    @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"])
+    def test_dtypes_of_numbers(self, backend, run, method, rng, subtests, dtype):
+        """More segments than a dtype has numbers, and numbers at its ends, which may name no segment."""
+        ends = np.iinfo(dtype)
+        ids = rng.integers(max(ends.min, -2), min(ends.max, 305), 20).astype(dtype)
+        ids[:5] = ends.max, ends.min, 0, 1, ends.max
+        shapes = [((3, 20), 1)] if backend.name == "jax" and method == "array" else [((3, 20), 1), ((20,), 0)]
+        for (shape, axis), in_order in itertools.product(shapes, (False, True)):
+            own = np.sort(ids) if in_order else ids
+            x = random(rng, shape, "int32")
+            expected = np.full((*shape[:axis], 300), np.iinfo(np.int32).max, np.int32)
+            for at, j in enumerate(own.tolist()):
+                if 0 <= j < 300:
+                    expected[..., j] = np.minimum(expected[..., j], x[..., at])
+            options = {"axis": axis, "indices_are_sorted": in_order, "method": method}
+            with subtests.test(shape=shape, in_order=in_order):
+                arrays = backend.asarray(x), backend.asarray(own)
+                compare(backend, run(parprims.segment_reduce, *arrays, 300, "minimum", **options), expected)
+
     @pytest.mark.parametrize("shape", [(4, 9, 0), (0, 9, 3)])
     def test_no_elements(self, backend, run, method, shape):
         """Rows without columns, and no rows."""

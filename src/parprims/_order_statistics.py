@@ -48,7 +48,7 @@ from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
-from parprims._sorting import ascending_integers, index_dtype, moved
+from parprims._sorting import ascending_integers, bits, index_dtype, moved
 from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")
@@ -413,6 +413,7 @@ def _top_parts(xp: Namespace, c: _Selection) -> list[Part]:
     if not length:
         return _order_parts(xp, c)
     most = min(x.shape[c.axis], c.places[0] * length)
+    x = bits(xp, x) if _as_signed(xp, x) else x
     return [
         (largest if c.descending else smallest, (x,), {"axis": c.axis}),
         (argsort, (x[along(c.axis, 0, most)],), {"axis": c.axis, "descending": c.descending}),
@@ -429,6 +430,11 @@ def _chunk(c: _Selection) -> int:
     return length if length >= 4 and 0 not in x.shape else 0
 
 
+def _as_signed(xp: Namespace, x: Array) -> bool:
+    """Return whether the library finds extrema of signed integers alone."""
+    return dtype_kind(x.dtype) == "uint" and library(xp) == "torch"
+
+
 def _first_of_all(xp: Namespace, c: _Selection, method: str) -> Array:
     """Return the indices of the first of all elements in order.
 
@@ -442,7 +448,7 @@ def _first_of_all(xp: Namespace, c: _Selection, method: str) -> Array:
         return xp.concat([order[along(c.axis, 0, k)]], axis=c.axis)  # no view of all of them
     x = move_axis(xp, x, c.axis, -1)
     kind, last, n = dtype_kind(x.dtype), x.ndim - 1, x.shape[-1]
-    if (kind == "float" and not c.descending) or (kind == "uint" and library(xp) == "torch"):
+    if (kind == "float" and not c.descending) or _as_signed(xp, x):
         x = ascending_integers(xp, x)  # a smallest element would be any NaN, which here is the largest
     count = n // length
     chunks = xp.reshape(x[..., : count * length], (*x.shape[:-1], count, length))

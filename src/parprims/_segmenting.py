@@ -28,6 +28,7 @@ from parprims._arrays import (
     cast,
     compute_dtype,
     device,
+    dtype_kind,
     dtype_name,
     lacks_arithmetic,
     library,
@@ -227,9 +228,10 @@ def _ordered(xp: Namespace, c: Segmented, method: str) -> Segmented:
     x, ids, *starts = c.arrays
     ids = cast(xp, ids, index_dtype(xp))
     wanted = xp.arange(c.segments + 1, dtype=ids.dtype, device=device(ids))
-    if not c.in_order:
+    if not c.in_order or dtype_kind(c.arrays[1].dtype) == "uint":  # the largest of which are negative now
         outside = (ids < 0) | (ids >= c.segments)
         ids = xp.where(outside, xp.full_like(ids, c.segments), ids)
+    if not c.in_order:
         order = argsort(_narrow(xp, ids, c.segments + 1), method=method)
         ids = xp.take(ids, order, axis=0)
         x = moved(xp, x, lambda one: xp.take(one, order, axis=c.axis))

@@ -160,8 +160,10 @@ def _by_torch(xp: Namespace, c: Any) -> Array:
         total = xp.broadcast_to(xp.expand_dims(cast(xp, starts[0], dtype), axis=c.axis), shape)
     else:
         total = xp.full(shape, c.op.identity(dtype_name(dtype))[0], dtype=dtype, device=device(x))
-    # What is left out goes to one more place.
-    index = xp.where((ids < 0) | (ids >= c.segments), c.segments, ids).to(xp.int64)
+    # What is left out goes to one more place. PyTorch compares no wide unsigned integers, and no number with others
+    # that have no room for it.
+    index = ids.to(xp.int64)
+    index = xp.where((index < 0) | (index >= c.segments), c.segments, index)
     total = xp.concat([total, total.narrow(c.axis, 0, 1)], axis=c.axis)
     if name == "add":
         total = total.index_add(c.axis, index, x)

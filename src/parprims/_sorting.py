@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_tensor
+from parprims._cuda import transformed
 from parprims._dispatch import Checked
 
 
@@ -58,8 +59,12 @@ def index_dtype(xp: Namespace) -> Any:
 
 
 def moved(xp: Namespace, x: Array, move: Callable[[Array], Array]) -> Array:
-    """Return an array with its elements moved, unsigned integers as signed ones: PyTorch moves no others on GPUs."""
-    if dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True):
+    """Return an array with its elements moved, as signed integers where PyTorch would not, or not bit by bit.
+
+    On GPUs it moves no unsigned ones, and on CPUs it makes one NaN of all of bfloat16.
+    """
+    unsigned = dtype_kind(x.dtype) == "uint" and hasattr(x, "view") and getattr(x.dtype, "isnative", True)
+    if unsigned or (dtype_name(x.dtype) == "bfloat16" and is_tensor(x) and not (x.requires_grad or transformed())):
         return move(bits(xp, x)).view(x.dtype)
     return move(x)
 

@@ -224,6 +224,8 @@ def shape_of(x: Any) -> tuple[int, ...] | None:
 def wrong_array(d: Draw, call: Call, at: int, name: str) -> bool:
     """Replace an array by one that is right in itself but not here; return whether there is such."""
     way = d.one(("library", "dtype", "shape", "dimensions"))
+    if any(one.endswith(f"has another {way}") for one in call.hostile):  # two that are changed alike may be right
+        return False
     places = array_places(call)
     others = {other for _, other in places}
     rest = [x for i, x in enumerate(call.args) if i != at]
