@@ -131,6 +131,20 @@ def jax(backend):
 
 
 @pytest.fixture
+def compiled(jax):
+    """The names of the programs that JAX compiles from now on."""
+    names = []
+
+    def note(event, _, **about):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(about.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.fixture
 def as_if_cuda(monkeypatch):
     """JAX, which takes its CPU for a GPU until it compiles: programs for both can be had."""
     jax = pytest.importorskip("jax")
@@ -176,7 +190,8 @@ class TestArraysOfNumPy:
     """A rule of JAX is handed the arrays of NumPy that a derivative is asked by as they are."""
 
     @pytest.mark.parametrize("name", [name for name in CALLS if name not in WITHOUT_DERIVATIVES])
-    def test_derivatives(self, jax, name):
+    def test_derivatives(self, jax, compiled, name):
+        """What was compiled for a derivative outside of jit is not compiled again."""
         function, arrays = CALLS[name]
         on_device, by = tuple(map(jax.numpy.asarray, arrays)), floats(arrays)
         arrays = tuple(x if at in by else on_device[at] for at, x in enumerate(arrays))
@@ -189,6 +204,9 @@ class TestArraysOfNumPy:
 
         gradient = jax.grad(total(jax, call), by)
         same(jax, gradient(*arrays), gradient(*on_device))
+        compiled.clear()
+        gradient(*on_device)
+        assert not compiled
         same(jax, jax.jvp(call, arrays, tangents)[1], jax.jvp(call, on_device, tangents)[1])
 
     @pytest.mark.parametrize("name", ["linear_recurrence", "scan of maps", "cumulative_sum", "sort_by_key"])
@@ -264,20 +282,6 @@ def test_a_nan_stays_where_it_is(jax):
 
 
 # ---- Transformations ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def compiled(jax):
-    """The names of the programs that JAX compiles from now on."""
-    names = []
-
-    def note(event, _, **about):
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(about.get("fun_name"))
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(note)
 
 
 @pytest.mark.parametrize("by", ["auto", "array"])

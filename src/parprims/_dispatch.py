@@ -23,7 +23,7 @@ from parprims._arrays import (
 )
 from parprims._memo import Memo
 from parprims._rehearsal import rehearsed
-from parprims._signature import signature
+from parprims._signature import signature, traced_signature
 from parprims._switches import autocast, compiling, without_autocast
 from parprims._through_numpy import quietly
 
@@ -431,9 +431,10 @@ class Methods:
     def _program(self, run: Callable[..., Any], name: str, call: Checked) -> Callable[..., Any]:
         """Return the same function of JAX arrays, compiled as a whole where a program of it can be found again.
 
-        One operation after another takes up to a thousand times as long.
+        One operation after another takes up to a thousand times as long. Inside of transformations too: outside of
+        jit the derivative of each would be compiled anew in every call.
         """
-        options, arrays = call.described(), signature(call.arrays)
+        options, arrays = call.described(), signature(call.arrays) or traced_signature(call.arrays)
         if options is None or arrays is None:
             return run if call.key is None else one_program(run)
         key = self.primitive, name, arrays, options

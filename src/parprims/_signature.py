@@ -160,6 +160,21 @@ def _jax_maker() -> Callable[[Array, bool], Signature]:
     return make
 
 
+def traced_signature(xs: tuple[Array, ...]) -> Signature:
+    """Return the same for arrays of JAX of which some have no values.
+
+    Where arrays are on several devices, or a length is a symbol, that is None.
+    """
+    import jax
+
+    kinds = [(x.aval, isinstance(x, jax.core.Tracer)) for x in xs]
+    for one, _ in kinds:
+        if getattr(one, "vma", None) or not one.sharding.mesh.empty or not all(type(n) is int for n in one.shape):
+            return None
+    parts = [(one.dtype, one.shape, one.weak_type, traced) for one, traced in kinds]
+    return *parts, jax.config.jax_enable_x64
+
+
 def _jax_switched() -> Callable[[], bool]:
     import jax
 
