@@ -1,5 +1,6 @@
 """Faults that other libraries had, each with the case that shows it; their places are in the docstrings."""
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -163,6 +164,41 @@ class TestNaN:
             assert result[numbers].tobytes() == expected[numbers].tobytes()
             if backend.name in ("numpy", "emulated"):  # others may change a NaN where it is handed over
                 assert result.tobytes() == expected.tobytes()
+
+
+class TestExtremaOfMany:
+    """XLA lost NaN where it found extrema of some thousand elements on CPUs (openxla/xla#21461)."""
+
+    methods: ClassVar = METHODS
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_nan(self, backend, run, method, rng, subtests, dtype):
+        """Auto too: it is this routine that it takes on JAX."""
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype}")
+        x = rng.standard_normal((70, 80)).astype(dtype)
+        x[3, 5] = x[60, 79] = np.nan
+        given = backend.asarray(x)
+        calls = {
+            "max": (lambda x, **options: parprims.max(x, **options), np.max),
+            "min": (lambda x, **options: parprims.min(x, **options), np.min),
+            "reduce": (lambda x, **options: parprims.reduce(x, "maximum", **options), np.max),
+            "map_reduce": (lambda x, **options: parprims.map_reduce(lambda x: -x, x, op="minimum", **options), None),
+        }
+        for (name, (call, expected)), axis in itertools.product(calls.items(), (None, 0, 1)):
+            wanted = np.min(-x, axis=axis) if expected is None else expected(x, axis=axis)
+            with subtests.test(call=name, axis=axis):
+                compare(backend, run(jitted(backend, call), given, axis=axis, method=method), wanted)
+        for call in (parprims.max, parprims.min):
+            compare(backend, run(call, given, method=method), np.asarray(np.nan, dtype))
+
+    def test_edges(self, backend, run, method, rng):
+        """A histogram has no bins between such ends."""
+        x = rng.standard_normal(9000)
+        x[77] = np.nan
+        counts, edges = run(parprims.histogram, backend.asarray(x), 8, method=method)
+        assert np.isnan(backend.to_numpy(edges)).all()
+        assert not backend.to_numpy(counts).any()
 
 
 class TestReverseScan:

@@ -291,7 +291,6 @@ class TestVecdot(Contract):
         if x1.dtype.kind in "iu":
             return 0
         size = np.sum(abs(x1.astype(complex)) * abs(x2.astype(complex)), axis=axis)
-        # The products of 16-bit floats may be rounded before they are summed.
         return rounding(x1.dtype.name, 2 * x1.shape[axis] + 4, size)
 
     def test_the_answer_of_the_textbook(self, backend, run, method):
@@ -306,6 +305,19 @@ class TestVecdot(Contract):
         x1, x2 = rng.integers(0, np.iinfo(dtype).max, (2, 4, 7), dtype)
         result = run(parprims.vecdot, backend.asarray(x1), backend.asarray(x2), method=method)
         compare(backend, result, np.add.reduce(x1 * x2, axis=-1, dtype=dtype))
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_halves_are_rounded_once(self, backend, run, method, rng, dtype):
+        """Where the last term leaves little of the others, roundings of products would show."""
+        if not backend.supports(dtype):
+            pytest.skip(f"{backend.name} has no {dtype}")
+        x1, x2 = rng.standard_normal((2, 5, 65)).astype(numpy_dtype(dtype))
+        x1[:, -1] = 1
+        x2[:, -1] = -(x1.astype(float) * x2.astype(float))[:, :-1].sum(axis=-1)
+        terms = x1.astype(float) * x2.astype(float)
+        exact, size = terms.sum(axis=-1), abs(terms).sum(axis=-1)
+        result = run(parprims.vecdot, backend.asarray(x1), backend.asarray(x2), method=method)
+        compare(backend, result, exact, eps(dtype) / 2 * abs(exact) + 65 * eps("float32") * size, dtype)
 
     def test_promotes_and_broadcasts(self, backend, run, method, rng):
         x1, x2 = random(rng, (3, 1, 8), "float32"), random(rng, (5, 8), "float64")

@@ -57,6 +57,7 @@ from parprims._histogram_numpy import (
 from parprims._kernels import by_device
 from parprims._operators import BUILT_IN, segmented
 from parprims._promotion import promoted
+from parprims._reduction import library_routine
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
 from parprims._segments import segment_reduce
@@ -302,7 +303,7 @@ def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
     if h.ends is not None or x.shape[0] == 0:
         first, last = (xp.full((), one, **place) for one in (h.ends or (0.0, 1.0)))
     else:
-        first, last = (cast(xp, one, h.edges) for one in (xp.min(x), xp.max(x)))
+        first, last = (cast(xp, library_routine(xp, name, (x,))(x), h.edges) for name in ("min", "max"))
         half = cast(xp, first == last, h.edges) * 0.5
         first, last = first - half, last + half
         if dtype_kind(x.dtype) == "float":  # NaN has no place between others

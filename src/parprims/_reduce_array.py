@@ -44,6 +44,7 @@ from parprims._reduction import (
     evaluate,
     finish,
     is_nonzero,
+    library_routine,
     mapped,
     of_nothing,
     result_dtypes,
@@ -329,7 +330,7 @@ def _prepare_routine(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
         return lambda x: as_result(reduce(x, along_axes, dtype, None, keepdims))
     if is_tensor(r.arrays[0]) and (len(r.axes) == 1 or r.op.name != "multiply"):
         return _torch_routine(r, dtype)
-    function = getattr(xp, _ROUTINES[r.op.name])
+    function = library_routine(xp, _ROUTINES[r.op.name], r.arrays)
     options = {"axis": r.axes, "keepdims": keepdims, **({"dtype": dtype} if r.op in SUMS else {})}
     return lambda x: function(x, **options)
 
@@ -482,7 +483,7 @@ def _by_routine(xp: Namespace, r: Reduction) -> Combined:
     values = evaluate(xp, r)
     (x,) = values.arrays
     typed = {"dtype": x.dtype} if r.op in SUMS else {}
-    return values, (getattr(xp, _ROUTINES[r.op.name])(x, axis=r.axes, **typed),)
+    return values, (library_routine(xp, _ROUTINES[r.op.name], r.arrays)(x, axis=r.axes, **typed),)
 
 
 def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:

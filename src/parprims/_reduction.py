@@ -18,6 +18,7 @@ from parprims._arrays import (
     dtype_name,
     is_jax,
     is_tensor,
+    jax_platform,
     lacks_arithmetic,
     namespace,
     ring_dtype,
@@ -199,6 +200,8 @@ def working_dtype(op: Operator) -> Callable[[Namespace, Any], Any]:
 def evaluate(xp: Namespace, r: Reduction) -> Values:
     """Return what is combined: the values of the map, in the dtypes they are combined in."""
     arrays, single, op, structure = r.arrays, r.single, r.op, None
+    if r.fn is conjugate_product and dtype_kind(arrays[0].dtype) == "float":  # products are not rounded to 16 bits
+        r = dataclasses.replace(r, arrays=tuple([cast(xp, one, compute_dtype(xp, one.dtype)) for one in arrays]))
     if r.fn is not None:
         arrays, single, structure = mapped(xp, r)
         op = restructured(op, structure)
@@ -238,6 +241,25 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Struct
                 ) from None
         broadcast.append(one)
     return tuple(broadcast), single, structure
+
+
+def library_routine(xp: Namespace, name: str, arrays: tuple[Array, ...]) -> Callable[..., Array]:
+    """Return the library's function of a name, as ``max``, which is to see NaN among arrays like these.
+
+    XLA drops NaN where it finds extrema of many elements on a CPU, and is asked for them in another way.
+    """
+    function: Callable[..., Array] = getattr(xp, name)
+    if name not in ("max", "min") or not is_jax(xp) or jax_platform(arrays) != "cpu":
+        return function
+
+    def extremum(x: Array, **options: Any) -> Array:
+        found = function(x, **options)
+        if dtype_kind(x.dtype) != "float":
+            return found
+        lost = xp.max(xp.astype(xp.isnan(x), xp.int8), **options)
+        return xp.where(lost > 0, xp.full_like(found, math.nan), found)
+
+    return extremum
 
 
 def with_start(xp: Namespace, r: Reduction) -> Reduction:
