@@ -198,6 +198,30 @@ class TestOffsets:
         np.testing.assert_allclose(gradient(backend, loss, x), np.repeat(g, np.diff(offsets)), atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_dtypes_of_offsets(backend, run, rng, subtests, dtype):
+    """Of every integer dtype; where they end before the elements do they are wrong, and reach no memory."""
+    x, offsets = rng.standard_normal(100), np.array([0, 13, 13, 14, 20, 33, 50, 60, 77, 100])
+    given = backend.asarray(x), backend.asarray(np.ones(100)), backend.asarray(offsets.astype(dtype))
+    ordered = by_segments(x, offsets, 0, np.sort)
+    total = scanned(x, offsets, 0, lambda x, y: x + y)
+    calls = {
+        "sort": (lambda x, _, cuts, **options: parprims.sort(x, offsets=cuts, **options), ordered),
+        "by key": (lambda x, _, cuts, **options: parprims.sort_by_key(x, x, offsets=cuts, **options)[1], ordered),
+        "scan": (lambda x, _, cuts, **options: parprims.scan(x, offsets=cuts, **options), total),
+        "recurrence": (lambda x, a, cuts, **options: parprims.linear_recurrence(a, x, offsets=cuts, **options), total),
+        "reduce": (
+            lambda x, _, cuts, **options: parprims.reduce(x, offsets=cuts, **options),
+            reduced(x, offsets, 0, lambda x, y: x + y, 0.0),
+        ),
+    }
+    methods = ("auto", "native") if backend.name == "jax" else ("auto", *METHODS)
+    for (name, (call, expected)), way in itertools.product(calls.items(), methods):
+        with subtests.test(call=name, method=way):
+            compare(backend, run(call, *given, method=way), expected, 1e-13)
+    parprims.sort(backend.asarray(np.ones(1000)), offsets=given[2])
+
+
 class TestSegmentReduce:
     methods = METHODS
 

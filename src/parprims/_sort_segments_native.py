@@ -45,6 +45,11 @@ def _sorting(c: Any, *arrays: Any, keyed: bool) -> Callable[..., tuple[Any, ...]
     return _sort_native.prepare(numpy_namespace(), call)
 
 
+def _ascending(offsets: Any, n: int) -> Any:
+    """Return offsets that ascend from 0 to n, the same where they do. Not every dtype holds n and their differences."""
+    return np.maximum.accumulate(offsets.astype(np.int64, copy=False).clip(0, n))
+
+
 def _one_by_one(c: Any, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
     axis, xs, n = c.axis, c.arrays[: c.count], c.arrays[0].shape[c.axis]
     length = max(1, n // max(1, c.segments))  # the way to sort depends on the length
@@ -55,7 +60,7 @@ def _one_by_one(c: Any, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
 
     def run(*arrays: Any) -> tuple[Any, ...]:
         *xs, offsets = arrays
-        bounds = np.maximum.accumulate(offsets.clip(0, n)).tolist()  # they are the same where they ascend
+        bounds = _ascending(offsets, n).tolist()
         results = tuple([np.empty(shape, dtype) for dtype in dtypes])
         first = 0
         for last in (*bounds, n):  # and what is before the first offset and behind the last
@@ -84,7 +89,7 @@ def _by_numbers(c: Any, index: np.dtype[Any]) -> Callable[..., tuple[Any, ...]]:
 
     def run(*arrays: Any) -> tuple[Any, ...]:
         *xs, offsets = arrays
-        lengths = np.diff(np.maximum.accumulate(offsets.clip(0, n)), prepend=0, append=n)
+        lengths = np.diff(_ascending(offsets, n), prepend=0, append=n)
         numbers = np.repeat(np.arange(len(lengths), dtype=number), lengths)
         (order,) = by_keys(xs[0])
         (again,) = by_numbers(numbers[order])
