@@ -74,9 +74,15 @@ class TestCompile:
         monkeypatch.setitem(sys.modules, "parprims_imports_late", _Importing("parprims_imports_late"))
         before = set(sys.modules)
         try:
-            compiled = torch.compile(lambda x: parprims.sum(x, axis=0), backend="eager", fullgraph=True)
             x = backend.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
-            assert torch.equal(compiled(x), x.sum(0))
+            for function in (
+                lambda x: parprims.sum(x, axis=0),
+                lambda x: parprims.scan(x, lambda a, b: a + b + a * b, axis=0),
+                lambda x: parprims.map_reduce(lambda y: y - 1, x, op=lambda a, b: a + b + a * b, axis=1),
+                lambda x: parprims.matmul(x, x.mT, add=lambda a, b: a + b, multiply=lambda a, b: a * b),
+            ):
+                compiled = torch.compile(function, backend="eager", fullgraph=True)
+                torch.testing.assert_close(compiled(x), function(x))
         finally:
             for name in set(sys.modules) - before:
                 if name.startswith("parprims_imports_late"):

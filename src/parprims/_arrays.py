@@ -337,9 +337,14 @@ def device(x: Array) -> Any:
 
 
 def is_tensor(x: Any) -> bool:
-    """Return whether x is a tensor of PyTorch, in words that torch.compile can read."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    """Return whether x is a tensor of PyTorch, in words that torch.compile can read: see `_switches.compiling`."""
+    if not hasattr(x, "requires_grad"):
+        return False
+    try:
+        import torch
+    except ImportError:  # something else that is like one
+        return False
+    return isinstance(x, torch.Tensor)
 
 
 def namespace_of(x: Array) -> Namespace:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import Array, Namespace
+from parprims._arrays import Array, Namespace, is_tensor
 
 _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 """The kinds of devices that are asked for autocast."""
@@ -47,9 +46,10 @@ def compiling(x: Any) -> bool:
 
 def autocast(xp: Namespace) -> tuple[str, ...]:
     """Return the kinds of devices for which PyTorch's autocast is on."""
-    torch = sys.modules.get("torch")
-    if torch is None or getattr(xp, "__name__", "") != "array_api_compat.torch":
+    if getattr(xp, "__name__", "") != "array_api_compat.torch":
         return ()
+    import torch
+
     return tuple([kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)])
 
 
@@ -65,9 +65,10 @@ def without_autocast(kinds: tuple[str, ...]) -> contextlib.ExitStack:
 
 def float32_products(x: Array) -> str | None:
     """Return what PyTorch has been told of products of float32 where x is, None for arrays of other libraries."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not isinstance(x, torch.Tensor):
+    if not is_tensor(x):
         return None
+    import torch
+
     told: str = torch._C._get_fp32_precision_getter("cuda" if x.is_cuda else "mkldnn", "matmul")
     return told
 
