@@ -336,15 +336,22 @@ def device(x: Array) -> Any:
     return NamedSharding(x.sharding.mesh, PartitionSpec()) if isinstance(x.sharding, NamedSharding) else x.sharding
 
 
+_tensors: tuple[type, ...] = ()
+"""The type of PyTorch's tensors, once something like one has been seen."""
+
+
 def is_tensor(x: Any) -> bool:
     """Return whether x is a tensor of PyTorch, in words that torch.compile can read: see `_switches.compiling`."""
+    global _tensors
     if not hasattr(x, "requires_grad"):
         return False
-    try:
-        import torch
-    except ImportError:  # something else that is like one
-        return False
-    return isinstance(x, torch.Tensor)
+    if not _tensors:
+        try:
+            import torch
+        except ImportError:  # another library's, which has that too
+            return False
+        _tensors = (torch.Tensor,)
+    return isinstance(x, _tensors)
 
 
 def namespace_of(x: Array) -> Namespace:

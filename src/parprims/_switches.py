@@ -63,14 +63,20 @@ def without_autocast(kinds: tuple[str, ...]) -> contextlib.ExitStack:
     return stack
 
 
+_tells: tuple[Callable[[str, str], str], ...] = ()
+"""PyTorch's function that tells what it has been told, once a tensor has been seen."""
+
+
 def float32_products(x: Array) -> str | None:
     """Return what PyTorch has been told of products of float32 where x is, None for arrays of other libraries."""
+    global _tells
     if not is_tensor(x):
         return None
-    import torch
+    if not _tells:  # to import anew takes longer than to ask
+        import torch
 
-    told: str = torch._C._get_fp32_precision_getter("cuda" if x.is_cuda else "mkldnn", "matmul")
-    return told
+        _tells = (torch._C._get_fp32_precision_getter,)
+    return _tells[0]("cuda" if x.is_cuda else "mkldnn", "matmul")
 
 
 def narrowed(x: Array, precision: str = "float32") -> bool:
