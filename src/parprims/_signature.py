@@ -161,9 +161,9 @@ def _jax_maker() -> Callable[[Array, bool], Signature]:
 
 
 def traced_signature(xs: tuple[Array, ...]) -> Signature:
-    """Return the same for arrays of JAX of which some have no values.
+    """Return the same for arrays of JAX of which some have no values; None where all have.
 
-    Where arrays are on several devices, or a length is a symbol, that is None.
+    Where arrays are on several devices, or a length is a symbol, that is None too.
     """
     import jax
 
@@ -172,7 +172,7 @@ def traced_signature(xs: tuple[Array, ...]) -> Signature:
         if getattr(one, "vma", None) or not one.sharding.mesh.empty or not all(type(n) is int for n in one.shape):
             return None
     parts = [(one.dtype, one.shape, one.weak_type, traced) for one, traced in kinds]
-    return *parts, jax.config.jax_enable_x64
+    return (*parts, jax.config.jax_enable_x64) if any(traced for _, traced in kinds) else None
 
 
 def _jax_switched() -> Callable[[], bool]:
