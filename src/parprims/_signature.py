@@ -167,6 +167,8 @@ def traced_signature(xs: tuple[Array, ...]) -> Signature:
     """
     import jax
 
+    if not all(isinstance(x, jax.Array) for x in xs):  # a rule may be handed arrays of NumPy
+        return None
     kinds = [(x.aval, isinstance(x, jax.core.Tracer)) for x in xs]
     for one, _ in kinds:
         if getattr(one, "vma", None) or not one.sharding.mesh.empty or not all(type(n) is int for n in one.shape):
