@@ -103,10 +103,10 @@ def scan(methods: Methods, method: str, xp: Namespace, r: Any) -> Any:
     def run(compute: Callable[..., Any], *arrays: Array) -> Any:
         return rules.scan(compute, method, xp, bare.on(*elements(arrays)))
 
-    if r.key is None:
-        return run(lambda *arrays: methods(method, xp, bare.on(*arrays)), *r.arrays)
-    complete, inner = r.complete, dataclasses.replace(bare, key=("by a rule", r.key))
-    _scans.keep(r.key, run if complete is None else lambda compute, *given: run(compute, *complete(*given)))
+    inner = bare
+    if r.key is not None:
+        complete, inner = r.complete, dataclasses.replace(bare, key=("by a rule", r.key))
+        _scans.keep(r.key, run if complete is None else lambda compute, *given: run(compute, *complete(*given)))
     return run(lambda *arrays: methods(method, xp, inner.on(*arrays)), *r.arrays)
 
 

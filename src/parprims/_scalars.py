@@ -74,7 +74,10 @@ def as_array(
 def maker(
     name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...], axis: int | None = None
 ) -> Callable[[Any], Array]:
-    """Return what makes of a value with the signature of this one, which `as_array` took, what that would."""
+    """Return a function that converts later values as `as_array` does, but checks numbers alone.
+
+    They are to have the signature of this value, which `as_array` has taken.
+    """
     if is_scalar(value):
         return lambda number: as_array(name, number, xp, dtype, device, shape, axis)
     return _shaper(xp, value, shape, axis)

@@ -138,9 +138,9 @@ def working_dtypes(xp: Namespace, op: Operator, dtypes: tuple[Any, ...]) -> tupl
 def start_elements(
     xp: Namespace, initial: tuple[Any, ...], like: Array, shape: tuple[int, ...], dtypes: tuple[Any, ...], axis: int
 ) -> tuple[tuple[Array, ...], Callable[..., tuple[Array, ...]]]:
-    """Return initial elements as arrays of the dtypes, of a shape but for length 1 along the axis, and a function.
+    """Return initial elements as arrays of the dtypes, of the shape but for length 1 along the axis.
 
-    It makes the same of initial elements of the same signature.
+    Return also a function that converts later initial elements of the same signature.
     """
     on, across = device(like), (*shape[:axis], *shape[axis + 1 :])
     arguments = [("initial", one, xp, dtype, on, across, axis) for one, dtype in zip(initial, dtypes, strict=True)]

@@ -183,15 +183,16 @@ def solve_tridiagonal(
         results = [result]
         if return_residual or return_status:
             working = x if result is x else xp.astype(result, x.dtype)
-            verdicts = _verdicts(xp, s, working, dtype)
-            results += [one for one, asked in zip(verdicts, (return_residual, return_status), strict=True) if asked]
+            results += _verdicts(xp, s, working, dtype, return_residual, return_status)
     if columns:
         results = [move_axis(xp, one, 0, -1) for one in results]
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _verdicts(xp: Namespace, s: System, x: Array, dtype: Any) -> tuple[Array, ...]:
-    """Return the backward error and the status of solutions, which were rounded to a dtype."""
+def _verdicts(
+    xp: Namespace, s: System, x: Array, dtype: Any, return_residual: bool, return_status: bool
+) -> tuple[Array, ...]:
+    """Return what is asked for of the backward error and the status of solutions, which were rounded to a dtype."""
     arrays, bare, largest = (x, *s.arrays), s.on(*(None,) * 4), None
     if library(xp) in ("cupy", "torch") and getattr(x, "is_cuda", True) and signature(arrays) is not None:
         largest = functools.partial(_largest_by_kernel, s.axis)
@@ -199,12 +200,15 @@ def _verdicts(xp: Namespace, s: System, x: Array, dtype: Any) -> tuple[Array, ..
     def verdicts(xp: Namespace, x: Array, *arrays: Array) -> tuple[Array, ...]:
         system = bare.on(*arrays)
         error = safe_backward_error(xp, system, x, largest)
-        return as_result(error), as_result(status(xp, system, x, error, dtype))
+        found = [error] * return_residual
+        if return_status:
+            found.append(status(xp, system, x, error, dtype))
+        return tuple(map(as_result, found))
 
     # One operation after another takes up to a hundred times as long as a program, and by PyTorch several times as long
     # as by NumPy.
     if is_jax(xp) and not any(map(is_traced, arrays)):
-        key = bare.described(), dtype
+        key = bare.described(), dtype, return_residual, return_status
         return (_programs.get(key) or _programs.keep(key, one_program(functools.partial(verdicts, xp))))(*arrays)
     if library(xp) == "torch" and in_numpy(xp, arrays) and not any(one.requires_grad for one in arrays):
         return all_by_numpy(xp, arrays, functools.partial(verdicts, numpy_namespace()))(*arrays)
