@@ -46,6 +46,8 @@ SPILLS = {
     "reduce_rows<256, 4, 16, Op> multiply int8": _OCCUPANCY,
     "reduce_short_rows<256, 1, 4, 4, Op> add uint32": _OCCUPANCY,
     "reduce_segments<4, ": _OCCUPANCY,
+    "scan_columns<8, 32, 10, 1, CHAINED, Scan> welford float64": "200 bytes, which let another block fit",
+    "scan_columns<8, 32, 5, 1, CHAINED, Scan> adjoint complex128": "110 bytes, which let another block fit",
     "top::find_top<64, 8, 1024, ": _OCCUPANCY,
     "top::find_top<512, 8, 4096, Order, long long> top int8": _OCCUPANCY,
     "sort_rows<128, 32, 7, 8, false, true, 9792, Order>": "8 bytes on sm_120, in some runs of the compiler",

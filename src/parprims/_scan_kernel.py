@@ -39,7 +39,7 @@ class Tuning(_cuda.Tuning):
     column_bytes: int
     """Bytes of elements that a thread keeps in registers, for lines that are adjacent in memory."""
     columns_bytes: int
-    """The same where there are several inputs."""
+    """The same where there are several inputs, or where tiles are chained."""
     columns: int
     """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
     lines are such that vectors are not aligned, there are up to four times as many."""
@@ -247,18 +247,26 @@ def _cut_columns(
     ``least`` threads, if there are lines enough, are across lines.
     """
     block = 256
+
+    def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
+        """Return the division by the most rows and bytes of a thread: width, groups, rounds, tiles, blocks, carry."""
+        most = max(1, min(most, kept // (vector * special.raw_bytes)))
+        groups = _cuda.power_of_two(-(-n // most), up=True)
+        width = max(least, block // min(groups, 32))
+        width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
+        groups = min(groups, block // width)
+        if n > groups * most:
+            groups = block // width
+        tiles = -(-n // (groups * most))
+        rounds = -(-n // (tiles * groups))
+        blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
+        return width, groups, rounds, tiles, blocks, carry_of(tuning, tiles, blocks)
+
     kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
-    most = max(1, min(20, kept // (vector * special.raw_bytes)))
-    groups = _cuda.power_of_two(-(-n // most), up=True)
-    width = max(least, block // min(groups, 32))
-    width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
-    groups = min(groups, block // width)
-    if n > groups * most:
-        groups = block // width
-    tiles = -(-n // (groups * most))
-    rounds = -(-n // (tiles * groups))
-    blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
-    carry, rows = carry_of(tuning, tiles, blocks), block // width * rounds
+    width, groups, rounds, tiles, blocks, carry = cut(20, kept)
+    if carry == "CHAINED":
+        width, groups, rounds, tiles, blocks, carry = cut(16, tuning.columns_bytes)
+    rows = block // width * rounds
     ahead = tiles_ahead(tuning, special, carry, rows * width * vector)
     lengths = {"lines": lines, "low": low, "read": read, "n": n, "inner": inner, "tiles": tiles, "ahead": ahead}
     return _Work(
@@ -270,6 +278,8 @@ def _cut_columns(
         slots=blocks * width * vector,
         tiles=tiles,
         waits=tiles > 1,
+        # With more registers than two blocks can have, one block would be alone on a multiprocessor.
+        resident_blocks=2 if carry == "CHAINED" else 0,
     )
 
 
