@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from benches.cases import OURS
-from benches.records import RESULTS
 from benches.runs import Outcome
 from parprims._compare import si
 
@@ -101,10 +100,10 @@ def _figure(one: dict[str, Any]) -> str:
     return si(one["seconds"], "s") if one["ceiling_fraction"] is None else si(one["rate"], one["unit"])
 
 
-def results_table(folder: Path = RESULTS) -> str:
-    """Return the tables of all results, in Markdown, from the result files: the largest case of every family."""
+def results_table(paths: Iterable[Path]) -> str:
+    """Return the tables of results files, in Markdown: the largest case of every family."""
     parts = []
-    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    files = [json.loads(path.read_text()) for path in sorted(paths)]
     for file in sorted(files, key=lambda file: -len(file["records"])):  # the widest comparison first
         head = file["header"]
         tops = ", ".join(

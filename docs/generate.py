@@ -72,7 +72,10 @@ def parts(results: Path = RESULTS) -> Iterator[tuple[Path, str, str]]:
     yield ROOT / "docs" / "devices.md", "measured", bench_devices.table(devices)
     beyond = json.loads((results / "devices" / f"larger-{DEVICES}.json").read_text())
     yield ROOT / "docs" / "devices.md", "larger", larger.table(beyond)
-    yield ROOT / "docs" / "results.md", "results", tables.results_table(results)
+    plotted = results / f"{plots.DEVICE}.json"
+    yield ROOT / "docs" / "results.md", "results", tables.results_table([plotted])
+    others = {*results.glob("*.json")} - {plotted}
+    yield ROOT / "docs" / "results_others.md", "results", tables.results_table(others)
 
 
 def main() -> int:

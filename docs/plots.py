@@ -21,7 +21,7 @@ from benches.plots import COLOURS, MARKERS, NAMES, STYLES, kind, marker
 from benches.records import RESULTS
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
-DEVICE = "nvidia-h100"
+DEVICE = "nvidia-h200"
 """The results file of the plots."""
 
 NEWER = "newer-primitives-cpu"
