@@ -94,6 +94,18 @@ class TestPlan:
             assert launch.template == "scan_columns"
 
     @pytest.mark.once
+    @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "complex64"])
+    def test_two_blocks_fit_where_many_adjacent_lines_are_scanned(self, dtype):
+        """A block that waits for the tile before it has another beside it: threads keep no more than 16 rows."""
+        for lines, carry, most, resident in ((16_384, "CHAINED", 16, 2), (16, "LOOK_BACK", 20, 0)):
+            shape = (1 << 20, lines)
+            (launch,) = self.plan(np.broadcast_to(np.zeros((), dtype), shape), 0, strides=row_major(shape)).launches
+            assert launch.template == "scan_columns"
+            assert launch.arguments[4] == carry
+            assert launch.arguments[2] <= most
+            assert launch.resident_blocks == resident
+
+    @pytest.mark.once
     def test_strips_are_cut_without_remainder(self, rng, subtests):
         """No tile is empty, none is larger than shared memory, and contiguous ones begin where vectors are aligned."""
         for _ in range(300):
