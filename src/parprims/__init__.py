@@ -1,5 +1,6 @@
 """Parallel primitives for every array library."""
 
+from parprims import _behind as _behind
 from parprims import _recurrence_matrices as _recurrence_matrices
 from parprims._associativity import check_associative
 from parprims._banded import solve_banded, solve_block_tridiagonal

@@ -27,7 +27,7 @@ from parprims._arrays import (
     namespace_of,
 )
 from parprims._cuda import transformed
-from parprims._dispatch import Abstract, Checked, Methods, recalled
+from parprims._dispatch import Abstract, Checked, Methods, behind, recalled
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._sorting import Sorting, index_dtype
@@ -232,14 +232,8 @@ def _by_library(methods: Methods, method: str, xp: Namespace, call: Checked) -> 
 def _rules(xp: Namespace) -> Any:
     """Return the module with the rules of a library, or None if it has no derivatives."""
     if array_api_compat.is_torch_namespace(xp):
-        from parprims import _derivatives_torch
-
-        return _derivatives_torch
-    if array_api_compat.is_jax_namespace(xp):
-        from parprims import _derivatives_jax
-
-        return _derivatives_jax
-    return None
+        return behind["derivatives on PyTorch"]()
+    return behind["derivatives on JAX"]() if array_api_compat.is_jax_namespace(xp) else None
 
 
 def _has_derivative(dtype: Any) -> bool:

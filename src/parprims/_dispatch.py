@@ -190,6 +190,9 @@ primitives: dict[str, Callable[..., Any]] = {}
 extensions: dict[str, Callable[..., Any]] = {}
 """What computes calls with an option that a module behind knows, which is not imported by that of the function."""
 
+behind: dict[str, Callable[[], Any]] = {}
+"""What imports the modules that know all primitives, for those of the primitives need them too; see _behind.py."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -259,17 +262,13 @@ def in_graph(x: Any, method: Any) -> bool:
 
 
 def nodes() -> Any:
-    """Return the module of the nodes, which knows all primitives and so is imported where the first node is made."""
-    from parprims import _torch_ops
-
-    return _torch_ops
+    """Return the module of the nodes."""
+    return behind["nodes"]()
 
 
 def devices() -> Any:
-    """Return the module of calls on arrays that several devices hold, which knows all primitives."""
-    from parprims import _devices
-
-    return _devices
+    """Return the module of calls on arrays that several devices hold."""
+    return behind["devices"]()
 
 
 def unwatched() -> contextlib.AbstractContextManager[None]:
