@@ -483,7 +483,6 @@ def changing(patch: pytest.MonkeyPatch, module: Any) -> Callable[..., None]:
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let kernels take NumPy arrays, until the patch is undone."""
     # A call is remembered by all that its kernel depends on.
-    _signature.register(np.ndarray, "numpy")
     patch.setitem(
         _signature.makers, np.ndarray, lambda x, _: (x.dtype, x.shape, x.strides, x.ctypes.data & 15, "emulated")
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _arrays, _signature
 from parprims._cuda import xla
 from tests import emulator
 
@@ -317,6 +318,19 @@ def test_a_remembered_call_is_one_program(jax, compiled, name):
         compiled.clear()
         function(method, *arrays)
         assert len(compiled) <= (1 if "matmul" in name else 0)
+
+
+@pytest.mark.parametrize("by", ["auto", "array"])
+def test_the_first_call_of_a_process_is_one_program(jax, compiled, monkeypatch, by):
+    """It is remembered too, though nothing was known of the type of JAX's arrays before."""
+    x = jax.device_put(np.linspace(0.1, 0.9, 61))
+    for known in (_arrays._known, _signature.makers):
+        monkeypatch.delitem(known, type(x), raising=False)
+    parprims.any(x, method=by)
+    assert len(compiled) <= 4
+    compiled.clear()
+    parprims.any(x, method=by)
+    assert not compiled
 
 
 class TestTransformations:

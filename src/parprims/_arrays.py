@@ -13,8 +13,6 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._signature import register
-
 Array = Any
 """An array of any library that conforms to the array API standard."""
 
@@ -124,7 +122,6 @@ def _know(name: str, array: Array) -> tuple[Namespace, Callable[[Array], str | N
     elif array_api_compat.is_jax_namespace(xp):
         flaw = _jax_flaw
     _known[kind] = xp, flaw
-    register(kind, library(xp))
     return xp, flaw
 
 

@@ -23,7 +23,7 @@ def signature(x: Array | tuple[Array, ...], gradient: bool = False) -> Signature
     kind = type(x)
     if kind is tuple:
         return _of_all(x, gradient)
-    make = makers.get(kind)
+    make = makers.get(kind) or _learn(kind)
     if make is None:
         return None
     switch = switched.get(kind)
@@ -37,7 +37,7 @@ def _of_all(xs: tuple[Any, ...], gradient: bool) -> Signature:
     for x in xs:
         kind = type(x)
         if kind is not last:  # what does not depend on the array is asked once
-            make = _of_all if kind is tuple else makers.get(kind)
+            make = _of_all if kind is tuple else makers.get(kind) or _learn(kind)
             switch = switched.get(kind)
             if make is None or (switch is not None and switch()):
                 return None
@@ -68,16 +68,18 @@ switched: dict[type, Callable[[], bool]] = {}
 """Tells whether a library is in a state in which no array of a type has a signature."""
 
 
-def register(kind: type, library: str) -> None:
-    """Take note of a type of arrays of a library, as soon as one is seen."""
-    if library == "cupy":
+def _learn(kind: type) -> Callable[[Array, bool], Signature] | None:
+    """Take note of a type of arrays when the first one is seen; return what makes their signature, or None."""
+    library, _, _ = kind.__module__.partition(".")
+    if library == "cupy" and kind.__name__ == "ndarray":
         makers[kind] = _cupy
     elif library == "torch":
         torch = sys.modules["torch"]
         if kind in (torch.Tensor, torch.nn.Parameter):
-            makers[kind], switched[kind] = _torch_maker(), _torch_switched()
-    elif library == "jax" and kind.__name__ == "ArrayImpl":  # one with values
-        makers[kind], switched[kind] = _jax_maker(), _jax_switched()
+            switched[kind], makers[kind] = _torch_switched(), _torch_maker()
+    elif library in ("jax", "jaxlib") and kind.__name__ == "ArrayImpl":  # one with values
+        switched[kind], makers[kind] = _jax_switched(), _jax_maker()
+    return makers.get(kind)
 
 
 def _cupy(x: Array, _: bool) -> Signature:
