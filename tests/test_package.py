@@ -40,6 +40,16 @@ def test_import_loads_no_array_library():
 
 
 @pytest.mark.once
+def test_a_type_that_says_it_is_of_a_library(subtests):
+    """Is refused as any other that is no array, where the library is not there."""
+    for module in ("torch", "jaxlib", "cupy"):
+        with subtests.test(module=module):
+            program = f"import parprims; x = type('ndarray', (), dict(__module__={module!r}))(); print(refused(x))"
+            refused = "def refused(x):\n try: parprims.sum(x)\n except TypeError as error: return error"
+            assert "x must be an array, got ndarray" in python(f"exec({refused!r}, globals()); {program}")
+
+
+@pytest.mark.once
 def test_import_is_quick(tmp_path, monkeypatch):
     """An import takes less than three times that of NumPy, which is imported in any case."""
     # Processor time, because the machine may be busy, of packages whose bytecode is there, as from the second time on.

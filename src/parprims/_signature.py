@@ -71,12 +71,13 @@ switched: dict[type, Callable[[], bool]] = {}
 def _learn(kind: type) -> Callable[[Array, bool], Signature] | None:
     """Take note of a type of arrays when the first one is seen; return what makes their signature, or None."""
     library, _, _ = kind.__module__.partition(".")
-    if library == "cupy" and kind.__name__ == "ndarray":
+    module: Any = sys.modules.get(library)  # without it a type only says that it is of the library
+    if module is None:
+        return None
+    if library == "cupy" and kind is module.ndarray:
         makers[kind] = _cupy
-    elif library == "torch":
-        torch = sys.modules["torch"]
-        if kind in (torch.Tensor, torch.nn.Parameter):
-            switched[kind], makers[kind] = _torch_switched(), _torch_maker()
+    elif library == "torch" and kind in (module.Tensor, module.nn.Parameter):
+        switched[kind], makers[kind] = _torch_switched(), _torch_maker()
     elif library in ("jax", "jaxlib") and kind.__name__ == "ArrayImpl":  # one with values
         switched[kind], makers[kind] = _jax_switched(), _jax_maker()
     return makers.get(kind)
