@@ -104,7 +104,7 @@ class Driver:
         self.freed = []
         self.queues = collections.defaultdict(collections.deque)
         self.captures = {}  # stream: graph
-        self.modules, self.log = [], []
+        self.modules, self.log, self.overlapping = [], [], []
         self.current = threading.local()
         self.mode = threading.local()
         self.fails = {}  # name: how many calls succeed before all fail, and with what
@@ -211,6 +211,8 @@ class Driver:
         values = list((ctypes.c_longlong * count).from_address(places[1]))
         name = self.modules[function - 1].partition("\n")[0]
         kind = self.kinds[self.modules[function - 1]]
+        self.overlapping.append(bool(fields.attribute_count))  # whether it may start before the last one has ended
+        assert kind.get("waits") or not fields.attribute_count, "it would not wait for the launch before it"
         names = dict(zip(kind["names"], values, strict=False))
 
         def kernel():

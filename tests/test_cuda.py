@@ -57,11 +57,15 @@ def library(request, monkeypatch):
     monkeypatch.setattr(runner_module, "loaded", loaded)
 
     def compiled(text, arch):
-        body = text.partition("{\n")[2].partition("\n}")[0]
+        body = text.partition("{\n")[2].partition("\n}")[0].partition("#endif\n")
         parameters = text.partition("kernel(")[2].partition(")")[0].split(", ")
-        code = f"{body}\n{len(fake.kinds)}"
+        code = f"{body[2] or body[0]}\n{len(fake.kinds)}"
         nbytes = found.nbytes
-        fake.kinds[code] = {"names": [one.split()[-1].strip("*") for one in parameters], "at": max(nbytes - 8, 0)}
+        fake.kinds[code] = {
+            "names": [one.split()[-1].strip("*") for one in parameters],
+            "at": max(nbytes - 8, 0),
+            "waits": "griddepcontrol.wait" in body[0],
+        }
         return code.encode()
 
     monkeypatch.setattr(compiler_module, "compiled", compiled)
@@ -79,6 +83,30 @@ def library(request, monkeypatch):
 
 def expected(runner, value):
     return 4 * value if len(runner.plan.launches) > 1 else 2 * value
+
+
+class TestOverlap:
+    """A later launch of a plan may start before the one before it has ended, where it can wait for that one."""
+
+    @pytest.mark.parametrize("capability", [(7, 5), (8, 9), (9, 0), (12, 0)])
+    def test_later_launches(self, library, capability):
+        library.driver.capability = capability
+        x = library.of(3)
+        for several in (False, True):
+            runner = library.runner(several=several)
+            library.driver.overlapping.clear()
+            (y,) = runner(x)
+            library.driver.run()
+            assert y.value == expected(runner, 3)
+            later = len(runner.plan.launches) - 1
+            assert library.driver.overlapping == [False, *[capability >= (9, 0)] * later]
+
+    def test_texts(self):
+        several = plan(several=True)
+        waits = ["griddepcontrol.wait" in several.text(at) for at in range(len(several.launches))]
+        assert waits == [False, *[True] * (len(waits) - 1)]
+        # XLA launches them one after another.
+        assert not any("griddepcontrol" in several.text(at, static=True) for at in range(len(waits)))
 
 
 # ---- Graphs ---------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def gated(library, monkeypatch, *names):
     begun, errors = [], {}
 
     def compiled(text, arch):
-        (name,) = [one for one in gates if f"{{\n{one}\n}}" in text]
+        (name,) = [one for one in gates if f"\n{one}\n}}" in text]
         begun.append(name)
         assert gates[name].wait(60)
         if name in errors:
@@ -76,7 +76,7 @@ def compiled(first, *names):
     for name in names:
         first.gates[name].set()
     end = time.monotonic() + 60
-    while any(f"{{\n{name}\n}}" in text for text, _ in [*compiler_module._under_way] for name in names):
+    while any(f"\n{name}\n}}" in text for text, _ in [*compiler_module._under_way] for name in names):
         assert time.monotonic() < end
         time.sleep(0.001)
 

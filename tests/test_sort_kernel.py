@@ -29,7 +29,7 @@ SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entro
 SIZES = _sort_kernel.TUNING[90]
 EDGES = sorted(
     {32, 64, 128, 512, 2048, 4096}
-    | {edge for one in SIZES.rows for edge in (one.longest, one.uneven)}
+    | {edge for one in (*SIZES.rows, *SIZES.few) for edge in (one.longest, one.uneven, one.valued)}
     | {tile * threads * items for _, threads, items, _ in (*SIZES.alone, *SIZES.together) for tile in (1, 2)}
 )
 VALUES = ("bool", "int16", "float32", "int64", "complex128")  # of every size that is moved
@@ -590,8 +590,11 @@ class TestPlan:
         for shape in (
             (1,),
             (33,),
+            (4000,),
             (8192,),
             (8193,),
+            (16384,),
+            (65, 15_361),
             (100_000,),
             (1 << 28,),
             ((1 << 30) - 1,),
@@ -614,10 +617,13 @@ class TestPlan:
                     keyed = bool(values) or index is None
                     plan = self.plan(dtype, shape, values, index, keyed)
                     n = math.prod(shape)
+                    few = n // shape[-1] < SIZES.blocks // 2
                     for launch in plan.launches:
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
-                        assert launch.shared_bytes <= 64 << 10  # on every architecture
+                        if launch.template == "sort_rows":
+                            assert launch.arguments[2] <= 32  # keys of a thread
+                        assert launch.shared_bytes <= (_cuda.shared_bytes(90) if few else 64 << 10)
                     assert plan.zeroed_bytes <= 1 << 23
                     own = plan.temporary_bytes + plan.zeroed_bytes
                     key_bytes = self.key_bytes(dtype)
@@ -636,6 +642,23 @@ class TestPlan:
             ("int64", 5632, (4,)),
         ):
             assert len(self.plan(key, (65536, n), values, None, True).launches) == 1
+        for key, n, values, index in (
+            ("float32", 16384, (), None),
+            ("uint16", 16383, (), "int64"),
+            ("int32", 16384, (), "int64"),
+            ("int32", 15359, (), "int64"),
+            ("int32", 8192, (4,), None),
+            ("float64", 8192, (4,), "int64"),
+        ):
+            for rows in (1, SIZES.blocks // 2 - 1):
+                assert len(self.plan(key, (rows, n), values, index, not index).launches) == 1
+            # A device whose blocks have little shared memory sorts them in passes, and so are many rows.
+            small = _cuda.tuned(_sort_kernel.TUNING, 75)
+            spec = _sort_kernel.Specialisation(key, False, not index, values, index)
+            for one in _sort_kernel.plan(spec, (), (1, n), 0, small).launches:
+                assert one.shared_bytes <= _cuda.shared_bytes(75)
+        assert len(self.plan("float32", (SIZES.blocks, 16384), (), None, True).launches) == 5
+        assert len(self.plan("int32", (16383,), (), "int64", False).launches) == 5  # its registers would not suffice
         assert len(self.plan("float32", (1 << 20,), (), None, True).launches) == 5
         assert len(self.plan("bool", (1 << 20,), (), None, True).launches) == 2
 
@@ -646,8 +669,8 @@ class TestPlan:
         monkeypatch.setattr(_cuda, "layout", lambda *_: ((), 0))
         monkeypatch.setattr(_cuda, "plain", lambda _, x: x)
         monkeypatch.setattr(_cuda, "contiguous", lambda _, x: x)
-        keys = np.random.default_rng(1).standard_normal(9000, np.float32)
-        x = jax.ShapeDtypeStruct((9000,), np.float32)
+        keys = np.random.default_rng(1).standard_normal(20_000, np.float32)
+        x = jax.ShapeDtypeStruct((20_000,), np.float32)
 
         def sort(x):
             return parprims.sort(x, method="kernel")
@@ -656,7 +679,7 @@ class TestPlan:
             text = jax.jit(function).trace(x).lower(lowering_platforms=("cuda",)).as_text()
             calls = re.findall(r"(%\d+):\d = stablehlo.custom_call @__gpu\$xla\.gpu\.ptx\(([^)]*)\)(.*)", text)
             assert len(calls) == 5
-            found = np.sort(keys) if function is sort else np.eye(1, 9000, np.argsort(keys)[7])[0]
+            found = np.sort(keys) if function is sort else np.eye(1, 20_000, np.argsort(keys)[7])[0]
             with jax.default_device(jax.devices("cpu")[0]):  # the library's own sort
                 np.testing.assert_array_equal(jax.jit(function)(keys), found)
             results = len(re.findall(r"dense<0>", calls[0][2].split("result_layouts")[1]))

@@ -21,7 +21,7 @@ class RowTile(NamedTuple):
 
     A block has ``block`` threads, and ``resident`` blocks are to fit on a multiprocessor (0: any number). If something
     moves with keys of 4 bytes and not all threads have the same number of keys, registers suffice for rows of up to
-    ``uneven`` keys.
+    ``uneven`` keys. If arrays of values do, rows have up to ``valued`` keys: a block gathers them slowly.
     """
 
     longest: int
@@ -30,6 +30,7 @@ class RowTile(NamedTuple):
     digit: int = 8
     resident: int = 0
     uneven: int = 8192
+    valued: int = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Tuning(_cuda.Tuning):
         The tiles for longer rows that are sorted in one launch, first choice first.
     few : tuple of RowTile
         Tiles that come before ``rows`` for keys of at most 4 bytes, if there are fewer rows than half of ``blocks``.
-    shared_bytes : int
-        The most shared memory of a block that sorts rows in one launch. Every architecture has that much.
+    shared_bytes, few_bytes : int
+        The most shared memory of a block that sorts rows in one launch: of many, where several blocks should fit on a
+        multiprocessor, and of so few.
     alone, together : tuple of (bytes, threads, items, resident)
         The tiles of long rows, of keys alone and of keys with values, by the bytes of the widest element: the threads
         of a block, the elements of a thread, and the blocks on a multiprocessor.
@@ -78,6 +80,7 @@ class Tuning(_cuda.Tuning):
     rows: tuple[RowTile, ...]
     few: tuple[RowTile, ...]
     shared_bytes: int
+    few_bytes: int
     alone: tuple[tuple[int, int, int, int], ...]
     together: tuple[tuple[int, int, int, int], ...]
     ahead_bytes: int
@@ -91,6 +94,7 @@ class Tuning(_cuda.Tuning):
     places: int
 
     scaled = ("ahead_bytes", "blocks", "counters")
+    limited = ("shared_bytes", "few_bytes")
 
 
 TUNING = {
@@ -105,8 +109,13 @@ TUNING = {
             RowTile(8192, 256, 256, uneven=6144),
             RowTile(8192, 384, 384, resident=2),
         ),
-        few=(RowTile(128, 32, 128, digit=5), RowTile(1024, 256, 256), RowTile(8192, 512, 512)),
+        few=(
+            RowTile(128, 32, 128, digit=5),
+            RowTile(1024, 256, 256),
+            RowTile(16384, 512, 512, uneven=15360),
+        ),
         shared_bytes=64 << 10,
+        few_bytes=200 << 10,
         alone=((1, 512, 18, 2), (2, 512, 20, 2), (4, 384, 28, 2), (8, 384, 12, 3)),
         together=((2, 512, 16, 2), (4, 512, 18, 2), (8, 384, 15, 2), (16, 384, 5, 3)),
         ahead_bytes=4 << 20,
@@ -242,13 +251,15 @@ def _plan_lanes(
 
 def _row_tile(spec: Specialisation, sizes: Tuning, rows: int, n: int) -> tuple[RowTile, int] | None:
     """Return the first tile that fits the rows, and the shared memory of a row; None if none fits."""
-    few = rows < sizes.blocks // 2 and spec.key_bytes <= 4
-    for tile in (*(sizes.few if few else ()), *sizes.rows):
+    few = rows < sizes.blocks // 2
+    most = sizes.few_bytes if few else sizes.shared_bytes
+    for tile in (*(sizes.few if few and spec.key_bytes <= 4 else ()), *sizes.rows):
         length = -(-n // tile.group) * tile.group
         digits = 2 ** min(tile.digit, spec.bits)
         size = length * (spec.key_bytes + 2 * spec.moves) + 4 * tile.group // 32 * digits + digits // 8 + 48
         crowded = spec.moves and spec.key_bytes == 4 and tile.uneven < n < length
-        if n <= tile.longest and not crowded and tile.block // tile.group * size <= sizes.shared_bytes:
+        longest = min(tile.longest, tile.valued) if spec.values else tile.longest
+        if n <= longest and not crowded and tile.block // tile.group * size <= most:
             return tile, size
     return None
 

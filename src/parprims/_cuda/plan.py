@@ -165,6 +165,20 @@ class Launch:
         return arch + "a" * self.own_instructions
 
 
+_WAIT = """#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // until the launch before has ended and its writes are visible
+#endif"""
+
+
+def overlaps(arch: str, at: int) -> bool:
+    """Return whether a launch of a plan may be started before the one before it in the stream has ended.
+
+    This is programmatic dependent launch. The device need not wait for the memory of the earlier launch to be flushed
+    before it starts the later one, which waits for that itself.
+    """
+    return at > 0 and int(arch.removeprefix("sm_")) >= 90
+
+
 SCRATCH = ("temporary", "zeroed", "status", "scratch")
 """The kinds of scratch, in the order in which they are passed to kernels."""
 
@@ -219,7 +233,8 @@ class Plan:
 
         ``static`` compiles the integers in, and orders the pointers as in a call inside a JAX program: inputs, scratch
         that starts at zero, outputs, other scratch, and again scratch that starts at zero. A later launch has outputs
-        and other scratch once more before the outputs, as its inputs. Otherwise the integers are parameters.
+        and other scratch once more before the outputs, as its inputs. Otherwise the integers are parameters, and a
+        later launch waits for the one before it, as `overlaps` allows the device to start it before that one has ended.
         """
         launch = self.launches[at]
         ins = [f"const void* in{index}" for index in range(self.inputs)]
@@ -235,7 +250,7 @@ class Plan:
         else:
             scratch = (f"void* {name}" for name in SCRATCH)
             parameters = [*ins, *outs, *scratch, *(f"long long {one.name}" for one in self.numbers)]
-            locals_ = []
+            locals_ = [_WAIT] if at else []
         resident = 1 if launch.unbound_registers else launch.resident_blocks
         bounds = f"{launch.block}, {resident}" if resident else launch.block
         cluster = f"__cluster_dims__({launch.cluster}, 1, 1) " if launch.cluster > 1 else ""

@@ -18,7 +18,7 @@ from parprims import _rehearsal
 from parprims._arrays import Array, Namespace, library
 from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
-from parprims._cuda.plan import Plan
+from parprims._cuda.plan import Plan, overlaps
 from parprims._observing import is_observing, observed
 
 
@@ -34,12 +34,27 @@ class Config(ctypes.Structure):
     )
 
 
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute, whose value has 64 bytes: here a flag."""
+
+    _fields_ = (("kind", ctypes.c_int), ("gap", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_int * 15))
+
+
+_OVERLAPS = Attribute(kind=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 class Packet:
     """The arguments of a launch as the driver takes them. Made once, filled in at every call. All have 8 bytes."""
 
-    def __init__(self, plan: Plan, stream: int, values: Sequence[int]) -> None:
-        launches = plan.launches
-        self._fields = [Config(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream) for one in launches]
+    def __init__(self, plan: Plan, arch: str, stream: int, values: Sequence[int]) -> None:
+        flag = ctypes.addressof(_OVERLAPS), 1
+        self._fields = [
+            Config(
+                *(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream),
+                *(flag if overlaps(arch, at) else ()),
+            )
+            for at, one in enumerate(plan.launches)
+        ]
         self.stream = stream
         self.zeroed = 0  # the index of the address of zeroed scratch among the values
         self.turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -303,7 +318,7 @@ class Runner:
     def _filled(self, stream: int, scratch: Sequence[int]) -> Packet:
         plan = self.plan
         addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last one is that of temporary memory
-        packet = Packet(plan, stream, (*addresses, *scratch, *plan.integers))
+        packet = Packet(plan, self._driver.architecture(self._device), stream, (*addresses, *scratch, *plan.integers))
         packet.zeroed = len(addresses)
         return packet
 
