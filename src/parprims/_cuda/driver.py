@@ -107,6 +107,15 @@ class Driver:
         return f"sm_{major}{minor}"
 
     @functools.cache  # noqa: B019  the same
+    def overlaps(self, device: int) -> bool:
+        """Return whether a launch may start before the one before it has ended (programmatic dependent launch).
+
+        The device need not wait for the memory of the earlier launch to be flushed before it starts the later one,
+        which waits for that itself. It is measured on devices of 9.0 alone; graphs can hold it since CUDA 12.3.
+        """
+        return self.architecture(device) == "sm_90" and self.version() >= (12, 3)
+
+    @functools.cache  # noqa: B019  the same
     def multiprocessors(self, device: int) -> int:
         """Return how many multiprocessors the device has."""
         (count,) = self._attributes(device, 16)

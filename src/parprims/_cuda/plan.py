@@ -169,16 +169,6 @@ _WAIT = """#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");  // until the launch before has ended and its writes are visible
 #endif"""
 
-
-def overlaps(arch: str, at: int) -> bool:
-    """Return whether a launch of a plan may be started before the one before it in the stream has ended.
-
-    This is programmatic dependent launch. The device need not wait for the memory of the earlier launch to be flushed
-    before it starts the later one, which waits for that itself.
-    """
-    return at > 0 and int(arch.removeprefix("sm_")) >= 90
-
-
 SCRATCH = ("temporary", "zeroed", "status", "scratch")
 """The kinds of scratch, in the order in which they are passed to kernels."""
 
@@ -234,7 +224,7 @@ class Plan:
         ``static`` compiles the integers in, and orders the pointers as in a call inside a JAX program: inputs, scratch
         that starts at zero, outputs, other scratch, and again scratch that starts at zero. A later launch has outputs
         and other scratch once more before the outputs, as its inputs. Otherwise the integers are parameters, and a
-        later launch waits for the one before it, as `overlaps` allows the device to start it before that one has ended.
+        later launch waits for the one before it: the device may start it before that one has ended.
         """
         launch = self.launches[at]
         ins = [f"const void* in{index}" for index in range(self.inputs)]

@@ -18,7 +18,7 @@ from parprims import _rehearsal
 from parprims._arrays import Array, Namespace, library
 from parprims._cuda import compiler, driver, libraries
 from parprims._cuda.compiler import CudaError
-from parprims._cuda.plan import Plan, overlaps
+from parprims._cuda.plan import Plan
 from parprims._observing import is_observing, observed
 
 
@@ -44,15 +44,15 @@ _OVERLAPS = Attribute(kind=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREA
 
 
 class Packet:
-    """The arguments of a launch as the driver takes them. Made once, filled in at every call. All have 8 bytes."""
+    """The arguments of a launch as the driver takes them. Made once, filled in at every call. All have 8 bytes.
 
-    def __init__(self, plan: Plan, arch: str, stream: int, values: Sequence[int]) -> None:
-        flag = ctypes.addressof(_OVERLAPS), 1
+    If ``overlaps``, later launches of the plan may start before the one before has ended.
+    """
+
+    def __init__(self, plan: Plan, stream: int, values: Sequence[int], *, overlaps: bool) -> None:
+        flag = (ctypes.addressof(_OVERLAPS), 1) if overlaps else ()
         self._fields = [
-            Config(
-                *(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream),
-                *(flag if overlaps(arch, at) else ()),
-            )
+            Config(one.grid, 1, 1, one.block, 1, 1, one.shared_bytes, stream, *(flag if at else ()))
             for at, one in enumerate(plan.launches)
         ]
         self.stream = stream
@@ -318,7 +318,8 @@ class Runner:
     def _filled(self, stream: int, scratch: Sequence[int]) -> Packet:
         plan = self.plan
         addresses = (0,) * (plan.inputs + len(plan.outputs) + 1)  # the last one is that of temporary memory
-        packet = Packet(plan, self._driver.architecture(self._device), stream, (*addresses, *scratch, *plan.integers))
+        values = (*addresses, *scratch, *plan.integers)
+        packet = Packet(plan, stream, values, overlaps=self._driver.overlaps(self._device))
         packet.zeroed = len(addresses)
         return packet
 
