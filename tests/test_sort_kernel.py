@@ -27,6 +27,7 @@ from tests.test_sort import REAL, extremes, order, raw
 STRESS = int(os.environ.get("PARPRIMS_STRESS", "300"))
 SEED = int(os.environ.get("PARPRIMS_STRESS_SEED", np.random.SeedSequence().entropy % 2**64))
 SIZES = _sort_kernel.TUNING[90]
+SMALL = _cuda.tuned(_sort_kernel.TUNING, 75)  # on a device whose blocks have the least shared memory
 EDGES = sorted(
     {32, 64, 128, 512, 2048, 4096}
     | {edge for one in (*SIZES.rows, *SIZES.few) for edge in (one.longest, one.uneven, one.valued)}
@@ -615,6 +616,8 @@ class TestPlan:
             for values in ((), (1,), (4,), (8, 16)):
                 with subtests.test(shape=shape, values=values):
                     keyed = bool(values) or index is None
+                    for one in self.plan(dtype, shape, values, index, keyed, SMALL).launches:
+                        assert one.shared_bytes <= _cuda.shared_bytes(75)
                     plan = self.plan(dtype, shape, values, index, keyed)
                     n = math.prod(shape)
                     for launch in plan.launches:
@@ -640,8 +643,6 @@ class TestPlan:
             ("int64", 5632, (4,)),
         ):
             assert len(self.plan(key, (65536, n), values, None, True).launches) == 1
-        # Fewer rows may have more shared memory, but where the device has little.
-        small = _cuda.tuned(_sort_kernel.TUNING, 75)
         for key, n, values, index in (
             ("float32", 16384, (), None),
             ("uint16", 16383, (), "int64"),
@@ -651,8 +652,7 @@ class TestPlan:
         ):
             for rows in (1, SIZES.blocks // 2 - 1):
                 assert len(self.plan(key, (rows, n), values, index, not index).launches) == 1
-            spec = _sort_kernel.Specialisation(key, False, not index, values, index)
-            for one in _sort_kernel.plan(spec, (), (1, n), 0, small).launches:
+            for one in self.plan(key, (1, n), values, index, not index, SMALL).launches:
                 assert one.shared_bytes <= _cuda.shared_bytes(75)
         assert len(self.plan("float32", (SIZES.blocks, 16384), (), None, True).launches) == 5
         assert len(self.plan("int32", (16383,), (), "int64", False).launches) == 5  # its registers would not suffice
@@ -694,7 +694,7 @@ class TestPlan:
         return extremes(dtype).itemsize
 
     @staticmethod
-    def plan(dtype, shape, values, index, keyed):
+    def plan(dtype, shape, values, index, keyed, tuning=None):
         spec = _sort_kernel.Specialisation(dtype, False, keyed, values, index)
         outputs = [(shape, dtype)] * keyed + [(shape, "int8")] * len(values) + [(shape, index)] * bool(index)
-        return _sort_kernel.plan(spec, tuple(outputs), shape, 0)
+        return _sort_kernel.plan(spec, tuple(outputs), shape, 0, tuning)
