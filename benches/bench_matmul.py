@@ -33,7 +33,7 @@ def product(a, b, precision="float32", spread=2):
     working = max(ROUNDING["float64"], min(ROUNDING["float32"], ROUNDING[name]))
     if precision == "highest":
         working = ROUNDING["float64"]
-    allowed = spread * np.sqrt(a.shape[1]) * working * size + 2 * ROUNDING[name] * abs(exact)
+    allowed = spread * np.sqrt(a.shape[-1]) * working * size + 2 * ROUNDING[name] * abs(exact)
     if precision == "tf32":
         # Dropping all but 10 fraction bits of both factors changes a product by at most 2^-9 of it. For factors of
         # random signs such changes are independent of mean 0: by Hoeffding's inequality their sum is beyond 10 times
@@ -63,7 +63,7 @@ def random_problem(_, shape, dtype, precision="float32"):
 
 @functools.lru_cache(maxsize=1)  # the cases of a size and dtype follow each other
 def _random_problem(shape, dtype, precision):
-    m, k, n = shape
+    *_, m, k, n = shape
     rng = np.random.default_rng(shape)
     if dtype.startswith("int"):
         return product(*(rng.integers(-9, 10, one, dtype=dtype) for one in ((m, k), (k, n))))
@@ -156,6 +156,35 @@ def multiply(a, b, *, method, kernel=None, tile=None, **options):
     return parprims.matmul(a, b, method=method, **options)
 
 
+def viewed(call, turned):
+    """Return a peer, or our function, that is given the factors named by ``turned`` as rows and reads their columns."""
+
+    def run(*arguments, **options):
+        *library, a, b = arguments
+        return call(*library, a.mT if "a" in turned else a, b.mT if "b" in turned else b, **options)
+
+    return run
+
+
+def stored_problem(_, batch, m, k, n, turned):
+    """Return the problem of multiplying factors of bfloat16, the memory of some of which holds their columns."""
+    found = _stored_problem(batch, m, k, n)
+    a, b = (
+        np.ascontiguousarray(x.swapaxes(-1, -2)) if name in turned else x
+        for name, x in zip("ab", found.inputs, strict=True)
+    )
+    return Problem((a, b), found.expected, found.allowed)
+
+
+@functools.lru_cache(maxsize=1)
+def _stored_problem(batch, m, k, n):
+    import ml_dtypes
+
+    rng = np.random.default_rng((batch, m, k, n))
+    many = () if batch == 1 else (batch,)
+    return product(*(normals(rng, (*many, *one), ml_dtypes.bfloat16) for one in ((m, k), (k, n))))
+
+
 ANY_SHAPES = (
     (1000, 1000, 1000),
     (3000, 5000, 2000),
@@ -175,6 +204,26 @@ ANY_SHAPES = (
     (2016, 211, 15411),
 )
 """Rows, length summed over and columns of products that are random in size."""
+
+
+def more_shapes(count):
+    """Return so many more, with a batch and the factors whose columns are contiguous: (batch, m, k, n, turned).
+
+    Lengths are drawn so that their logarithms are uniform, from 64 to 16384. In a third of the products all of them are
+    odd, in the others multiples of 8. One product of five has few rows or columns, and one is a batch.
+    """
+    rng, found = np.random.default_rng(60), []
+    while len(found) < count:
+        at = len(found)
+        batch, most = (int(rng.integers(2, 17)), 2048) if at % 5 == 4 else (1, 16384)
+        drawn_lengths = np.exp(rng.uniform(np.log(64), np.log(most), 3)).astype(int)
+        lengths = [int(one) | 1 if at % 3 == 0 else int(one) // 8 * 8 for one in drawn_lengths]
+        if at % 5 == 3:
+            lengths[2 * int(rng.integers(2))] = int(rng.integers(1, 64))
+        m, k, n = lengths
+        if batch * m * k * n <= 2**37 and batch * max(m * k, k * n, m * n) <= 2**26:
+            found.append((batch, m, k, n, ("", "a", "b", "ab")[at % 4]))
+    return found
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -245,6 +294,22 @@ def cases(scale: Scale) -> list[Case]:
             m, k, n = shape
             make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
             add(f"any shape, {m} x {k} x {n}", make, shape, ceiling="matmul bfloat16")
+        for batch, m, k, n, turned in more_shapes(scale.pick(4, 0, 44)):
+            name = f"any shape, {f'{batch} x ' * (batch > 1)}{m} x {k} x {n}"
+            name += f", columns of {' and '.join(turned)}" * bool(turned)
+            found.append(
+                Case(
+                    "matmul",
+                    name,
+                    functools.partial(stored_problem, batch=batch, m=m, k=k, n=n, turned=turned),
+                    viewed(multiply, turned),
+                    {one: viewed(call, turned) for one, call in PEERS.items()},
+                    "FLOP/s",
+                    2 * batch * m * k * n,
+                    "matmul bfloat16",
+                    skip={"array": "it is timed at other shapes"},
+                )
+            )
     random("B6", "float32", 275)
     whole_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
     whole_products["numba"] = lambda _, a, b: by_numba.product(a, b)
