@@ -72,8 +72,7 @@ def bound(method, a, b, tile=None):
     working = "float32" if name in ("float16", "bfloat16") else name
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     size = loop(abs(a.astype(wide)), abs(b.astype(wide))).astype(np.float64)
-    rounding = eps(name) / 2 * (size if method != "array" else abs(loop(a, b)).astype(np.float64))
-    rounding = rounding + 2.0**-25 * (name == "float16")
+    rounding = eps(name) / 2 * abs(loop(a, b)).astype(np.float64) + 2.0**-25 * (name == "float16")
     return (4 if a.dtype.kind == "c" else 1) * steps * eps(working) * size + (rounding if working != name else 0)
 
 

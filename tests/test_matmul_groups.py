@@ -296,7 +296,8 @@ class TestPreferred:
 
     def test_rows_of_any_length_of_16_bits(self, gpu, rng, sizes, subtests):
         """Rows that are no multiples of 16 bytes, which libraries multiply several times as slowly as others."""
-        sizes(preferred=16, preferred_unaligned=16 * 17 * 304)
+        least = 16, 16 * 17 * 304
+        sizes(unaligned=least, unaligned_on_jax=least)
         row_major = gpu.name == "jax-cuda"  # all arrays of JAX are
         for m, k, n in ((16, 304, 17), (17, 311, 16), (17, 304, 16), (16, 304, 16), (17, 304, 15), (16, 303, 17)):
             large = n >= 16 and k >= 304

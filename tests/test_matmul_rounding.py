@@ -1,13 +1,20 @@
 """Rounding of the kernels of matrix products, and what becomes of infinities and NaN."""
 
+import concurrent.futures
+import threading
+
 import numpy as np
 import pytest
 
+import parprims
 from parprims._matmul_tiles import TUNING
+from parprims._switches import UNROUNDED_SUMS
+from tests.contract import compare
 from tests.test_matmul import (
+    bound,
     loop,
 )
-from tests.test_matmul_kernel import TENSOR, allowed, check, lacking, make, size
+from tests.test_matmul_kernel import TENSOR, allowed, check, lacking, make, plain, size, turned
 
 
 def chain(a, b):
@@ -120,3 +127,93 @@ class TestNotFinite:
         a[:] = rng.choice(np.array([-1, 1]), a.shape) * np.finfo(np.float32).max
         b[rng.integers(0, 8, 16), np.arange(16)] = 2.0 ** -rng.integers(0, 9, 16)
         check(gpu, run, (a, b), kernel="tensor")
+
+
+def told(torch):
+    """Return what PyTorch has been told of sums of products of 16-bit floats."""
+    matmul = torch.backends.cuda.matmul
+    return (
+        matmul.allow_bf16_reduced_precision_reduction,
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_fp16_accumulation,
+    )
+
+
+@pytest.fixture
+def losses():
+    """PyTorch, which may round parts of all sums, and is told afterwards what it had been told."""
+    torch = pytest.importorskip("torch")
+    before, matmul = told(torch), torch.backends.cuda.matmul
+
+    def tell(bfloat16, float16, sums):
+        matmul.allow_bf16_reduced_precision_reduction = bfloat16
+        matmul.allow_fp16_reduced_precision_reduction = float16
+        matmul.allow_fp16_accumulation = sums
+
+    tell(True, True, True)
+    yield torch
+    tell(*before)
+
+
+class TestSumsOf16BitFloats:
+    """They are formed in float32 and rounded once by the library's own routine too, whatever PyTorch allows cuBLAS."""
+
+    @pytest.mark.parametrize(
+        ("dtype", "shape", "views"),
+        [
+            ("bfloat16", (333, 4126, 381), (plain, plain)),
+            ("bfloat16", (1333, 4126, 381), (plain, plain)),
+            ("bfloat16", (21, 3928, 914), (turned, turned)),
+            ("bfloat16", (725, 343, 12), (plain, turned)),
+            ("float16", (2047, 2048, 2049), (plain, plain)),
+            ("float16", (395, 5273, 1929), (plain, plain)),
+        ],
+    )
+    def test_products(self, gpu, request, rng, dtype, shape, views):
+        if gpu.name == "torch-cuda":
+            request.getfixturevalue("losses")
+        lacking(gpu, dtype)
+        if gpu.name in ("cupy", "emulated") and dtype == "bfloat16":
+            pytest.skip("CuPy and NumPy have no bfloat16")
+        m, k, n = shape
+        inputs = make(rng, ((m, k), (k, n)), dtype)
+        arrays = [view(gpu, x) for view, x in zip(views, inputs, strict=True)]
+        for method in ("auto", "native"):
+            result = parprims.matmul(*arrays, method=method)
+            compare(gpu, result, loop(*inputs), bound("native", *inputs), dtype)
+
+    def test_dot_products(self, gpu, request, rng):
+        if gpu.name == "torch-cuda":
+            request.getfixturevalue("losses")
+        x, y = make(rng, ((5, 100_001),) * 2, "float16")
+        products = x.astype(np.float64) * y.astype(np.float64)
+        exact = products.sum(axis=1)
+        allowed = 2.0**-11 * abs(exact) + 100_002 * 2.0**-24 * abs(products).sum(axis=1) + 2.0**-25
+        result = parprims.vecdot(gpu.asarray(x), gpu.asarray(y), method="native")
+        compare(gpu, result, exact, allowed, "float16")
+
+    @pytest.mark.once
+    def test_what_pytorch_has_been_told_holds_again(self, losses):
+        losses.backends.cuda.matmul.allow_fp16_accumulation = False
+        with UNROUNDED_SUMS:
+            assert told(losses) == (False, False, False)
+        assert told(losses) == (True, True, False)
+        with pytest.raises(RuntimeError, match="out of memory"), UNROUNDED_SUMS:
+            raise RuntimeError("out of memory")
+        assert told(losses) == (True, True, False)
+
+    @pytest.mark.once
+    def test_in_many_threads(self, losses):
+        """While one of them multiplies nothing is rounded, and what has been told holds again after the last."""
+        start, found = threading.Barrier(8), []
+
+        def enter(_):
+            start.wait()
+            for _ in range(500):
+                with UNROUNDED_SUMS:
+                    found.append(told(losses))
+
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            list(threads.map(enter, range(8)))
+        assert set(found) == {(False, False, False)}
+        assert told(losses) == (True, True, True)

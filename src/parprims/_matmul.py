@@ -60,7 +60,7 @@ from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
-from parprims._switches import compiling, float32_products, narrowed
+from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed
 from parprims._through_numpy import as_numpy, carries_derivative, has_values, in_numpy, returned
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
@@ -504,7 +504,7 @@ def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
         import torch
 
         direct: Callable[..., Array] = torch.matmul
-        return direct
+        return _with_unrounded_sums(direct) if may_round_sums(p.a) else direct
     routine: Callable[..., Array] = xp.matmul
     if is_jax(xp):
         return partial(_native_jax, xp, working, p.dtype)
@@ -514,6 +514,14 @@ def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
     if not p.shape:
         return lambda a, b: as_result(routine(a, b))
     return routine
+
+
+def _with_unrounded_sums(routine: Callable[..., Array]) -> Callable[..., Array]:
+    def multiply(a: Array, b: Array) -> Array:
+        with UNROUNDED_SUMS:
+            return routine(a, b)
+
+    return multiply
 
 
 def _by_floats(xp: Namespace, p: Product) -> bool:
@@ -586,8 +594,8 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
         return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
     tuned = TUNING.get(_cuda.capability(xp, p.a))
     if is_half:
-        large = tuned is not None and _is_large(p, tuned.preferred, tuned.preferred_unaligned)
-        if large and _is_unaligned(xp, p):
+        least = None if tuned is None else tuned.unaligned_on_jax if is_jax(xp) else tuned.unaligned
+        if least is not None and _is_large(p, *least) and _is_unaligned(xp, p):
             return "the kernel multiplies matrices of 16-bit floats faster whose rows are no multiples of 16 bytes"
         return None
     if tuned is not None and _is_large(p, tuned.preferred, tuned.preferred_products):

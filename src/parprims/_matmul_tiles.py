@@ -85,10 +85,12 @@ class Tuning(_cuda.Tuning):
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
-    preferred, preferred_products, preferred_unaligned : int
+    preferred, preferred_products : int
         The least rows, columns and length summed over, and the least number of products, from which on the kernel is
-        faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json); and the number of
-        products of 16-bit floats for which it is, where rows are no multiples of 16 bytes.
+        faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
+    unaligned, unaligned_on_jax : tuple of int
+        The same two for 16-bit floats whose rows are no multiples of 16 bytes (cases ``any shape`` of that bench). JAX
+        copies a factor that is transposed before a kernel has it, and its own routine does not need that.
     small : int
         The most rows, columns and length summed over up to which a call of the kernel takes less time than one of the
         libraries' own float32, which is longer than the product itself (cases ``call`` of the same bench).
@@ -112,7 +114,8 @@ class Tuning(_cuda.Tuning):
     chain: int
     preferred: int
     preferred_products: int
-    preferred_unaligned: int
+    unaligned: tuple[int, int]
+    unaligned_on_jax: tuple[int, int]
     small: int
     residues: Residues
 
@@ -151,7 +154,8 @@ TUNING = {
         chain=128,
         preferred=256,
         preferred_products=2**30,
-        preferred_unaligned=3 * 2**30,
+        unaligned=(96, 2**30),
+        unaligned_on_jax=(256, 3 * 2**30),
         small=512,
         residues=Residues(
             moduli={"float32": 7, "float64": 15},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -51,7 +52,7 @@ from parprims._reduction import (
     traced,
     working_dtype,
 )
-from parprims._switches import compiling, narrowed
+from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
     all_by_numpy,
@@ -503,7 +504,8 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
         return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
     # What array_api_compat does, in operations for which torch.func.vmap has rules.
     x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
-    return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
+    with UNROUNDED_SUMS if may_round_sums(x1) else contextlib.nullcontext():
+        return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
 
 
 def _prepare_extremum(xp: Namespace, r: Reduction) -> Callable[..., Any]:

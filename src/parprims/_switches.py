@@ -1,12 +1,13 @@
-"""What PyTorch is doing, or has been told to do: to compile, autocast, and how many bits float32 products may lose."""
+"""What PyTorch is doing, or has been told to do: to compile, autocast, and how many bits products may lose."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import Array, Namespace, is_tensor
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor
 
 _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 """The kinds of devices that are asked for autocast."""
@@ -82,3 +83,49 @@ def float32_products(x: Array) -> str | None:
 def narrowed(x: Array, precision: str = "float32") -> bool:
     """Return whether PyTorch may form products of float32 where x is with fewer bits than a precision asks for."""
     return precision in _ENOUGH and float32_products(x) not in _ENOUGH[precision]
+
+
+class _UnroundedSums:
+    """While a thread is inside, cuBLAS forms sums of products of 16-bit floats in float32 and rounds them once.
+
+    PyTorch lets it round parts of a sum to 16 bits unless it is told otherwise. What it has been told holds again once
+    every thread that entered has left.
+    """
+
+    _LOSSES = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._told: list[tuple[Callable[..., None], tuple[bool, ...]]] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside > 1:
+                return
+            import torch
+
+            for loss in self._LOSSES:
+                told = getattr(torch._C, f"_get_cublas_allow_{loss}")()
+                allowed, *others = told if isinstance(told, tuple) else (told,)  # a release may tell of more
+                if allowed:
+                    tell = getattr(torch._C, f"_set_cublas_allow_{loss}")
+                    tell(False, *others)
+                    self._told.append((tell, (allowed, *others)))
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for tell, told in self._told:
+                    tell(*told)
+                self._told.clear()
+
+
+UNROUNDED_SUMS = _UnroundedSums()
+
+
+def may_round_sums(x: Array) -> bool:
+    """Return whether PyTorch may round parts of sums of products of arrays like x, outside of `UNROUNDED_SUMS`."""
+    return is_tensor(x) and x.is_cuda and dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
