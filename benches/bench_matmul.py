@@ -296,7 +296,7 @@ def cases(scale: Scale) -> list[Case]:
             add(f"any shape, {m} x {k} x {n}", make, shape, ceiling="matmul bfloat16")
         for batch, m, k, n, turned in more_shapes(scale.pick(4, 0, 44)):
             name = f"any shape, {f'{batch} x ' * (batch > 1)}{m} x {k} x {n}"
-            name += f", columns of {' and '.join(turned)}" * bool(turned)
+            name += f" (columns of {' and '.join(turned)})" * bool(turned)
             found.append(
                 Case(
                     "matmul",

@@ -155,7 +155,7 @@ def test_near():
     assert [*tune.near(1)] == [2]
     assert [*tune.near(12)] == [24, 6]
     assert [*tune.near({4: 8})] == [{4: 16}, {4: 4}]
-    tile = _sort_kernel.RowTile(128, 32, 128, digit=5, uneven=0)
+    tile = _sort_kernel.RowTile(128, 32, 128, digit=5, valued=0)
     assert all(isinstance(one, _sort_kernel.RowTile) for one in tune.near(tile))
     assert [*tune.near(((4, 1), (2, 1)))] == [
         *(((8, 1), (2, 1)), ((2, 1), (2, 1)), ((4, 2), (2, 1))),

@@ -53,7 +53,7 @@ struct Parts {
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int at = in_tile<ITEMS>(threadIdx.x, i);
-            keys[i] = at < length ? from[at] : (Key)0;
+            keys[i] = from[at < length ? at : 0];  // no load waits for another, as it would in a branch
         }
         int own_smaller = 0, own_equal = 0;
 #pragma unroll

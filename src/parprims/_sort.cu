@@ -52,6 +52,22 @@ DEVICE typename Order::Key ordered(typename Order::Key bits) {
     return Order::DESCENDING ? (Key)~key : key;
 }
 
+// The bits of a key that no other key comes after. ALL_ARE_SET tells whether all bits of `ordered` of it are set, so that
+// each of its digits is the largest.
+template <class Order>
+struct LastKey {
+    using Key = typename Order::Key;
+    static constexpr Key SIGN = (Key)1 << (8 * sizeof(Key) - 1);
+    static constexpr bool ALL_ARE_SET = Order::KIND != FLOATING || (sizeof(Key) == 4 && !Order::DESCENDING);
+
+    static DEVICE Key bits() {
+        if (Order::KIND == BOOL) return !Order::DESCENDING;
+        if (Order::KIND == FLOATING)  // -infinity or NaN
+            return Order::DESCENDING ? (Key)(SIGN | Order::INFINITE) : (Key)(SIGN - 1);
+        return ordered<Order>((Key)~(Key)0);  // for integers, ordered(ordered(key)) is the key
+    }
+};
+
 template <class Order, int BITS>
 DEVICE unsigned digit_of(typename Order::Key bits, int shift) {
     return (unsigned)(ordered<Order>(bits) >> shift) & ((1u << BITS) - 1);
@@ -105,11 +121,12 @@ struct SortedLanes {
         lane = threadIdx.x % LANES;
         at = row * n + lane;
         const int first = threadIdx.x - lane;
-        const Key* from = in + at;
         Key keys[ROWS];
         // Lanes without a key hold the largest key. They come after all others, because their numbers are higher.
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) keys[i] = exists(i) ? ordered<Order>(from[step(i)]) : (Key)~(Key)0;
+        for (int i = 0; i < ROWS; ++i) keys[i] = in[exists(i) ? at + step(i) : 0];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) keys[i] = exists(i) ? ordered<Order>(keys[i]) : (Key)~(Key)0;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) reinterpret_cast<Key*>(shared[i])[threadIdx.x] = keys[i];
         __syncwarp();  // separates the writes of keys from their reads
@@ -219,15 +236,22 @@ struct SortedRows {
         row = (Position)blockIdx.x * (THREADS / GROUP) + group;
         const Key* from = in + (row < rows ? row : rows - 1) * n;
         if (WARPS > 1 && thread == 0) shared.needed = 0;
-        Key differing = 0;
+        // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
         const Key first = ordered<Order>(from[0]);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int at = in_tile<ITEMS>(thread, i);
-            keys[i] = exists(i) ? from[at] : (Key)0;
+            keys[i] = from[exists(i) ? at : 0];
             if (SOURCES) sources[i] = (unsigned short)at;
-            if (exists(i)) differing |= ordered<Order>(keys[i]) ^ first;
         }
+        Key differing = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            differing |= ordered<Order>(keys[i]) ^ first;
+            if (!exists(i)) keys[i] = LastKey<Order>::bits();
+        }
+        if (!FULL && !LastKey<Order>::ALL_ARE_SET)  // then no digit may be left out in which it differs
+            differing |= ordered<Order>(LastKey<Order>::bits()) ^ first;
         unsigned needed = 0;  // a bit for each digit in which keys of the row differ
 #pragma unroll
         for (int shift = 0; shift < Order::WIDTH; shift += BITS)
@@ -245,10 +269,9 @@ struct SortedRows {
 
     DEVICE void sort_by(Shared& shared, int shift) {
         unsigned digits[ITEMS];
-        // Elements past the end have the largest digit and come last. So they stay there.
+        // Elements past the end have the last key, and no element with the same digit comes after them: they stay there.
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            digits[i] = exists(i) ? digit_of<Order, BITS>(keys[i], shift) : DIGITS - 1;
+        for (int i = 0; i < ITEMS; ++i) digits[i] = digit_of<Order, BITS>(keys[i], shift);
         unsigned(&own)[DIGITS] = shared.counts[WARPS == 1 ? 0 : thread / WARP];
         count_in_warp<BITS>(digits, own);
         place_digits<GROUP, DIGITS>(shared.counts, thread, shared.sums, [](unsigned) {});
@@ -282,9 +305,20 @@ struct SortedRows {
     template <class V>
     DEVICE void answer(Move<V> array) const {
         static_assert(SOURCES);
+        if (row >= rows) return;
         const V* from = array.in + row * n;
         V* to = array.out + row * n;
-        each([&](int i, int at) { to[at] = from[sources[i]]; });
+        constexpr int TOGETHER = ITEMS < 8 ? ITEMS : 8;  // loads that wait together
+#pragma unroll
+        for (int begin = 0; begin < ITEMS; begin += TOGETHER) {
+            V held[TOGETHER];
+#pragma unroll
+            for (int i = begin; i < min(begin + TOGETHER, ITEMS); ++i)
+                held[i - begin] = from[exists(i) ? sources[i] : 0];
+#pragma unroll
+            for (int i = begin; i < min(begin + TOGETHER, ITEMS); ++i)
+                if (exists(i)) to[in_tile<ITEMS>(thread, i)] = held[i - begin];
+        }
     }
 
     template <class Index>

@@ -19,17 +19,14 @@ from parprims._trace import C_TYPES
 class RowTile(NamedTuple):
     """A tile for rows of up to ``longest`` keys: ``group`` threads sort a row, by ``digit`` bits in each pass.
 
-    A block has ``block`` threads, and ``resident`` blocks are to fit on a multiprocessor (0: any number). If something
-    moves with keys of 4 bytes and not all threads have the same number of keys, registers suffice for rows of up to
-    ``uneven`` keys. If arrays of values do, rows have up to ``valued`` keys: a block gathers them slowly.
+    A block has ``block`` threads. If arrays of values move with the keys, rows have up to ``valued`` keys: a block
+    gathers them slowly.
     """
 
     longest: int
     group: int
     block: int
     digit: int = 8
-    resident: int = 0
-    uneven: int = 8192
     valued: int = 8192
 
 
@@ -106,13 +103,12 @@ TUNING = {
         rows=(
             RowTile(128, 32, 128, digit=5),
             RowTile(1024, 32, 128),
-            RowTile(8192, 256, 256, uneven=6144),
-            RowTile(8192, 384, 384, resident=2),
+            RowTile(8192, 256, 256),
         ),
         few=(
             RowTile(128, 32, 128, digit=5),
-            RowTile(1024, 256, 256),
-            RowTile(16384, 512, 512, uneven=15360),
+            RowTile(14336, 256, 256),
+            RowTile(16384, 512, 512),
         ),
         shared_bytes=64 << 10,
         few_bytes=200 << 10,
@@ -257,9 +253,8 @@ def _row_tile(spec: Specialisation, sizes: Tuning, rows: int, n: int) -> tuple[R
         length = -(-n // tile.group) * tile.group
         digits = 2 ** min(tile.digit, spec.bits)
         size = length * (spec.key_bytes + 2 * spec.moves) + 4 * tile.group // 32 * digits + digits // 8 + 48
-        crowded = spec.moves and spec.key_bytes == 4 and tile.uneven < n < length
         longest = min(tile.longest, tile.valued) if spec.values else tile.longest
-        if n <= longest and not crowded and tile.block // tile.group * size <= most:
+        if n <= longest and tile.block // tile.group * size <= most:
             return tile, size
     return None
 
@@ -289,7 +284,6 @@ def _plan_rows(
         grid=-(-rows // together),
         block=tile.block,
         shared_bytes=shared_bytes,
-        resident_blocks=tile.resident,
     )
     return Plan((launch,), 1 + len(spec.values), outputs, numbers.all())
 
@@ -530,11 +524,10 @@ def _runner(xp: Namespace, bare: Sorting, arrays: tuple[Array, ...]) -> _cuda.Ru
 
 # ---- What is compiled without a GPU -----------------------------------------------------------------------------
 
-# Rows in a warp's lanes, in a warp, in a block, and in tiles, small and large.
+# Rows in a warp's lanes, in a warp, in a block, a few of them, and in tiles.
 _LAYOUTS = (
     *((1 << 16, n) for n in (20, 200, 1024, 4000, 8000)),
-    (1 << 14,),
-    (1 << 28,),
+    *((n,) for n in (14_000, 14_336, 16_000, 1 << 14, 1 << 28)),
 )
 _DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64"  # every order of keys

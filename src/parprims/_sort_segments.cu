@@ -107,15 +107,17 @@ struct SortedPieces {
     DEVICE SortedPieces(Shared& memory, const Key* in, Bounds<Offset> bounds, Position begin) : shared(memory) {
         length = (int)min((Position)SIZE, bounds.n - begin);
         if (threadIdx.x == 0) shared.needed = 0;
+        // All are loaded before one is looked at, the first in place of those past the end: no load waits for another.
         const Key first = ordered<Order>(in[0]);
-        Key differing = 0;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int at = in_tile<ITEMS>(threadIdx.x, i);
-            keys[i] = at < length ? in[at] : (Key)0;
+            keys[i] = in[at < length ? at : 0];
             sources[i] = (unsigned short)at;
-            if (at < length) differing |= ordered<Order>(keys[i]) ^ first;
         }
+        Key differing = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) differing |= ordered<Order>(keys[i]) ^ first;
         const unsigned segments = number(bounds, begin);
         unsigned needed = 0;  // a bit for each digit in which keys of the tile differ
 #pragma unroll
