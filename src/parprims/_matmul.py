@@ -600,7 +600,7 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
         return None
     if tuned is not None and _is_large(p, tuned.preferred, tuned.preferred_products):
         return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
-    called_alone = not any(map(is_traced, p.arrays)) and not carries_derivative(xp, p.arrays)
+    called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
     if tuned is not None and called_alone and _is_small(p, tuned):
         return "a call of the kernel takes less time for small matrices of float32 on this device"
     return None
