@@ -181,13 +181,16 @@ def gpu_name() -> str | None:
 
 
 def cpu_name() -> str:
-    """Return the model of the processor."""
+    """Return the model of the processor; also its family and model number where a virtual machine hides its name."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return model[1].strip() if model else platform.processor() or platform.machine() or "cpu"
+    told = dict(re.findall(r"^(model name|cpu family|model)\s*:\s*(.+?)\s*$", text, re.MULTILINE))
+    name = told.get("model name") or platform.processor() or platform.machine() or "cpu"
+    if {"cpu family", "model"} <= set(told) and not re.search(r"\d", name):
+        name += f" family {told['cpu family']} model {told['model']}"
+    return name
 
 
 def available(name: str) -> bool:

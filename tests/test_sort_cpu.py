@@ -14,8 +14,9 @@ from tests.test_sort import REAL, extremes, raw
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _sort_cpu  # noqa: E402
+from parprims import _cpu, _sort_cpu, _sort_native  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
+from parprims._cpu.processor import is_zen_4  # noqa: E402
 
 DTYPES = [one for one in REAL if one != "bfloat16"]
 VALUES = ("bool", "int8", "int16", "float16", "int32", "float64", "complex64", "complex128")
@@ -199,6 +200,8 @@ def test_after_a_fork():
 
 def test_auto_takes_the_faster(rng, monkeypatch):
     """Short calls stay with NumPy, and keys alone too, which it sorts by vectors, unless there are many threads."""
+    monkeypatch.setattr(_cpu, "compresses_slowly", lambda: False)
+    emulator.forget(monkeypatch)
     calls = {
         (parprims.sort, "float64", 2000): "native",
         (parprims.sort, "float64", 5000): "native",
@@ -225,6 +228,59 @@ def test_auto_takes_the_faster(rng, monkeypatch):
         parprims.sort_by_key(np.arange(3), np.arange(3))
         parprims.sort_by_key(np.arange(5000), np.arange(5000))
     assert [one.method for one in told] == ["native", "kernel"]
+
+
+def test_auto_takes_the_faster_where_numpy_sorts_slowly(rng, monkeypatch):
+    """On processors that store chosen lanes of vectors slowly, lines are the kernel's, but short ones."""
+    monkeypatch.setattr(_cpu, "compresses_slowly", lambda: True)
+    emulator.forget(monkeypatch)
+    for shape, dtype, expected in (
+        ((2000,), "float64", "native"),
+        ((5000,), "float64", "kernel"),
+        ((5000,), "float32", "kernel"),
+        ((5000,), "int32", "kernel"),
+        ((5000,), "uint64", "kernel"),
+        ((300, 100), "float32", "native"),
+        ((300, 600), "int64", "kernel"),
+    ):
+        with parprims.explain() as told:
+            parprims.sort(random(rng, shape, dtype), axis=-1)
+        assert [one.method for one in told] == [expected], (shape, dtype)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("descending", [False, True])
+def test_integers_of_pytorch_by_its_own_sort(rng, monkeypatch, slow, descending):
+    """Where NumPy sorts slowly PyTorch sorts long lines of its integers itself, in the same order."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(_sort_native, "compresses_slowly", lambda: slow)
+    emulator.forget(monkeypatch)
+    asked = []
+    given = torch.sort
+    monkeypatch.setattr(torch, "sort", lambda *args, **options: asked.append(1) or given(*args, **options))
+    keys = rng.integers(-50, 50, (3, 700))
+    places = np.argsort(-keys if descending else keys, axis=1, kind="stable")
+    options = {"axis": 1, "descending": descending, "method": "native"}
+    found = parprims.sort(torch.asarray(keys), **options)
+    np.testing.assert_array_equal(found, np.take_along_axis(keys, places, axis=1))
+    np.testing.assert_array_equal(parprims.argsort(torch.asarray(keys), **options), places)
+    assert bool(asked) is slow
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n", True),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7763\n", False),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n", False),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 25\nmodel\t\t: 17\n", False),
+        ("AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", True),
+        ("AMD64 Family 25 Model 33 Stepping 2, AuthenticAMD", False),
+        ("arm", False),
+    ],
+)
+def test_processors(text, expected):
+    assert is_zen_4(text) is expected
 
 
 @pytest.mark.parametrize("n", [30, 2000])

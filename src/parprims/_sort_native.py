@@ -14,6 +14,7 @@ import array_api_compat
 import numpy as np
 
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
+from parprims._cpu.processor import compresses_slowly
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 from parprims._through_numpy import all_by_numpy, as_numpy, has_values, numpy_namespace, numpy_orders, shares_memory
 
@@ -69,10 +70,12 @@ def _cupy(xp: Namespace, call: Sorting) -> Sort:
 def _torch(xp: Namespace, call: Sorting) -> Sort:
     """PyTorch's order is ours on a CPU. On GPUs NaN with a sign come first, and it compares only signed integers.
 
-    In a CPU's memory NumPy sorts up to 80 times as fast, whatever the dtype, length and number of rows.
+    In a CPU's memory NumPy sorts up to 80 times as fast, whatever the dtype, length and number of rows; but long lines
+    of integers PyTorch, on processors whose vectors NumPy does not sort fast.
     """
     keys = call.keys
-    if shares_memory(xp, call.arrays):
+    integers = dtype_kind(keys.dtype) == "int" and dtype_bits(keys.dtype) >= 32 and keys.shape[call.axis] >= _COMPRESSED
+    if shares_memory(xp, call.arrays) and not (integers and compresses_slowly()):
         return _by_numpy(xp, call)
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):
@@ -175,6 +178,8 @@ def _signed(xp: Namespace, keys: Array) -> Array:
 
 # Rows of 16 bits or fewer from this length on are sorted fastest by counting digits.
 _COUNTED = 64
+# Longer lines of 32 and 64 bits NumPy partitions by vectors before it sorts the parts.
+_COMPRESSED = 512
 
 
 def _stable_order(xp: Namespace, x: Array, *, axis: int, descending: bool) -> Array:

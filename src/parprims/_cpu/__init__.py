@@ -19,6 +19,7 @@ from parprims._cpu.memory import (
     unknown_dtype,
 )
 from parprims._cpu.plan import Launch, Plan, runner
+from parprims._cpu.processor import compresses_slowly
 from parprims._cpu.text import View
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "View",
     "bits_dtype",
     "bytes_of",
+    "compresses_slowly",
     "first",
     "host",
     "of_columns",
