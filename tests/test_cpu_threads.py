@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _reduce_cpu
 from parprims._cpu import limits, threads
 from tests import emulator
 
@@ -531,3 +532,27 @@ def test_few_columns(monkeypatch):
         solution = parprims.linear_recurrence(x * np.float32(0.3), x, axis=0, method="kernel")
         found.append([one.tobytes() for one in (sums, totals, solution)])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("op", ["add", "maximum", "logaddexp"])
+@pytest.mark.parametrize("shape", [(3, 9000), (600, 3001), (257, 513), (2, 300, 1000)])
+def test_tiles_of_columns(monkeypatch, op, shape):
+    """More threads have narrower tiles of columns, with the same bits as one column at a time."""
+    pytest.importorskip("numba")
+    x = np.random.default_rng(8).standard_normal(shape).astype(np.float32)
+    found, widths = [], set()
+    for count in (1, 2, 7, 100):
+        emulator.forget(monkeypatch)
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        found.append(parprims.reduce(x, op, axis=-2, method="kernel"))
+        (launch, *_) = parprims.launches(parprims.reduce, x, op, axis=-2, method="kernel")
+        assert launch.name == "reduce_columns"
+        widths.add(launch.grid)
+    emulator.forget(monkeypatch)
+    monkeypatch.setattr(threads, "limit", lambda: 1)
+    monkeypatch.setattr(_reduce_cpu, "_COLUMNS", 16)
+    monkeypatch.setattr(_reduce_cpu, "_MOST_COLUMNS", 16)
+    found.append(parprims.reduce(x, op, axis=-2, method="kernel"))
+    for one in found[1:]:
+        np.testing.assert_array_equal(found[0], one)
+    assert len(widths) > 1

@@ -41,8 +41,11 @@ _BLOCK_OF_INTEGERS = 1 << 17
 """Elements of a block where the operator is built in and combines integers."""
 _ROWS = 256
 """Rows of a block of columns."""
-_COLUMNS = 512
-"""Columns of a tile, whose states stay in the cache."""
+_COLUMNS, _MOST_COLUMNS = 512, 4096
+"""The least and the most columns of a tile, whose states stay in the cache.
+
+The processor fetches ahead only along long rows, but every thread is to have two tiles. No bits depend on the tiles.
+"""
 _NARROW = 16
 """Columns below which each is walked by itself."""
 _LEAST = 1 << 16
@@ -186,8 +189,10 @@ def _plan(
     columns = inner >= _NARROW and all(step in (0, 1) for step in across)
     way = _way(code)
     if columns:
-        size, width = _ROWS, min(inner, _COLUMNS)
-        steps = across
+        size, steps = _ROWS, across
+        share = outer * -(-n // size) * inner // (2 * _cpu.threads.limit())
+        tiles = -(-inner // max(_COLUMNS, min(_MOST_COLUMNS, share)))
+        width = -(-inner // tiles)
     else:
         size = {"all": _BLOCK_OF_INTEGERS, "lanes": _BLOCK, "parts": _BLOCK_IN_ORDER}[way]
         width = min(_LANES, 1 << max(0, (min(n, size) // 8).bit_length() - 1)) if way == "lanes" and n >= 64 else 0
