@@ -63,15 +63,15 @@ def random_problem(_, shape, dtype, precision="float32"):
 
 @functools.lru_cache(maxsize=1)  # the cases of a size and dtype follow each other
 def _random_problem(shape, dtype, precision):
-    *_, m, k, n = shape
-    rng = np.random.default_rng(shape)
+    *batch, m, k, n = shape
+    rng, shapes = np.random.default_rng(shape), ((*batch, m, k), (*batch, k, n))
     if dtype.startswith("int"):
-        return product(*(rng.integers(-9, 10, one, dtype=dtype) for one in ((m, k), (k, n))))
+        return product(*(rng.integers(-9, 10, one, dtype=dtype) for one in shapes))
     if dtype == "bfloat16":
         import ml_dtypes
 
         dtype = ml_dtypes.bfloat16
-    return product(*(normals(rng, one, dtype) for one in ((m, k), (k, n))), precision)
+    return product(*(normals(rng, one, dtype) for one in shapes), precision)
 
 
 def normals(rng, shape, dtype):
@@ -166,23 +166,14 @@ def viewed(call, turned):
     return run
 
 
-def stored_problem(_, batch, m, k, n, turned):
+def stored_problem(_, shape, turned):
     """Return the problem of multiplying factors of bfloat16, the memory of some of which holds their columns."""
-    found = _stored_problem(batch, m, k, n)
+    found = _random_problem(shape, "bfloat16", "float32")
     a, b = (
         np.ascontiguousarray(x.swapaxes(-1, -2)) if name in turned else x
         for name, x in zip("ab", found.inputs, strict=True)
     )
     return Problem((a, b), found.expected, found.allowed)
-
-
-@functools.lru_cache(maxsize=1)
-def _stored_problem(batch, m, k, n):
-    import ml_dtypes
-
-    rng = np.random.default_rng((batch, m, k, n))
-    many = () if batch == 1 else (batch,)
-    return product(*(normals(rng, (*many, *one), ml_dtypes.bfloat16) for one in ((m, k), (k, n))))
 
 
 ANY_SHAPES = (
@@ -295,13 +286,14 @@ def cases(scale: Scale) -> list[Case]:
             make = functools.partial(random_problem, shape=shape, dtype="bfloat16")
             add(f"any shape, {m} x {k} x {n}", make, shape, ceiling="matmul bfloat16")
         for batch, m, k, n, turned in more_shapes(scale.pick(4, 0, 44)):
-            name = f"any shape, {f'{batch} x ' * (batch > 1)}{m} x {k} x {n}"
+            shape = (m, k, n) if batch == 1 else (batch, m, k, n)
+            name = f"any shape, {' x '.join(map(str, shape))}"
             name += f" (columns of {' and '.join(turned)})" * bool(turned)
             found.append(
                 Case(
                     "matmul",
                     name,
-                    functools.partial(stored_problem, batch=batch, m=m, k=k, n=n, turned=turned),
+                    functools.partial(stored_problem, shape=shape, turned=turned),
                     viewed(multiply, turned),
                     {one: viewed(call, turned) for one, call in PEERS.items()},
                     "FLOP/s",

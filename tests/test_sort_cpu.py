@@ -14,7 +14,7 @@ from tests.test_sort import REAL, extremes, raw
 pytestmark = pytest.mark.once
 pytest.importorskip("numba")
 
-from parprims import _cpu, _sort_cpu, _sort_native  # noqa: E402
+from parprims import _cpu, _sort_cpu  # noqa: E402
 from parprims._cpu import threads  # noqa: E402
 from parprims._cpu.processor import is_zen_4  # noqa: E402
 
@@ -253,7 +253,7 @@ def test_auto_takes_the_faster_where_numpy_sorts_slowly(rng, monkeypatch):
 def test_integers_of_pytorch_by_its_own_sort(rng, monkeypatch, slow, descending):
     """Where NumPy sorts slowly PyTorch sorts long lines of its integers itself, in the same order."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(_sort_native, "compresses_slowly", lambda: slow)
+    monkeypatch.setattr(_cpu, "compresses_slowly", lambda: slow)
     emulator.forget(monkeypatch)
     asked = []
     given = torch.sort

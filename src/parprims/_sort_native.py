@@ -13,8 +13,8 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from parprims import _cpu
 from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, library, offers, spoken
-from parprims._cpu.processor import compresses_slowly
 from parprims._sorting import Sorting, bits, index_dtype, moved, ordered_integers
 from parprims._through_numpy import all_by_numpy, as_numpy, has_values, numpy_namespace, numpy_orders, shares_memory
 
@@ -75,7 +75,7 @@ def _torch(xp: Namespace, call: Sorting) -> Sort:
     """
     keys = call.keys
     integers = dtype_kind(keys.dtype) == "int" and dtype_bits(keys.dtype) >= 32 and keys.shape[call.axis] >= _COMPRESSED
-    if shares_memory(xp, call.arrays) and not (integers and compresses_slowly()):
+    if shares_memory(xp, call.arrays) and not (integers and _cpu.compresses_slowly()):
         return _by_numpy(xp, call)
     is_ours = dtype_kind(keys.dtype) == "int" or keys.device.type == "cpu"
     if not (call.keys_alone and is_ours):
