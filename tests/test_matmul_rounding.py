@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import parprims
+from parprims import _matmul
 from parprims._matmul_tiles import TUNING
 from parprims._switches import UNROUNDED_SUMS
+from tests import emulator
 from tests.contract import compare
 from tests.test_matmul import (
     loop,
@@ -194,6 +196,28 @@ class TestSumsOf16BitFloats:
         allowed = 2.0**-11 * abs(exact) + 100_002 * 2.0**-24 * abs(products).sum(axis=1) + 2.0**-25
         result = parprims.vecdot(gpu.asarray(x), gpu.asarray(y), method="native")
         compare(gpu, result, exact, allowed, "float16")
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("names", [("float16", "float16"), ("int32", "float16"), ("bfloat16", "int8")])
+    def test_every_product_in_16_bits(self, monkeypatch, names):
+        """Also where a factor is cast before: on a CPU that is taken for a GPU."""
+        torch = pytest.importorskip("torch")
+        entered = []
+
+        class Sums:
+            def __enter__(self):
+                entered.append(1)
+
+            def __exit__(self, *_):
+                pass
+
+        monkeypatch.setattr(_matmul, "UNROUNDED_SUMS", Sums())
+        monkeypatch.setattr(_matmul, "may_round_sums", lambda _, dtype: dtype in (torch.float16, torch.bfloat16))
+        emulator.forget(monkeypatch)
+        a, b = (torch.ones(3, 3, dtype=getattr(torch, name)) for name in names)
+        for count in (1, 2):
+            assert (parprims.matmul(a, b, method="native") == 3).all()
+            assert len(entered) == count
 
     @pytest.mark.once
     def test_what_pytorch_has_been_told_holds_again(self, losses):

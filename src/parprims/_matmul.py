@@ -500,12 +500,16 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
 
 def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
-    if is_tensor(p.a) and working == p.dtype == p.a.dtype == p.b.dtype:
+    routine: Callable[..., Array] = xp.matmul
+    direct = is_tensor(p.a) and working == p.dtype == p.a.dtype == p.b.dtype
+    if direct:
         import torch
 
-        direct: Callable[..., Array] = torch.matmul
-        return _with_unrounded_sums(direct) if may_round_sums(p.a) else direct
-    routine: Callable[..., Array] = xp.matmul
+        routine = torch.matmul
+    if may_round_sums(p.a, working):
+        routine = _with_unrounded_sums(routine)
+    if direct:
+        return routine
     if is_jax(xp):
         return partial(_native_jax, xp, working, p.dtype)
     if working != p.dtype or any(x.dtype != p.dtype for x in p.arrays):

@@ -504,7 +504,7 @@ def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
         return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
     # What array_api_compat does, in operations for which torch.func.vmap has rules.
     x1, x2 = (move_axis(xp, x, axis, -1) for x in (x1, x2))
-    with UNROUNDED_SUMS if may_round_sums(x1) else contextlib.nullcontext():
+    with UNROUNDED_SUMS if may_round_sums(x1, x1.dtype) else contextlib.nullcontext():
         return (xp.conj(x1[..., None, :]) @ x2[..., None])[..., 0, 0]
 
 

@@ -126,6 +126,6 @@ class _UnroundedSums:
 UNROUNDED_SUMS = _UnroundedSums()
 
 
-def may_round_sums(x: Array) -> bool:
-    """Return whether PyTorch may round parts of sums of products of arrays like x, outside of `UNROUNDED_SUMS`."""
-    return is_tensor(x) and x.is_cuda and dtype_name(x.dtype) in SIXTEEN_BIT_FLOATS
+def may_round_sums(x: Array, dtype: Any) -> bool:
+    """Return whether PyTorch may round parts of sums of products in a dtype where x is, outside of `UNROUNDED_SUMS`."""
+    return is_tensor(x) and x.is_cuda and dtype_name(dtype) in SIXTEEN_BIT_FLOATS
