@@ -3,9 +3,9 @@
 // Three kernels, by the length n of a row:
 //   sort_lanes     n <= 32: one lane holds one key. It compares the key with all others of its row; the number of
 //                  smaller keys is its place. Equal keys are counted only if two lanes claim the same place.
-//   sort_rows      n <= 8192, if keys and their original positions fit in shared memory: radix sort, least significant
-//                  digit first, by a warp or a block for each row. The row stays in registers and shared memory for all
-//                  digits. Values move once, when their places are known.
+//   sort_rows      n <= 8192, few rows of keys without values also 8192 < n <= 16384, if keys and their original positions
+//                  fit in shared memory: radix sort, least significant digit first, by a warp or a block for each row. The
+//                  row stays in registers and shared memory for all digits. Values move once, when their places are known.
 //   sort_tiles     long rows: radix sort with one launch for each digit, which reads and writes every key once.
 //                  count_digits first counts the digits of all keys.
 //
@@ -14,8 +14,7 @@
 //             infinity), DESCENDING (whether the largest key comes first), WIDTH (how many bits of ordered(key) can
 //             differ). Keys are moved with their bits unchanged; ordered(key) is compared.
 //   Asked...  the results asked for, any number of: Keys<Key> (the sorted keys), Move<V> (an array of elements of V
-//   that
-//             move with the keys) and Indices<Index> (the original positions of the sorted keys).
+//             that move with the keys) and Indices<Index> (the original positions of the sorted keys).
 //
 // The kernels of long rows are in _sort_tiles.cu.
 
