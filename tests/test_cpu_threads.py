@@ -484,18 +484,30 @@ def test_threads_that_share_a_line_of_a_scan(monkeypatch, options, n):
     np.testing.assert_array_equal(sums[-1][1], wanted)
 
 
-def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"exclusive": True}], ids=str)
+@pytest.mark.parametrize("n", [2**19, 2**19 + 1, 2**19 + 2050])
+def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch, options, n):
+    """Two do too, where an operator takes longer than memory: one scans the front while the other weighs the rest."""
     pytest.importorskip("numba")
     many_threads(monkeypatch)
-    rng = np.random.default_rng(5)
-    a, b = rng.uniform(-1, 1, 2**18 + 5), rng.standard_normal(2**18 + 5)
+    rng = np.random.default_rng(n)
+    a, b = rng.uniform(-1, 1, n), rng.standard_normal(n)
     op = parprims.Operator(lambda f, g: (f[0] * g[0], f[1] * g[0] + g[1]), identity=(1.0, 0.0))
     found = []
-    for count in (1, 3):
+    for count in (1, 2, 3, 100):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
-        found.append(parprims.scan((a, b), op, method="kernel"))
-    for one, other in zip(*found, strict=True):
-        assert one.tobytes() == other.tobytes()
+        launched = []
+        run = threads.run
+        monkeypatch.setattr(threads, "run", lambda *task, kept=launched, run=run: (kept.append(task[1]), run(*task))[1])
+        found.append(parprims.scan((a, b), op, method="kernel", **options))
+        monkeypatch.setattr(threads, "run", run)
+        assert (len(launched) > 1) == (count > 1)
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert one.tobytes() == other.tobytes()
+    several = parprims.scan(b, "logaddexp", method="kernel", **options)
+    monkeypatch.setattr(threads, "limit", lambda: 1)
+    assert parprims.scan(b, "logaddexp", method="kernel", **options).tobytes() == several.tobytes()
 
 
 def test_running_maxima(monkeypatch):
@@ -525,13 +537,13 @@ def test_few_columns(monkeypatch):
     many_threads(monkeypatch)
     x = np.random.default_rng(7).standard_normal((2**17 + 99, 3)).astype(np.float32)
     found = []
-    for count in (1, 3):
+    for count in (1, 3, 9):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
         sums = parprims.scan(x, axis=0, method="kernel")
         totals = parprims.scan(x, axis=0, exclusive=True, reverse=True, method="kernel")
         solution = parprims.linear_recurrence(x * np.float32(0.3), x, axis=0, method="kernel")
         found.append([one.tobytes() for one in (sums, totals, solution)])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("op", ["add", "maximum", "logaddexp"])

@@ -41,7 +41,7 @@ _HALVED, _COMPOSED, _PART = 1 << 13, 1 << 17, 1 << 7
 """The length from which a line of a recurrence is walked in halves, that from which parts of pieces are composed where
 it does not decay, and the elements of a part."""
 _SHARED = 3
-"""Threads from which they share a line of a scan: each element is combined twice then."""
+"""Threads from which they share a line of a scan that waits for memory: most of it is read twice then."""
 
 Call = Scan | Recurrence
 
@@ -291,11 +291,12 @@ def waits_for_memory(r: Call, kinds: Sequence[str]) -> bool:
 
 
 def _plan(
-    xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str], *, shared: bool = False
+    xp: Namespace, r: Call, hosts: Sequence[np.ndarray[Any, Any]], names: Sequence[str], *, shared: int = 0
 ) -> _cpu.Plan | None:
-    """Return the work on inputs, then starts, of these layouts and dtypes, for threads that share lines if asked for.
+    """Return the work on inputs, then starts, of these layouts and dtypes.
 
-    None where they cannot be seen as (high, low, n, inner) with one stride each.
+    ``shared`` is how many threads are to share a line, if more than one. Return None where arrays cannot be seen as
+    (high, low, n, inner) with one stride each.
     """
     count, axis, n = len(r.inputs), r.axis, r.n
     result = (*r.shape[:axis], n, *r.shape[axis + 1 :])
@@ -337,14 +338,19 @@ def _plan(
     if waits_for_memory(r, kinds):
         least = _cpu.threads.least_of_bytes(tasks, lines * n * _cpu.bytes_of(kinds[: made.stop]))
     launches = [_cpu.Launch(name, tasks, least)]
-    scratch = []
+    scratch: list[tuple[int, str]] = []
+    own: tuple[int, ...] = ()
     if not columns and long:
         if isinstance(r, Scan) and shared:
             width = -(-(n - int(exclusive)) // _GROUP)
+            front = max(1, width // (shared + 2))
+            stretch = -(-(width - front) // (2 * shared))
+            stretches = -(-(width - front) // stretch)
+            own = front, stretch, (stretches - 1) * stretch
             launches = [
-                _cpu.Launch("total_groups", lines * width, _LEAST // _GROUP, writes=False),
+                _cpu.Launch("scan_fronts", lines * (1 + own[-1]), _LEAST // _GROUP),
                 _cpu.Launch("scan_totals", lines, reads=0, writes=False),
-                _cpu.Launch("scan_groups", lines * width, _LEAST // _GROUP),
+                _cpu.Launch("scan_stretches", lines * stretches),
             ]
             scratch = [(lines * width, dtype_name(one)) for one in r.working]
         elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
@@ -363,13 +369,18 @@ def _plan(
                 ]
                 parts = [(whole * _PIECE // _PART, one) for one in ("float64", _state(xp, r), _state(xp, r))]
                 scratch = [(lines, "int64"), *parts, *scratch]
+    first = NUMBERS + sum(len(one.numbers) for one in views)
+    named = zip(("front_of", "stretch_of", "totals_of"), range(first, first + len(own)), strict=False)
     return _cpu.Plan(
         tuple(launches),
-        functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+        (
+            *functions(xp, r, exclusive, groups, (steps[:count], steps[made])),
+            *(_cpu.text.function(f"{name}(numbers)", (f"return numbers[{at}]",)) for name, at in named),
+        ),
         tuple(names[:count]),
         tuple([(result, dtype) for dtype in dtypes]),
         tuple(scratch),
-        (low, n, inner, width, *(number for one in views for number in one.numbers)),
+        (low, n, inner, width, *(number for one in views for number in one.numbers), *own),
         starts=tuple(names[count:]),
     )
 
@@ -548,16 +559,25 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     assert plan is not None
     if isinstance(r, Scan) and not (_rounds(r) or r.op._built_in):
         return _cpu.runner(plan, r.arrays, readers)
-    shared = _plan(xp, r, hosts, names, shared=True)
-    assert shared is not None
-    if len(shared.launches) == len(plan.launches):
+
+    def planned(threads: int) -> _cpu.Plan:
+        found = _plan(xp, r, hosts, names, shared=threads)
+        assert found is not None
+        return found
+
+    if len(planned(2).launches) == len(plan.launches):
         return _cpu.runner(plan, r.arrays, readers)
-    runs: dict[bool, Callable[..., tuple[Array, ...]]] = {}
+    lines, least = 1, _SHARED
+    if isinstance(r, Scan):
+        lines = math.prod(shape) // shape[r.axis]
+        least = _SHARED if waits_for_memory(r, (*names, *map(dtype_name, r.dtypes))) else 2
+    runs: dict[int, Callable[..., tuple[Array, ...]]] = {}
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        several = _cpu.threads.limit() >= _SHARED
-        if several not in runs:
-            runs[several] = _cpu.runner(shared if several else plan, arrays, readers)
-        return runs[several](*arrays)
+        threads = _cpu.threads.limit() // lines
+        threads = threads if threads >= least else 0
+        if threads not in runs:
+            runs[threads] = _cpu.runner(planned(threads) if threads else plan, arrays, readers)
+        return runs[threads](*arrays)
 
     return run
