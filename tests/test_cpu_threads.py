@@ -510,6 +510,22 @@ def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch, options, n)
     assert parprims.scan(b, "logaddexp", method="kernel", **options).tobytes() == several.tobytes()
 
 
+def test_a_line_is_not_shared_where_others_have_the_threads(monkeypatch):
+    """To share takes work twice, which nobody would do."""
+    pytest.importorskip("numba")
+    many_threads(monkeypatch)
+    monkeypatch.setattr(threads, "limit", lambda: 2)
+    x, launched, run = np.random.default_rng(8).standard_normal(2**19), [], threads.run
+    monkeypatch.setattr(threads, "run", lambda *task: (launched.append(task[1]), run(*task))[1])
+    shared = parprims.scan(x, "logaddexp", method="kernel")
+    count = len(launched)
+    monkeypatch.setattr(threads, "_active", 1)
+    alone = parprims.scan(x, "logaddexp", method="kernel")
+    assert count > 1
+    assert len(launched) - count <= 1
+    assert alone.tobytes() == shared.tobytes()
+
+
 def test_running_maxima(monkeypatch):
     """Elements that change nothing are passed by, and the results are those of one after another on any threads."""
     pytest.importorskip("numba")

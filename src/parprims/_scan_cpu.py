@@ -574,7 +574,7 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
     runs: dict[int, Callable[..., tuple[Array, ...]]] = {}
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        threads = _cpu.threads.limit() // lines
+        threads = _cpu.threads.free() // lines
         threads = threads if threads >= least else 0
         if threads not in runs:
             runs[threads] = _cpu.runner(planned(threads) if threads else plan, arrays, readers)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from parprims._cpu.limits import limit
 
-__all__ = ["least_of_bytes", "limit", "run", "worth"]
+__all__ = ["free", "least_of_bytes", "limit", "run", "worth"]
 
 _LOCK = threading.Lock()
 _pool: tuple[concurrent.futures.ThreadPoolExecutor, int] | None = None
@@ -44,6 +44,11 @@ def _submitted(task: Callable[[], None], count: int, size: int) -> list[concurre
     except RuntimeError:  # Python is about to end, and starts no more threads
         pass
     return found
+
+
+def free() -> int:
+    """Return how many threads a call could have now, with the one that calls."""
+    return 1 if getattr(_inside, "task", False) else max(1, limit() - _active)
 
 
 def worth(most: int) -> int:
