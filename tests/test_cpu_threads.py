@@ -484,6 +484,13 @@ def test_threads_that_share_a_line_of_a_scan(monkeypatch, options, n):
     np.testing.assert_array_equal(sums[-1][1], wanted)
 
 
+def counts_of_tasks(monkeypatch):
+    """Return a list to which every call of `threads.run` from now on adds the number of its tasks."""
+    found, run = [], threads.run
+    monkeypatch.setattr(threads, "run", lambda *task: (found.append(task[1]), run(*task))[1])
+    return found
+
+
 @pytest.mark.parametrize("options", [{}, {"reverse": True}, {"exclusive": True}], ids=str)
 @pytest.mark.parametrize("n", [2**19, 2**19 + 1, 2**19 + 2050])
 def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch, options, n):
@@ -493,14 +500,11 @@ def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch, options, n)
     rng = np.random.default_rng(n)
     a, b = rng.uniform(-1, 1, n), rng.standard_normal(n)
     op = parprims.Operator(lambda f, g: (f[0] * g[0], f[1] * g[0] + g[1]), identity=(1.0, 0.0))
-    found = []
+    found, launched = [], counts_of_tasks(monkeypatch)
     for count in (1, 2, 3, 100):
         monkeypatch.setattr(threads, "limit", lambda count=count: count)
-        launched = []
-        run = threads.run
-        monkeypatch.setattr(threads, "run", lambda *task, kept=launched, run=run: (kept.append(task[1]), run(*task))[1])
+        launched.clear()
         found.append(parprims.scan((a, b), op, method="kernel", **options))
-        monkeypatch.setattr(threads, "run", run)
         assert (len(launched) > 1) == (count > 1)
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):
@@ -511,12 +515,11 @@ def test_threads_share_a_line_of_a_scan_by_any_operator(monkeypatch, options, n)
 
 
 def test_a_line_is_not_shared_where_others_have_the_threads(monkeypatch):
-    """To share takes work twice, which nobody would do."""
+    """To share one takes more work, which no other thread would do."""
     pytest.importorskip("numba")
     many_threads(monkeypatch)
     monkeypatch.setattr(threads, "limit", lambda: 2)
-    x, launched, run = np.random.default_rng(8).standard_normal(2**19), [], threads.run
-    monkeypatch.setattr(threads, "run", lambda *task: (launched.append(task[1]), run(*task))[1])
+    x, launched = np.random.default_rng(8).standard_normal(2**19), counts_of_tasks(monkeypatch)
     shared = parprims.scan(x, "logaddexp", method="kernel")
     count = len(launched)
     monkeypatch.setattr(threads, "_active", 1)

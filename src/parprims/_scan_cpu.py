@@ -342,17 +342,18 @@ def _plan(
     own: tuple[int, ...] = ()
     if not columns and long:
         if isinstance(r, Scan) and shared:
-            width = -(-(n - int(exclusive)) // _GROUP)
-            front = max(1, width // (shared + 2))
-            stretch = -(-(width - front) // (2 * shared))
-            stretches = -(-(width - front) // stretch)
+            total = -(-(n - int(exclusive)) // _GROUP)
+            front = max(1, total // (shared + 2))
+            stretch = -(-(total - front) // (2 * shared))
+            stretches = -(-(total - front) // stretch)
             own = front, stretch, (stretches - 1) * stretch
+            states = lines * (1 + own[-1])
             launches = [
-                _cpu.Launch("scan_fronts", lines * (1 + own[-1]), _LEAST // _GROUP),
+                _cpu.Launch("scan_fronts", states, _LEAST // _GROUP),
                 _cpu.Launch("scan_totals", lines, reads=0, writes=False),
                 _cpu.Launch("scan_stretches", lines * stretches),
             ]
-            scratch = [(lines * width, dtype_name(one)) for one in r.working]
+            scratch = [(states, dtype_name(one)) for one in r.working]
         elif isinstance(r, Recurrence) and _can_be_shared(_state(xp, r), dtypes[0]):
             width, pieces = _PIECE, -(-n // _PIECE)
             least = _LEAST // _PIECE
@@ -567,15 +568,17 @@ def _prepare_outputs(xp: Namespace, r: Call) -> Callable[..., tuple[Array, ...]]
 
     if len(planned(2).launches) == len(plan.launches):
         return _cpu.runner(plan, r.arrays, readers)
-    lines, least = 1, _SHARED
     if isinstance(r, Scan):
         lines = math.prod(shape) // shape[r.axis]
         least = _SHARED if waits_for_memory(r, (*names, *map(dtype_name, r.dtypes))) else 2
     runs: dict[int, Callable[..., tuple[Array, ...]]] = {}
 
     def run(*arrays: Array) -> tuple[Array, ...]:
-        threads = _cpu.threads.free() // lines
-        threads = threads if threads >= least else 0
+        threads = _cpu.threads.free()
+        if isinstance(r, Recurrence):  # whose plan is the same for any number
+            threads = 2 if threads >= _SHARED else 0
+        else:
+            threads = threads // lines if threads // lines >= least else 0
         if threads not in runs:
             runs[threads] = _cpu.runner(planned(threads) if threads else plan, arrays, readers)
         return runs[threads](*arrays)
