@@ -197,6 +197,19 @@ ANY_SHAPES = (
 """Rows, length summed over and columns of products that are random in size."""
 
 
+BATCHES = (
+    (10000, 4, 4, 4, "float32"),
+    (100000, 3, 3, 3, "float64"),
+    (10000, 16, 16, 16, "float32"),
+    (10000, 8, 8, 8, "float16"),
+    (100, 6, 6, 6, "float64"),
+    (1000, 32, 32, 32, "float32"),
+    (10000, 5, 5, 5, "int32"),
+    (1, 1000000, 4, 4, "float32"),
+)
+"""A number of matrices, their rows, the length summed over, their columns, and the dtype."""
+
+
 def more_shapes(count):
     """Return so many more, with a batch and the factors whose columns are contiguous: (batch, m, k, n, turned).
 
@@ -260,6 +273,8 @@ def cases(scale: Scale) -> list[Case]:
 
     for n in scale.pick((64,), (64, 128), (64, 128, 256, 512)):
         random("call", "float32", n, whole_call=True)
+    whole_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
+    whole_products["numba"] = lambda _, a, b: by_numba.product(a, b)
     sizes = scale.pick((256,), (512, 2048), (512, 1024, 2048, 4096, 8192))
     for n in sizes:
         random("square", "float32", n)
@@ -267,6 +282,10 @@ def cases(scale: Scale) -> list[Case]:
             random("conflict_free", "float32", n, kernel="conflict_free")
             random("tf32", "float32", n, TF32_PEERS, precision="tf32")
             random("highest", "float32", n, WIDE_PEERS, ceiling="matmul float64", precision="highest")
+    for n in scale.pick((), (), (1000, 1536)):
+        random("square", "float32", n)
+        random("tf32", "float32", n, TF32_PEERS, precision="tf32")
+        random("highest", "float32", n, WIDE_PEERS, ceiling="matmul float64", precision="highest")
     for n in scale.pick((128,), (256, 1024), sizes):
         random("C", "float64", n)
     if scale.gpu:
@@ -302,10 +321,27 @@ def cases(scale: Scale) -> list[Case]:
                     skip={"array": "it is timed at other shapes"},
                 )
             )
+        # Many small matrices, and rows of a few numbers by a small matrix.
+        for batch, m, k, n, dtype in BATCHES[scale.pick(slice(4, 5), slice(0), slice(None))]:
+            shape = (*((batch,) * (batch > 1)), m, k, n)
+            peers = whole_products if dtype == "int32" else {**PEERS}
+            peers.pop("cublas", None)  # for batches `dot` is another product
+            found.append(
+                Case(
+                    "matmul",
+                    f"batch, {' x '.join(map(str, shape))}",
+                    functools.partial(random_problem, shape=shape, dtype=dtype),
+                    multiply,
+                    peers,
+                    "B/s",
+                    None,
+                    "read",
+                    skip={"array": "it is timed at other shapes"},
+                )
+            )
     random("B6", "float32", 275)
-    whole_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
-    whole_products["numba"] = lambda _, a, b: by_numba.product(a, b)
-    random("square", "int32", scale.pick(64, 256, 1024), whole_products)
+    for n in scale.pick((64,), (256,), (512, 1024)):
+        random("square", "int32", n, whole_products)
     if not scale.gpu:
         random("square", "int64", scale.pick(64, 512, 0), whole_products)
         found.append(on_one_thread(found[-1]))

@@ -6,11 +6,8 @@ import math
 import numpy as np
 import pytest
 
-import parprims
-from parprims import _cuda
 from parprims._matmul_tiles import TUNING
 from tests import test_matmul_kernel
-from tests.contract import compare
 from tests.test_matmul import (
     loop,
 )
@@ -270,85 +267,3 @@ class TestGroups:
         options = {"kernel": "tensor", "tile": groups(dtype, "float32", views)[0]}
         sizes(at_once=2**40, at_once_uneven=2**40)
         check(gpu, run, make(rng, ((72, 136), (136, n)), dtype), views, **options)
-
-
-class TestPreferred:
-    def test_large_matrices_of_float32(self, gpu, rng, sizes, subtests):
-        """On devices with groups of four warps, auto takes the kernel where it is faster."""
-        sizes(preferred=16, preferred_products=16 * 16 * 300, small=0)
-        for dtype, k, options, preferred in (
-            ("float32", 300, {}, True),
-            ("float32", 299, {}, False),
-            ("float32", 300, {"precision": "tf32"}, False),
-            ("float64", 300, {}, False),
-        ):
-            with subtests.test(dtype=dtype, k=k, **options):
-                if dtype == "float64":
-                    lacking(gpu, dtype)
-                a, b = (gpu.asarray(x) for x in make(rng, ((16, k), (k, 16)), dtype))
-                found = parprims.methods(parprims.matmul, a, b, **options)
-                preferred = preferred and _cuda.capability(gpu.xp, a) == 90
-                assert (found["native"] is not None) is preferred
-                assert found["kernel"] is None
-                with parprims.explain() as calls:
-                    parprims.matmul(a, b, **options)
-                assert calls[0].method == ("kernel" if preferred else "native")
-
-    def test_rows_of_any_length_of_16_bits(self, gpu, rng, sizes, subtests):
-        """Rows that are no multiples of 16 bytes, which libraries multiply several times as slowly as others."""
-        least = 16, 16 * 17 * 304
-        sizes(unaligned=least, unaligned_on_jax=least)
-        row_major = gpu.name == "jax-cuda"  # all arrays of JAX are
-        for m, k, n in ((16, 304, 17), (17, 311, 16), (17, 304, 16), (16, 304, 16), (17, 304, 15), (16, 303, 17)):
-            large = n >= 16 and k >= 304
-            for views in ((plain, plain), (turned, plain)):
-                with subtests.test(m=m, k=k, n=n, views=views):
-                    a, b = (view(gpu, x) for view, x in zip(views, make(rng, ((m, k), (k, n)), "float16"), strict=True))
-                    rows = m if views[0] is turned and not row_major else k
-                    preferred = large and (rows % 8 or n % 8) and _cuda.capability(gpu.xp, a) == 90
-                    with parprims.explain() as calls:
-                        parprims.matmul(a, b)
-                    assert calls[0].method == ("kernel" if preferred else "native")
-
-    def test_small_matrices_of_float32(self, gpu, rng, sizes, subtests):
-        """Where the call takes longer than the product, but not on JAX or for a derivative."""
-        sizes(small=16, preferred=2**20)
-        for shapes, dtype, preferred in (
-            (((16, 16), (16, 16)), "float32", True),
-            (((4, 2, 16), (16, 3)), "float32", True),
-            (((16, 17), (17, 16)), "float32", False),
-            (((2, 16, 16), (16, 16)), "float32", False),
-            (((16, 16), (16, 16)), "float64", False),
-            (((16,), (16, 16)), "float32", False),
-        ):
-            with subtests.test(shapes=shapes, dtype=dtype):
-                if dtype == "float64":
-                    lacking(gpu, dtype)
-                a, b = (gpu.asarray(x) for x in make(rng, shapes, dtype))
-                preferred = preferred and _cuda.capability(gpu.xp, a) == 90 and gpu.name != "jax-cuda"
-                with parprims.explain() as calls:
-                    parprims.matmul(a, b)
-                assert calls[0].method == ("kernel" if preferred else "native")
-        a, b = (gpu.asarray(x) for x in make(rng, ((16, 16), (16, 16)), "float32"))
-        with parprims.explain() as calls:
-            if gpu.name == "jax-cuda":
-                import jax
-
-                jax.jit(parprims.matmul)(a, b)
-            elif gpu.name == "torch-cuda":
-                parprims.matmul(a.requires_grad_(), b)
-        assert all(call.method == "native" for call in calls)
-
-    def test_gradients(self, gpu, rng, sizes):
-        if gpu.name != "torch-cuda":
-            pytest.skip("needs PyTorch")
-        sizes(preferred=16, preferred_products=16 * 16 * 300, small=0)
-        a, b, weights = make(rng, ((16, 300), (300, 16), (16, 16)), "float32")
-        x, y = (gpu.asarray(one).requires_grad_() for one in (a, b))
-        with parprims.explain() as calls:
-            product = parprims.matmul(x, y)
-        preferred = _cuda.capability(gpu.xp, x.detach()) == 90
-        assert [call.method for call in calls] == ["kernel" if preferred else "native"]
-        product.backward(gpu.asarray(weights))
-        for grad, factors in ((x.grad, (weights, b.T)), (y.grad, (a.T, weights))):
-            compare(gpu, grad, loop(*factors), allowed(*factors), "float32")

@@ -26,6 +26,7 @@ class TestPlan:
         ((1, 4096), (4096, 4096)),
         ((4096, 4096), (4096, 1)),
         ((17, 100_000), (100_000, 17)),
+        ((1536, 1536), (1536, 1536)),
         ((8192, 8192), (8192, 8192)),
         ((1000, 33, 65), (1000, 65, 129)),
         ((3, 1, 5, 7), (4, 7, 9)),
@@ -53,8 +54,8 @@ class TestPlan:
                         assert launch.block <= 1024
                         assert launch.block % 32 == 0
                         assert launch.shared_bytes <= most
-                    # Parts of sums are as many as blocks that are resident at once, and no more.
-                    assert plan.zeroed_bytes <= 4 * plan.launches[-1].grid
+                    # Parts of sums are at most four times as many as blocks that are resident at once.
+                    assert plan.zeroed_bytes <= 16 * plan.launches[-1].grid
                     # Factors of 16-bit floats that are packed have lines of whole 128 bytes.
                     (*batch_a, m, k), (*batch_b, _, n) = shapes
                     lines = math.prod(np.broadcast_shapes(tuple(batch_a), tuple(batch_b))) * (m + n)

@@ -14,7 +14,7 @@ import array_api_compat
 import numpy as np
 from array_api_extra import at
 
-from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_cpu, _matmul_kernel
+from parprims import _cpu, _cuda, _derivatives, _integer_products, _matmul_choice, _matmul_cpu, _matmul_kernel
 from parprims._arrays import (
     SIXTEEN_BIT_FLOATS,
     Array,
@@ -57,11 +57,11 @@ from parprims._dispatch import (
 from parprims._harmless import harmless
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
-from parprims._matmul_tiles import KERNELS, TUNING, Arithmetic, Tuning, impossible
+from parprims._matmul_tiles import KERNELS, Arithmetic, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
 from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed
-from parprims._through_numpy import as_numpy, carries_derivative, has_values, in_numpy, returned
+from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
 # they grow with the problem, so that it is cut into about 2^7 tiles: that bounds the length of a traced program.
@@ -551,9 +551,10 @@ def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> 
 def _native_dtype(xp: Namespace, p: Product) -> Any:
     """Return the dtype to hand to the library: its own where it computes as promised, else a wider one."""
     if dtype_name(p.dtype) in SIXTEEN_BIT_FLOATS:
-        # NumPy has no fast routine for these, and CuPy sums a single inner product in 16 bits.
-        single = math.prod(p.shape) == 1
-        wide = array_api_compat.is_numpy_namespace(xp) or (array_api_compat.is_cupy_namespace(xp) and single)
+        # NumPy has no fast routine for these. CuPy sums a single inner product in 16 bits, and fails for batches of
+        # bfloat16.
+        single, many = math.prod(p.shape) == 1, max(p.a.ndim, p.b.ndim) > 2 and dtype_name(p.dtype) == "bfloat16"
+        wide = array_api_compat.is_numpy_namespace(xp) or (array_api_compat.is_cupy_namespace(xp) and (single or many))
         return xp.float32 if wide else p.dtype
     if _is_narrowed(p):
         return xp.float64 if dtype_kind(p.dtype) == "float" else xp.complex128
@@ -586,56 +587,12 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
         kernel = not _by_floats(xp, p) and _matmul_cpu.is_faster_for_integers(xp, p)
         kernel = kernel and _matmul_cpu.refusal(xp, p) is None
         return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None
-    if p.precision == "residues":
-        return _residues_faster(xp, p)
-    is_narrowed = p.precision != "highest" and _is_narrowed(p)
-    matrices = min(p.a.ndim, p.b.ndim) > 1
-    is_float32 = p.precision == "float32" and dtype_name(p.dtype) == "float32" and matrices
-    is_half = dtype_name(p.dtype) in SIXTEEN_BIT_FLOATS and matrices
-    if not (is_narrowed or is_float32 or is_half) or _matmul_kernel.refusal(xp, p) is not None:
+    is_narrowed = p.precision not in ("highest", "residues") and _is_narrowed(p)
+    if not (is_narrowed or _matmul_choice.may_be_faster(p)) or _matmul_kernel.refusal(xp, p) is not None:
         return None
     if is_narrowed:
         return "PyTorch has been told to multiply float32 with fewer bits, so that this would take float64"
-    tuned = TUNING.get(_cuda.capability(xp, p.a))
-    if is_half:
-        least = None if tuned is None else tuned.unaligned_on_jax if is_jax(xp) else tuned.unaligned
-        if least is not None and _is_large(p, *least) and _is_unaligned(xp, p):
-            return "the kernel multiplies matrices of 16-bit floats faster whose rows are no multiples of 16 bytes"
-        return None
-    if tuned is not None and _is_large(p, tuned.preferred, tuned.preferred_products):
-        return "the kernel multiplies large matrices of float32 faster on this device, by tensor cores"
-    called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
-    if tuned is not None and called_alone and _is_small(p, tuned):
-        return "a call of the kernel takes less time for small matrices of float32 on this device"
-    return None
-
-
-def _residues_faster(xp: Namespace, p: Product) -> str | None:
-    """Return the sentence why residues are to be preferred to the library's routine, or None."""
-    if _matmul_kernel.refusal(xp, p) is not None:
-        return None
-    tuned = TUNING.get(_cuda.capability(xp, p.a))
-    large = tuned is not None and math.prod(p.shape) * p.a.shape[-1] >= tuned.residues.least[dtype_name(p.dtype)]
-    return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
-
-
-def _is_large(p: Product, length: int, products: int) -> bool:
-    """Return whether rows, columns and the length summed over are at least so long, and there are so many products."""
-    k: int = p.a.shape[-1]
-    return min(k, *p.shape[-2:]) >= length and math.prod(p.shape) * k >= products
-
-
-def _is_unaligned(xp: Namespace, p: Product) -> bool:
-    """Return whether rows, or columns, of 16-bit floats do not all begin at multiples of 16 bytes."""
-    layouts = [_cuda.layout(xp, x) for x in p.arrays]
-    steps = [step for strides, _ in layouts for step in strides[-2:] if step != 1]
-    return any(address for _, address in layouts) or any(step % 8 for step in (*steps, p.shape[-1]))
-
-
-def _is_small(p: Product, tuned: Tuning) -> bool:
-    """Return whether the call itself takes longer than the product."""
-    k: int = p.a.shape[-1]
-    return max(k, *p.shape[-2:]) <= tuned.small and math.prod(p.shape) * k <= tuned.small**3
+    return _matmul_choice.kernel_faster(xp, p)
 
 
 _METHODS = Methods(

@@ -13,7 +13,18 @@ from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, cast, dtype_b
 from parprims._cuda import Argument, Launch, Numbers, Parameter, Plan, Pointer, Struct
 from parprims._dispatch import directly
 from parprims._layout import Layout, broadcast_strides, fold
-from parprims._matmul_tiles import TUNING, Arithmetic, Block, Copies, Factor, Tile, Tuning, choose_block, choose_kernel
+from parprims._matmul_tiles import (
+    TUNING,
+    Arithmetic,
+    Block,
+    Copies,
+    Factor,
+    Tile,
+    Tuning,
+    choose_block,
+    choose_kernel,
+    tiny_tile,
+)
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._trace import C_TYPES, Trace, Untraceable, literal, register_type, trace
@@ -270,10 +281,14 @@ def make_plan(
     kernel, tuned = problem.choose_kernel(capability)[0], _cuda.tuned(TUNING, capability)
     if arithmetic.kind == "RESIDUES":
         return _matmul_residues.plan(_Builder, problem, text, batch, capability, multiprocessors)
-    (m, n, k), matrices = batch.lengths, batch.matrices
+    (m, n, k), matrices, tile = batch.lengths, batch.matrices, problem.tile
+    if problem.kernel is None and tile is None:
+        tile = tiny_tile(arithmetic, batch.lengths)
+        kernel = kernel if tile is None else "naive"
     grouped = _for_groups(batch, arithmetic, tuned) if kernel == "tensor" and capability == 90 else None
+    copies, one_by_one = grouped.copies if grouped else None, min(batch.a.vector, batch.b.vector) == 1
     block, splits, by_groups = choose_block(
-        arithmetic, kernel, problem.tile, batch.lengths, matrices, capability, grouped.copies if grouped else None
+        arithmetic, kernel, tile, batch.lengths, matrices, capability, copies, one_by_one
     )
     if not by_groups:
         grouped = None
@@ -292,11 +307,11 @@ def make_plan(
     sizes: dict[str, Any] = {"grid": units, "block": block.threads, "shared_bytes": block.shared_bytes}
     if kernel == "naive":
         return make.plan(make.launch("multiply_naive", ("Semiring", rows, columns), **sizes))
-    tile = (*block.tile, block.shared_bytes)
+    staged = (*block.tile, block.shared_bytes)
     if kernel == "tiled":
-        return make.plan(make.launch("multiply_tiled", ("Semiring", *tile), **sizes))
+        return make.plan(make.launch("multiply_tiled", ("Semiring", *staged), **sizes))
     if kernel == "packed":
-        return _packed(make, tile, sizes)
+        return _packed(make, staged, sizes)
     cut = splits > 1 and parts_of_cluster == 1
     scratch = {
         "zeroed_bytes": 4 * tiles * blocks * matrices * cut,
@@ -310,7 +325,7 @@ def make_plan(
         whole = n % (16 // arithmetic.registers_bytes) == 0
         if block.threads <= 256 and arithmetic.registers_bytes == 4:
             sizes["resident_blocks"] = 2
-        own: tuple[Argument, ...] = ("Semiring", *tile, *accesses, whole)
+        own: tuple[Argument, ...] = ("Semiring", *staged, *accesses, whole)
         return make.plan(make.launch("multiply_conflict_free", own, parts, **sizes), **scratch)
     sizes["unbound_registers"] = True
     if grouped:
@@ -590,6 +605,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
     """Yield the name and the plan of matrix products that reach every branch of the kernels' templates."""
     for dtype in ("float32", "int8", "complex128"):
         yield _case("naive", dtype)
+    yield _case(None, "float16", (3, 5, 7))
     for dtype in ("float32", "bfloat16", "uint64"):
         yield _case("tiled", dtype)
     for dtype in ("float64", "float16"):
@@ -631,7 +647,10 @@ def cases() -> Iterator[tuple[str, Plan]]:
     yield _case("tensor", "bfloat16", (1024,) * 3, transposed=(True, True))
     yield _case("tensor", "bfloat16", (512,) * 3, transposed=(True, True))
     yield _case("tensor", "float32", precision="tf32")
-    yield _case("tensor", "float32", (1024,) * 3, precision="tf32", transposed=(False, True))
+    for lengths in ((1024, 1024, 1024), (3000, 5000, 2000), (2047, 2048, 2049), (256, 64, 4096)):
+        yield _case("tensor", "float32", lengths, precision="tf32", transposed=(False, True))
+    for lengths in ((1024, 1024, 1024), (8192, 8192, 96), (256, 256, 256)):
+        yield _case("tensor", "float32", lengths, transposed=(False, True))
     for both in _LAYOUTS:
         yield _case("tensor", "float32", transposed=both)
     yield _case("tensor", "float64")
@@ -643,7 +662,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
 
 
 def _case(
-    kernel: str,
+    kernel: str | None,
     dtype: str,
     lengths: Tile = (8192, 8192, 8192),
     *,

@@ -45,6 +45,33 @@ class Residues:
 
 
 @dataclasses.dataclass(frozen=True)
+class Least:
+    """From what size on a kernel takes less time than the library's own routine.
+
+    Parameters
+    ----------
+    lines : int
+        The least rows and columns of a result.
+    results : int
+        The least elements of a result.
+    depth : int
+        The least length summed over.
+    products : int
+        The least number of products of all matrices.
+    """
+
+    lines: int = 1
+    results: int = 1
+    depth: int = 1
+    products: int = 1
+
+    def reached(self, m: int, n: int, k: int, matrices: int) -> bool:
+        """Return whether so many products of matrices of these lengths are large enough."""
+        long = min(m, n) >= self.lines and k >= self.depth
+        return long and m * n >= self.results and m * n * k * matrices >= self.products
+
+
+@dataclasses.dataclass(frozen=True)
 class Tuning(_cuda.Tuning):
     """What was measured on devices of one compute capability.
 
@@ -85,15 +112,15 @@ class Tuning(_cuda.Tuning):
     chain : int
         The least length of a sum of float32 that tensor cores compute. They truncate, so that shorter sums have
         smaller errors in ordinary registers.
-    preferred, preferred_products : int
-        The least rows, columns and length summed over, and the least number of products, from which on the kernel is
-        faster than the libraries' own float32 (bench ``matmul`` of benches/results/nvidia-h200.json).
-    unaligned, unaligned_on_jax : tuple of int
-        The same two for 16-bit floats whose rows are no multiples of 16 bytes (cases ``any shape`` of that bench). JAX
-        copies a factor that is transposed before a kernel has it, and its own routine does not need that.
-    small : int
-        The most rows, columns and length summed over up to which a call of the kernel takes less time than one of the
-        libraries' own float32, which is longer than the product itself (cases ``call`` of the same bench).
+    preferred, preferred_in_jax : dict of str to Least
+        From what size on `auto` takes the kernel, by the family of the product (see `_matmul_choice`): in calls of CuPy
+        and PyTorch, and in programs of JAX, which calls its own routine at no cost. Cases ``tf32``, ``highest``,
+        ``square`` and ``any shape`` of bench ``matmul`` in benches/results/nvidia-h200.json are among what was
+        measured.
+    small, small_matrices : int
+        The most rows, columns and length summed over, and the most matrices of a batch, up to which a call of the
+        kernel takes less time than one of the libraries' own, which is longer than the product itself (cases ``call``
+        of the same bench).
     residues : Residues
         Those of products by residues.
     """
@@ -112,11 +139,10 @@ class Tuning(_cuda.Tuning):
     clusters: tuple[tuple[int, int], ...]
     split_clusters: dict[int, int]
     chain: int
-    preferred: int
-    preferred_products: int
-    unaligned: tuple[int, int]
-    unaligned_on_jax: tuple[int, int]
+    preferred: dict[str, Least]
+    preferred_in_jax: dict[str, Least]
     small: int
+    small_matrices: int
     residues: Residues
 
 
@@ -139,8 +165,8 @@ TUNING = {
         },
         groups={
             "HALF": ((128, 256, 64), (128, 192, 64), (128, 128, 64), (64, 256, 64), (64, 128, 64), (64, 64, 64)),
-            "TF32": ((128, 256, 32), (128, 128, 32), (64, 128, 32), (64, 64, 32)),
-            "SPLIT": ((128, 96, 32), (64, 96, 32)),
+            "TF32": ((128, 256, 32), (128, 192, 32), (128, 128, 32), (64, 128, 32), (64, 64, 32)),
+            "SPLIT": ((128, 96, 32), (128, 64, 32), (64, 96, 32), (64, 48, 32)),
             "DOUBLE": ((128, 128, 16), (64, 128, 16)),
         },
         stages=4,
@@ -152,11 +178,24 @@ TUNING = {
         clusters=((1, 1), (2, 1), (1, 2)),
         split_clusters={2: 66, 3: 39, 4: 30, 6: 17, 8: 15},
         chain=128,
-        preferred=256,
-        preferred_products=2**30,
-        unaligned=(96, 2**30),
-        unaligned_on_jax=(256, 3 * 2**30),
+        preferred={
+            "float32": Least(lines=16, results=2**14, depth=128, products=2**27),
+            "float32 unaligned": Least(lines=16, results=2**14, depth=128, products=2**31),
+            "tf32": Least(lines=16, results=2**14, products=2**26),
+            "highest": Least(),
+            "integers": Least(),
+            "16-bit unaligned": Least(lines=96, depth=96, products=2**30),
+        },
+        preferred_in_jax={
+            "float32": Least(lines=64, results=2**14, depth=128, products=3 * 2**26),
+            "float32 unaligned": Least(lines=64, results=2**14, depth=128, products=2**31),
+            "tf32": Least(lines=16, results=2**14, products=2**27),
+            "highest": Least(lines=16, results=2**14, products=2**27),
+            "integers": Least(lines=64, products=2**26),
+            "16-bit unaligned": Least(lines=256, depth=256, products=3 * 2**30),
+        },
         small=512,
+        small_matrices=4096,
         residues=Residues(
             moduli={"float32": 7, "float64": 15},
             stages=4,
@@ -425,6 +464,21 @@ def choose_kernel(
     return wanted[-1], f"tile {tile} fits no kernel: {reason}"
 
 
+def tiny_tile(arithmetic: Arithmetic, lengths: Tile) -> Tile | None:
+    """Return the tile of the kernel naive for matrices too small for the other kernels, or None if they are not.
+
+    Most threads of a larger tile would have nothing to do, and no element is read often enough to be staged in shared
+    memory. Batches of 100 to 100000 matrices were measured on an H200: of 16 x 16 elements naive is up to 5 times as
+    fast as the others, and in float64, which tensor cores sum, up to 12 x 12.
+    """
+    m, n, k = lengths
+    most = 12 if arithmetic.kind == "DOUBLE" else 16
+    if (max(m, n) > most or k > 128) and max(min(m, n), k) > 8:
+        return None
+    columns = min(32, max(4, 1 << (n - 1).bit_length()))
+    return min(128 // columns, max(4, 32 // columns, 1 << (m - 1).bit_length())), columns, 1
+
+
 def choose_block(
     arithmetic: Arithmetic,
     kernel: str,
@@ -433,11 +487,12 @@ def choose_block(
     matrices: int,
     capability: int,
     copies: Copies | None,
+    one_by_one: bool = False,
 ) -> tuple[Block, int, bool]:
     """Return the block, the number of parts that the sum is split into, and whether groups of four warps multiply.
 
     ``tile`` is the one that the caller asks for, if any, and ``lengths`` are those of each of the ``matrices``.
-    ``copies`` is None if groups cannot multiply.
+    ``copies`` is None if groups cannot multiply. ``one_by_one`` tells that no vectors of a factor can be loaded.
     """
     m, n, k = lengths
     most, tuned = _cuda.shared_bytes(capability), _cuda.tuned(TUNING, capability)
@@ -470,12 +525,15 @@ def choose_block(
         threads = 512 if kernel == "conflict_free" else 256
         resident = max(1, min(most // candidate.shared_bytes, threads // candidate.threads))
         modelled = name == "groups" and kind == "HALF"
+        costs = _COSTS.get((kind, name == "groups"))
         for cluster in clusters if name == "groups" else ((1, 1),):
             size, tiles = math.prod(cluster), tiles_of(name, one, cluster) * matrices
             if size > 1 and tiles * size >= 2 * tiles_of(name, one) * matrices:
                 continue  # blocks would have no tiles
             at_once = resident * (processors // size)
-            most_parts = max(1, min(at_once // tiles, deep // tuned.part))
+            # More parts than can be multiplied at once even out how much there is to do for each multiprocessor.
+            most_parts = at_once // tiles if costs is None else max(at_once // tiles, min(4, 4 * at_once // tiles))
+            most_parts = max(1, min(most_parts, deep // tuned.part))
             ways = [(parts, 1, at_once) for parts in range(1, most_parts + 1)]
             if modelled:
                 ways += _splits_of_clusters(tuned, size, tiles, deep)
@@ -483,9 +541,15 @@ def choose_block(
                 units, whole = tiles * parts, (*cluster, in_cluster)
                 if copies is not None and modelled:
                     time = _time_of_groups(one, whole, deep / parts, parts, units, at_once, copies.aligned, n % 8 != 0)
+                elif costs is not None:
+                    beside, steps = min(resident, -(-units // processors)), -(-deep // parts)
+                    time = costs.time(one, beside, steps, units, at_once, one_by_one)
+                    if parts > 1:
+                        once, each = _PARTS[kind]
+                        time += once + each * parts * one[0] * one[1]
                 else:
                     beside = min(resident, -(-units // processors))
-                    time = _time(one, beside, deep / parts, parts, kind, name == "groups") * -(-units // at_once)
+                    time = _time(one, beside, deep / parts, parts, kind) * -(-units // at_once)
                 if found is None or time < found[0]:
                     found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
     assert found is not None
@@ -543,15 +607,68 @@ _UNIT = 18
 """The time of one sum for a step of 16-bit floats on an H200, in ps: the unit of estimates."""
 
 
-def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str, by_groups: bool) -> float:
-    """Return an estimate of how long the blocks on a multiprocessor take.
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What blocks of the kernel tensor cost that multiply float32 or float64, in us.
+
+    Parameters
+    ----------
+    product : float
+        A sum, in a step along k.
+    line : float
+        A line of a factor, in such a step.
+    latency : float
+        What a step takes more where no other block of the multiprocessor hides it.
+    block : float
+        A block, besides its steps and results.
+    result : float
+        An element of the result.
+    one_by_one : float
+        How many times as long a step takes if elements of a factor are loaded one by one.
+    """
+
+    product: float
+    line: float
+    latency: float
+    block: float
+    result: float
+    one_by_one: float
+
+    def time(self, tile: Tile, beside: int, deep: int, units: int, at_once: int, one_by_one: bool) -> float:
+        """Return how long units of work take, of which so many are done at once, so many of them beside each other."""
+        m, n, _ = tile
+        step = m * n * self.product + (m + n) * self.line
+        steps = deep * max(step + self.latency, step * beside) * (self.one_by_one if one_by_one else 1)
+        return -(-units // at_once) * (steps + self.block + m * n * self.result * beside)
+
+
+_COSTS = {
+    ("SPLIT", False): Costs(141e-6, 1.82e-3, 0.1, 1.82, 126e-6, 1.5),
+    ("SPLIT", True): Costs(49.9e-6, 0.01e-3, 0.339, 2.14, 223e-6, 2.2),
+    ("TF32", False): Costs(31e-6, 2.05e-3, 0.205, 2.39, 155e-6, 1.5),
+    ("TF32", True): Costs(7.5e-6, 0.965e-3, 0.0725, 2.27, 178e-6, 3.0),
+    ("DOUBLE", False): Costs(52.7e-6, 1.14e-3, 0.17, 0.72, 160e-6, 1.5),
+    ("DOUBLE", True): Costs(47.7e-6, 0.388e-3, 0.206, 0.609, 128e-6, 1.0),
+}
+"""By the kind of the instructions, and whether groups of four warps multiply.
+
+They fit 4167 times of 46 shapes on an H200, of every tile and of up to 132 parts of the sum. What is chosen by them
+takes 2 % longer than what is the fastest, on average.
+"""
+
+_PARTS = {"SPLIT": (1.65, 53.6e-6), "TF32": (2.05, 84.1e-6), "DOUBLE": (1.63, 126e-6)}
+"""What it costs to split sums, in us: once, and for each element of each part of a tile."""
+
+
+def _time(tile: Tile, resident: int, deep: float, splits: int, kind: str) -> float:
+    """Return an estimate of how long blocks of conflict_free, or of 16-bit floats by single warps, take.
 
     A step is a tile along k, of which there are ``deep``.
     Measured on an H200: a step costs a block as much as 2048 more sums, and has a latency of 8192 sums unless other
     blocks hide it. A block has an overhead of 9 steps of 16-bit floats; if the sum is split, of 4 more, and of 2 for
     every part. Single warps take twice as long as groups.
     """
-    slowness = {"HALF": 1.0, "TF32": 1.0, "SPLIT": 2.5, "DOUBLE": 2.5}.get(kind, tile[2] / 4)
+    slowness = 1.0 if kind == "HALF" else tile[2] / 4
     besides = 9 + (4 + 2 * splits) * (splits > 1)
     sums = tile[0] * tile[1] + 2048
-    return max(sums + 8192, sums * resident) * (deep * slowness + besides) * (1 if by_groups else 2)
+    return 2 * max(sums + 8192, sums * resident) * (deep * slowness + besides)
