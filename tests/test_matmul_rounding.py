@@ -12,9 +12,7 @@ from parprims._matmul_tiles import TUNING
 from parprims._switches import UNROUNDED_SUMS
 from tests import emulator
 from tests.contract import compare
-from tests.test_matmul import (
-    loop,
-)
+from tests.test_matmul import bound, loop
 from tests.test_matmul_kernel import TENSOR, allowed, check, lacking, make, plain, size, turned
 
 
@@ -244,3 +242,31 @@ class TestSumsOf16BitFloats:
             list(threads.map(enter, range(8)))
         assert set(found) == {(False, False, False)}
         assert told(losses) == (True, True, True)
+
+
+class TestBitsInCupy:
+    """Products of float32 are as exact as promised, whatever CuPy has been told (CUPY_TF32)."""
+
+    @pytest.fixture(autouse=True)
+    def _fewer_bits(self, gpu):
+        if gpu.name != "cupy":
+            pytest.skip("needs CuPy")
+        from cupy._core import _routines_linalg as routines
+
+        before = routines.get_compute_type("f")
+        routines.set_compute_type("f", routines.COMPUTE_TYPE_TF32)
+        yield
+        routines.set_compute_type("f", before)
+
+    @pytest.mark.parametrize("dtype", ["float32", "complex64"])
+    @pytest.mark.parametrize("shapes", [((300, 200), (200, 260)), ((2, 64, 1000), (1000, 96)), ((300, 200), (200,))])
+    def test_products(self, gpu, rng, dtype, shapes):
+        a, b = make(rng, shapes, dtype)
+        result = parprims.matmul(gpu.asarray(a), gpu.asarray(b), method="native")
+        compare(gpu, result, loop(a, b), bound("native", a, b), dtype)
+
+    def test_dot_products(self, gpu, rng):
+        x, y = make(rng, ((5, 1000),) * 2, "float32")
+        products = x.astype(np.float64) * y
+        result = parprims.vecdot(gpu.asarray(x), gpu.asarray(y), method="native")
+        compare(gpu, result, products.sum(axis=1), 1001 * 2.0**-24 * abs(products).sum(axis=1), "float32")

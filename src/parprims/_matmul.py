@@ -60,7 +60,7 @@ from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, Arithmetic, impossible
 from parprims._operators import BUILT_IN, Operator, as_operator, check_components
 from parprims._reduce_array import tree
-from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed
+from parprims._switches import UNROUNDED_SUMS, compiling, float32_products, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import as_numpy, has_values, in_numpy, returned
 
 # The default tile's products take at most 2^28 bytes, and no fewer than 2^22 where there are as many. In between
@@ -501,6 +501,9 @@ def _prepare_native(xp: Namespace, p: Product) -> Callable[..., Array]:
 def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
     working = p.working if p.precision == "highest" else _native_dtype(xp, p)
     routine: Callable[..., Array] = xp.matmul
+    single = dtype_name(working) in ("float32", "complex64") and p.precision != "tf32"
+    if single and array_api_compat.is_cupy_namespace(xp):
+        routine = partial(_with_all_bits, xp)
     direct = is_tensor(p.a) and working == p.dtype == p.a.dtype == p.b.dtype
     if direct:
         import torch
@@ -518,6 +521,14 @@ def _prepare_routine(xp: Namespace, p: Product) -> Callable[..., Array]:
     if not p.shape:
         return lambda a, b: as_result(routine(a, b))
     return routine
+
+
+def _with_all_bits(xp: Namespace, a: Array, b: Array) -> Array:
+    """Multiply by CuPy's routine, in float64 if CuPy has been told to form products of float32 with fewer bits."""
+    if not narrowed_in_cupy():
+        return xp.matmul(a, b)
+    wide = xp.float64 if dtype_kind(a.dtype) == "float" else xp.complex128
+    return cast(xp, xp.matmul(cast(xp, a, wide), cast(xp, b, wide)), a.dtype)
 
 
 def _with_unrounded_sums(routine: Callable[..., Array]) -> Callable[..., Array]:

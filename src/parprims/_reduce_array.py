@@ -52,7 +52,7 @@ from parprims._reduction import (
     traced,
     working_dtype,
 )
-from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed
+from parprims._switches import UNROUNDED_SUMS, compiling, may_round_sums, narrowed, narrowed_in_cupy
 from parprims._through_numpy import (
     NOT_IN_NUMPY,
     all_by_numpy,
@@ -490,6 +490,9 @@ def _by_routine(xp: Namespace, r: Reduction) -> Combined:
 def _dot(xp: Namespace, x1: Array, x2: Array, axis: int) -> Array:
     """Return dot products by the library's own routine, along an axis counted from the end."""
     if not is_tensor(x1):
+        single = dtype_name(x1.dtype) in ("float32", "complex64")
+        if single and array_api_compat.is_cupy_namespace(xp) and narrowed_in_cupy():
+            return xp.sum(conjugate_product(x1, x2), axis=axis, dtype=x1.dtype)
         # JAX on a GPU multiplies float32 with fewer bits unless it is told not to.
         precise = {"precision": "highest"} if is_jax(xp) else {}
         return xp.vecdot(x1, x2, axis=axis, **precise)

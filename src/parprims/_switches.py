@@ -1,4 +1,4 @@
-"""What PyTorch is doing, or has been told to do: to compile, autocast, and how many bits products may lose."""
+"""What PyTorch and CuPy have been told to do: to compile, autocast, and how many bits products may lose."""
 
 from __future__ import annotations
 
@@ -83,6 +83,14 @@ def float32_products(x: Array) -> str | None:
 def narrowed(x: Array, precision: str = "float32") -> bool:
     """Return whether PyTorch may form products of float32 where x is with fewer bits than a precision asks for."""
     return precision in _ENOUGH and float32_products(x) not in _ENOUGH[precision]
+
+
+def narrowed_in_cupy() -> bool:
+    """Return whether CuPy has been told to form products of float32 with fewer bits: environment variable CUPY_TF32."""
+    from cupy._core import _routines_linalg as told
+
+    exact = told.COMPUTE_TYPE_DEFAULT, told.COMPUTE_TYPE_PEDANTIC, told.COMPUTE_TYPE_FP32
+    return told.get_compute_type("f") not in exact
 
 
 class _UnroundedSums:
