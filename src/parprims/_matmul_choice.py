@@ -37,6 +37,8 @@ def kernel_faster(xp: Namespace, p: Any) -> str | None:
     k: int = p.a.shape[-1]
     m, n = p.shape[-2:] if min(p.a.ndim, p.b.ndim) > 1 else (1, p.shape[-1])
     matrices = math.prod(p.shape) // (m * n)
+    if matrices >= 2**30:  # kernels number fewer than 2^31 tiles
+        return None
     if p.precision == "residues":
         large = m * n * k * matrices >= tuned.residues.least[dtype_name(p.dtype)]
         return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
