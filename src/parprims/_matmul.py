@@ -562,10 +562,13 @@ def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> 
 def _native_dtype(xp: Namespace, p: Product) -> Any:
     """Return the dtype to hand to the library: its own where it computes as promised, else a wider one."""
     if dtype_name(p.dtype) in SIXTEEN_BIT_FLOATS:
-        # NumPy has no fast routine for these. CuPy sums a single inner product in 16 bits, and fails for batches of
-        # bfloat16.
-        single, many = math.prod(p.shape) == 1, max(p.a.ndim, p.b.ndim) > 2 and dtype_name(p.dtype) == "bfloat16"
-        wide = array_api_compat.is_numpy_namespace(xp) or (array_api_compat.is_cupy_namespace(xp) and (single or many))
+        # NumPy has no fast routine for these.
+        wide = array_api_compat.is_numpy_namespace(xp)
+        if array_api_compat.is_cupy_namespace(xp):
+            # It sums a single inner product in 16 bits, and fails for batches of bfloat16.
+            wide = math.prod(p.shape) == 1 or (max(p.a.ndim, p.b.ndim) > 2 and dtype_name(p.dtype) == "bfloat16")
+        if is_jax(xp):  # XLA sums in 16 bits where a factor is a vector, or has a single row or column
+            wide = min(p.a.ndim, p.b.ndim) == 1 or 1 in (p.a.shape[-2], p.b.shape[-1])
         return xp.float32 if wide else p.dtype
     if _is_narrowed(p):
         return xp.float64 if dtype_kind(p.dtype) == "float" else xp.complex128
