@@ -105,6 +105,7 @@ class _UnroundedSums:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
+        self._switches: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = ()  # what asks, and what tells
         self._told: list[tuple[Callable[..., None], tuple[bool, ...]]] = []
 
     def __enter__(self) -> None:
@@ -112,15 +113,13 @@ class _UnroundedSums:
             self._inside += 1
             if self._inside > 1:
                 return
-            import torch
-
-            for loss in self._LOSSES:
-                told = getattr(torch._C, f"_get_cublas_allow_{loss}")()
-                allowed, *others = told if isinstance(told, tuple) else (told,)  # a release may tell of more
-                if allowed:
-                    tell = getattr(torch._C, f"_set_cublas_allow_{loss}")
-                    tell(False, *others)
-                    self._told.append((tell, (allowed, *others)))
+            for ask, tell in self._switches or self._found():
+                told = ask()
+                if told.__class__ is not tuple:  # a release may tell of more
+                    told = (told,)
+                if told[0]:
+                    tell(False, *told[1:])
+                    self._told.append((tell, told))
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -129,6 +128,14 @@ class _UnroundedSums:
                 for tell, told in self._told:
                     tell(*told)
                 self._told.clear()
+
+    def _found(self) -> tuple[tuple[Callable[[], Any], Callable[..., None]], ...]:
+        """Return PyTorch's functions, found once: a product of small matrices takes little longer than to find them."""
+        import torch
+
+        ask, tell = "_get_cublas_allow_", "_set_cublas_allow_"
+        self._switches = tuple([(getattr(torch._C, ask + one), getattr(torch._C, tell + one)) for one in self._LOSSES])
+        return self._switches
 
 
 UNROUNDED_SUMS = _UnroundedSums()
