@@ -77,18 +77,21 @@ class TestPreferred:
 
     def test_small_matrices(self, gpu, rng, sizes, subtests):
         """Where the call takes longer than the product, but not on JAX or for a derivative."""
-        sizes(**NEVER | {"small": 20, "small_matrices": 2})
+        sizes(**NEVER | {"small": 24, "small_matrices": 2})
         for shapes, dtype, options, preferred in (
             (((20, 20), (20, 20)), "float32", {}, True),
             (((20, 20), (20, 20)), "float32", {"precision": "tf32"}, True),
             (((20, 20), (20, 20)), "float64", {}, True),
-            (((20, 20), (20, 20)), "float16", {}, True),
+            (((24, 24), (24, 24)), "float16", {}, True),
+            (((24, 20), (20, 24)), "float16", {}, False),  # whose rows would be copied first
+            (((12, 12), (12, 12)), "float16", {}, True),
             (((20, 20), (20, 20)), "complex64", {}, False),
             (((2, 18, 20), (20, 3)), "float32", {}, True),
             (((3, 18, 20), (20, 3)), "float32", {}, False),  # too many matrices
             (((5, 8, 8), (8, 8)), "float32", {}, True),  # of tiny ones there may be any number
+            (((3, 10, 10), (10, 10)), "float32", {}, False),
             (((7, 20, 20), (20, 3)), "float32", {}, False),
-            (((20, 21), (21, 20)), "float32", {}, False),
+            (((20, 25), (25, 20)), "float32", {}, False),
             (((2, 20, 20), (20, 20)), "float32", {}, False),  # too many products
             (((20,), (20, 20)), "float32", {}, False),
             (((0, 20), (20, 20)), "float32", {}, False),

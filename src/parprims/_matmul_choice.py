@@ -46,7 +46,7 @@ def kernel_faster(xp: Namespace, p: Any) -> str | None:
     if least is not None and least.reached(m, n, k, matrices):
         return f"the kernel multiplies {_SPOKEN[_family(xp, p)]}"
     called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
-    if called_alone and _is_small(p, tuned, m, n, k, matrices):
+    if called_alone and _is_small(xp, p, tuned, m, n, k, matrices):
         return "a call of the kernel takes less time for small matrices on this device"
     return None
 
@@ -78,13 +78,14 @@ def _is_unaligned(xp: Namespace, p: Any, vector: int) -> bool:
     return any(address for _, address in layouts) or any(step % vector for step in (*steps, p.shape[-1]))
 
 
-def _is_small(p: Any, tuned: Tuning, m: int, n: int, k: int, matrices: int) -> bool:
+def _is_small(xp: Namespace, p: Any, tuned: Tuning, m: int, n: int, k: int, matrices: int) -> bool:
     """Return whether the call itself takes longer than the product of real numbers."""
     if dtype_kind(p.dtype) != "float":
         return False
-    name = dtype_name(p.dtype)
-    tiny = tiny_tile(Arithmetic.of(name, dtype_name(p.working), p.ring, p.precision), (m, n, k)) is not None
-    if tiny and max(min(m, n), k) <= 8:
-        return True  # however many there are
-    few = tiny or matrices <= tuned.small_matrices
-    return max(m, n, k) <= tuned.small and m * n * k * matrices <= tuned.small**3 and few
+    if max(min(m, n), k) <= 8:
+        return True  # however many there are: the kernel for tiny matrices is faster by itself
+    small = max(m, n, k) <= tuned.small and m * n * k * matrices <= tuned.small**3 and matrices <= tuned.small_matrices
+    if not small or dtype_name(p.dtype) not in SIXTEEN_BIT_FLOATS or not _is_unaligned(xp, p, 8):
+        return small
+    # A kernel for larger matrices of 16-bit floats copies them first if their rows are no multiples of 16 bytes.
+    return tiny_tile(Arithmetic.of(dtype_name(p.dtype), "float32", p.ring, p.precision), (m, n, k)) is not None
