@@ -276,16 +276,13 @@ def cases(scale: Scale) -> list[Case]:
     whole_products = {name: call for name, call in PEERS.items() if name in ("numpy", "jax")}
     whole_products["numba"] = lambda _, a, b: by_numba.product(a, b)
     sizes = scale.pick((256,), (512, 2048), (512, 1024, 2048, 4096, 8192))
-    for n in sizes:
+    for n in (*sizes, *scale.pick((), (), (1000, 1536))):
         random("square", "float32", n)
         if n <= scale.pick(256, 512, 8192):
-            random("conflict_free", "float32", n, kernel="conflict_free")
+            if n in sizes:
+                random("conflict_free", "float32", n, kernel="conflict_free")
             random("tf32", "float32", n, TF32_PEERS, precision="tf32")
             random("highest", "float32", n, WIDE_PEERS, ceiling="matmul float64", precision="highest")
-    for n in scale.pick((), (), (1000, 1536)):
-        random("square", "float32", n)
-        random("tf32", "float32", n, TF32_PEERS, precision="tf32")
-        random("highest", "float32", n, WIDE_PEERS, ceiling="matmul float64", precision="highest")
     for n in scale.pick((128,), (256, 1024), sizes):
         random("C", "float64", n)
     if scale.gpu:

@@ -541,17 +541,13 @@ def _with_unrounded_sums(routine: Callable[..., Array]) -> Callable[..., Array]:
 
 def _by_floats(xp: Namespace, p: Product) -> bool:
     """Return whether integer matrices are large enough for float products; the library has no BLAS for them."""
-    if not _is_integer(p) or min(p.a.ndim, p.b.ndim) < 2:
+    if not _matmul_choice.is_integer(p) or min(p.a.ndim, p.b.ndim) < 2:
         return False
     if is_jax(xp) and dtype_bits(p.dtype) == 32:  # which XLA multiplies faster
         return False
     if not (has_values if is_jax(xp) else in_numpy)(xp, p.arrays):
         return False
     return _integer_products.is_large(p.a, p.b, library(xp))
-
-
-def _is_integer(p: Product) -> bool:
-    return dtype_kind(p.dtype) in ("int", "uint")
 
 
 def _native_jax(xp: Namespace, working: Any, dtype: Any, a: Array, b: Array) -> Array:
@@ -597,7 +593,7 @@ def _array_refusal(xp: Namespace, p: Product) -> str | None:
 
 def _native_slower(xp: Namespace, p: Product) -> str | None:
     """Return the sentence why the kernel is to be preferred, or None."""
-    if _is_integer(p) and _cpu.on_cpu(xp, p.arrays):
+    if _matmul_choice.is_integer(p) and _cpu.on_cpu(xp, p.arrays):
         kernel = not _by_floats(xp, p) and _matmul_cpu.is_faster_for_integers(xp, p)
         kernel = kernel and _matmul_cpu.refusal(xp, p) is None
         return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None

@@ -25,7 +25,7 @@ _SPOKEN = {
 def may_be_faster(p: Any) -> bool:
     """Return whether there is anything to multiply, and the factors are of a kind for which kernels were timed."""
     ranks = p.a.ndim, p.b.ndim
-    known = min(ranks) > 1 or (max(ranks) > 1 and (_is_integer(p) or p.precision == "highest"))
+    known = min(ranks) > 1 or (max(ranks) > 1 and (is_integer(p) or p.precision == "highest"))
     return known and 0 not in (*p.a.shape, *p.shape)
 
 
@@ -42,9 +42,10 @@ def kernel_faster(xp: Namespace, p: Any) -> str | None:
     if p.precision == "residues":
         large = m * n * k * matrices >= tuned.residues.least[dtype_name(p.dtype)]
         return "the kernel multiplies so large matrices faster on this device, by residues" if large else None
-    least = (tuned.preferred_in_jax if is_jax(xp) else tuned.preferred).get(_family(xp, p))
+    family = _family(xp, p)
+    least = (tuned.preferred_in_jax if is_jax(xp) else tuned.preferred).get(family)
     if least is not None and least.reached(m, n, k, matrices):
-        return f"the kernel multiplies {_SPOKEN[_family(xp, p)]}"
+        return f"the kernel multiplies {_SPOKEN[family]}"
     called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
     if called_alone and _is_small(xp, p, tuned, m, n, k, matrices):
         return "a call of the kernel takes less time for small matrices on this device"
@@ -54,7 +55,7 @@ def kernel_faster(xp: Namespace, p: Any) -> str | None:
 def _family(xp: Namespace, p: Any) -> str:
     """Return the name under which `Tuning` has the least size of a product."""
     name = dtype_name(p.dtype)
-    if _is_integer(p):
+    if is_integer(p):
         return "integers"
     if name in SIXTEEN_BIT_FLOATS:
         return "16-bit unaligned" if _is_unaligned(xp, p, 8) else ""
@@ -67,7 +68,8 @@ def _family(xp: Namespace, p: Any) -> str:
     return str(p.precision)
 
 
-def _is_integer(p: Any) -> bool:
+def is_integer(p: Any) -> bool:
+    """Return whether the factors of a checked product are of integers."""
     return dtype_kind(p.dtype) in ("int", "uint")
 
 

@@ -539,16 +539,15 @@ def choose_block(
                 ways += _splits_of_clusters(tuned, size, tiles, deep)
             for parts, in_cluster, at_once in ways:
                 units, whole = tiles * parts, (*cluster, in_cluster)
+                beside = min(resident, -(-units // processors))
                 if copies is not None and modelled:
                     time = _time_of_groups(one, whole, deep / parts, parts, units, at_once, copies.aligned, n % 8 != 0)
                 elif costs is not None:
-                    beside, steps = min(resident, -(-units // processors)), -(-deep // parts)
-                    time = costs.time(one, beside, steps, units, at_once, one_by_one)
+                    time = costs.time(one, beside, -(-deep // parts), units, at_once, one_by_one)
                     if parts > 1:
                         once, each = _PARTS[kind]
                         time += once + each * parts * one[0] * one[1]
                 else:
-                    beside = min(resident, -(-units // processors))
                     time = _time(one, beside, deep / parts, parts, kind) * -(-units // at_once)
                 if found is None or time < found[0]:
                     found = time, dataclasses.replace(candidate, cluster=whole), parts, name == "groups"
