@@ -127,7 +127,8 @@ def histogram(
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
     most n additions by kernel (by CUDA n / 2112 + 264 + 8 if elements are many, (n + bins) / 2^19 + 100 if sorted),
     4 log2 n by array.
-    Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
+    Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method. CuPy and XLA may
+    take subnormal numbers for zero in that, by native and array: docs/libraries.md.
     Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
     Reproducibility: the same input gives the same bits by kernel and array; by native too, but for weights on a GPU.
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
