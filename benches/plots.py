@@ -65,7 +65,7 @@ def plot(path: Path, head: Mapping[str, Any], records: list[dict[str, Any]]) -> 
 def _sizes(records: Iterable[Mapping[str, Any]]) -> int:
     """Return the number of sizes that are one length, as 2^20 is: a line may join them, but not those of any shape."""
     sizes = {one["case"].partition(", ")[2] for one in records}
-    return len([size for size in sizes if " x " not in size])
+    return sum(" x " not in size for size in sizes)
 
 
 def _panel(axes: Any, records: list[dict[str, Any]]) -> None:

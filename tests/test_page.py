@@ -92,6 +92,14 @@ def test_units_and_colours_of_plots():
     assert (plots.marker("kernel"), plots.marker("peer:cublas"), plots.marker("peer:scipy")) == ("o", "s", "^")
 
 
+def test_sizes_of_a_family():
+    """Sizes of one length count, each once; those of any shape do not, for no line joins them."""
+    names = ("sum, 2^20", "sum, 2^24", "sum, 2^20", "any shape, 3 x 4 x 5", "any shape, 6 x 7 x 8")
+    cases = [{"case": name} for name in names]
+    assert plots._sizes(cases) == 2
+    assert plots._sizes(cases[3:]) == 0
+
+
 def test_plot(tmp_path):
     """Cases of one size are bars and those of several lines, with the colours of their methods."""
     pytest.importorskip("matplotlib")

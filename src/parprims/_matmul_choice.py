@@ -47,7 +47,7 @@ def kernel_faster(xp: Namespace, p: Any) -> str | None:
     if least is not None and least.reached(m, n, k, matrices):
         return f"the kernel multiplies {_SPOKEN[family]}"
     called_alone = not is_jax(xp) and not carries_derivative(xp, p.arrays)  # JAX calls a program, whatever is in it
-    if called_alone and _is_small(xp, p, tuned, m, n, k, matrices):
+    if called_alone and _is_small(p, tuned, family, m, n, k, matrices):
         return "a call of the kernel takes less time for small matrices on this device"
     return None
 
@@ -80,14 +80,14 @@ def _is_unaligned(xp: Namespace, p: Any, vector: int) -> bool:
     return any(address for _, address in layouts) or any(step % vector for step in (*steps, p.shape[-1]))
 
 
-def _is_small(xp: Namespace, p: Any, tuned: Tuning, m: int, n: int, k: int, matrices: int) -> bool:
+def _is_small(p: Any, tuned: Tuning, family: str, m: int, n: int, k: int, matrices: int) -> bool:
     """Return whether the call itself takes longer than the product of real numbers."""
     if dtype_kind(p.dtype) != "float":
         return False
     if max(min(m, n), k) <= 8:
         return True  # however many there are: the kernel for tiny matrices is faster by itself
     small = max(m, n, k) <= tuned.small and m * n * k * matrices <= tuned.small**3 and matrices <= tuned.small_matrices
-    if not small or dtype_name(p.dtype) not in SIXTEEN_BIT_FLOATS or not _is_unaligned(xp, p, 8):
+    if not small or family != "16-bit unaligned":
         return small
     # A kernel for larger matrices of 16-bit floats copies them first if their rows are no multiples of 16 bytes.
     return tiny_tile(Arithmetic.of(dtype_name(p.dtype), "float32", p.ring, p.precision), (m, n, k)) is not None
