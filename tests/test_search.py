@@ -75,6 +75,15 @@ class TestSearchsorted:
         found = run(parprims.searchsorted, backend.asarray(x1), backend.asarray(x2), method=method)
         assert backend.to_numpy(found).tolist() == [2, 3]
 
+    @pytest.mark.parametrize(("sorted_", "wanted"), [("float32", "float64"), ("float64", "float32")])
+    def test_subnormal(self, backend, run, method, rng, sorted_, wanted):
+        """Of two dtypes, one of which CuPy and XLA on a CPU make zeros of when they cast it."""
+        least = np.finfo(np.float32).smallest_subnormal
+        some = np.array([-1, -1e-39, -least, 0, least, 5 * least, 1e-39, 1], np.float32)
+        x1, x2 = some.astype(sorted_), rng.choice(some, 30).astype(wanted)
+        found = run(parprims.searchsorted, backend.asarray(x1), backend.asarray(x2), method=method)
+        compare(backend, found, places(x1, x2, "left"))
+
 
 class TestManySearches:
     """Kernels for CPUs search for some hundred elements together, and threads share these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -60,8 +61,10 @@ from parprims._promotion import promoted
 from parprims._reduction import library_routine
 from parprims._scalars import as_scalar
 from parprims._scan_array import inclusive
+from parprims._search import above
 from parprims._segments import segment_reduce
 from parprims._sort import sort, sort_by_key
+from parprims._sorting import comparable, flushes, from_comparable, widened
 from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, quietly, shares_memory
 from parprims._trace import C_TYPES
 
@@ -127,8 +130,7 @@ def histogram(
     Error: counts are exact. A sum of weights owes half a unit in the last place of its sum of |weights| for each of at
     most n additions by kernel (by CUDA n / 2112 + 264 + 8 if elements are many, (n + bins) / 2^19 + 100 if sorted),
     4 log2 n by array.
-    Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method. CuPy and XLA may
-    take subnormal numbers for zero in that, by native and array: docs/libraries.md.
+    Bins: an element belongs to the bin whose edges, as returned, it lies between, by every method.
     Non-finite elements: with range of its own the edges are NaN, and all counts 0, if x holds an infinity or NaN.
     Reproducibility: the same input gives the same bits by kernel and array; by native too, but for weights on a GPU.
     Methods: kernel (CUDA arrays, and CPU arrays by Numba), native (NumPy, CuPy, PyTorch and JAX), array.
@@ -287,8 +289,11 @@ class _Histogram(Checked):
         """
         x = xp.reshape(self.arrays[0], (-1,))
         weights = xp.reshape(self.arrays[1], (-1,)) if self.weighted else None
-        if edges is None:
-            edges = _even_edges(xp, x, self) if self.even else xp.astype(self.arrays[-1], self.edges, copy=True)
+        if edges is None and self.even:
+            edges = _even_edges(xp, x, self)
+        elif edges is None:
+            edges = widened(xp, self.arrays[-1], self.edges)
+            edges = xp.asarray(edges, copy=True) if edges is self.arrays[-1] else edges
         return x, weights, edges
 
     def empty(self, xp: Namespace) -> tuple[Array, Array]:
@@ -304,12 +309,16 @@ def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
     if h.ends is not None or x.shape[0] == 0:
         first, last = (xp.full((), one, **place) for one in (h.ends or (0.0, 1.0)))
     else:
-        first, last = (cast(xp, library_routine(xp, name, (x,))(x), h.edges) for name in ("min", "max"))
+        keys = comparable(xp, x)
+        ends = (library_routine(xp, name, (keys,))(keys) for name in ("min", "max"))
+        first, last = (widened(xp, one if keys is x else from_comparable(xp, one, x.dtype), h.edges) for one in ends)
         half = cast(xp, first == last, h.edges) * 0.5
-        first, last = first - half, last + half
+        first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
         if dtype_kind(x.dtype) == "float":  # NaN has no place between others
             first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, first * math.nan)
     steps = xp.arange(h.bins, **place) * ((last - first) / h.bins) + first
+    if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal
+        steps = xp.where(steps == first, first, steps)
     return xp.concat([steps, xp.reshape(last, (1,))])
 
 
@@ -326,41 +335,32 @@ def _finish(xp: Namespace, h: _Histogram, counts: Array, edges: Array) -> tuple[
 # ---- The array form ---------------------------------------------------------------------------------------------
 
 
-def _above(xp: Namespace, ascending: Array, wanted: Array) -> Array:
-    """Return how many of the ascending numbers are at most each of those wanted."""
-    index = xp.__array_namespace_info__().default_dtypes()["indexing"]
-    found = xp.zeros(wanted.shape, dtype=index, device=device(wanted))
-    n = ascending.shape[0]
-    step = 1 << n.bit_length() >> 1
-    while step and n:
-        at = found + (step - 1)
-        inside = at < n
-        value = xp.take(ascending, xp.where(inside, at, xp.zeros_like(at)), axis=0)
-        found = xp.where(inside & (value <= wanted), found + step, found)
-        step //= 2
-    return found
+def _bin_of(xp: Namespace, h: _Histogram, x: Array, edges: Array, search: Callable[[Array, Array], Array]) -> Array:
+    """Return the bin of every element, and the number of bins for those that have none.
 
-
-def _bin_of(xp: Namespace, h: _Histogram, x: Array, edges: Array) -> Array:
-    """Return the bin of every element, and the number of bins for those that have none."""
-    x = cast(xp, x, h.edges)
-    found = _above(xp, edges, x) - 1
-    found = xp.where(x == edges[-1], xp.full_like(found, h.bins - 1), found)
-    outside = ~((x >= edges[0]) & (x <= edges[-1]))
-    return xp.where(outside, xp.full_like(found, h.bins), found)
+    ``search`` returns how many of the edges are at most each element.
+    """
+    x = widened(xp, x, h.edges)
+    one, ends = comparable(xp, x), comparable(xp, edges)
+    found = search(ends, one) - 1
+    found = xp.where(one == ends[-1], xp.full_like(found, h.bins - 1), found)
+    inside = (one >= ends[0]) & (one <= ends[-1])
+    if one is not x:
+        inside = inside & (x <= edges[-1])  # neither is NaN
+    return xp.where(inside, found, xp.full_like(found, h.bins))
 
 
 def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
     """Return the counts by sorting the bins of elements: those of a bin lie side by side."""
     x, weights, edges = h.parts(xp)
-    bin_of = _bin_of(xp, h, x, edges)
+    bin_of = _bin_of(xp, h, x, edges, functools.partial(above, xp))
     narrow = next(one for one in ("uint8", "int16", "int32", "int64") if h.bins <= np.iinfo(one).max)
     bin_of = xp.astype(bin_of, getattr(xp, narrow))
     every = xp.arange(h.bins, dtype=bin_of.dtype, device=device(x))
     if weights is None:
         with unwatched():
             bin_of = sort(bin_of, method="array")
-        ends = _above(xp, bin_of, every)
+        ends = above(xp, bin_of, every)
         starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
         return _finish(xp, h, ends - starts, edges)
     with unwatched():
@@ -370,7 +370,7 @@ def _array(xp: Namespace, h: _Histogram) -> tuple[Array, Array]:
         return _finish(xp, h, zero, edges)
     begins = xp.concat([xp.ones_like(bin_of[:1], dtype=xp.bool), bin_of[1:] != bin_of[:-1]])
     _, sums = inclusive(xp, (begins, weights), segmented(BUILT_IN["add"]), 0)
-    ends = _above(xp, bin_of, every)
+    ends = above(xp, bin_of, every)
     starts = xp.concat([xp.zeros_like(ends[:1]), ends[:-1]])
     last = xp.take(sums, xp.where(ends > 0, ends - 1, ends), axis=0)
     return _finish(xp, h, xp.where(ends > starts, last, zero), edges)
@@ -428,24 +428,22 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
         counts = counts_of_integers(x, edges)
         if counts is not None:
             return _finish(xp, h, counts, edges)
-    x = cast(xp, x, h.edges)
-    if name == "numpy" and not h.even and wide is None and len(x) > FEW:
-        return _finish(xp, h, counts_between(x, edges), edges)
+    if name == "numpy":
+        x = cast(xp, x, h.edges)
+        if not h.even and wide is None and len(x) > FEW:
+            return _finish(xp, h, counts_between(x, edges), edges)
     if name == "numpy" and h.even and len(x) <= FEW:
         found = searchable(edges).searchsorted(x, "right")
         found[found == 0] = h.bins + 1
         found -= 1
     elif name == "numpy" and h.even and is_almost_even(edges):
         found = places_in_even(x, edges)
-    else:
-        if name == "torch":
-            import torch
+    elif name == "torch":
+        import torch
 
-            found = torch.bucketize(x.contiguous(), edges.contiguous(), right=True) - 1
-        else:
-            found = xp.searchsorted(edges, x, side="right") - 1
-        found = xp.where(x == edges[-1], xp.full_like(found, h.bins - 1), found)
-        found = xp.where((x >= edges[0]) & (x <= edges[-1]), found, xp.full_like(found, h.bins))
+        found = _bin_of(xp, h, x, edges, lambda ends, x: torch.bucketize(x.contiguous(), ends.contiguous(), right=True))
+    else:
+        found = _bin_of(xp, h, x, edges, functools.partial(xp.searchsorted, side="right"))
     if name == "jax":
         start = xp.zeros((h.bins + 1,), dtype=h.result if wide is None else wide.dtype)
         counts = start.at[found].add(1 if wide is None else wide)
@@ -493,7 +491,7 @@ def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]
         edges = others.pop()
     elif h.ends is not None and is_jax(xp):  # where a number is a part of the compiled kernel
         edges = np.array(h.ends, dtype=dtype_name(h.edges))
-    given = [x] if edges is None else [x, cast(xp, edges, h.edges)]
+    given = [x] if edges is None else [x, widened(xp, edges, h.edges)]
     bare = h.on(*(None,) * len(h.arrays))
 
     def by_library(*arrays: Array) -> tuple[Array, ...]:
@@ -509,7 +507,7 @@ def _prepare(xp: Namespace, h: _Histogram) -> Callable[..., tuple[Array, Array]]
     def counted(x: Array, *others: Array) -> tuple[Array, Array]:
         weights, ends = others[: int(bare.weighted)], [] if edges is None else [edges]
         if not bare.even:
-            ends = [flat(cast(xp, others[-1], bare.edges))]
+            ends = [flat(widened(xp, others[-1], bare.edges))]
         counts, found = run(flat(x), *ends, *map(flat, weights))
         return _finish(xp, bare, counts, found)
 
@@ -525,7 +523,7 @@ def _by_sort(xp: Namespace, h: _Histogram, given: list[Array]) -> Callable[..., 
 
     def by_library(*arrays: Array) -> tuple[Array, Array]:
         x, _, edges = plain.on(*arrays).parts(xp)
-        numbers = _bin_of(xp, plain, x, edges)
+        numbers = _bin_of(xp, plain, x, edges, functools.partial(above, xp))
         return xp.astype(numbers, getattr(xp, _histogram_kernel.number_dtype(h.bins))), edges
 
     find = _histogram_kernel.run(xp, plain, given[:-1], by_library, numbered=True)

@@ -42,7 +42,7 @@ from parprims._dispatch import Method, Methods, call_key, directly, in_graph, pr
 from parprims._kernels import by_device, or_by_parts
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
-from parprims._sorting import ascending_integers, index_dtype, moved
+from parprims._sorting import ascending_integers, index_dtype, moved, widened
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders, reader, shares_memory
 
 _REAL = ("int", "uint", "float")
@@ -314,7 +314,7 @@ def _keys(xp: Namespace, c: _Search) -> tuple[Array, Array]:
     x1, x2, *sorter = (constant(x) if asked_for(x) else x for x in c.arrays)
     if sorter:
         x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
-    one, other = (ascending_integers(xp, cast(xp, x, c.dtype)) for x in (x1, x2))
+    one, other = (ascending_integers(xp, widened(xp, x, c.dtype)) for x in (x1, x2))
     return one, other
 
 

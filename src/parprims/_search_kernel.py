@@ -13,7 +13,7 @@ from parprims._arrays import Array, Namespace, cast, dtype_name, mode
 from parprims._cuda import Launch, Numbers, Plan, Pointer
 from parprims._derivatives import asked_for, constant
 from parprims._sort_kernel import Specialisation
-from parprims._sorting import index_dtype, moved
+from parprims._sorting import index_dtype, moved, widened
 from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def prepare(xp: Namespace, c: Any, otherwise: Callable[[Array, Array], Array]) -
         x1, x2, *sorter = (_fixed(x) for x in arrays)
         if sorter:
             x1 = moved(xp, x1, lambda one: xp.take(one, cast(xp, sorter[0], index_dtype(xp)), axis=0))
-        x1, x2 = (_cuda.plain(xp, cast(xp, x, dtype)) for x in (x1, x2))
+        x1, x2 = (_cuda.plain(xp, widened(xp, x, dtype)) for x in (x1, x2))
         return _cuda.contiguous(xp, x1), _cuda.contiguous(xp, x2) if x2.ndim else x2
 
     (x1, x2), given = _cuda.arranged(laid_out, c.arrays)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_tensor
+from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name, is_tensor, library
 from parprims._cuda import transformed
 from parprims._dispatch import Checked
 
@@ -152,3 +152,37 @@ def ascending_integers(xp: Namespace, x: Array, descending: bool = False) -> Arr
     if dtype_kind(x.dtype) == "uint" and dtype_kind(keys.dtype) == "int":
         keys = keys ^ xp.iinfo(keys.dtype).min
     return ~keys if descending else keys
+
+
+# ---- Subnormal numbers ------------------------------------------------------------------------------------------
+
+
+def flushes(xp: Namespace, dtype: Any) -> bool:
+    """Return whether the library's own operations on a dtype may take subnormal numbers for zero.
+
+    XLA does so on CPUs, and CuPy compiles its operations on float32 that way.
+    """
+    return dtype_kind(dtype) == "float" and library(xp) in (
+        ("jax", "cupy") if dtype_name(dtype) != "float64" else ("jax",)
+    )
+
+
+def comparable(xp: Namespace, x: Array) -> Array:
+    """Return what the library orders as x: integers, every NaN the largest, where it may flush subnormal numbers."""
+    return ascending_integers(xp, x) if flushes(xp, x.dtype) else x
+
+
+def from_comparable(xp: Namespace, keys: Array, dtype: Any) -> Array:
+    """Return the floats of a dtype that have these `ascending_integers`, 0 for that of both zeros."""
+    return xp.where(keys < 0, -keys | xp.iinfo(keys.dtype).min, keys).view(dtype)
+
+
+def widened(xp: Namespace, x: Array, dtype: Any) -> Array:
+    """Return x in a dtype that holds its values, its subnormal numbers too where the library's cast flushes them."""
+    if x.dtype == dtype or not flushes(xp, x.dtype):
+        return cast(xp, x, dtype)
+    pattern, fraction = bits(xp, x), FRACTION_BITS[dtype_name(x.dtype)]
+    magnitude = pattern & xp.iinfo(pattern.dtype).max
+    least = 2.0 ** (2 - 2 ** (dtype_bits(x.dtype) - fraction - 2) - fraction)
+    small = xp.astype(xp.where(pattern < 0, -magnitude, magnitude), dtype) * least
+    return xp.where((magnitude > 0) & (magnitude < 2**fraction), small, xp.astype(x, dtype))
