@@ -1,10 +1,11 @@
 """Compile every kind of kernel the library can ask for, for every supported architecture, without a GPU.
 
 ``python -m tests.compile_kernels`` prints a line for each with registers, spills and shared memory, and fails on a
-compile error, on a spill that is not in `SPILLS`, and where asynchronous products would wait for each other. One
-architecture, or the one in `WHOLE`, compiles the whole list. Each of the others compiles beside it the first kernel
-of each template, and the first of each way of each template goes to one of them in turn. Kernels with instructions
-of one architecture alone, which is that in `WHOLE`, compile for it.
+compile error, on a spill that is not in `SPILLS`, where asynchronous products would wait for each other, and where
+no block fits a multiprocessor. One architecture, or the one in `WHOLE`, compiles the whole list. Each of the others
+compiles beside it the first kernel of each template; the first of each way of each template that its own tuning
+changes; and the first of each way goes to one of them in turn. Kernels with instructions of one architecture alone,
+which is that in `WHOLE`, compile for it.
 
 The same text, options and compiler give nearly the same result: only the registers of a few kernels vary from run to
 run. So `RECORD` keeps results by a digest of these, and only new texts are compiled, with a few others at random, whose
@@ -28,6 +29,7 @@ from collections.abc import Iterator
 import parprims
 from parprims import _cuda
 from parprims._cuda import Plan, compiler
+from tests.tables import of_device
 from tests.texts import text_plan
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -68,6 +70,7 @@ SPILLS = {
     "refine_windows<double, 8,": "up to 450 bytes each way on one architecture, the same",
     "refine_windows<Complex<double>, 2,": "up to 60 bytes each way, the same",
     "expand_exchanging<Complex<double>, 2,": "up to 100 bytes each way, the same",
+    "expand_exchanging<Complex<float>, 8,": "24 bytes on sm_120",
     "expand_in_order<double, 8,": _OCCUPANCY,
     "reduce_in_order<double, 8,": _OCCUPANCY,
     "solve_stably<float, 8, 128,": _OCCUPANCY,
@@ -77,8 +80,8 @@ SPILLS = {
     "expand_in_order<Complex<float>, 8,": _OCCUPANCY,
     "compaction::compact<512, ": _OCCUPANCY,
     "partitions::count_parts<256, 16, Order> partition int8": "16 bytes on sm_120",
-    "sort_pieces<512, 15,": "up to 150 bytes each way; fewer threads or blocks take longer",
-    "merge_pieces<512, 15,": "up to 100 bytes each way, which let a third block fit a multiprocessor",
+    "sort_pieces<512, ": "up to 150 bytes each way; fewer threads or blocks take longer",
+    "merge_pieces<512, ": "up to 100 bytes each way, which let a third block fit a multiprocessor",
     "solve_in_order<float, 8, 16, 32, true": _OCCUPANCY,
     "scan_columns<8, 32, 16, 4, LOOK_BACK, Scan> add float32": _OCCUPANCY,
     "scan_columns<8, 32, 16, 2, LOOK_BACK, Scan> add int8": _OCCUPANCY,
@@ -172,6 +175,19 @@ Result = tuple[int, int, int]
 """The registers of a thread, the bytes spilled, and the bytes of static shared memory of a block."""
 
 
+def resident(architecture: str, launch: _cuda.Launch, result: Result) -> int:
+    """Return how many blocks of a launch fit a multiprocessor."""
+    device, warps = _cuda.model(_capability(architecture)), -(-launch.block // 32)
+    registers = -(-result[0] // 8) * 8 * 32 * warps
+    shared = launch.shared_bytes + result[2] + 1024 * (device.shared_kib > device.block_kib)
+    by_shared = (device.shared_kib << 10) // shared if shared else 32
+    return min(32, device.threads // (32 * warps), 65536 // registers, by_shared)
+
+
+def _capability(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_").removesuffix("a"))
+
+
 def _compile(job: tuple[str, str]) -> tuple[Result | None, str]:
     """Return the result of a text for an architecture, and what is wrong with it."""
     try:
@@ -197,31 +213,43 @@ def digest(text: str, architecture: str) -> str:
     return hashlib.sha256(compiler.identity(text, architecture).encode()).hexdigest()[:24]
 
 
-def jobs(architectures: tuple[str, ...], match: str = "") -> dict[tuple[str, str], str]:
-    """Return the name of each kernel by its text and the architecture to compile it for."""
-    sources: dict[str, tuple[str, _cuda.Launch]] = {}
-    for label, plan in plans():
-        for at, launch in enumerate(plan.launches):
-            name = f"{launch.name} {label}"
-            if match in name:
-                sources.setdefault(plan.text(at), (name, launch))
+def jobs(architectures: tuple[str, ...], match: str = "") -> dict[tuple[str, str], tuple[str, _cuda.Launch]]:
+    """Return the name and the launch of each kernel by its text and the architecture to compile it for."""
+    whole = _sources(WHOLE, match)
     others = [arch for arch in architectures if arch != WHOLE] if len(architectures) > 1 else []
-    ways = {_way(name): text for text, (name, _) in reversed(sources.items())}
-    turns = {text: others[at % len(others)] for at, (_, text) in enumerate(sorted(ways.items())) if others}
-    templates = {name.split("<")[0]: text for text, (name, _) in reversed(sources.items())}
+    ways = sorted({_way(name) for name, _ in whole.values()})
+    turns = {way: others[at % len(others)] for at, way in enumerate(ways) if others}
+    found = {}
+    for arch in architectures:
+        sources = whole if arch == WHOLE else _sources(arch, match)
+        first: dict[str, str] = {}
+        for text, (name, _) in sources.items():
+            first.setdefault(name.split("<")[0], text)
+            first.setdefault(_way(name), text)
+            if text not in whole:
+                first.setdefault(f"{_way(name)} changed", text)
+        wanted = {text for key, text in first.items() if turns.get(key, arch) == arch} if others else sources
+        for text in sources if arch == WHOLE else wanted:
+            name, launch = sources[text]
+            if arch == WHOLE or not launch.own_instructions:
+                found[text, launch.architecture(arch)] = name, launch
+    return found
 
-    def wanted(arch: str, text: str) -> bool:
-        name, launch = sources[text]
-        if arch == WHOLE or launch.own_instructions:
-            return arch == WHOLE
-        return not others or turns.get(text) == arch or templates[name.split("<")[0]] == text
 
-    return {
-        (text, launch.architecture(arch)): name
-        for text, (name, launch) in sources.items()
-        for arch in architectures
-        if wanted(arch, text)
-    }
+def _sources(architecture: str, match: str) -> dict[str, tuple[str, _cuda.Launch]]:
+    """Return the name and the launch of each kernel, by its text, whose blocks a device can have.
+
+    Products for later architectures ask for more shared memory; they are in the list of all.
+    """
+    sources: dict[str, tuple[str, _cuda.Launch]] = {}
+    most = _cuda.shared_bytes(_capability(architecture))
+    with of_device(_capability(architecture)):
+        for label, plan in plans():
+            for at, launch in enumerate(plan.launches):
+                name = f"{launch.name} {label}"
+                if match in name and launch.shared_bytes <= most:
+                    sources.setdefault(plan.text(at), (name, launch))
+    return sources
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -233,7 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.record and (options.arch or options.match):
         parser.error("--record is of every kernel and every architecture")
-    wanted = {(digest(*job), *job): name for job, name in jobs(options.arch or ARCHITECTURES, options.match).items()}
+    wanted = {(digest(*job), *job): of for job, of in jobs(options.arch or ARCHITECTURES, options.match).items()}
     record: dict[str, Result] = {key: tuple(numbers) for key, numbers in json.loads(RECORD.read_text()).items()}
     known = [job for job in wanted if job[0] in record]
     again = known if options.all else random.sample(known, min(SAMPLE, len(known)))
@@ -260,12 +288,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _told(name: str, architecture: str, result: Result | None, error: str) -> bool:
+def _told(of: tuple[str, _cuda.Launch], architecture: str, result: Result | None, error: str) -> bool:
     """Print what came of a kernel, and return whether all is well."""
+    name, launch = of
     registers, spilled, shared = result or ("?", 0, 0)
-    line = f"{architecture:7} {registers:>4} registers {spilled:5} B spilled {shared:>6} B shared  {name}"
+    blocks = resident(architecture, launch, result) if result else 0
+    line = f"{architecture:7} {registers:>4} registers {spilled:5} B spilled {shared:>6} B shared"
+    line = f"{line} {blocks:3} x {launch.block:4} threads  {name}"
     if not error and spilled and not any(name.startswith(prefix) for prefix in SPILLS):
         error = "it spills registers"
+    if not error and not blocks:
+        error = "no block fits a multiprocessor"
     print(f"FAILED {line}\n{error}" if error else line, flush=True)
     return not error
 

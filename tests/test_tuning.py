@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
-import pathlib
 import re
 import types
 
@@ -19,10 +19,9 @@ from benches.clock import Contender
 from examples import backends
 from parprims import _cuda, _histogram_kernel, _matmul_kernel, _reduce_kernel, _sort_kernel, _tridiagonal_kernel
 from parprims._cuda import memory, xla
+from tests import emulator
+from tests.tables import NAMES, TABLES, of_device
 
-FILES = pathlib.Path(parprims.__file__).parent.glob("_*.py")
-NAMES = sorted(path.stem for path in FILES if "\nTUNING = {" in path.read_text(encoding="utf-8"))
-TABLES = {name: importlib.import_module(f"parprims.{name}").TUNING for name in NAMES}
 STEMS = {re.sub("_(kernel|tiles|batch)$", "", name.removeprefix("_")) for name in TABLES}
 ENTRIES = [entry for table in TABLES.values() for entry in table.values()]
 
@@ -34,7 +33,6 @@ def test_table(name):
         assert isinstance(capability, int)
         assert isinstance(entry, _cuda.Tuning)
         assert type(entry).__name__ == "Tuning"
-        assert set(entry.scaled) <= {field.name for field in dataclasses.fields(entry)}
         if entry.record:
             file = json.loads((records.ROOT / entry.record).read_text())
             assert file["header"]["device"]
@@ -53,23 +51,135 @@ def test_devices_without_an_entry():
     old, new = (dataclasses.replace(_histogram_kernel.TUNING[90], each=each, shared_bytes=1024) for each in (1, 2))
     table = {80: old, 90: new}
     found = {capability: _cuda.tuned(table, capability) for capability in (75, 80, 86, 90, 100, 120)}
-    assert found == {75: old, 80: old, 86: old, 90: new, 100: new, 120: new}
+    assert {capability: entry.each for capability, entry in found.items()} == {
+        75: 1,
+        80: 1,
+        86: 1,
+        90: 2,
+        100: 2,
+        120: 2,
+    }
+    assert found[80] is old
+    assert found[90] is new
+    for capability, entry in found.items():
+        device = _cuda.model(capability)
+        if capability not in table:
+            assert entry.multiprocessors == device.multiprocessors
+            assert entry.blocks == 8 * device.multiprocessors  # no bits depend on them
+            assert entry.runs == 2 * device.multiprocessors  # and on these they do
+        assert entry.on(33).runs == entry.runs
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("capability", [75, 80, 86, 89, 90, 100, 120])
-def test_blocks_fit_every_device(monkeypatch, capability):
+def test_shared_memory_where_there_is_no_entry():
+    """A block takes half of a multiprocessor's where two fit on the device measured, else what a block can have."""
+    half, whole = 96 << 10, 224 << 10
+    for capability, of_two, of_one in ((75, 30, 62), (80, 80, 162), (86, 48, 98), (100, 96, 224), (120, 48, 98)):
+        for nbytes, most in ((half, of_two), (whole, of_one), (1 << 10, 1)):
+            table = {90: dataclasses.replace(_histogram_kernel.TUNING[90], shared_bytes=nbytes)}
+            assert _cuda.tuned(table, capability).shared_bytes == most << 10
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("capability", [75, 80, 86, 89, 100, 103, 120, 121])
+def test_bytes_ahead_where_there_is_no_entry(capability):
+    """What is brought into the L2 cache stays there until it is read, as long as on the device measured."""
+    device, measured = _cuda.model(capability), _cuda.model(90)
+    tables = [table for table in TABLES.values() if table[90].prefetched]
+    assert len(tables) == 3
+    for table in tables:
+        entry, ahead = _cuda.tuned(table, capability), table[90].ahead_bytes * device.bandwidth // measured.bandwidth
+        assert entry.ahead_bytes == min(ahead, (device.cache_mib << 20) // 3)
+        assert entry.on(device.multiprocessors // 2).ahead_bytes == entry.ahead_bytes // 2
+    large = dataclasses.replace(tables[0][90], ahead_bytes=1 << 30)
+    assert 3 * _cuda.tuned({90: large}, capability).ahead_bytes <= device.cache_mib << 20
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("capability", [75, 80, 86, 89, 90, 100, 103, 120, 121])
+def test_blocks_fit_every_device(capability):
     """Plans of products ask for the device themselves: see test_matmul_plan."""
-    for table in TABLES.values():
-        monkeypatch.setitem(table, 90, _cuda.tuned(table, capability))
-    for name in NAMES:
-        stem = re.sub("(tiles|batch)$", "kernel", name).replace("segment_rows", "segments_kernel")
-        module = importlib.import_module(f"parprims.{stem}")
-        if module is _matmul_kernel:
-            continue
-        for label, plan in module.cases():
-            for launch in plan.launches:
-                assert launch.shared_bytes <= _cuda.shared_bytes(capability), (label, launch.name)
+    device = _cuda.model(capability)
+    with of_device(capability):
+        for name in NAMES:
+            stem = re.sub("(tiles|batch)$", "kernel", name).replace("segment_rows", "segments_kernel")
+            module = importlib.import_module(f"parprims.{stem}")
+            if module is _matmul_kernel:
+                continue
+            for label, plan in module.cases():
+                for launch in plan.launches:
+                    assert launch.shared_bytes <= _cuda.shared_bytes(capability), (label, launch.name)
+                    if launch.name.startswith(IN_PAIRS):
+                        assert 2 * (launch.shared_bytes + 1024) <= device.shared_kib << 10, (label, launch.name)
+                        assert 2 * launch.block <= device.threads
+
+
+IN_PAIRS = ("scan_rows<", "scan_strips<", "scan_segments<", "sort_tiles<", "sort_pieces<", "reduce_segments<")
+"""Kernels of which two blocks fit a multiprocessor of every device, and registers for both."""
+
+
+def filtered(b, a, x):
+    """Return the lines of x filtered, by a loop over the samples."""
+    before = np.pad(x, ((0, 0), (len(b) - 1, 0)))
+    y = np.zeros_like(before)
+    for at in range(len(b) - 1, y.shape[1]):
+        y[:, at] = sum(b[i] * before[:, at - i] for i in range(len(b)))
+        y[:, at] -= sum(a[i] * y[:, at - i] for i in range(1, len(a)))
+    return y[:, len(b) - 1 :]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("capability", [75, 86])
+def test_results_by_the_tiles_of_other_devices(gpu, rng, monkeypatch, capability, subtests):
+    """Lengths are around one and two tiles of these devices."""
+    if gpu.name != "emulated" and not gpu.streams:
+        pytest.skip("JAX has sizes in its programs")
+    emulator.forget(monkeypatch)
+
+    def same(found, expected, rtol=0.0):
+        np.testing.assert_allclose(gpu.to_numpy(found), expected, rtol=rtol, atol=rtol)
+
+    with of_device(capability):
+        by_size = [(size, threads * items) for size, threads, items, _ in _sort_kernel.TUNING[90].alone[2:]]
+        for size, tile in by_size:
+            for n in (tile, tile + 1, 2 * tile - 1):
+                with subtests.test(f"sort, {size} bytes", n=n):
+                    keys = rng.integers(-(2**20), 2**20, n).astype(f"int{8 * size}")
+                    same(parprims.sort(gpu.asarray(keys), method="kernel"), np.sort(keys))
+                    by = parprims.sort_by_key(gpu.asarray(keys), gpu.asarray(np.arange(n)), method="kernel")
+                    same(by[1], np.argsort(keys, kind="stable"))
+        for n in (3000, 9000, 20001):
+            with subtests.test("scan and select", n=n):
+                x = rng.integers(-9, 9, n).astype(np.float32)
+                same(parprims.scan(gpu.asarray(x), method="kernel"), np.cumsum(x))
+                offsets = np.array([0, 1, n // 2, n // 2, n])
+                ordered = parprims.sort(gpu.asarray(x), offsets=gpu.asarray(offsets), method="kernel")
+                whole = parprims.scan(gpu.asarray(x), offsets=gpu.asarray(offsets), method="kernel")
+                for first, last in itertools.pairwise(offsets.tolist()):
+                    same(ordered[first:last], np.sort(x[first:last]))
+                    same(whole[first:last], np.cumsum(x[first:last]))
+                moved, count = parprims.select(gpu.asarray(x), gpu.asarray(x > 2), method="kernel")
+                same(moved[: int(count)], x[x > 2])
+        for shape in ((600, 17), (40, 1000), (3, 5000)):
+            with subtests.test("columns, filters and segments", shape=shape):
+                x = rng.integers(-9, 9, shape).astype(np.float32)
+                same(parprims.scan(gpu.asarray(x), axis=0, method="kernel"), np.cumsum(x, axis=0))
+                b, a = np.array([1.0, 0.5, 0.25], np.float32), np.array([1.0, -0.5, 0.125], np.float32)
+                found = parprims.lfilter(gpu.asarray(b), gpu.asarray(a), gpu.asarray(x), method="kernel")
+                same(found, filtered(b, a, x.astype(np.float64)), 1e-4)
+                ids = np.sort(rng.integers(0, 7, shape[0]))
+                sums = parprims.segment_reduce(
+                    gpu.asarray(x), gpu.asarray(ids), 7, indices_are_sorted=True, method="kernel"
+                )
+                same(sums, np.array([x[ids == one].sum(axis=0) for one in range(7)]))
+
+
+@pytest.mark.once
+def test_fields_of_a_model_are_fields():
+    for entry in ENTRIES:
+        fields = {field.name for field in dataclasses.fields(entry)}
+        assert {*entry.scaled, *entry.counted, *entry.limited, *entry.prefetched} <= fields
+        assert not {*entry.scaled} & {*entry.counted}
 
 
 @pytest.mark.once

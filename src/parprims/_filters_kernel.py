@@ -47,6 +47,22 @@ class Tuning(_cuda.Tuning):
 
     limited = ("shared_bytes",)
     scaled = ("ahead_bytes",)
+    counted = ("tiles", "inside")
+    prefetched = ("ahead_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with their samples are to fit a multiprocessor."""
+        tiles = {}
+        for name in ("few", "many"):
+            tile = getattr(self, name)
+            while tile.threads * tile.staged_bytes + _TABLES_BYTES > device.room():
+                tile = tile._replace(staged_bytes=tile.staged_bytes // 2)
+            tiles[name] = tile
+        return dataclasses.replace(super().fitted(measured, device), **tiles)
+
+
+_TABLES_BYTES = 12 << 10
+"""What tables of powers take of the shared memory of most filters."""
 
 
 TUNING = {

@@ -47,6 +47,7 @@ class Tuning(_cuda.Tuning):
     """The bytes that could be moved in the time that the calls of a sort take besides (see `is_sorted`)."""
 
     scaled = "blocks", "many_blocks"
+    counted = ("runs",)
     limited = ("shared_bytes",)
 
 

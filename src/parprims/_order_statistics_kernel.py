@@ -335,6 +335,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
             for descending in (True, False):
                 yield f"top {dtype} short", plan(dtype, "int64", (500, 1000), 10, descending=descending)
                 yield f"top {dtype}", plan(dtype, "int32", (128, 1 << 16), 64, descending=descending)
+        yield f"top {dtype}", plan(dtype, "int64", (1000, 1 << 16), 100)
         for shape in ((1000, 1 << 16), (1 << 28,)):
             yield f"places {dtype}", places_plan(dtype, shape, (100,))
         result = dtype if "float" in dtype else "float64"

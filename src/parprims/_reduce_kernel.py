@@ -57,6 +57,8 @@ class Tuning(_cuda.Tuning):
     scratch_bytes: int
     """The most scratch for partial results."""
 
+    counted = ("blocks", "column_blocks")
+
 
 TUNING = {
     90: Tuning(

@@ -65,7 +65,22 @@ class Tuning(_cuda.Tuning):
     depend on it. Where tiles are chained it does not pay."""
 
     scaled = ("ahead_bytes",)
+    counted = ("tiles", "serial_lines")
     limited = ("strip_bytes",)
+    prefetched = ("ahead_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with tiles in shared memory are to fit."""
+        most = (device.room() - _TOTALS_BYTES) // 16
+        return dataclasses.replace(
+            super().fitted(measured, device),
+            shared_bytes=min(self.shared_bytes, most // self.threads * 16),
+            serial_bytes=min(self.serial_bytes, most // (2 * self.serial_threads) * 16),
+        )
+
+
+_TOTALS_BYTES = 2 << 10
+"""The most shared memory that a block has besides, for flags of segments and for what its warps exchange."""
 
 
 TUNING = {
@@ -321,8 +336,10 @@ def _cut_strips(
         vector = 16 // max(special.itemsizes)
         while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
             vector //= 2
-    strips, most = outer * -(-inner // width), rows // vector * vector
-    if width < min(inner, 16) or 2 * n < most or strips * -(-n // most) < tuning.tiles or strips * width >= 2**31:
+    strips, most = outer * -(-inner // width), max(0, rows) // vector * vector
+    if most == 0 or width < min(inner, 16) or strips * width >= 2**31:
+        return None
+    if 2 * n < most or strips * -(-n // most) < tuning.tiles:
         return None
     rows = -(-n // (-(-n // most) * vector)) * vector
     tiles = -(-n // rows)

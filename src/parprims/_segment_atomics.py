@@ -36,6 +36,11 @@ class Tuning(_cuda.Tuning):
 
     limited = ("shared_bytes",)
 
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, of whose cache the words of all segments may be as large a part."""
+        words_bytes = self.words_bytes * device.cache_mib // measured.cache_mib
+        return dataclasses.replace(super().fitted(measured, device), words_bytes=words_bytes)
+
 
 TUNING = {
     90: Tuning(

@@ -39,6 +39,13 @@ class Tuning(_cuda.Tuning):
     runs: int
     """The fewest runs of elements of a warp, where several warps share a line."""
 
+    limited = ("shared_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks are to fit a multiprocessor."""
+        lane_bytes = min(self.lane_bytes, device.room() // (32 * self.warps) // 16 * 16)
+        return dataclasses.replace(super().fitted(measured, device), lane_bytes=lane_bytes)
+
 
 TUNING = {
     90: Tuning(

@@ -46,6 +46,14 @@ class Tuning(_cuda.Tuning):
 
     scaled = ("blocks", "counters")
 
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with staged elements are to fit a multiprocessor."""
+        tiles = []
+        for nbytes, items, resident in self.tiles:
+            most = device.room() // (self.threads * max(4, nbytes)) // FEWEST * FEWEST
+            tiles.append((nbytes, max(FEWEST, min(items, most)), device.resident(resident, self.threads)))
+        return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
+
 
 TUNING = {
     90: Tuning(

@@ -59,6 +59,8 @@ class Tuning(_cuda.Tuning):
         The most blocks that count digits.
     counting : int
         The threads of such a block for each 32 bits of a key.
+    counting_threads : int
+        The threads of such blocks that are to fit on a multiprocessor, as shared memory allows.
     chunk : int
         The least number of keys that such a block counts.
     besides : int
@@ -84,6 +86,7 @@ class Tuning(_cuda.Tuning):
     blocks: int
     counters: int
     counting: int
+    counting_threads: int
     chunk: int
     besides: int
     counts: int
@@ -92,6 +95,32 @@ class Tuning(_cuda.Tuning):
 
     scaled = ("ahead_bytes", "blocks", "counters")
     limited = ("shared_bytes", "few_bytes")
+    prefetched = ("ahead_bytes",)
+
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with tiles of long rows are to fit a multiprocessor."""
+        return dataclasses.replace(
+            super().fitted(measured, device),
+            alone=tuple([_fitted(device, *one) for one in self.alone]),
+            together=tuple([_fitted(device, *one) for one in self.together]),
+            counting_threads=min(self.counting_threads, device.threads),
+        )
+
+
+def _fitted(device: _cuda.Model, nbytes: int, threads: int, items: int, resident: int) -> tuple[int, int, int, int]:
+    """Return the largest tile of at most so many threads and elements of a thread, of which two blocks fit."""
+
+    def size(some: int) -> tuple[int, int, int]:
+        counts = (some // 32 + 3) << 10  # those of every warp, and the offsets of digits
+        most = min(items, (device.room() - counts) // (some * nbytes))
+        return some * most, some, most
+
+    _, threads, items = max(size(some) for some in range(_RADIX, threads + 1, 128))
+    return nbytes, threads, items, device.resident(resident, threads)
+
+
+_RADIX = 256
+"""The values of a digit: a block has at least as many threads."""
 
 
 TUNING = {
@@ -118,6 +147,7 @@ TUNING = {
         blocks=132,
         counters=8 * 132,
         counting=256,
+        counting_threads=1536,
         chunk=16384,
         besides=1 << 20,
         counts=2**30 - 1,
@@ -383,7 +413,7 @@ class _TilesPlan:
             grid=self.together * self.chunks,
             block=self.counting,
             shared_bytes=-(-self.passes // 4) * self.radix * 128,
-            resident_blocks=1536 // self.counting,  # as shared memory allows
+            resident_blocks=max(1, self.sizes.counting_threads // self.counting),
         )
         one = Launch(
             source=source,

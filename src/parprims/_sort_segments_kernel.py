@@ -43,6 +43,16 @@ class Tuning(_cuda.Tuning):
 
     scaled = ("blocks",)
 
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, where two blocks with keys and their places are to fit."""
+        tiles = []
+        for tile in self.tiles:
+            sorting, merging = (device.resident(one, tile.threads) for one in (tile.sorting, tile.merging))
+            while _shared_bytes(tile.key_bytes, tile.threads, tile.items) > device.room():
+                tile = tile._replace(items=tile.items - 1)
+            tiles.append(tile._replace(sorting=sorting, merging=merging))
+        return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
+
 
 TUNING = {
     90: Tuning(
@@ -61,6 +71,12 @@ _PIECES_BYTES = 40
 
 
 # ---- Plans ------------------------------------------------------------------------------------------------------
+
+
+def _shared_bytes(key_bytes: int, threads: int, items: int) -> int:
+    """Return the shared memory of a block that sorts: keys and their places, counts of each warp, and flags of ends."""
+    size = threads * items
+    return size * (key_bytes + 2) + 4 * (256 * (threads // 32) + 2 * -(-size // 1024) * 32) + 256
 
 
 def plan(
@@ -115,8 +131,7 @@ def plan(
     length, parts = numbers("n", n), numbers("tiles", tiles)
     bounds = Struct(Pointer(f"in{inputs}", f"const {bound}"), numbers("offsets", segments + 1), length, parts)
     pieces = Pointer("scratch", "Pieces") if levels else None
-    warps, words = threads // 32, -(-size // 1024) * 32
-    shared_bytes = size * (spec.key_bytes + 2) + 4 * (256 * warps + 2 * words) + 256
+    shared_bytes = _shared_bytes(spec.key_bytes, threads, items)
     source = spec.source(*_FILES)
     first = Launch(
         source=source,

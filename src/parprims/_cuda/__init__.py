@@ -34,7 +34,7 @@ from parprims._cuda.plan import (
     power_of_two,
 )
 from parprims._cuda.runner import Runner, only, returning
-from parprims._cuda.tuning import Entry, Tuning, shared_bytes, tuned
+from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
 from parprims._memo import Memo
 
@@ -100,6 +100,7 @@ __all__ = [
     "Argument",
     "CudaError",
     "Launch",
+    "Model",
     "Number",
     "Numbers",
     "Parameter",
@@ -116,6 +117,7 @@ __all__ = [
     "device_source",
     "jax_export_checks",
     "layout",
+    "model",
     "multiprocessors",
     "on_readable",
     "only",

@@ -9,6 +9,55 @@ from typing import Any, ClassVar, TypeVar
 Entry = TypeVar("Entry", bound="Tuning")
 
 
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What devices of one compute capability have. Sizes come from it where a table has no entry.
+
+    A multiprocessor has 65 536 registers of 32 bits on all of them. Its shared memory and threads are from the CUDA C++
+    Programming Guide (Technical Specifications per Compute Capability); the rest is of the largest device.
+    """
+
+    block_kib: int
+    """The most shared memory of a block, in KiB."""
+    shared_kib: int
+    """The shared memory of a multiprocessor, in KiB."""
+    threads: int
+    """The most threads of a multiprocessor."""
+    multiprocessors: int
+    """The multiprocessors of the device."""
+    cache_mib: int
+    """Its L2 cache, in MiB."""
+    bandwidth: int
+    """The bandwidth of its memory, in GB/s."""
+
+    def room(self, blocks: int = 2) -> int:
+        """Return the shared memory, in bytes, that a block may be given at launch if so many fit a multiprocessor.
+
+        CUDA takes 1 KiB of each, and kernels have up to 1 KiB besides. A single block that loads, waits and stores
+        leaves the memory idle in between; two take turns.
+        """
+        return min((self.shared_kib << 10) // blocks - 1024, self.block_kib << 10) - 1024
+
+    def resident(self, blocks: int, threads: int) -> int:
+        """Return how many of so many blocks of so many threads fit a multiprocessor, at least 1."""
+        return max(1, min(blocks, self.threads // threads))
+
+
+_MODELS = {
+    75: Model(64, 64, 1024, 72, 6, 672),
+    80: Model(163, 164, 2048, 108, 40, 2039),
+    86: Model(99, 100, 1536, 84, 6, 1008),
+    87: Model(163, 164, 1536, 16, 4, 204),
+    89: Model(99, 100, 1536, 128, 72, 1008),
+    90: Model(227, 228, 2048, 132, 50, 4800),
+    100: Model(227, 228, 2048, 148, 126, 8000),
+    103: Model(227, 228, 2048, 148, 126, 8000),
+    120: Model(99, 100, 1536, 188, 128, 1792),
+    121: Model(99, 100, 1536, 48, 24, 273),
+}
+"""By compute capability: Titan RTX, A100, RTX 3090 Ti, Orin, RTX 4090, H200, B200, B300, RTX PRO 6000, GB10."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuning:
     """What was chosen by measurements on devices of one compute capability. Each primitive adds fields of its own.
@@ -30,8 +79,17 @@ class Tuning:
     The bits of results may depend on the others, which are the same on all devices of a compute capability.
     """
 
+    counted: ClassVar[tuple[str, ...]] = ()
+    """Fields that count what multiprocessors share, and on which bits depend: in proportion where there is no entry."""
+
     limited: ClassVar[tuple[str, ...]] = ()
-    """Fields that are bytes of shared memory of a block: on other devices, no more than a block of theirs can have."""
+    """Fields that are the most shared memory of a block: bounded by `Model.room` where there is no entry."""
+
+    prefetched: ClassVar[tuple[str, ...]] = ()
+    """Fields that are how many bytes ahead elements are brought into the L2 cache.
+
+    Where there is no entry they are in proportion to the bandwidth of memory, and at most a third of the cache.
+    """
 
     def on(self: Entry, multiprocessors: int | None) -> Entry:
         """Return the entry for a device with so many multiprocessors, or with as many where None is known."""
@@ -40,28 +98,40 @@ class Tuning:
         counts = {name: getattr(self, name) * multiprocessors // self.multiprocessors for name in self.scaled}
         return dataclasses.replace(self, **{name: max(1, count) for name, count in counts.items()})
 
+    def fitted(self: Entry, measured: Model, device: Model) -> Entry:
+        """Return the entry for devices of another model than that of the device it was measured on.
 
-_SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99, 121: 99}
-"""The shared memory that a block can have, in KiB, by compute capability (CUDA C++ Programming Guide, appendix K)."""
+        Tables whose tiles are not a number of bytes do more.
+        """
+        changes: dict[str, Any] = {"multiprocessors": device.multiprocessors}
+        for name in self.counted:
+            changes[name] = max(1, getattr(self, name) * device.multiprocessors // self.multiprocessors)
+        for name in self.limited:
+            value = getattr(self, name)
+            changes[name] = min(value, device.room(2 if value <= measured.room() else 1))
+        for name in self.prefetched:
+            ahead = getattr(self, name) * device.bandwidth // measured.bandwidth
+            changes[name] = min(ahead, (device.cache_mib << 20) // 3)
+        return dataclasses.replace(self.on(device.multiprocessors), **changes)
 
 
-_FIXED_BYTES = 1 << 10
-"""The most shared memory that kernels have besides that which is given at launch."""
+def model(capability: int) -> Model:
+    """Return what devices of a compute capability have; what those of 9.0 have where it is not listed."""
+    return _MODELS.get(capability, _MODELS[90])
 
 
 def shared_bytes(capability: int) -> int:
-    """Return how many bytes of shared memory a block can have; those of 9.0 on devices that are not listed."""
-    return _SHARED_KIB.get(capability, _SHARED_KIB[90]) << 10
+    """Return how many bytes of shared memory a block can have."""
+    return model(capability).block_kib << 10
 
 
 def tuned(table: Mapping[int, Entry], capability: int) -> Entry:
     """Return the entry of a table for a device of this compute capability, 90 for 9.0.
 
-    A device without an entry has that of the newest device before it, or of the oldest after it if there is none.
+    A device without an entry has that of the newest device before it, or of the oldest after it if there is none, as
+    the models of both devices change it.
     """
-    entry = table[max((one for one in table if one <= capability), default=min(table))]
-    most = shared_bytes(capability)
-    if any(getattr(entry, name) > most for name in entry.limited):
-        most -= _FIXED_BYTES
-    over: dict[str, Any] = {name: most for name in entry.limited if getattr(entry, name) > most}
-    return dataclasses.replace(entry, **over) if over else entry
+    if capability in table:
+        return table[capability]
+    measured = max((one for one in table if one <= capability), default=min(table))
+    return table[measured].fitted(model(measured), model(capability))

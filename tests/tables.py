@@ -1,0 +1,26 @@
+"""All tables of tunings, and what they hold for another device."""
+
+import contextlib
+import importlib
+import pathlib
+from collections.abc import Iterator
+
+import parprims
+from parprims import _cuda
+
+_FILES = pathlib.Path(parprims.__file__).parent.glob("_*.py")
+NAMES = sorted(path.stem for path in _FILES if "\nTUNING = {" in path.read_text(encoding="utf-8"))
+TABLES = {name: importlib.import_module(f"parprims.{name}").TUNING for name in NAMES}
+
+
+@contextlib.contextmanager
+def of_device(capability: int) -> Iterator[None]:
+    """Let plans, which ask for compute capability 9.0 where there is no GPU, be those of another one."""
+    before = {name: table[90] for name, table in TABLES.items()}
+    try:
+        for name, table in TABLES.items():
+            table[90] = _cuda.tuned({90: before[name]} if capability not in table else table, capability)
+        yield
+    finally:
+        for name, entry in before.items():
+            TABLES[name][90] = entry
