@@ -16,9 +16,11 @@ def numbers(rng, shape):
     return drawn(rng, shape, np.dtype("float32"), lambda own, length: own.standard_normal(length, np.float32))
 
 
-def top_problem(rng, shape, k):
-    """Return rows of numbers, and the k largest of each with their places."""
+def top_problem(rng, shape, k, ascend=False):
+    """Return rows of numbers, which perhaps ascend, and the k largest of each with their places."""
     x = numbers(rng, shape)
+    if ascend:
+        x.sort(axis=1)
     found = np.argpartition(x, shape[1] - k, axis=1)[:, -k:]
     found = np.sort(found, axis=1)
     order = np.argsort(-np.take_along_axis(x, found, 1), axis=1, stable=True)
@@ -41,18 +43,29 @@ def cases(scale: Scale) -> list[Case]:
     """Return the cases of this module."""
     found = []
     skip = {"array": "it is timed at smaller sizes"} if scale.gpu else {}
-    for rows, k, most in scale.pick(
-        ((4, 10, 8),),
-        ((16, 16, 64), (1, 20, 100)),
-        ((128, 16, 64), (2**14, 10, 10), (2**14, 6, 5), (1, 28, 100), (1, 28, 1000)),
+    for rows, n, most, name in scale.pick(
+        ((4, 2**10, 8, "row"),),
+        ((16, 2**16, 64, "row"), (1, 2**20, 100, "row")),
+        (
+            (128, 2**16, 64, "row"),
+            (2**14, 2**10, 10, "row"),
+            (2**14, 2**6, 5, "row"),
+            (1, 2**28, 100, "row"),
+            (1, 2**28, 1000, "row"),
+            (1024, 32000, 50, "row"),
+            (1024, 32000, 50, "ascending row"),
+            (1024, 32000, 1000, "row"),
+        ),
     ):
-        make = functools.partial(top_problem, shape=(rows, 2**k), k=most)
+        make = functools.partial(top_problem, shape=(rows, n), k=most, ascend=name != "row")
         peers = {
             "torch": functools.partial(lambda torch, x, k: torch.topk(x, k), k=most),
             "jax": functools.partial(by_jax, k=most),
         }
         run = functools.partial(_top, most)
-        found.append(Case("top_k", f"{most} of each row, {rows} x 2^{k}", make, run, peers, ceiling="read", skip=skip))
+        length = n if n & (n - 1) else f"2^{n.bit_length() - 1}"
+        label = f"{most} of each {name}, {rows} x {length}"
+        found.append(Case("top_k", label, make, run, peers, ceiling="read", skip=skip))
     peers = library(lambda xp, x: xp.median(x))
     del peers["torch"]  # whose median is the lower of the two in the middle
     for name, k in (("call", scale.pick(10, 12, 12)), ("float32", scale.pick(12, 20, 28))):

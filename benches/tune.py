@@ -141,7 +141,7 @@ SEARCHES = {
     ),
     "order_statistics": Search(
         "_order_statistics_kernel",
-        ("64 of each row", "10 of each row", "100 of each row", "float32"),
+        (*(f"{most} of each row" for most in (10, 50, 64, 100, 1000)), "50 of each ascending row", "float32"),
         ("tiles", "part", "blocks", "digits", "counting", "counting_blocks"),
     ),
     "filters": Search(

@@ -75,11 +75,16 @@ class TestOrders:
             check(gpu, run, x, k)
             check(gpu, run, x, k, descending=False)
 
-    @pytest.mark.parametrize("k", [40, 300])
+    @pytest.mark.parametrize("k", [10, 40, 300, 600])
     def test_more_rows_than_blocks(self, gpu, run, rng, sizes, k):
+        """Also in orders of which the first elements tell nothing of the others."""
         sizes(blocks=2)
         for dtype in ("float32", "int64"):
-            check(gpu, run, rng.integers(-999, 999, (3, 9001)).astype(dtype), k)
+            x = rng.integers(-999, 999, (3, 9001)).astype(dtype)
+            x[1].sort()
+            x[2] //= 500
+            check(gpu, run, x, k)
+            check(gpu, run, x, k, descending=False)
 
     @pytest.mark.sanitize
     def test_small(self, gpu, run, rng, sizes):

@@ -15,7 +15,7 @@ from tests.contract import compare, random, strided, unaligned
 from tests.test_selection import fitted
 
 SIZES = _selection_kernel.TUNING[90]
-TILE = SIZES.threads * _selection_kernel.FEWEST
+TILE = SIZES.tiles[1][1] * _selection_kernel.FEWEST  # of elements of 4 bytes
 WIDTHS = ("bool", "float16", "float32", "int64", "complex128")  # of every size that is moved
 
 

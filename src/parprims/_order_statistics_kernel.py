@@ -83,22 +83,42 @@ class Tuning(_cuda.Tuning):
 
     scaled = ("blocks", "counting_blocks")
 
+    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
+        """Return the entry for another device, whose blocks have room for the candidates."""
+        tiles = []
+        for tile in self.tiles:
+            while tile.capacity * _candidate_bytes(tile.key_bytes) > device.room(1):
+                tile = tile._replace(capacity=tile.capacity // 2)
+            tiles.append(tile._replace(resident=device.resident(tile.resident, tile.threads)))
+        return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
+
+
+def _candidate_bytes(key_bytes: int) -> int:
+    """Return the size of a key and its position in shared memory."""
+    return 8 if key_bytes <= 4 else 16
+
 
 TUNING = {
     90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        record="benches/results/nvidia-h200.json",
         multiprocessors=132,
         least=256,
         most=1024,
         tiles=(
             Tile(8, 8192, 16, False, 64, 8, 1024, 8),
             Tile(8, 8192, 128, False, 128, 8, 1024, 4),
-            Tile(4, _ANY, _ANY, True, 256, 16, 4096, 3),
-            Tile(4, 1 << 22, _ANY, False, 512, 16, 4096, 1),
-            Tile(4, _ANY, _ANY, False, 512, 8, 4096, 2),
-            Tile(8, _ANY, 256, True, 256, 8, 2048, 3),
-            Tile(8, 1 << 22, _ANY, False, 512, 8, 2048, 1),
-            Tile(8, _ANY, _ANY, False, 512, 4, 2048, 2),
+            Tile(4, _ANY, 32, True, 64, 16, 1024, 8),
+            Tile(4, _ANY, 512, True, 128, 16, 2048, 5),
+            Tile(4, _ANY, _ANY, True, 512, 8, 4096, 2),
+            Tile(4, 1 << 22, 128, False, 512, 16, 4096, 1),
+            Tile(4, _ANY, 128, False, 512, 8, 4096, 2),
+            Tile(4, _ANY, _ANY, False, 1024, 8, 4096, 1),
+            Tile(8, _ANY, 128, True, 256, 4, 1024, 4),
+            Tile(8, _ANY, 256, True, 128, 16, 2048, 4),
+            Tile(8, _ANY, _ANY, True, 512, 8, 4096, 2),
+            Tile(8, 1 << 22, 128, False, 512, 8, 2048, 1),
+            Tile(8, _ANY, 128, False, 512, 4, 2048, 2),
+            Tile(8, _ANY, _ANY, False, 512, 16, 4096, 1),
         ),
         digits=((4, 16), (8, 8)),
         counting=512,
@@ -156,7 +176,7 @@ def plan(
         ),
         grid=rows * parts,
         block=threads,
-        shared_bytes=capacity * (8 if spec.key_bytes <= 4 else 16),
+        shared_bytes=capacity * _candidate_bytes(spec.key_bytes),
         resident_blocks=resident,
     )
     return Plan(

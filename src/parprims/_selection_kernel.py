@@ -26,10 +26,10 @@ class Tuning(_cuda.Tuning):
     Parameters
     ----------
     threads : int
-        The threads of a block.
-    tiles : tuple of (bytes, items, resident)
-        By the bytes of what is staged of an element, or compared: the elements of a thread, and the blocks on a
-        multiprocessor.
+        The threads of a block that counts marks.
+    tiles : tuple of (bytes, threads, items, resident)
+        By the bytes of what is staged of an element, or compared: the threads of a block, the elements of a thread, and
+        the blocks on a multiprocessor.
     blocks : int
         One for each multiprocessor. Tiles are smaller if there would be fewer blocks than this.
     counters : int
@@ -39,7 +39,7 @@ class Tuning(_cuda.Tuning):
     """
 
     threads: int
-    tiles: tuple[tuple[int, int, int], ...]
+    tiles: tuple[tuple[int, int, int, int], ...]
     blocks: int
     counters: int
     each: int
@@ -49,18 +49,18 @@ class Tuning(_cuda.Tuning):
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
         """Return the entry for another device, where two blocks with staged elements are to fit a multiprocessor."""
         tiles = []
-        for nbytes, items, resident in self.tiles:
-            most = device.room() // (self.threads * max(4, nbytes)) // FEWEST * FEWEST
-            tiles.append((nbytes, max(FEWEST, min(items, most)), device.resident(resident, self.threads)))
+        for nbytes, threads, items, resident in self.tiles:
+            most = device.room() // (threads * max(4, nbytes)) // FEWEST * FEWEST
+            tiles.append((nbytes, threads, max(FEWEST, min(items, most)), device.resident(resident, threads)))
         return dataclasses.replace(super().fitted(measured, device), tiles=tuple(tiles))
 
 
 TUNING = {
     90: Tuning(
-        record="benches/results/tuning/nvidia-h100-80gb-hbm3.json",
+        record="benches/results/nvidia-h200.json",
         multiprocessors=132,
         threads=512,
-        tiles=((2, 32, 3), (4, 32, 3), (8, 16, 3), (16, 8, 3)),
+        tiles=((2, 512, 32, 3), (4, 256, 32, 6), (8, 256, 16, 6), (16, 256, 8, 6)),
         blocks=132,
         counters=8 * 132,
         each=64,
@@ -153,10 +153,10 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
     numbers, count = Numbers(), C_TYPES[kind.index]
     staged = kind.nbytes if kind.results in ("values", "parted") else 4
     widest = max(staged, kind.nbytes if kind.results == "runs" else 0)
-    items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])
-    while items > FEWEST and -(-n // (tuning.threads * items)) < tuning.blocks:
+    threads, items, resident = next(one[1:] for one in tuning.tiles if widest <= one[0])
+    while items > FEWEST and -(-n // (threads * items)) < tuning.blocks:
         items = -(-items // (2 * FEWEST)) * FEWEST
-    tiles = -(-n // (tuning.threads * items))
+    tiles = -(-n // (threads * items))
     length = numbers("n", n)
     marks, pointer, _ = kind.marks
     word = _WORDS[kind.nbytes] if kind.results in ("values", "parted") else C_TYPES[kind.dtype]
@@ -194,7 +194,7 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
         Launch(
             source=_cuda.device_source(*_FILES),
             template="compaction::compact",
-            arguments=(tuning.threads, items, max(1, min(FEWEST, 16 // kind.nbytes)), marks, results),
+            arguments=(threads, items, max(1, min(FEWEST, 16 // kind.nbytes)), marks, results),
             parameters=(
                 Struct(pointer, type=marks),
                 Struct(*fields, type=results),
@@ -203,8 +203,8 @@ def plan(kind: Kind, n: int, size: int, tuning: Tuning, fill: tuple[int, ...] = 
                 numbers("tiles", tiles),
             ),
             grid=tiles,
-            block=tuning.threads,
-            shared_bytes=-(-tuning.threads * items * staged // 16) * 16,
+            block=threads,
+            shared_bytes=-(-threads * items * staged // 16) * 16,
             resident_blocks=resident,
         )
     )

@@ -2,13 +2,15 @@
 // launch. Needs _common.cuh, _digits.cuh, _sort.cu and _keys.cuh (for the order of keys), and _ticket.cuh.
 //
 // A row is cut into parts, each for one block. Phases:
-//   1. A block goes through its part in batches and keeps candidates in shared memory: the elements whose key is at most
-//      a limit. The limit comes from the first batch: at least k of its elements have at most this key (see edge).
+//   1. A block goes through its part in batches and keeps candidates in shared memory: the elements that are not after
+//      a limit. The limit comes from the first batch: at least k of its elements have at most this key (see edge). A
+//      batch has elements of the whole part, so that this is a good limit in rows that ascend or descend, too.
 //   2. If the candidates no longer fit, they are settled: only those stay that can be among the first k. They are sorted,
-//      the first k stay, and the limit falls below the k-th key: an equal element that comes later has k before it.
+//      the first k stay, and the last of them is the limit.
 //   3. The candidates are settled, and the first k are the block's.
 //   4. If a row has several parts, the last block of the row (see _ticket.cuh) goes through the first k of all parts in
-//      the same way.
+//      the same way: through the first of all parts, then the second of all, and so on, as most of the others are after
+//      the limit that the first batch gives.
 // Candidates are ordered by key, equal ones by position. No two are equal, so the result does not depend on the order in
 // which threads append them. Sorts are bitonic networks.
 // Reproducibility: elements are moved as they are; which ones depends on the input alone.
@@ -95,10 +97,11 @@ struct Best {
 
     One* all;
     int k, held;
-    Key limit;  // candidates have at most this key
-    bool over;  // whether no element can be a candidate any more
+    Key limit;                // candidates have at most this key
+    unsigned limit_position;  // and those that have it are before this position
 
-    DEVICE Best(One* memory, int first) : all(memory), k(first), held(0), limit(~(Key)0), over(false) {}
+    DEVICE Best(One* memory, int first)
+        : all(memory), k(first), held(0), limit(~(Key)0), limit_position(~0u) {}
 
     // Returns the place of the calling thread's first candidate among those that the block adds now, if it has `mine`
     // of them; `added` counts them.
@@ -180,55 +183,80 @@ struct Best {
         sort_candidates<THREADS>(all, held);
         if (held < k) return;
         held = k;
-        const Key last = all[k - 1].key();
-        over = last == 0;
-        limit = last - 1;
+        limit = all[k - 1].key();
+        limit_position = all[k - 1].position();
         __syncthreads();  // separates the read of the last from what is appended
     }
 
-    // Goes through `count` elements, of which load(position) returns the bits and key_of(bits) the key, and sorts the
-    // candidates. A batch is loaded while the one before is looked at.
-    template <class Load, class KeyOf>
-    DEVICE void find(Position count, const Load& load, const KeyOf& key_of) {
+    // Elements that a block looks at together: thread t has those at first + i * step + t.
+    struct Batch {
+        unsigned first, step;
+        int count;
+
+        DEVICE unsigned at(int i) const { return first + i * step + threadIdx.x; }
+        DEVICE bool has(int i) const { return i * THREADS + (int)threadIdx.x < count; }
+    };
+
+    // Goes through `count` elements, of which load(at) returns the bits, key_of(bits) the key and position_of(at) the
+    // position, and sorts the candidates. If elements are `spread`, each batch that is whole has elements of all parts
+    // of the range. A batch is loaded while the one before is looked at.
+    template <class Load, class KeyOf, class PositionOf>
+    DEVICE void find(unsigned count, bool spread, const Load& load, const KeyOf& key_of, const PositionOf& position_of) {
         using Bits = decltype(load(0));
+        constexpr int SIZE = THREADS * ITEMS;
         __shared__ unsigned added[3];  // by the batches, in turn
         if (threadIdx.x < 3) added[threadIdx.x] = 0;
         __syncthreads();  // separates the zeros from the counting
         int turn = 0;
+        const unsigned whole = count / SIZE, batches = whole + (count > whole * SIZE);
+        const auto batch = [&](unsigned number) {
+            if (number == whole) return Batch{whole * SIZE, THREADS, (int)(count - whole * SIZE)};
+            return spread ? Batch{number * THREADS, whole * THREADS, SIZE} : Batch{number * SIZE, THREADS, SIZE};
+        };
         Key ahead[ITEMS];  // the bits, in whole registers
-        const auto load_ahead = [&](Position begin) {
-            if (begin + THREADS * ITEMS > count) return;  // a batch that is not whole is loaded when it is looked at
+        const auto load_ahead = [&](unsigned number) {
+            if (number >= whole) return;  // a batch that is not whole is loaded when it is looked at
+            const Batch next = batch(number);
 #pragma unroll
-            for (int i = 0; i < ITEMS; ++i) ahead[i] = load(begin + i * THREADS + threadIdx.x);
+            for (int i = 0; i < ITEMS; ++i) ahead[i] = load(next.at(i));
         };
         load_ahead(0);
-        for (Position begin = 0; begin < count && !over; begin += THREADS * ITEMS) {
-            const int here = (int)min((Position)(THREADS * ITEMS), count - begin);
+        for (unsigned number = 0; number < batches; ++number) {
+            const Batch here = batch(number);
             Key keys[ITEMS];
-            if (here == THREADS * ITEMS) {
+            unsigned exist = ~0u;
+            if (number < whole) {
 #pragma unroll
                 for (int i = 0; i < ITEMS; ++i) keys[i] = key_of((Bits)ahead[i]);
-                load_ahead(begin + THREADS * ITEMS);
+                load_ahead(number + 1);
             } else {
 #pragma unroll
                 for (int i = 0; i < ITEMS; ++i) {
-                    const int at = i * THREADS + (int)threadIdx.x;
-                    keys[i] = key_of(load(begin + (at < here ? at : 0)));
-                    if (at >= here) keys[i] = ~(Key)0;
+                    keys[i] = key_of(load(here.has(i) ? here.at(i) : here.first));
+                    if (!here.has(i)) {
+                        keys[i] = ~(Key)0;
+                        exist &= ~(1u << i);
+                    }
                 }
             }
             Key best[1] = {keys[0]};
 #pragma unroll
             for (int i = 1; i < ITEMS; ++i) best[0] = min(best[0], keys[i]);
-            if (begin == 0 && here > enough()) {  // the best keys of many threads are of nearly the first elements
-                limit = 4 * k <= THREADS && here > THREADS ? edge(best) : edge(keys);
+            if (number == 0 && here.count > enough()) {  // the best keys of many threads are of nearly the first elements
+                limit = 4 * k <= THREADS && here.count > THREADS ? edge(best) : edge(keys);
             }
             unsigned wanted = 0;
             int place = held;
             if (__any_sync(ALL_LANES, best[0] <= limit)) {
 #pragma unroll
                 for (int i = 0; i < ITEMS; ++i)
-                    if (keys[i] <= limit && i * THREADS + (int)threadIdx.x < here) wanted |= 1u << i;
+                    if (keys[i] <= limit) wanted |= 1u << i;
+                wanted &= exist;
+                if (limit_position != ~0u) {
+#pragma unroll
+                    for (int i = 0; i < ITEMS; ++i)
+                        if (keys[i] == limit && position_of(here.at(i)) >= limit_position) wanted &= ~(1u << i);
+                }
                 place += reserve(__popc(wanted), &added[turn]);
             }
             const int next = turn == 2 ? 0 : turn + 1;
@@ -239,30 +267,34 @@ struct Best {
             if (all_held <= CAPACITY) {
 #pragma unroll
                 for (int i = 0; i < ITEMS; ++i)
-                    if (wanted >> i & 1u)
-                        all[place++] = One::of(keys[i], (unsigned)(begin + i * THREADS + threadIdx.x));
+                    if (wanted >> i & 1u) all[place++] = One::of(keys[i], position_of(here.at(i)));
                 held = all_held;
             } else {
-                find_step_by_step(begin, here, [&](Position at) { return key_of(load(at)); });
+                find_step_by_step(here, [&](unsigned at) { return key_of(load(at)); }, position_of);
             }
         }
         settle();
     }
 
+    DEVICE bool is_wanted(Key key, unsigned position) const {
+        return key < limit || (key == limit && position < limit_position);
+    }
+
     // Goes through a batch, of which not all candidates have room, one element of each thread at a time.
-    template <class Load>
-    DEVICE void find_step_by_step(Position begin, int here, const Load& load) {
+    template <class Load, class PositionOf>
+    DEVICE void find_step_by_step(const Batch& here, const Load& load, const PositionOf& position_of) {
         __shared__ unsigned added;
 #pragma unroll 1
-        for (int from = 0; from < here && !over; from += THREADS) {
+        for (int i = 0; i < ITEMS && i * THREADS < here.count; ++i) {
             if (held + THREADS > CAPACITY) settle();
-            const int at = from + threadIdx.x;
-            const Key key = at < here ? load(begin + at) : ~(Key)0;
-            const bool wanted = !over && at < here && key <= limit;
+            const unsigned at = here.has(i) ? here.at(i) : here.first;
+            const Key key = load(at);
+            const unsigned position = position_of(at);
+            const bool wanted = here.has(i) && is_wanted(key, position);
             if (threadIdx.x == 0) added = 0;
             __syncthreads();  // separates the zero from the counting
             const int place = held + reserve(wanted, &added);
-            if (wanted) all[place] = One::of(key, (unsigned)(begin + at));
+            if (wanted) all[place] = One::of(key, position);
             __syncthreads();  // separates the counting from the read of the count
             held += (int)added;
             __syncthreads();  // separates the read of the count from its next zero
@@ -292,8 +324,9 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
     };
     Best<THREADS, ITEMS, CAPACITY, Key> own(all, k);
     own.find(
-        end - begin, [&](Position at) { return __ldg(from + begin + at); },
-        [](typename Order::Key bits) { return sorting::compared<Order>(bits); });
+        (unsigned)(end - begin), true, [&](unsigned at) { return __ldg(from + begin + at); },
+        [](typename Order::Key bits) { return sorting::compared<Order>(bits); },
+        [](unsigned at) { return at; });
     if (parts == 1) {
         for (int place = threadIdx.x; place < k; place += THREADS) write(place, all[place].position());
         return;
@@ -303,17 +336,23 @@ DEVICE void find_top(const typename Order::Key* x, typename Order::Key* values, 
         // What the last part lacks comes after all others.
         const bool exists = place < own.held;
         const Told one = {exists ? all[place].key() : ~0ull, exists ? begin + all[place].position() : 0};
-        store_for_others(told, others + part * k + place, one);
+        store_for_others(told, others + place * parts + part, one);
     }
     if (!is_last_to_arrive(tickets + row, parts)) return;
-    // Of equal keys those of earlier parts come first, and of a part those of lower position: the order is that of the
-    // positions in `told`.
+    // Of equal keys those of earlier parts come first, and of a part those of lower position.
     Best<THREADS, ITEMS, CAPACITY, Key> together(all, k);
     together.find(
-        parts * k, [&](Position at) { return (Key)load_of_others<Told>(told, others + at).key; },
-        [](Key key) { return key; });
-    for (int place = threadIdx.x; place < k; place += THREADS)
-        write(place, load_of_others<Told>(told, others + all[place].position()).position);
+        (unsigned)(parts * k), false, [&](unsigned at) { return (Key)load_of_others<Told>(told, others + at).key; },
+        [](Key key) { return key; },
+        [&](unsigned at) {
+            const unsigned place = at / (unsigned)parts;
+            return (at - place * (unsigned)parts) * (unsigned)k + place;
+        });
+    for (int place = threadIdx.x; place < k; place += THREADS) {
+        const unsigned position = all[place].position(), its_part = position / (unsigned)k;
+        const Position at = (Position)(position - its_part * (unsigned)k) * parts + its_part;
+        write(place, load_of_others<Told>(told, others + at).position);
+    }
 }
 
 }  // namespace top
