@@ -51,7 +51,8 @@ SPILLS = {
     "scan_columns<8, 32, 10, 1, CHAINED, Scan> welford float64": "200 bytes, which let another block fit",
     "scan_columns<8, 32, 5, 1, CHAINED, Scan> adjoint complex128": "110 bytes, which let another block fit",
     "top::find_top<64, 8, 1024, ": _OCCUPANCY,
-    "top::find_top<512, 8, 4096, Order, long long> top int8": _OCCUPANCY,
+    "top::find_top<512, 8, 4096, ": "up to 700 bytes where candidates are sorted, which let another block fit",
+    "top::find_top<128, 16, 2048, ": "up to 700 bytes where candidates are sorted, which let another block fit",
     "sort_rows<128, 32, 7, 8, false, true, 9792, Order>": "8 bytes on sm_120, in some runs of the compiler",
     # What a thread keeps of its rows takes more registers than the threads of a long system may have.
     **{f"solve_stable<{kind}, 8, 512, 1,": "up to 2 KB each way" for kind in ("double", "Complex<float>")},
@@ -79,6 +80,7 @@ SPILLS = {
     "sweep_times<3, 12, 4": "up to 70 bytes on the oldest architectures with asynchronous copies",
     "expand_in_order<Complex<float>, 8,": _OCCUPANCY,
     "compaction::compact<512, ": _OCCUPANCY,
+    "compaction::compact<256, ": "up to 60 bytes on sm_120, the same",
     "partitions::count_parts<256, 16, Order> partition int8": "16 bytes on sm_120",
     "sort_pieces<512, ": "up to 150 bytes each way; fewer threads or blocks take longer",
     "merge_pieces<512, ": "up to 100 bytes each way, which let a third block fit a multiprocessor",

@@ -356,6 +356,9 @@ def cases() -> Iterator[tuple[str, Plan]]:
                 yield f"top {dtype} short", plan(dtype, "int64", (500, 1000), 10, descending=descending)
                 yield f"top {dtype}", plan(dtype, "int32", (128, 1 << 16), 64, descending=descending)
         yield f"top {dtype}", plan(dtype, "int64", (1000, 1 << 16), 100)
+        if dtype in ("float32", "float64"):
+            for rows, k in ((1000, 10), (1000, 200), (1000, 1000), (1, 1000)):
+                yield f"top {dtype}", plan(dtype, "int64", (rows, 1 << 16), k)
         for shape in ((1000, 1 << 16), (1 << 28,)):
             yield f"places {dtype}", places_plan(dtype, shape, (100,))
         result = dtype if "float" in dtype else "float64"
