@@ -51,7 +51,8 @@ SPILLS = {
     "scan_columns<8, 32, 10, 1, CHAINED, Scan> welford float64": "200 bytes, which let another block fit",
     "scan_columns<8, 32, 5, 1, CHAINED, Scan> adjoint complex128": "110 bytes, which let another block fit",
     "top::find_top<64, 8, 1024, ": _OCCUPANCY,
-    "top::find_top<512, 8, 4096, ": "up to 700 bytes where candidates are sorted, which let another block fit",
+    "top::find_top<512, 8, ": "up to 700 bytes where candidates are sorted, which let another block fit",
+    "top::find_top<512, 16, 4096, ": "124 bytes where candidates of 8 bytes are sorted",
     "top::find_top<128, 16, 2048, ": "up to 700 bytes where candidates are sorted, which let another block fit",
     "sort_rows<128, 32, 7, 8, false, true, 9792, Order>": "8 bytes on sm_120, in some runs of the compiler",
     # What a thread keeps of its rows takes more registers than the threads of a long system may have.
