@@ -123,6 +123,28 @@ PROMISES: tuple[Promise, ...] = (
         "the bits of sums do not depend on the number of threads",
     ),
     Promise(
+        "On GPUs the bits of results depend on the compute capability, and not on which of its devices it is.",
+        (
+            "tests/test_tuning.py::test_devices_without_an_entry",
+            "tests/test_tuning.py::test_other_devices_of_a_capability",
+            "tests/test_tuning.py::test_grids_are_the_device_s",
+            "tests/test_tuning.py::test_blocks_that_multiply_are_the_device_s",
+        ),
+        "docs/gpus.md",
+        "Bits of results depend on the compute capability, and not on the device at hand",
+    ),
+    Promise(
+        "An element of a histogram is in the bin whose edges, as returned, it lies between, on every library.",
+        (
+            "tests/test_histogram.py::TestBins::test_edges_are_found_exactly",
+            "tests/test_histogram.py::TestBins::test_edges_of_any_range",
+            "tests/test_histogram.py::TestBins::test_subnormal_elements",
+            "tests/test_histogram.py::TestBins::test_subnormal_range",
+        ),
+        "docs/histogram.md",
+        "it is between, by every method",
+    ),
+    Promise(
         "Bad input raises ValueError, TypeError or IndexError, before any launch, and names the argument.",
         (
             _CONTRACT + "test_unknown_method_named",

@@ -162,9 +162,8 @@ def flushes(xp: Namespace, dtype: Any) -> bool:
 
     XLA does so on CPUs, and CuPy compiles its operations on float32 that way.
     """
-    return dtype_kind(dtype) == "float" and library(xp) in (
-        ("jax", "cupy") if dtype_name(dtype) != "float64" else ("jax",)
-    )
+    libraries = ("jax",) if dtype_name(dtype) == "float64" else ("jax", "cupy")
+    return dtype_kind(dtype) == "float" and library(xp) in libraries
 
 
 def comparable(xp: Namespace, x: Array) -> Array:
