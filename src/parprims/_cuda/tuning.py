@@ -14,7 +14,7 @@ class Model:
     """What devices of one compute capability have. Sizes come from it where a table has no entry.
 
     A multiprocessor has 65 536 registers of 32 bits on all of them. Its shared memory and threads are from the CUDA C++
-    Programming Guide (Technical Specifications per Compute Capability); the rest is of the largest device.
+    Programming Guide (Technical Specifications per Compute Capability); the rest is of one of the largest devices.
     """
 
     block_kib: int
