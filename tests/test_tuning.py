@@ -329,6 +329,29 @@ def test_search(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.once
+def test_search_where_there_is_no_entry(monkeypatch, tmp_path, capsys):
+    """It begins with what the model of the device gives, and stays with that if nothing is quicker."""
+    case = Case("sum", "sum, 1000", lambda _: Problem((x,), x.sum()), lambda x, **_: x.sum())
+    x, before = np.arange(1000.0), {**_reduce_kernel.TUNING}
+    monkeypatch.setattr(Contender, "sample", lambda *_: 1.0)
+    monkeypatch.setattr(bench_reduce, "cases", lambda _: [case])
+    monkeypatch.setitem(tune.SEARCHES, "reduce", tune.Search("_reduce_kernel", ("sum",), ("blocks",)))
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    on_gpu = dataclasses.replace(backends.make("numpy"), cuda=True)
+    monkeypatch.setattr(command, "present_backends", lambda _: [on_gpu])
+    monkeypatch.setattr(_cuda, "capability", lambda *_: 86)
+    monkeypatch.setattr(_cuda, "multiprocessors", lambda *_: 82)
+    assert command.main(["--tune", "reduce", "--quick", "--backend", "numpy"]) == 0
+    (path,) = (tmp_path / "tuning").iterdir()
+    start = dataclasses.replace(before[90].fitted(_cuda.model(90), _cuda.model(86)).on(82), multiprocessors=82)
+    assert start.blocks == 4 * 84
+    text = json.loads(path.read_text())["records"][-1]["entry"]
+    assert eval(f"{{{text}}}", vars(_reduce_kernel)) == {86: dataclasses.replace(start, record=path.name)}
+    assert text in capsys.readouterr().out
+    assert before == _reduce_kernel.TUNING
+
+
+@pytest.mark.once
 def test_without_a_case_that_judges(monkeypatch):
     monkeypatch.setattr(tune, "judges", lambda *_: [])
     monkeypatch.setattr(command, "present_backends", lambda _: [dataclasses.replace(backends.make("numpy"), cuda=True)])
