@@ -18,8 +18,8 @@ def of_device(capability: int) -> Iterator[None]:
     """Let plans, which ask for compute capability 9.0 where there is no GPU, be those of another one."""
     before = {name: table[90] for name, table in TABLES.items()}
     try:
-        for name, table in TABLES.items():
-            table[90] = _cuda.tuned({90: before[name]} if capability not in table else table, capability)
+        for table in TABLES.values():
+            table[90] = _cuda.tuned(table, capability)
         yield
     finally:
         for name, entry in before.items():

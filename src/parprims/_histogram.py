@@ -311,7 +311,7 @@ def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
     else:
         keys = comparable(xp, x)
         ends = (library_routine(xp, name, (keys,))(keys) for name in ("min", "max"))
-        first, last = (widened(xp, one if keys is x else from_comparable(xp, one, x.dtype), h.edges) for one in ends)
+        first, last = (widened(xp, from_comparable(xp, one, x.dtype), h.edges) for one in ends)
         half = cast(xp, first == last, h.edges) * 0.5
         first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
         if dtype_kind(x.dtype) == "float":  # NaN has no place between others

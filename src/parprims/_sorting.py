@@ -172,8 +172,8 @@ def comparable(xp: Namespace, x: Array) -> Array:
 
 
 def from_comparable(xp: Namespace, keys: Array, dtype: Any) -> Array:
-    """Return the floats of a dtype that have these `ascending_integers`, 0 for that of both zeros."""
-    return xp.where(keys < 0, -keys | xp.iinfo(keys.dtype).min, keys).view(dtype)
+    """Return the numbers of a dtype that `comparable` gave these keys, 0 for that of both zeros."""
+    return keys if not flushes(xp, dtype) else xp.where(keys < 0, -keys | xp.iinfo(keys.dtype).min, keys).view(dtype)
 
 
 def widened(xp: Namespace, x: Array, dtype: Any) -> Array:
