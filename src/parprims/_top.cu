@@ -197,11 +197,6 @@ struct Best {
         DEVICE bool has(int i) const { return i * THREADS + (int)threadIdx.x < count; }
     };
 
-    // Returns whether an element is not after the limit.
-    DEVICE bool is_wanted(Key key, unsigned position) const {
-        return key < limit || (key == limit && position < limit_position);
-    }
-
     // Goes through `count` elements, of which load(at) returns the bits, key_of(bits) the key and position_of(at) the
     // position, and sorts the candidates. If elements are `spread`, each batch that is whole has elements of all parts
     // of the range. A batch is loaded while the one before is looked at.
@@ -255,8 +250,14 @@ struct Best {
             if (__any_sync(ALL_LANES, best[0] <= limit)) {
 #pragma unroll
                 for (int i = 0; i < ITEMS; ++i)
-                    if (is_wanted(keys[i], position_of(here.at(i)))) wanted |= 1u << i;
+                    if (keys[i] <= limit) wanted |= 1u << i;
                 wanted &= exist;
+                // What is_wanted says in one pass takes up to 27 % longer for all of 1024 rows of 32000 elements.
+                if (limit_position != ~0u) {
+#pragma unroll
+                    for (int i = 0; i < ITEMS; ++i)
+                        if (keys[i] == limit && position_of(here.at(i)) >= limit_position) wanted &= ~(1u << i);
+                }
                 place += reserve(__popc(wanted), &added[turn]);
             }
             const int next = turn == 2 ? 0 : turn + 1;
@@ -276,6 +277,10 @@ struct Best {
         settle();
     }
 
+    DEVICE bool is_wanted(Key key, unsigned position) const {
+        return key < limit || (key == limit && position < limit_position);
+    }
+
     // Goes through a batch, of which not all candidates have room, one element of each thread at a time.
     template <class Load, class PositionOf>
     DEVICE void find_step_by_step(const Batch& here, const Load& load, const PositionOf& position_of) {
@@ -283,8 +288,9 @@ struct Best {
 #pragma unroll 1
         for (int i = 0; i < ITEMS && i * THREADS < here.count; ++i) {
             if (held + THREADS > CAPACITY) settle();
-            const unsigned at = here.has(i) ? here.at(i) : here.first, position = position_of(at);
+            const unsigned at = here.has(i) ? here.at(i) : here.first;
             const Key key = load(at);
+            const unsigned position = position_of(at);
             const bool wanted = here.has(i) && is_wanted(key, position);
             if (threadIdx.x == 0) added = 0;
             __syncthreads();  // separates the zero from the counting
