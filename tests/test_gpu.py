@@ -149,26 +149,31 @@ def test_every_rest_of_a_tile(streams, rng):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("way", ["CHAINED", "SERIAL"])
-def test_ways_of_many_long_lines(streams, rng, monkeypatch, way):
-    """Tiles that wait for the one before alone, and blocks that go along a line each, here of few lines."""
+@pytest.mark.parametrize(
+    ("way", "shape", "axis", "changed"),
+    [
+        ("CHAINED", (5001, 33), 0, {"chained_lines": 2}),
+        ("SERIAL", (3, 100_001), 1, {"serial_lines": 2}),
+        ("SERIAL", (3, 100_001), 1, {"serial_lines": 2, "serial_parts": 1}),
+    ],
+)
+def test_ways_of_many_long_lines(streams, rng, monkeypatch, way, shape, axis, changed):
+    """Tiles that wait for the one before alone, and blocks that go along a line or a part of it, here of few lines."""
     taken, begin = [], _cuda.Runner.__init__
 
     def noted(self, xp, plan, device):
         taken.append(plan.launches[0].name)
         begin(self, xp, plan, device)
 
-    changed = {"CHAINED": {"chained_lines": 2}, "SERIAL": {"serial_lines": 2}}[way]
     monkeypatch.setattr(_scan_kernel, "TUNING", {90: dataclasses.replace(_scan_kernel.TUNING[90], **changed)})
     emulator.forget(monkeypatch)
     monkeypatch.setattr(_cuda.Runner, "__init__", noted)
-    for shape, axis in (((3, 100_001), 1), ((5001, 33), 0)) if way == "CHAINED" else (((3, 100_001), 1),):
-        for dtype in ("int8", "int32"):
-            a, b = (x.astype(dtype) for x in maps(*shape)(rng))
-            first, second = arrays(streams, (a, b))
-            y = parprims.scan(second, "maximum", axis=axis, method="kernel")
-            np.testing.assert_array_equal(streams.to_numpy(y), np.maximum.accumulate(b, axis))
-            y = streams.to_numpy(parprims.linear_recurrence(first, second, axis=axis, method="kernel"))
-            check_recurrence([np.moveaxis(x, axis, -1) for x in (a, b)], [np.moveaxis(y, axis, -1)])
+    for dtype in ("int8", "int32"):
+        a, b = (x.astype(dtype) for x in maps(*shape)(rng))
+        first, second = arrays(streams, (a, b))
+        y = parprims.scan(second, "maximum", axis=axis, method="kernel")
+        np.testing.assert_array_equal(streams.to_numpy(y), np.maximum.accumulate(b, axis))
+        y = streams.to_numpy(parprims.linear_recurrence(first, second, axis=axis, method="kernel"))
+        check_recurrence([np.moveaxis(x, axis, -1) for x in (a, b)], [np.moveaxis(y, axis, -1)])
     assert len(taken) >= 4
     assert all(way in body for body in taken)

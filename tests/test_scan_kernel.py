@@ -475,12 +475,20 @@ def delay(monkeypatch):
     return delay
 
 
-class TestSerialBlocks:
-    """Blocks that go along a line each, which it takes many long lines for, here with few."""
+WAYS_ALONG = {
+    "a line": {"serial_lines": 1, "serial_parts": 1},
+    "a part": {"serial_lines": 1, "serial_parts": 9},
+    "a tile": {"serial_lines": 1, "serial_parts": 10**6, "serial_tiles": 1},
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS_ALONG))
+class TestBlocksThatGoAlong:
+    """Blocks that go along a line, or a part of one, which it takes many long lines for, here with few."""
 
     @pytest.fixture(autouse=True)
-    def serial(self, change):
-        change(serial_lines=1)
+    def along(self, change, way):
+        change(**WAYS_ALONG[way])
 
     @pytest.mark.parametrize("shape", [(40, 5000), (3, 65_537), (1, 100_003)])
     def test_every_operator(self, gpu, run, rng, subtests, shape):
@@ -504,6 +512,16 @@ class TestSerialBlocks:
 
 class TestSlowTiles:
     """Look-back past tiles that are late."""
+
+    @pytest.mark.parametrize("pattern", list(DELAYS))
+    def test_parts_of_lines(self, streams, run, rng, subtests, change, delay, pattern):
+        change(serial_lines=1)
+        delay(DELAYS[pattern])
+        for shape in ((5, 600_001), (600, 20_011), (1, 3_000_001)):
+            for turned_round in (False, True):
+                with subtests.test(shape=shape, turned_round=turned_round):
+                    options = {"exclusive": turned_round, "reverse": turned_round, "initial": "none"}
+                    check(streams, run, AFFINE, shape, 1, rng, **options)
 
     @pytest.mark.parametrize("pattern", list(DELAYS))
     def test_in_order(self, streams, run, rng, subtests, delay, pattern):
@@ -583,7 +601,7 @@ class TestSanitized:
             ((300, 8), 1, "float32", {}),
             ((65, 201), 1, "int8", {}),
             ((2, 30_001), 1, "float32", {"chained_lines": 2}),
-            ((2, 30_001), 1, "float32", {"serial_lines": 1}),
+            *(((2, 30_001), 1, "float32", tuning) for tuning in WAYS_ALONG.values()),
         ],
     )
     def test_vectors(self, gpu, run, rng, change, shape, axis, dtype, tuning):
@@ -631,9 +649,12 @@ class TestStrips:
 
     @pytest.fixture(autouse=True)
     def small(self, change):
-        change(strip_bytes=24 << 10, tiles=1, ahead_bytes=1)
+        change(strip_bytes=48 << 10, tiles=1, ahead_bytes=1)
 
-    SHAPES = (((4001, 7), 0), ((600, 67), 0), ((3, 700, 9), 1), ((2, 500, 130), 1))
+    SHAPES = (
+        *(((4001, 7), 0), ((600, 67), 0), ((3, 700, 9), 1), ((2, 500, 130), 1)),
+        *(((4001, 8), 0), ((600, 64), 0), ((3, 700, 12), 1)),  # aligned
+    )
 
     @pytest.mark.parametrize(("shape", "axis"), SHAPES)
     def test_every_kernel(self, gpu, run, rng, shape, axis):
@@ -652,7 +673,7 @@ class TestStrips:
     @pytest.mark.parametrize(("shape", "axis"), SHAPES)
     def test_many_lines(self, gpu, run, rng, change, shape, axis):
         """Tiles that wait for the one before alone."""
-        change(strip_bytes=24 << 10, tiles=1, chained_lines=1)
+        change(strip_bytes=48 << 10, tiles=1, chained_lines=1)
         for reverse in (False, True):
             check(gpu, run, AFFINE, shape, axis, rng, exclusive=False, reverse=reverse, initial="none")
 

@@ -54,7 +54,7 @@ class TestPlan:
     def test_bounds_of_every_plan(self, subtests, dtype, recurrence):
         # A state of int8 takes as many registers as one of int32: tiles of its recurrence are no longer, 256 elements
         # of a column for every 16 bytes published, and its results are a quarter of the bytes.
-        share = 0.07 if dtype == "int8" and recurrence else 0.03
+        share = 0.07 if dtype == "int8" and recurrence else 0.04
         for shape in self.SHAPES:
             for axis in range(len(shape)):
                 for reverse in (False, True):
@@ -64,41 +64,55 @@ class TestPlan:
                         (launch,) = plan.launches
                         assert 0 < launch.grid < 2**31
                         assert launch.block <= 1024
-                        assert launch.shared_bytes <= 96 << 10
+                        assert launch.shared_bytes <= 112 << 10  # two blocks fit a multiprocessor
                         result = sum(math.prod(out) * np.dtype(name).itemsize for out, name in plan.outputs)
                         assert plan.status_bytes <= max(share * result, 1 << 20)
 
     @pytest.mark.once
-    def test_adjacent_lines_without_aligned_vectors(self, subtests):
-        """Rows are read whole, or in wide pieces; where lines are few or short, by many adjacent threads."""
+    def test_strips_of_adjacent_lines(self, subtests):
+        """Rows are read whole, or in wide pieces; where lines are few or short, by adjacent threads."""
         for shape, axis, width, whole in (
             ((999_983, 67), 0, 67, True),
             ((1 << 24, 3), 0, 3, True),
             ((4000, 500, 67), 1, 67, True),
-            ((65_536, 1001), 0, 126, False),
+            ((65_536, 1001), 0, 64, False),
             ((1 << 16, 63), 0, 63, True),
+            ((999_983, 64), 0, 64, True),
+            ((1 << 20, 1024), 0, 64, False),
+            ((1 << 20, 320), 0, 64, False),
+            ((1 << 20, 96), 0, 96, True),
+            ((1024, 3000, 20), 1, 20, True),
         ):
             for reverse in (False, True):
                 with subtests.test(shape=shape, reverse=reverse):
                     found = self.strips(shape, axis, reverse=reverse)
                     assert (found["whole"], found["width"]) == (whole, width)
                     assert found["backward"] == (whole and reverse)
-        for shape in ((4096, 100, 67), (3000, 67)):
+        for shape in ((4096, 80, 67), (3000, 67), (1 << 14, 64), (1 << 20, 8192)):
             with subtests.test(shape=shape):
                 x = np.broadcast_to(np.float32(0), shape)
                 (launch,) = self.plan(x, len(shape) - 2, strides=row_major(shape)).launches
-                assert (launch.template, launch.arguments[0]) == ("scan_columns", 32)
-        for shape in ((999_983, 64), (1 << 20, 1024)):
-            x = np.broadcast_to(np.float32(0), shape)
-            (launch,) = self.plan(x, 0, strides=row_major(shape)).launches
-            assert launch.template == "scan_columns"
+                assert launch.template == "scan_columns"
+
+    @pytest.mark.once
+    def test_sums_of_strips_pass_few_additions(self, subtests):
+        """As documented, a term passes n / 256 + 100: of a thread's rows, of a block, of a group's tiles, of groups."""
+        for shape in ((200, 1 << 17, 100), (1000, 1 << 16, 67), (1 << 20, 128), (300, 50_000, 33), (1 << 22, 4)):
+            with subtests.test(shape=shape):
+                n, found = shape[-2], self.strips(shape, len(shape) - 2)
+                groups = 256 // found["width"]
+                inside = -(-found["rows"] // groups) + 1 + math.log2(groups) + 2
+                tiles = min(found["span"], found["tiles"]) + found["tiles"] / found["span"]
+                assert inside + tiles <= n / 256 + 100
 
     @pytest.mark.once
     @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64", "complex64"])
     def test_two_blocks_fit_where_many_adjacent_lines_are_scanned(self, dtype):
         """A block that waits for the tile before it has another beside it: threads keep no more than 16 rows."""
-        for lines, carry, most, resident in ((16_384, "CHAINED", 16, 2), (16, "LOOK_BACK", 20, 0)):
-            shape = (1 << 20, lines)
+        for shape, carry, most, resident in (
+            ((1 << 20, 16_384), "CHAINED", 16, 2),
+            ((1 << 14, 16), "LOOK_BACK", 20, 0),
+        ):
             (launch,) = self.plan(np.broadcast_to(np.zeros((), dtype), shape), 0, strides=row_major(shape)).launches
             assert launch.template == "scan_columns"
             assert launch.arguments[4] == carry

@@ -163,8 +163,9 @@ class TestAdjoint:
         self.check(gpu, a, g, x, axis, reverse)
 
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128"])
-    def test_serial_blocks(self, gpu, rng, change, dtype, subtests):
-        change(serial_lines=1)
+    @pytest.mark.parametrize("tuning", [{"serial_parts": 1}, {}])
+    def test_blocks_that_go_along(self, gpu, rng, change, dtype, tuning, subtests):
+        change(serial_lines=1, **tuning)
         for shape in ((6, 5000), (2, 20_001)):
             for reverse in (False, True):
                 a, g, x = (random(rng, shape, dtype) for _ in range(3))

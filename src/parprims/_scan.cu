@@ -2,7 +2,8 @@
 // result written once, in one launch. Needs _common.cuh, _block_reduce.cuh, _block.cuh and _view.cuh.
 //
 // A "line" is one (o, :, j). scan_rows serves arrays whose lines are contiguous or few, scan_columns arrays whose lines
-// are adjacent in memory, scan_strips large ones of these whose vectors are not aligned. Template parameters of all:
+// are adjacent in memory, scan_strips large ones of these if their lines are few or their vectors are not aligned.
+// Template parameters of all:
 //     Scan       what is scanned:
 //                Scan::Op                  the operator (see _block.cuh)
 //                Scan::Raw                 one element of every input, of its type in memory
@@ -50,8 +51,10 @@ struct Next {
 
 // How a tile gets its prefix, that is the state before its first element.
 //     ALONE        the line has no other tile
-//     SERIAL       from the previous tile in the same block, which began to load this tile meanwhile; for so many lines
-//                  that each block may have its own
+//     SERIAL       from the previous tile in the same block, which began to load this tile meanwhile: a block goes along
+//                  a part of the line. The prefix of the part comes from the block that has the previous part, and is
+//                  nearly always there, because parts are drawn across the lines; for so many lines that each block may
+//                  have a part of its own
 //     CHAINED      from the previous tile, which is nearly always done, because tiles are drawn across the lines
 //     LOOK_BACK    from all previous tiles; for so few lines that many tiles of one line are in flight
 enum Carry { ALONE, SERIAL, CHAINED, LOOK_BACK };
@@ -63,14 +66,14 @@ struct Tile {
     unsigned order;  // how many are drawn before
 };
 
-// Returns the tile of this block to all its threads.
+// Returns the tile of this block to all its threads, or with SERIAL the part of a line, as if that were a tile.
 template <class State, Carry CARRY>
 DEVICE Tile<State> draw_tile(ulonglong2* scratch, unsigned lines, unsigned tiles) {
-    if (CARRY == ALONE || CARRY == SERIAL) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};
+    if (CARRY == ALONE) return {blockIdx.x, 0u, {nullptr, 0}, blockIdx.x};
     const Ticket ticket = draw_ticket(scratch, lines, tiles);
     const unsigned order = ticket.number();
-    const unsigned number = CARRY == CHAINED ? order / lines : order % tiles;
-    const unsigned line = CARRY == CHAINED ? order % lines : order / tiles;
+    const unsigned number = CARRY == LOOK_BACK ? order % tiles : order / lines;
+    const unsigned line = CARRY == LOOK_BACK ? order / tiles : order % lines;
     return {line, number, first_slot<State>(scratch, ticket), order};
 }
 
@@ -91,10 +94,11 @@ DEVICE void read_as_first(typename Scan::Raw& raw) {
 // ---- Threads along the lines: scan_rows -----------------------------------------------------------------------
 
 // LANES threads share a tile of a line: part of a warp, a warp, or several warps, which then are all THREADS threads of
-// the block. Each loads and stores ROUNDS vectors of VEC elements, adjacent threads adjacent vectors. With DIRECT these
-// are the thread's own elements and stay in registers. Otherwise they are staged in shared memory, from which a thread
-// takes ROUNDS consecutive vectors. This saves shuffles, and registers, so that more loads are in flight. `low` is the
-// length of the axis low of the views, `read` the length of the inputs, `n` that of the outputs.
+// the block. Each loads and stores ROUNDS vectors of VEC elements, adjacent threads adjacent vectors. With DIRECT, where
+// a line is one tile, these are the thread's own elements and stay in registers. Otherwise they are staged in shared
+// memory, from which a thread takes ROUNDS consecutive vectors. This saves shuffles, and registers, so that more loads
+// are in flight. `low` is the length of the axis low of the views, `read` the length of the inputs, `n` that of the
+// outputs. With SERIAL `tiles` are the parts of a line; all of them but the last have as many tiles as the first.
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
           class Inputs, class Outputs, class Starts>
 DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index lines,
@@ -105,6 +109,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     using Result = typename Scan::Result;
     using Peek = typename Scan::Peek;
     constexpr int WIDTH = LANES < WARP_SIZE ? LANES : WARP_SIZE, WARPS = LANES / WIDTH, RUN = WIDTH * ROUNDS * VEC;
+    static_assert(CARRY == ALONE || (CARRY != CHAINED && !DIRECT), "see above");
     const int lane = threadIdx.x % WIDTH, warp = WARPS == 1 ? 0 : threadIdx.x / WARP_SIZE;
     const auto tile = draw_tile<State, CARRY>(scratch, (unsigned)lines, tiles);
     Index line = tile.line;
@@ -136,7 +141,13 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
                                begin_of(number) + (r * WIDTH + lane) * VEC, read);
         if (CARRY == SERIAL) end_group_of_staged();
     };
-    if (!DIRECT) stage(tile.number);
+    unsigned number = tile.number, past = tiles;  // the tiles of this block: the present one, and where they end
+    if (CARRY == SERIAL) {
+        const unsigned all = (unsigned)((n + WARPS * RUN - 1) / (WARPS * RUN)), each = (all + tiles - 1) / tiles;
+        number = tile.number * each;
+        past = min(all, number + each);
+    }
+    if (!DIRECT) stage(number);
     if constexpr (CARRY == LOOK_BACK)
         visit_later_tile<CARRY>(tile, ahead, (unsigned)lines, tiles, [&](unsigned line, unsigned number) {
             const Index begin = (Index)number * WARPS * RUN;
@@ -145,7 +156,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     Optional<State> start;  // the prefix of the tile
     start.valid = Scan::STARTS;
     if (Scan::STARTS) start.state = starts.load(h, l, 0);
-    unsigned number = tile.number;
+    if (CARRY == SERIAL && tile.number > 0) start.valid = false;  // until the previous part has published it
     do {
         const Index begin = begin_of(number);  // the first element of the run of WIDTH threads
         auto& staged = buffer_of(number);
@@ -183,7 +194,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             }
         } else {
             if (CARRY == SERIAL) {
-                if (number + 1 < tiles)
+                if (number + 1 < past)
                     stage(number + 1);
                 else
                     end_group_of_staged();
@@ -214,20 +225,31 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             __shared__ State all_totals[CARRY == SERIAL ? 2 : 1][WARPS];
             prefix = scan_warps<Op>(total, all_totals[CARRY == SERIAL ? number % 2 : 0]);
         }
-        const Optional<State> next_start = {start.valid ? Op::combine(start.state, total) : total, true};
-        if (CARRY == CHAINED || CARRY == LOOK_BACK) {
+        const TileStates<State> states = {tile.slots, lines, tiles};
+        if (CARRY == SERIAL && tile.number > 0 && !start.valid) {
             __shared__ State state_before;
-            const TileStates<State> states = {tile.slots, lines, tiles};
-            if (threadIdx.x == 0) Scan::before_publishing(number);
-            if (CARRY == LOOK_BACK && threadIdx.x == 0) states.publish(line, number, total);
-            if (CARRY == LOOK_BACK)
-                start = look_back<Op, WARPS>(states, line, number, total, start);
-            else if (threadIdx.x == 0)
-                start = chain<Op>(states, line, number, total, start);
+            if (threadIdx.x == 0)
+                while (!states.of_tiles(line).at((Index)tile.number - 1).poll(state_before)) {
+                }
+            __syncthreads();  // separates the write of state_before from its reads
+            start = {state_before, true};
+        }
+        const Optional<State> next_start = {start.valid ? Op::combine(start.state, total) : total, true};
+        if (CARRY == LOOK_BACK) {
+            __shared__ State state_before;
+            if (threadIdx.x == 0) {
+                Scan::before_publishing(number);
+                states.publish(line, number, total);
+            }
+            start = look_back<Op, WARPS>(states, line, number, total, start);
             if (threadIdx.x == 0 && start.valid) state_before = start.state;
             __syncthreads();  // separates the write of state_before from its reads
             start.valid = Scan::STARTS || number > 0;
             if (start.valid) start.state = state_before;
+        }
+        if (CARRY == SERIAL && threadIdx.x == 0 && number + 1 == past) {
+            Scan::before_publishing(tile.number);
+            states.publish(line, tile.number, next_start.state);
         }
         if (start.valid) prefix = {prefix.valid ? Op::combine(start.state, prefix.state) : start.state, true};
 
@@ -285,7 +307,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
             if (CARRY == SERIAL) __syncwarp();  // separates these reads from the lanes' next copies
         }
         start = next_start;
-    } while (CARRY == SERIAL && ++number < tiles);
+    } while (CARRY == SERIAL && ++number < past);
 }
 
 // ---- Threads across the lines: scan_columns -------------------------------------------------------------------
@@ -421,17 +443,14 @@ DEVICE void scan_columns(const Inputs& in, const Outputs& out, const Starts& sta
 
 // ---- Threads across the lines, elements in shared memory: scan_strips -----------------------------------------
 
-// The states that tiles of adjacent lines publish. Threads that serve adjacent lines access adjacent slots.
+// The states that tiles of adjacent lines publish: each its total, but the last of a group of tiles the prefix of the
+// next group. Threads that serve adjacent lines access adjacent slots.
 template <class State>
 struct StripStates {
     StateSlots<State> slots;  // those of one line
     Index lines;
-    unsigned tiles, span;
 
-    DEVICE StateSlots<State> prefix_of_group(unsigned group) const { return slots.at(group * lines); }
-    DEVICE StateSlots<State> total_of_tile(unsigned tile) const {
-        return slots.at(((tiles + span - 1) / span + tile) * lines);
-    }
+    DEVICE StateSlots<State> of_tile(unsigned tile) const { return slots.at(tile * lines); }
 };
 
 // Waits for the totals of the tiles from `first` to before `past` and combines them.
@@ -443,7 +462,7 @@ DEVICE Optional<typename Op::State> wait_for_totals(const StripStates<typename O
     all.valid = false;
     for (; first < past; first += AT_ONCE) {
         typename Op::State found[AT_ONCE];
-        const auto totals = states.total_of_tile(first);
+        const auto totals = states.of_tile(first);
         bool arrived[AT_ONCE];
 #pragma unroll
         for (unsigned k = 0; k < AT_ONCE; ++k)
@@ -571,9 +590,9 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     const unsigned in_group = number % span, share = (in_group + groups - 1) / groups;
     const bool last = number + 1 == tiles, closes = in_group + 1 == span && !last;
     const unsigned adjacent = line * width + column;  // among less than 2^31 lines
-    const StripStates<State> states = {first_slot<State>(scratch, ticket).at(adjacent), lines * width, tiles, span};
+    const StripStates<State> states = {first_slot<State>(scratch, ticket).at(adjacent), lines * width};
     if (leads) Scan::before_publishing(number);
-    if (leads && !closes && !last) states.total_of_tile(number).publish(total);
+    if (leads && !closes && !last) states.of_tile(number).publish(total);
     if (exists) {
         const auto part = wait_for_totals<Op>(states, number - in_group + min(in_group, group * share),
                                               number - in_group + min(in_group, (group + 1) * share));
@@ -587,13 +606,12 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
         const State both = part.valid ? Op::combine(part.state, total) : total;
         start.valid = Scan::STARTS || number >= span;
         if (number >= span) {
-            while (!states.prefix_of_group(number / span - 1).poll(start.state)) {
+            while (!states.of_tile(number - in_group - 1).poll(start.state)) {
             }
         } else if (Scan::STARTS) {
             start.state = starts.load(h, l, j);
         }
-        if (closes)
-            states.prefix_of_group(number / span).publish(start.valid ? Op::combine(start.state, both) : both);
+        if (closes) states.of_tile(number).publish(start.valid ? Op::combine(start.state, both) : both);
         if (part.valid) append<Op>(start, part.state);
         if (start.valid) parts[column] = start.state;
     }

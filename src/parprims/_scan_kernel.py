@@ -31,9 +31,9 @@ class Tuning(_cuda.Tuning):
     threads: int
     """Threads of a block; a block that holds a whole line in registers may have twice as many."""
     line_bytes: int
-    """Bytes of elements and their prefixes that a thread keeps in registers, where a tile is a whole line."""
-    tile_bytes: int
-    """The same where a line has several tiles."""
+    """Bytes of elements and their prefixes that a thread keeps in registers, if that is enough for a whole line."""
+    long_line_bytes: int
+    """The same for longer lines, if that is enough for one."""
     shared_bytes: int
     """Bytes that a thread keeps in shared memory."""
     column_bytes: int
@@ -43,8 +43,10 @@ class Tuning(_cuda.Tuning):
     columns: int
     """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
     lines are such that vectors are not aligned, there are up to four times as many."""
+    strip_threads: int
+    """Threads of a block for lines that are adjacent in memory, if their vectors are not aligned or if they are few."""
     strip_bytes: int
-    """Bytes of shared memory of a block for lines that are adjacent in memory, if their vectors are not aligned."""
+    """The shared memory of a multiprocessor that such blocks have, 4 of them, or fewer if tiles would be too small."""
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
@@ -53,7 +55,12 @@ class Tuning(_cuda.Tuning):
     """From this number of lines on, tiles are chained: they are drawn across the lines, and a tile waits for the one
     before it alone."""
     serial_lines: int
-    """From this number of lines on, one block goes along each line. It loads a tile while it works on the last one."""
+    """From this number of lines on, where there are more inputs than outputs, a block goes along a part of a line. It
+    loads a tile while it works on the last one. Otherwise tiles that look back are faster."""
+    serial_parts: int
+    """Lines are divided until there are about so many parts in all."""
+    serial_tiles: int
+    """The least number of tiles of a part, if the line has so many."""
     serial_threads: int
     """Threads of such a block."""
     serial_bytes: int
@@ -65,8 +72,7 @@ class Tuning(_cuda.Tuning):
     depend on it. Where tiles are chained it does not pay."""
 
     scaled = ("ahead_bytes",)
-    counted = ("tiles", "serial_lines")
-    limited = ("strip_bytes",)
+    counted = ("tiles", "serial_parts")
     prefetched = ("ahead_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
@@ -76,6 +82,7 @@ class Tuning(_cuda.Tuning):
             super().fitted(measured, device),
             shared_bytes=min(self.shared_bytes, most // self.threads * 16),
             serial_bytes=min(self.serial_bytes, most // (2 * self.serial_threads) * 16),
+            strip_bytes=min(self.strip_bytes, MOST_STRIPS * device.room(MOST_STRIPS)),
         )
 
 
@@ -83,24 +90,30 @@ _TOTALS_BYTES = 2 << 10
 """The most shared memory that a block has besides, for flags of segments and for what its warps exchange."""
 
 
+MOST_STRIPS = 4
+"""The most blocks with strips of lines that are to fit on a multiprocessor."""
+
 TUNING = {
     90: Tuning(
         record="benches/results/nvidia-h200.json",
         multiprocessors=132,
         threads=256,
-        line_bytes=320,
-        tile_bytes=160,
+        line_bytes=160,
+        long_line_bytes=320,
         shared_bytes=160,
         column_bytes=320,
         columns_bytes=256,
         columns=8,
-        strip_bytes=96 << 10,
+        strip_threads=256,
+        strip_bytes=MOST_STRIPS * 55 << 10,
         column_state_bytes=32,
         tiles=132,
         chained_lines=128,
-        serial_lines=8 * 132,
-        serial_threads=128,
-        serial_bytes=160,
+        serial_lines=256,
+        serial_parts=40 * 132,
+        serial_tiles=3,
+        serial_threads=192,
+        serial_bytes=144,
         serial_resident=4,
         ahead_bytes=10 << 20,
     ),
@@ -195,13 +208,15 @@ def make_plan(
         vector = 1
         accesses = accesses_of(vector)
     strips = None
-    if columns and unaligned and n == read:
-        strips = _cut_strips(special, tuning, merged, addresses, reverse, n)
-    if strips is not None:
-        work = strips
-    elif columns:
+    if columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
         work = _cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
+        # Where vectors are aligned, columns are slower if their tiles look back, or if strips of them are not full.
+        width = tuning.columns * vector
+        if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
+            least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
+            strips = _cut_strips(special, tuning, merged, addresses, reverse, n, least)
+        work = strips or work
     else:
         work = _cut_rows(special, tuning, vector, accesses, outer, low, read, n)
 
@@ -299,38 +314,56 @@ def _cut_columns(
 
 
 def _cut_strips(
-    special: Specialisation, tuning: Tuning, lines: Lines, addresses: Sequence[int], reverse: bool, n: int
+    special: Specialisation,
+    tuning: Tuning,
+    lines: Lines,
+    addresses: Sequence[int],
+    reverse: bool,
+    n: int,
+    least_tiles: int,
 ) -> _Work | None:
-    """Return the division of work for lines that are adjacent in memory, whose vectors are not aligned.
+    """Return the division of work for lines that are adjacent in memory, and whose vectors need not be aligned.
 
-    None if lines are not adjacent, or if they are too short or too few to fill a tile, or every multiprocessor.
+    None if lines are not adjacent, or if they are too short to fill a tile or make too few of these.
     """
-    block, arrays, inputs = 512, len(special.itemsizes), len(special.inputs)
+    block, arrays, inputs = tuning.strip_threads, len(special.itemsizes), len(special.inputs)
     along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
     accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
     moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
     if any(across[at] != 1 for at in moving) or moving[0] >= inputs:
         return None
     state = state_size(special.states)
-    # The states of 32 tiles take at most 3 % of the bytes of their results.
+    # The states of 32 tiles take at most 3 % of the bytes of their results, or 4 % where tiles are contiguous.
     states = look_back_bytes(1, 32, state) - look_back_bytes(0, 32, state)
     least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
 
-    def cut(whole: bool) -> tuple[int, int, int]:
-        """Return how many elements shared memory holds, the adjacent lines of a strip, and the elements of each."""
+    def cut(whole: bool) -> tuple[int, int, int, int]:
+        """Return the resident blocks, the elements that one holds, the adjacent lines of a strip, the rows of each."""
         _, sizes = special.places(accesses if whole else accesses[:inputs])
-        elements = (tuning.strip_bytes - 16 - 2 * block * state) // sum(sizes) // 16 * 16
+        for resident in range(MOST_STRIPS, 1, -1):
+            elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
+            if elements >= 32 * least:
+                break
         # A thread adds at most 81 elements, one after another.
-        rows = {width: min(elements // width, 81 * (block // width)) for width in range(1, block // 4 + 1)}
-        widest = max((width for width in rows if rows[width] >= least), default=1)
-        width = -(-inner // -(-inner // widest))
-        return elements, width, rows[width]
+        rows = [min(elements // width, 81 * (block // width)) for width in range(1, block // 2 + 1)]
+        if whole:
+            width = min(inner, len(rows))
+        else:
+            widths = range(1, min(inner, block // 4) + 1)
+            width = max(widths, key=lambda width: (rows[width - 1] >= least, used(width), width))
+        return resident, elements, width, rows[width - 1]
+
+    def used(width: int) -> float:
+        """Return what part of strips, threads and cache lines strips of a width put to use."""
+        line = max(1, 128 // min(special.itemsizes))
+        whole = -(-inner // width) * width * block * (-(-width // line) * line)
+        return inner * (block // width * width) * width / whole
 
     vector, whole = 1, all(along[at] == inner for at in moving)
-    elements, width, rows = cut(whole)
-    if whole and width < inner:
+    resident, elements, width, rows = cut(whole)
+    if whole and (width < inner or 4 * rows < 3 * least):
         whole = False
-        elements, width, rows = cut(whole)
+        resident, elements, width, rows = cut(whole)
     if whole:
         steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
         vector = 16 // max(special.itemsizes)
@@ -339,25 +372,27 @@ def _cut_strips(
     strips, most = outer * -(-inner // width), max(0, rows) // vector * vector
     if most == 0 or width < min(inner, 16) or strips * width >= 2**31:
         return None
-    if 2 * n < most or strips * -(-n // most) < tuning.tiles:
+    if 2 * n < most or strips * -(-n // most) < least_tiles:
         return None
     rows = -(-n // (-(-n // most) * vector)) * vector
     tiles = -(-n // rows)
     carry = carry_of(tuning, tiles, strips)
     ahead = tiles_ahead(tuning, special, carry, rows * width)
-    span = 32 if carry == "LOOK_BACK" else 1
+    # So many tiles wait for each other's totals; with many lines as few as have 256 rows, for the rounding errors.
+    span = 32 if carry == "LOOK_BACK" else -(-256 // rows)
+    shared = tuning.strip_bytes // resident // 16 * 16
     lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
     return _Work(
         "scan_strips",
-        (block, vector, elements, whole, tuning.strip_bytes),
+        (block, vector, elements, whole, shared),
         (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
         grid=strips * tiles,
         block=block,
         slots=strips * width,
         tiles=tiles,
         waits=True,
-        shared_bytes=tuning.strip_bytes,
-        resident_blocks=2,
+        shared_bytes=shared,
+        resident_blocks=resident,
         whole=whole,
     )
 
@@ -374,53 +409,48 @@ def _cut_rows(
 ) -> _Work:
     """Return the division of work for lines along which adjacent threads are placed."""
     _, sizes = special.places(accesses)
-    vectors = -(-n // vector)
+    vectors, staged = -(-n // vector), vector * sum(sizes)
     # Narrow elements would be unpacked in registers, and elements of strided arrays are loaded one by one.
     direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
     kept_bytes = vector * special.raw_bytes + special.state_bytes
-    waiting = rounds_in(tuning.shared_bytes, vector * sum(sizes))
-    by_tile = max(1, tuning.tile_bytes // kept_bytes) if direct else waiting
-    by_line = max(1, tuning.line_bytes // kept_bytes) if direct else waiting
-    tiles, block, serial = 1, tuning.threads, False
-    if vectors <= 32 * by_tile:
-        enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * by_tile)
+    waiting = rounds_in(tuning.shared_bytes, staged)
+    few, most = (max(1, nbytes // kept_bytes) for nbytes in (tuning.line_bytes, tuning.long_line_bytes))
+    if not direct:
+        few = most = waiting
+    block, lanes, tiles, carry = tuning.threads, 32, 1, "ALONE"
+    if vectors <= 32 * few:
+        enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * few)
         lanes = min(enough, key=lambda one: one * -(-vectors // one))
-        rounds = -(-vectors // lanes)
-        grid = -(-lines * lanes // block)
+    elif vectors <= (widest := (2 if direct else 1) * block) * most:
+        wanted = _cuda.power_of_two(-(-vectors // (few if vectors <= widest * few else most)), up=True)
+        if wanted > 32:
+            lanes = block = wanted
     else:
-        widest = (2 if direct else 1) * block
-        if vectors <= widest * by_line:
-            each = by_tile if vectors <= widest * by_tile else by_line
-            block = _cuda.power_of_two(-(-vectors // each), up=True)
-        elif lines >= tuning.serial_lines:
-            direct, serial, block = False, True, tuning.serial_threads
-            tiles = -(-vectors // (block * rounds_in(tuning.serial_bytes, vector * sum(sizes))))
-        elif lines >= tuning.chained_lines:
-            tiles = -(-vectors // (block * by_tile))
+        direct = False
+        if len(special.inputs) > len(special.outputs) and lines >= tuning.serial_lines:
+            carry, block = "SERIAL", tuning.serial_threads
+            rounds = (rounds_in(tuning.serial_bytes, staged) - 1) | 1  # an odd number, which needs no gaps
         else:
-            direct = False
+            carry = "LOOK_BACK"
             rounds = max(1, min(waiting, vectors * lines // (tuning.tiles * block)))
-            tiles = -(-vectors // (block * rounds))
-        rounds = -(-vectors // (block * tiles))
-        tiles = -(-vectors // (block * rounds))
-        lanes, grid = block, lines if serial else lines * tiles
-        if lanes <= 32:
-            lanes, block, grid = 32, tuning.threads, -(-lines * 32 // tuning.threads)
-            rounds = -(-vectors // 32)
-    shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if serial else 1)
-    carry = "SERIAL" if serial else carry_of(tuning, tiles, lines)
+        lanes, tiles = block, -(-vectors // (block * rounds))
+    rounds = -(-vectors // (lanes * tiles))
+    tiles = -(-vectors // (lanes * rounds))
+    shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if carry == "SERIAL" else 1)
     ahead = tiles_ahead(tuning, special, carry, block * rounds * vector)
+    if carry == "SERIAL":  # from here on, parts of a line
+        tiles = -(-tiles // min(tiles, max(tuning.serial_tiles, lines * tiles // tuning.serial_parts)))
     return _Work(
         "scan_rows",
         (block, lanes, rounds, vector, carry, direct, shared),
         (("lines", lines), ("low", low), ("read", read), ("n", n), ("tiles", tiles), ("ahead", ahead)),
-        grid=grid,
+        grid=-(-lines * lanes // block) if carry == "ALONE" else lines * tiles,
         block=block,
         slots=lines,
         tiles=tiles,
-        waits=tiles > 1 and not serial,
+        waits=carry != "ALONE",
         shared_bytes=shared,
-        resident_blocks=tuning.serial_resident if serial else 0,
+        resident_blocks=tuning.serial_resident if carry == "SERIAL" else 0,
     )
 
 
@@ -541,7 +571,8 @@ def _on_copies(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run:
 # ---- Every kernel there is, for a compiler without a GPU ----------------------------------------------------------
 
 # Shapes and axes that together reach every kernel: rows of one thread, of a few threads, of a warp, and of a block;
-# rows in tiles that are chained or look back; columns alone, narrow and wide, and in tiles.
+# rows in tiles that look back, and in parts that a block goes along; columns alone, narrow and wide, and in tiles that
+# are chained or look back; strips of columns.
 _LAYOUTS = (
     ((1 << 16, 3), 1),
     ((1 << 16, 40), 1),
@@ -557,6 +588,7 @@ _LAYOUTS = (
     ((2048, 40_000), 1),
     ((999_983, 67), 0),
     ((65_536, 1001), 0),
+    ((1 << 24, 16), 0),
 )
 
 
@@ -568,7 +600,7 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for dtype in ("float32", "bfloat16", "complex128"):
             yield _case("recurrence", (dtype,) * 2, shape, axis)
         yield _case("adjoint", ("float32",) * 3, shape, axis)
-    for shape, axis in (_LAYOUTS[5], _LAYOUTS[9]):
+    for shape, axis in (_LAYOUTS[5], _LAYOUTS[9], _LAYOUTS[11], _LAYOUTS[14]):
         for dtype in C_TYPES:
             yield _case("add", (dtype,), shape, axis)
         for dtype in ("float16", "float64", "complex64", "int32"):
