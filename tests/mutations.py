@@ -34,12 +34,15 @@ BETWEEN = "tests/test_order_statistics_kernel.py::TestBetween::test_as_by_operat
 SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
 SKEWED = "tests/test_sort_kernel.py::TestDistributions::test_skewed[emulated-True]"
 ORDERED = "tests/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
-MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated-shape0-1]"
+MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated]"
 STRIPS, STRIPS_ADJOINT, STRIPS_IN_GROUPS = (
     f"tests/test_scan_kernel.py::TestStrips::test_{one}]"
     for one in ("every_kernel[emulated-shape0-0", "adjoint[emulated-shape0-0", "looks_past_groups[emulated")
 )
-SERIAL = "tests/test_scan_kernel.py::TestSerialBlocks::test_recurrence[emulated]"
+SERIAL, PARTS_OF_LINES = (
+    f"tests/test_scan_kernel.py::TestBlocksThatGoAlong::test_repeated_coefficients[emulated-{way}]"
+    for way in ("line", "part")
+)
 IN_ORDER, AUTO, PARTIAL = (
     f"tests/test_tridiagonal_kernel.py::test_small[emulated-False-{pivot}]" for pivot in ("none", "auto", "partial")
 )
@@ -218,7 +221,27 @@ MUTATIONS = (
         _scan("shape6-1"),
     ),
     Mutation(_S, "all_totals[CARRY == SERIAL ? number % 2 : 0]);", "all_totals[0]);", SERIAL),
-    _dropped(_S, "__syncthreads();  // separates the write of state_before from its reads", _scan("shape0-0")),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the write of state_before from its reads",
+        _scan("shape0-0"),
+        before="\n            start.valid = ",
+    ),
+    _dropped(
+        _S,
+        "__syncthreads();  // separates the write of state_before from its reads",
+        PARTS_OF_LINES,
+        before="\n            start = {state_before, true};",
+    ),
+    Mutation(_S, "past = min(all, number + each);", "past = all;", PARTS_OF_LINES),
+    Mutation(
+        _S,
+        "states.publish(line, tile.number, next_start.state);",
+        "states.publish(line, tile.number, total);",
+        PARTS_OF_LINES,
+    ),
+    Mutation(_S, "if (CARRY == SERIAL && tile.number > 0) start.valid = false;", "", PARTS_OF_LINES),
+    Mutation(_S, "states.of_tile(number - in_group - 1)", "states.of_tile(number - 1)", STRIPS_IN_GROUPS),
     _dropped(_S, "__syncwarp();  // separates the lanes' results from each other's stores", _scan("shape6-1")),
     _dropped(
         _S,
