@@ -665,7 +665,7 @@ class TestStrips:
         check(gpu, run, AFFINE, shape, axis, rng, (unaligned, columns), exclusive=True, reverse=False, initial="array")
 
     def test_looks_past_groups(self, gpu, run, rng):
-        """Sums, for a factor of zero would hide what is before it."""
+        """More tiles than a group of them has."""
         for reverse in (False, True):
             check(gpu, run, ADD, (40_001, 7), 0, rng, exclusive=False, reverse=reverse, initial="none")
 

@@ -88,19 +88,20 @@ class TestPlan:
                     found = self.strips(shape, axis, reverse=reverse)
                     assert (found["whole"], found["width"]) == (whole, width)
                     assert found["backward"] == (whole and reverse)
-        for shape in ((4096, 80, 67), (3000, 67), (1 << 14, 64), (1 << 20, 8192)):
+        for shape, threads in (((4096, 80, 67), 64), ((3000, 67), 32), ((1 << 14, 64), 8), ((1 << 20, 8192), 8)):
             with subtests.test(shape=shape):
                 x = np.broadcast_to(np.float32(0), shape)
                 (launch,) = self.plan(x, len(shape) - 2, strides=row_major(shape)).launches
-                assert launch.template == "scan_columns"
+                assert (launch.template, launch.arguments[0]) == ("scan_columns", threads)
 
     @pytest.mark.once
     def test_sums_of_strips_pass_few_additions(self, subtests):
         """As documented, a term passes n / 256 + 100: of a thread's rows, of a block, of a group's tiles, of groups."""
-        for shape in ((200, 1 << 17, 100), (1000, 1 << 16, 67), (1 << 20, 128), (300, 50_000, 33), (1 << 22, 4)):
+        shapes = ((200, 1 << 17, 100), (200, 1 << 17, 1001), (1000, 1 << 16, 67), (300, 50_000, 33))
+        for shape in (*shapes, (1 << 20, 128), (1 << 22, 4)):
             with subtests.test(shape=shape):
                 n, found = shape[-2], self.strips(shape, len(shape) - 2)
-                groups = 256 // found["width"]
+                groups = found["threads"] // found["width"]
                 inside = -(-found["rows"] // groups) + 1 + math.log2(groups) + 2
                 tiles = min(found["span"], found["tiles"]) + found["tiles"] / found["span"]
                 assert inside + tiles <= n / 256 + 100
@@ -143,8 +144,8 @@ class TestPlan:
         if launch.template != "scan_strips":
             return None
         numbers = {one.name: one.value for one in plan.numbers}
-        _, vector, elements, whole, *_ = launch.arguments
-        return {**numbers, "vector": vector, "elements": elements, "whole": whole}
+        threads, vector, elements, whole, *_ = launch.arguments
+        return {**numbers, "threads": threads, "vector": vector, "elements": elements, "whole": whole}
 
     def test_copies_only_where_unavoidable(self, subtests):
         whole = np.zeros((4, 6, 8), np.float32)

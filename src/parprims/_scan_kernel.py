@@ -46,14 +46,15 @@ class Tuning(_cuda.Tuning):
     strip_threads: int
     """Threads of a block for lines that are adjacent in memory, if their vectors are not aligned or if they are few."""
     strip_bytes: int
-    """The shared memory of a multiprocessor that such blocks have, 4 of them, or fewer if tiles would be too small."""
+    """The shared memory of a multiprocessor that such blocks have, `_MOST_STRIPS` of them, or fewer if tiles would be
+    too small."""
     column_state_bytes: int
     """The most bytes of states that a thread keeps for adjacent lines."""
     tiles: int
     """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
     chained_lines: int
-    """From this number of lines on, tiles are chained: they are drawn across the lines, and a tile waits for the one
-    before it alone."""
+    """From this number of lines on, if they are adjacent in memory or have segments, tiles are chained: they are drawn
+    across the lines, and a tile waits for the one before it alone."""
     serial_lines: int
     """From this number of lines on, where there are more inputs than outputs, a block goes along a part of a line. It
     loads a tile while it works on the last one. Otherwise tiles that look back are faster."""
@@ -82,16 +83,16 @@ class Tuning(_cuda.Tuning):
             super().fitted(measured, device),
             shared_bytes=min(self.shared_bytes, most // self.threads * 16),
             serial_bytes=min(self.serial_bytes, most // (2 * self.serial_threads) * 16),
-            strip_bytes=min(self.strip_bytes, MOST_STRIPS * device.room(MOST_STRIPS)),
+            strip_bytes=min(self.strip_bytes, _MOST_STRIPS * device.room(_MOST_STRIPS)),
         )
 
 
 _TOTALS_BYTES = 2 << 10
 """The most shared memory that a block has besides, for flags of segments and for what its warps exchange."""
 
-
-MOST_STRIPS = 4
+_MOST_STRIPS = 4
 """The most blocks with strips of lines that are to fit on a multiprocessor."""
+
 
 TUNING = {
     90: Tuning(
@@ -105,7 +106,7 @@ TUNING = {
         columns_bytes=256,
         columns=8,
         strip_threads=256,
-        strip_bytes=MOST_STRIPS * 55 << 10,
+        strip_bytes=_MOST_STRIPS * 55 << 10,
         column_state_bytes=32,
         tiles=132,
         chained_lines=128,
@@ -214,7 +215,7 @@ def make_plan(
         # Where vectors are aligned, columns are slower if their tiles look back, or if strips of them are not full.
         width = tuning.columns * vector
         if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
-            least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
+            least = tuning.tiles * (1 if unaligned else _MOST_STRIPS)
             strips = _cut_strips(special, tuning, merged, addresses, reverse, n, least)
         work = strips or work
     else:
@@ -340,7 +341,8 @@ def _cut_strips(
     def cut(whole: bool) -> tuple[int, int, int, int]:
         """Return the resident blocks, the elements that one holds, the adjacent lines of a strip, the rows of each."""
         _, sizes = special.places(accesses if whole else accesses[:inputs])
-        for resident in range(MOST_STRIPS, 1, -1):
+        # As many blocks as have room for 32 lines of the least rows, at least two.
+        for resident in range(_MOST_STRIPS, 1, -1):
             elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
             if elements >= 32 * least:
                 break
@@ -418,10 +420,11 @@ def _cut_rows(
     if not direct:
         few = most = waiting
     block, lanes, tiles, carry = tuning.threads, 32, 1, "ALONE"
+    widest = (2 if direct else 1) * block
     if vectors <= 32 * few:
         enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * few)
         lanes = min(enough, key=lambda one: one * -(-vectors // one))
-    elif vectors <= (widest := (2 if direct else 1) * block) * most:
+    elif vectors <= widest * most:
         wanted = _cuda.power_of_two(-(-vectors // (few if vectors <= widest * few else most)), up=True)
         if wanted > 32:
             lanes = block = wanted
