@@ -30,14 +30,14 @@
 //   1. Every thread loads its elements of a tile, beginning all loads before it uses the first, and combines them.
 //      A scan over lanes by shuffles and over warps through shared memory gives each thread the prefix of its elements
 //      within the tile. Operands stay in order: the operator need not be commutative.
-//   2. If a line has several tiles, either one block goes along the line and carries the prefix from tile to tile, or
-//      every tile publishes its aggregate and gets its prefix from other blocks (see _block.cuh).
+//   2. If a line has several tiles, either a block goes along the line, or a part of it, and carries the prefix from tile
+//      to tile, or every tile publishes its aggregate and gets its prefix from other blocks (see _block.cuh).
 //   3. Every thread goes over its elements again, which are still in registers or shared memory, from their prefix on,
 //      and stores the results.
 // The operator is applied only to elements of the line. Past the end of a line some elements are repeated, which
 // changes no result before the end. No identity is needed.
 // Reproducibility: the grouping of elements depends only on shape and memory layout, never on the order of blocks.
-// Tiles have a fixed size and are combined from left to right, or in groups of 32. The same input gives the same bits.
+// Tiles have a fixed size and are combined from left to right, or in groups. The same input gives the same bits.
 // Progress: a block draws its tile's number from a counter when it starts (see draw_ticket).
 //
 // D. Merrill and M. Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVR-2016-002, 2016.
