@@ -53,7 +53,7 @@ SEARCHES = {
         ("bytes_in_flight", "threads", "long_threads", "blocks", "rounds", "column_bytes"),
     ),
     "scan": Search(
-        "_scan_kernel",
+        "_scan_work",
         ("sum", "sum of rows", "sum of columns", "sum of narrow columns", "one sequence", "batch"),
         (
             *(
@@ -75,6 +75,7 @@ SEARCHES = {
                 "serial_threads",
                 "serial_bytes",
                 "serial_resident",
+                "skewed",
                 "ahead_bytes",
             ),
         ),

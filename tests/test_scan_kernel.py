@@ -14,7 +14,7 @@ import pytest
 from array_api_compat import device
 
 import parprims
-from parprims import _scan_kernel, _scan_special
+from parprims import _scan_special, _scan_work
 from tests import emulator
 from tests.contract import compare, few_on_jax, random, reversed_view, strided, transposed, unaligned
 from tests.test_scan import affine, loop, matrices
@@ -460,7 +460,7 @@ def change(monkeypatch):
     """Return a function that changes how kernels cut their work, and forgets those that were made before."""
 
     def change(**fields):
-        monkeypatch.setattr(_scan_kernel, "TUNING", {90: dataclasses.replace(_scan_kernel.TUNING[90], **fields)})
+        monkeypatch.setattr(_scan_work, "TUNING", {90: dataclasses.replace(_scan_work.TUNING[90], **fields)})
         emulator.forget(monkeypatch)
 
     return change

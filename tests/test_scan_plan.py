@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _scan_kernel, _scan_special
+from parprims import _scan_kernel, _scan_special, _scan_work
 from parprims._arrays import sum_dtype
-from parprims._layout import row_major
+from parprims._layout import row_major, skew
 from parprims._operators import BUILT_IN
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
@@ -147,6 +147,62 @@ class TestPlan:
         threads, vector, elements, whole, *_ = launch.arguments
         return {**numbers, "threads": threads, "vector": vector, "elements": elements, "whole": whole}
 
+    @pytest.mark.once
+    def test_rows_are_cut_without_remainder(self, rng, subtests):
+        """Lines of any length are loaded by vectors of 16 bytes, unless short; threads and tiles reach their ends."""
+        for _ in range(400):
+            n = int(np.exp(rng.uniform(0, np.log(100_000))))
+            shape = (int(rng.integers(2, 3000)), n)
+            dtype = str(rng.choice(["int8", "float16", "float32", "float64", "complex128"]))
+            with subtests.test(shape=shape, dtype=dtype):
+                x = np.broadcast_to(np.zeros((), dtype), shape)
+                recurs = dtype != "int8" and bool(rng.integers(2))
+                plan = self.plan(x, 1, x if recurs else None, strides=row_major(shape), reverse=bool(rng.integers(2)))
+                (launch,) = plan.launches
+                block, lanes, rounds, vector, carry, _, shared = launch.arguments[:7]
+                widest = 16 // max(x.itemsize, 8 if dtype == "int8" else 0)  # sums of int8 are int64
+                assert vector == (widest if n % widest == 0 or n >= 64 else 1)
+                skew = vector - 1 if n % vector else 0
+                assert ("SKEWED = true" in launch.source) == (skew > 0)
+                tiles = 1
+                if carry != "ALONE":
+                    tiles = {one.name: one.value for one in plan.numbers}["tiles"]
+                    assert launch.grid == shape[0] * tiles
+                    if carry == "SERIAL":  # they are parts of lines, which have some of as many tiles as there must be
+                        all_tiles = -(-(n + skew) // (lanes * rounds * vector))
+                        each = -(-all_tiles // tiles)
+                        assert (tiles - 1) * each < all_tiles <= tiles * each
+                        tiles = all_tiles
+                assert (tiles - 1) * lanes * rounds * vector < n + skew <= tiles * lanes * rounds * vector
+                assert block % 32 == 0
+                assert lanes == block or 32 % lanes == 0
+                assert shared == launch.shared_bytes <= 227 << 10
+
+    @pytest.mark.once
+    def test_skew(self):
+        """It counts the elements of memory before a line that share a vector with its first, forwards and backwards."""
+        for address, strides, ascending, descending in (
+            (0, (), (0,), (3,)),
+            (4, (5,), (1, 1), (2, 3)),
+            (12, (8, 7), (3, 0, 3), (0, 0, 1)),
+        ):
+            assert skew(1, address, strides, 4, 4) == ascending
+            assert skew(-1, address, strides, 4, 4) == descending
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_unlike_lines_have_no_vectors(self, reverse):
+        """Lines of a product have vectors where those of all arrays begin at the same place within one."""
+
+        def vector(strides, repeat=False):
+            b = np.broadcast_to(np.zeros((), np.float32), (40, 1001))
+            a = b[:1] if repeat else b
+            layouts = tuple((one, 0) for one in ((0, 1) if repeat else (strides, 1), (1001, 1)))
+            return self.planned(b, 1, a, layouts, reverse=reverse).launches[0].arguments[3]
+
+        assert vector(1001) == vector(1005) == vector(2001) == 4
+        assert vector(1002) == vector(1003) == vector(1000) == vector(0, repeat=True) == 1
+
     def test_copies_only_where_unavoidable(self, subtests):
         whole = np.zeros((4, 6, 8), np.float32)
         for axis in range(3):
@@ -190,6 +246,12 @@ class TestPlan:
 
     def plan(self, b, axis, a=None, *, reverse=False, strides=None):
         """Return the plan of a sum, or of a recurrence if there are coefficients; every address is aligned."""
+        arrays = (b,) if a is None else (a, b)
+        layouts = tuple((strides or tuple(step // x.itemsize for step in x.strides), 0) for x in arrays)
+        return self.planned(b, axis, a, layouts, reverse=reverse)
+
+    def planned(self, b, axis, a, layouts, *, reverse):
+        """Return the same for arrays of these layouts."""
         from array_api_compat import numpy as xp
 
         arrays = (b,) if a is None else (a, b)
@@ -200,7 +262,6 @@ class TestPlan:
             call = Scan(arrays=arrays, shape=b.shape, axis=axis, reverse=reverse, **sums)
         else:
             call = Recurrence(arrays=arrays, shape=b.shape, axis=axis, reverse=reverse, dtype=b.dtype)
-        layouts = tuple((strides or tuple(step // x.itemsize for step in x.strides), 0) for x in arrays)
         shapes = tuple(x.shape for x in arrays)
-        special, tuning = _scan_special.specialised(xp, call), _scan_kernel.TUNING[90]
+        special, tuning = _scan_special.specialised(xp, call), _scan_work.TUNING[90]
         return _scan_kernel.make_plan(special, tuning, b.shape, axis, reverse, call.n, shapes, layouts)

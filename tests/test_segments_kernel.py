@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parprims
-from parprims import _scan_kernel, _segments_kernel
+from parprims import _scan_work, _segments_kernel
 from tests import emulator
 from tests.contract import compare, numpy_dtype, random
 from tests.test_segments import cuts
@@ -19,7 +19,7 @@ def small(gpu, monkeypatch):
     sizes = {"multiprocessors": 2, "resident": ((1 << 30, 5),), "runs": 1, "lane_bytes": 150}
     monkeypatch.setitem(_segments_kernel.TUNING, 90, dataclasses.replace(_segments_kernel.TUNING[90], **sizes))
     sizes = {"threads": 64, "shared_bytes": 48, "tiles": 2, "chained_lines": 5, "ahead_bytes": 1}
-    monkeypatch.setitem(_scan_kernel.TUNING, 90, dataclasses.replace(_scan_kernel.TUNING[90], **sizes))
+    monkeypatch.setitem(_scan_work.TUNING, 90, dataclasses.replace(_scan_work.TUNING[90], **sizes))
     return gpu
 
 

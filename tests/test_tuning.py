@@ -23,7 +23,7 @@ from tests import emulator
 from tests.tables import NAMES, TABLES, of_device
 from tests.test_filters import loop as filtered
 
-STEMS = {re.sub("_(kernel|tiles|batch)$", "", name.removeprefix("_")) for name in TABLES}
+STEMS = {re.sub("_(kernel|tiles|batch|work)$", "", name.removeprefix("_")) for name in TABLES}
 ENTRIES = [entry for table in TABLES.values() for entry in table.values()]
 
 
@@ -96,7 +96,7 @@ def test_blocks_fit_every_device(capability):
     device = _cuda.model(capability)
     with of_device(capability):
         for name in NAMES:
-            stem = re.sub("(tiles|batch)$", "kernel", name).replace("segment_rows", "segments_kernel")
+            stem = re.sub("(tiles|batch|work)$", "kernel", name).replace("segment_rows", "segments_kernel")
             module = importlib.import_module(f"parprims.{stem}")
             if module is _matmul_kernel:
                 continue

@@ -106,6 +106,16 @@ def is_aligned(address: int, strides: Iterable[int], vector: int, itemsize: int)
     return address % (vector * itemsize) == 0 and all(stride % vector == 0 for stride in strides)
 
 
+def skew(step: int, address: int, strides: Iterable[int], vector: int, itemsize: int) -> tuple[int, ...]:
+    """Return how many elements of memory share a vector with the first of a row and come before it, modulo ``vector``.
+
+    The first number is that of the row at ``address``, modulo 16; each other one is what a stride to another row adds.
+    ``step`` is 1 or -1, the stride along the row.
+    """
+    first = address // itemsize
+    return tuple([(step * one) % vector for one in (first if step == 1 else first + 1, *strides)])
+
+
 def access(
     step: int, address: int, strides: Iterable[int], vector: int, itemsize: int, *, backward: bool = True
 ) -> str:

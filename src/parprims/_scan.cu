@@ -99,6 +99,8 @@ DEVICE void read_as_first(typename Scan::Raw& raw) {
 // memory, from which a thread takes ROUNDS consecutive vectors. This saves shuffles, and registers, so that more loads
 // are in flight. `low` is the length of the axis low of the views, `read` the length of the inputs, `n` that of the
 // outputs. With SERIAL `tiles` are the parts of a line; all of them but the last have as many tiles as the first.
+// If views are skewed, the first vector of a line begins before the line: a thread leaves out what is not of the line.
+// Vectors of memory then are whole, wherever lines begin. The last tile of some lines has no element.
 template <int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool DIRECT, int SHARED_BYTES, class Scan,
           class Inputs, class Outputs, class Starts>
 DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts, ulonglong2* scratch, Index lines,
@@ -126,13 +128,14 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     constexpr int GAP = ROUNDS % 2 == 0 ? 8 : THREADS * ROUNDS;
     extern __shared__ uint4 shared[];
     using Buffers = typename Inputs::template Buffers<VEC, THREADS * ROUNDS + THREADS * ROUNDS / GAP>;
-    static_assert(DIRECT || (CARRY == SERIAL ? 2 : 1) * sizeof(Buffers) <= SHARED_BYTES, "see _scan_kernel.py");
+    static_assert(DIRECT || (CARRY == SERIAL ? 2 : 1) * sizeof(Buffers) <= SHARED_BYTES, "see _scan_work.py");
     auto* const buffers = reinterpret_cast<Buffers*>(shared);
     const auto slot = [&](int at) {
         at += (threadIdx.x - lane) * ROUNDS;
         return at + at / GAP;
     };
-    const auto begin_of = [&](unsigned number) { return ((Index)number * WARPS + warp) * RUN; };
+    const int skew = skew_of<VEC>(to);  // outputs are never constant
+    const auto begin_of = [&](unsigned number) { return ((Index)number * WARPS + warp) * RUN - skew; };
     const auto buffer_of = [&](unsigned number) -> auto& { return buffers[CARRY == SERIAL ? number % 2 : 0]; };
     const auto stage = [&](unsigned number) {
 #pragma unroll 4
@@ -143,7 +146,8 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     };
     unsigned number = tile.number, past = tiles;  // the tiles of this block: the present one, and where they end
     if (CARRY == SERIAL) {
-        const unsigned all = (unsigned)((n + WARPS * RUN - 1) / (WARPS * RUN)), each = (all + tiles - 1) / tiles;
+        const Index most = n + (Inputs::SKEWED ? VEC - 1 : 0);  // elements of a line, with what is before it
+        const unsigned all = (unsigned)((most + WARPS * RUN - 1) / (WARPS * RUN)), each = (all + tiles - 1) / tiles;
         number = tile.number * each;
         past = min(all, number + each);
     }
@@ -159,12 +163,16 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     if (CARRY == SERIAL && tile.number > 0) start.valid = false;  // until the previous part has published it
     do {
         const Index begin = begin_of(number);  // the first element of the run of WIDTH threads
+        const int skipped = begin <= 0 && lane == 0 ? skew : 0;  // of the thread's first elements
         auto& staged = buffer_of(number);
         Raw raw[DIRECT ? ROUNDS : 1][VEC];
         const auto fetch = [&](int r) -> Raw(&)[VEC] {
             Raw(&found)[VEC] = raw[DIRECT ? r : 0];
             if (!DIRECT) fetch_vectors(from, found, staged, slot(lane * ROUNDS + r));
-            if (!Scan::STARTS && r == 0 && lane == 0 && begin == 0) read_as_first<Scan>(found[0]);
+            if (!Scan::STARTS && r == 0 && lane == 0 && begin <= 0)
+#pragma unroll
+                for (int k = 0; k < (Inputs::SKEWED ? VEC : 1); ++k)
+                    if (k == skew) read_as_first<Scan>(found[k]);
             return found;
         };
         // The Peek of the element after the run of WIDTH threads, and that of the element after the thread's own
@@ -185,7 +193,10 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
                 const Raw(&found)[VEC] = fetch(r);
                 State mine = Scan::element(found[0]);
 #pragma unroll
-                for (int k = 1; k < VEC; ++k) mine = Op::combine(mine, Scan::element(found[k]));
+                for (int k = 1; k < VEC; ++k) {
+                    const State one = Scan::element(found[k]);
+                    mine = r > 0 || k > skipped ? Op::combine(mine, one) : one;
+                }
                 mine = scan_lanes<Op, WIDTH>(mine, lane);
                 before[r] = shuffle_up(mine, 1);
                 const State all = shuffle(mine, (threadIdx.x % WARP_SIZE) | (WIDTH - 1));
@@ -210,7 +221,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
 #pragma unroll
                 for (int k = 0; k < VEC; ++k) {
                     const State one = Scan::element(found[k]);
-                    total = r + k > 0 ? Op::combine(total, one) : one;
+                    total = r > 0 || k > skipped ? Op::combine(total, one) : one;
                 }
             }
             total = scan_lanes<Op, WIDTH>(total, lane);
@@ -280,7 +291,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
                 const State one = Scan::element(found[k]);
                 const Next<Peek> next = {k + 1 < VEC ? Scan::peek(found[min(k + 1, VEC - 1)]) : last, i + k + 1 < read};
                 if (Scan::EXCLUSIVE) results[k] = Scan::result(state, found[k], next);
-                state = k == 0 && alone ? one : Op::combine(state, one);
+                if (r > 0 || k >= skipped) state = k == skipped && alone ? one : Op::combine(state, one);
                 if (!Scan::EXCLUSIVE) results[k] = Scan::result(state, found[k], next);
             }
         };
@@ -499,7 +510,7 @@ DEVICE void scan_strips(const Inputs& in, const Outputs& out, const Starts& star
     extern __shared__ uint4 shared[];
     using Buffers = typename Inputs::template Buffers<VEC, COUNT / VEC>;
     constexpr int WORDS = (sizeof(Buffers) + 15) / 16;
-    static_assert(16 * WORDS + 2 * THREADS * sizeof(State) <= SHARED_BYTES, "see _scan_kernel.py");
+    static_assert(16 * WORDS + 2 * THREADS * sizeof(State) <= SHARED_BYTES, "see _scan_work.py");
     auto& buffers = *reinterpret_cast<Buffers*>(shared);
     State* const totals = reinterpret_cast<State*>(shared + WORDS);  // of the groups
     State* const parts = totals + THREADS;                           // of the prefix of the tile

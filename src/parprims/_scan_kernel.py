@@ -1,4 +1,4 @@
-"""Scans, linear recurrences and their derivatives by a CUDA kernel: the division of work, and the launch."""
+"""Scans, linear recurrences and their derivatives by a CUDA kernel: how it sees the arrays, and its launch."""
 
 from __future__ import annotations
 
@@ -6,157 +6,19 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from parprims import _cuda, _derivatives, _recurrence_array, _scan_array
+from parprims import _cuda, _derivatives, _recurrence_array, _scan_array, _scan_work
 from parprims._arrays import Array, Namespace
 from parprims._block import look_back_bytes
 from parprims._dispatch import directly
-from parprims._layout import Layout, Lines, access, broadcast_strides, is_aligned, lines_along, row_major
+from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major, skew
 from parprims._operators import Operator, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
+from parprims._scan_work import MOST_STRIPS, Tuning, cut_columns, cut_rows, cut_strips
 from parprims._trace import C_TYPES, Untraceable, state_size
 
-# ---- Tuning -----------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning(_cuda.Tuning):
-    """How the kernels divide their work on devices of one compute capability.
-
-    All fields but the last determine how elements are grouped, so the bits of results depend on them. They depend on
-    the compute capability alone: devices of one kind give the same bits, however many multiprocessors they have.
-    """
-
-    threads: int
-    """Threads of a block; a block that holds a whole line in registers may have twice as many."""
-    line_bytes: int
-    """Bytes of elements and their prefixes that a thread keeps in registers, if that is enough for a whole line."""
-    long_line_bytes: int
-    """The same for longer lines, if that is enough for one."""
-    shared_bytes: int
-    """Bytes that a thread keeps in shared memory."""
-    column_bytes: int
-    """Bytes of elements that a thread keeps in registers, for lines that are adjacent in memory."""
-    columns_bytes: int
-    """The same where there are several inputs, or where tiles are chained."""
-    columns: int
-    """Adjacent threads across lines that are adjacent in memory: with vectors of 16 bytes, they load 128 bytes. Where
-    lines are such that vectors are not aligned, there are up to four times as many."""
-    strip_threads: int
-    """Threads of a block for lines that are adjacent in memory, if their vectors are not aligned or if they are few."""
-    strip_bytes: int
-    """The shared memory of a multiprocessor that such blocks have, `_MOST_STRIPS` of them, or fewer if tiles would be
-    too small."""
-    column_state_bytes: int
-    """The most bytes of states that a thread keeps for adjacent lines."""
-    tiles: int
-    """A single line is divided further until it has this many tiles, so that every multiprocessor has one."""
-    chained_lines: int
-    """From this number of lines on, if they are adjacent in memory or have segments, tiles are chained: they are drawn
-    across the lines, and a tile waits for the one before it alone."""
-    serial_lines: int
-    """From this number of lines on, where there are more inputs than outputs, a block goes along a part of a line. It
-    loads a tile while it works on the last one. Otherwise tiles that look back are faster."""
-    serial_parts: int
-    """Lines are divided until there are about so many parts in all."""
-    serial_tiles: int
-    """The least number of tiles of a part, if the line has so many."""
-    serial_threads: int
-    """Threads of such a block."""
-    serial_bytes: int
-    """Bytes of each tile that a thread of such a block keeps in shared memory."""
-    serial_resident: int
-    """The number of such blocks that are to fit on a multiprocessor."""
-    ahead_bytes: int
-    """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
-    depend on it. Where tiles are chained it does not pay."""
-
-    scaled = ("ahead_bytes",)
-    counted = ("tiles", "serial_parts")
-    prefetched = ("ahead_bytes",)
-
-    def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
-        """Return the entry for another device, where two blocks with tiles in shared memory are to fit."""
-        most = (device.room() - _TOTALS_BYTES) // 16
-        return dataclasses.replace(
-            super().fitted(measured, device),
-            shared_bytes=min(self.shared_bytes, most // self.threads * 16),
-            serial_bytes=min(self.serial_bytes, most // (2 * self.serial_threads) * 16),
-            strip_bytes=min(self.strip_bytes, _MOST_STRIPS * device.room(_MOST_STRIPS)),
-        )
-
-
-_TOTALS_BYTES = 2 << 10
-"""The most shared memory that a block has besides, for flags of segments and for what its warps exchange."""
-
-_MOST_STRIPS = 4
-"""The most blocks with strips of lines that are to fit on a multiprocessor."""
-
-
-TUNING = {
-    90: Tuning(
-        record="benches/results/nvidia-h200.json",
-        multiprocessors=132,
-        threads=256,
-        line_bytes=160,
-        long_line_bytes=320,
-        shared_bytes=160,
-        column_bytes=320,
-        columns_bytes=256,
-        columns=8,
-        strip_threads=256,
-        strip_bytes=_MOST_STRIPS * 55 << 10,
-        column_state_bytes=32,
-        tiles=132,
-        chained_lines=128,
-        serial_lines=256,
-        serial_parts=40 * 132,
-        serial_tiles=3,
-        serial_threads=192,
-        serial_bytes=144,
-        serial_resident=4,
-        ahead_bytes=10 << 20,
-    ),
-}
-"""By compute capability; `_cuda.tuned` tells what other devices have."""
-
-# ---- Plan -------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """How the work of a launch is divided.
-
-    Parameters
-    ----------
-    template, arguments :
-        The function template, and its arguments before the types.
-    lengths : tuple of (str, int)
-        The numbers it is given after the arrays.
-    grid, block, shared_bytes, resident_blocks : int
-        As in `Launch`.
-    tiles : int
-        The tiles of a line.
-    slots : int
-        The lines whose tiles wait for each other.
-    waits : bool
-        Whether tiles do.
-    whole : bool
-        Whether views are of the memory of lines that are adjacent, as one line.
-    """
-
-    template: str
-    arguments: tuple[_cuda.Argument, ...]
-    lengths: tuple[tuple[str, int], ...]
-    grid: int
-    block: int
-    slots: int
-    tiles: int
-    waits: bool
-    shared_bytes: int = 0
-    resident_blocks: int = 0
-    whole: bool = False
+# ---- Plan -----------------------------------------------------------------------------------------------------------
 
 
 def make_plan(
@@ -205,21 +67,27 @@ def make_plan(
     accesses = accesses_of(vector)
     # Without vectors, of outputs or in columns, memory access is best if adjacent threads access adjacent elements.
     unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
-    if unaligned:
+    # Where lines do not begin at vectors but are long, and all their arrays are alike in this, vectors are skewed.
+    skewed = None
+    if not columns and "STRIDED" in accesses and n >= tuning.skewed:
+        skewed = _skewed_accesses(special, along[:arrays], reverse, vector, addresses, lasts, merged)
+    if skewed is not None:
+        accesses = skewed
+    elif unaligned:
         vector = 1
         accesses = accesses_of(vector)
     strips = None
     if columns:
         adjacent = tuning.columns * (min(4, max(1, 16 // max(special.itemsizes))) if unaligned else 1)
-        work = _cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
+        work = cut_columns(special, tuning, vector, adjacent, outer, low, read, n, inner)
         # Where vectors are aligned, columns are slower if their tiles look back, or if strips of them are not full.
         width = tuning.columns * vector
         if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
-            least = tuning.tiles * (1 if unaligned else _MOST_STRIPS)
-            strips = _cut_strips(special, tuning, merged, addresses, reverse, n, least)
+            least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
+            strips = cut_strips(special, tuning, merged, addresses, reverse, n, least)
         work = strips or work
     else:
-        work = _cut_rows(special, tuning, vector, accesses, outer, low, read, n)
+        work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0 if skewed is None else vector - 1)
 
     numbers = _cuda.Numbers()
 
@@ -238,7 +106,7 @@ def make_plan(
     writes = [view(inputs + at, f"out{at}", C_TYPES[name]) for at, name in enumerate(special.outputs)]
     starts = [view(arrays + at, f"in{inputs + at}", f"const {C_TYPES[name]}") for at, name in enumerate(special.starts)]
     launch = _cuda.Launch(
-        special.source(accesses, stages_outputs=strips is None or strips.whole),
+        special.source(accesses, stages_outputs=strips is None or strips.whole, skewed=skewed is not None),
         work.template,
         (*work.arguments, "Scan"),
         (
@@ -262,223 +130,26 @@ def make_plan(
     )
 
 
-def _cut_columns(
+def _skewed_accesses(
     special: Specialisation,
-    tuning: Tuning,
-    vector: int,
-    least: int,
-    lines: int,
-    low: int,
-    read: int,
-    n: int,
-    inner: int,
-) -> _Work:
-    """Return the division of work for lines that are adjacent in memory, ``lines`` times ``inner`` of them.
-
-    ``least`` threads, if there are lines enough, are across lines.
-    """
-    block = 256
-
-    def cut(most: int, kept: int) -> tuple[int, int, int, int, int, str]:
-        """Return the division by the most rows and bytes of a thread: width, groups, rounds, tiles, blocks, carry."""
-        most = max(1, min(most, kept // (vector * special.raw_bytes)))
-        groups = _cuda.power_of_two(-(-n // most), up=True)
-        width = max(least, block // min(groups, 32))
-        width = min(width, _cuda.power_of_two(-(-inner // vector), up=True), block)
-        groups = min(groups, block // width)
-        if n > groups * most:
-            groups = block // width
-        tiles = -(-n // (groups * most))
-        rounds = -(-n // (tiles * groups))
-        blocks = -(-lines // (block // (width * groups))) * -(-inner // (width * vector))
-        return width, groups, rounds, tiles, blocks, carry_of(tuning, tiles, blocks)
-
-    kept = tuning.column_bytes if len(special.inputs) == 1 else tuning.columns_bytes
-    width, groups, rounds, tiles, blocks, carry = cut(20, kept)
-    if carry == "CHAINED":
-        width, groups, rounds, tiles, blocks, carry = cut(16, tuning.columns_bytes)
-    rows = block // width * rounds
-    ahead = tiles_ahead(tuning, special, carry, rows * width * vector)
-    lengths = {"lines": lines, "low": low, "read": read, "n": n, "inner": inner, "tiles": tiles, "ahead": ahead}
-    return _Work(
-        "scan_columns",
-        (width, groups, rounds, vector, carry),
-        tuple(lengths.items()),
-        grid=blocks * tiles,
-        block=block,
-        slots=blocks * width * vector,
-        tiles=tiles,
-        waits=tiles > 1,
-        # With more registers than two blocks can have, one block would be alone on a multiprocessor.
-        resident_blocks=2 if carry == "CHAINED" else 0,
-    )
-
-
-def _cut_strips(
-    special: Specialisation,
-    tuning: Tuning,
-    lines: Lines,
-    addresses: Sequence[int],
+    along: Sequence[int],
     reverse: bool,
-    n: int,
-    least_tiles: int,
-) -> _Work | None:
-    """Return the division of work for lines that are adjacent in memory, and whose vectors need not be aligned.
-
-    None if lines are not adjacent, or if they are too short to fill a tile or make too few of these.
-    """
-    block, arrays, inputs = tuning.strip_threads, len(special.itemsizes), len(special.inputs)
-    along, across, outer, inner = lines.along[:arrays], lines.across[:arrays], lines.high * lines.low, lines.inner
-    accesses = ["CONSTANT" if (step, one) == (0, 0) else "ASCENDING" for step, one in zip(along, across, strict=True)]
-    moving = [at for at in range(arrays) if accesses[at] != "CONSTANT"]
-    if any(across[at] != 1 for at in moving) or moving[0] >= inputs:
-        return None
-    state = state_size(special.states)
-    # The states of 32 tiles take at most 3 % of the bytes of their results, or 4 % where tiles are contiguous.
-    states = look_back_bytes(1, 32, state) - look_back_bytes(0, 32, state)
-    least = -(-100 * states // (3 * 32 * sum(special.itemsizes[inputs:])))
-
-    def cut(whole: bool) -> tuple[int, int, int, int]:
-        """Return the resident blocks, the elements that one holds, the adjacent lines of a strip, the rows of each."""
-        _, sizes = special.places(accesses if whole else accesses[:inputs])
-        # As many blocks as have room for 32 lines of the least rows, at least two.
-        for resident in range(_MOST_STRIPS, 1, -1):
-            elements = (tuning.strip_bytes // resident - 16 - 2 * block * state) // sum(sizes) // 16 * 16
-            if elements >= 32 * least:
-                break
-        # A thread adds at most 81 elements, one after another.
-        rows = [min(elements // width, 81 * (block // width)) for width in range(1, block // 2 + 1)]
-        if whole:
-            width = min(inner, len(rows))
-        else:
-            widths = range(1, min(inner, block // 4) + 1)
-            width = max(widths, key=lambda width: (rows[width - 1] >= least, used(width), width))
-        return resident, elements, width, rows[width - 1]
-
-    def used(width: int) -> float:
-        """Return what part of strips, threads and cache lines strips of a width put to use."""
-        line = max(1, 128 // min(special.itemsizes))
-        whole = -(-inner // width) * width * block * (-(-width // line) * line)
-        return inner * (block // width * width) * width / whole
-
-    vector, whole = 1, all(along[at] == inner for at in moving)
-    resident, elements, width, rows = cut(whole)
-    if whole and (width < inner or 4 * rows < 3 * least):
-        whole = False
-        resident, elements, width, rows = cut(whole)
-    if whole:
-        steps = [(lines.upward[at], lines.downward[at]) for at in range(arrays)]
-        vector = 16 // max(special.itemsizes)
-        while not all(is_aligned(addresses[at], steps[at], vector, special.itemsizes[at]) for at in moving):
-            vector //= 2
-    strips, most = outer * -(-inner // width), max(0, rows) // vector * vector
-    if most == 0 or width < min(inner, 16) or strips * width >= 2**31:
-        return None
-    if 2 * n < most or strips * -(-n // most) < least_tiles:
-        return None
-    rows = -(-n // (-(-n // most) * vector)) * vector
-    tiles = -(-n // rows)
-    carry = carry_of(tuning, tiles, strips)
-    ahead = tiles_ahead(tuning, special, carry, rows * width)
-    # So many tiles wait for each other's totals; with many lines as few as have 256 rows, for the rounding errors.
-    span = 32 if carry == "LOOK_BACK" else -(-256 // rows)
-    shared = tuning.strip_bytes // resident // 16 * 16
-    lengths = {"outer": outer, "low": lines.low, "n": n, "inner": inner, "width": width, "rows": rows, "tiles": tiles}
-    return _Work(
-        "scan_strips",
-        (block, vector, elements, whole, shared),
-        (*lengths.items(), ("span", span), ("ahead", ahead), ("backward", int(whole and reverse))),
-        grid=strips * tiles,
-        block=block,
-        slots=strips * width,
-        tiles=tiles,
-        waits=True,
-        shared_bytes=shared,
-        resident_blocks=resident,
-        whole=whole,
-    )
-
-
-def _cut_rows(
-    special: Specialisation,
-    tuning: Tuning,
     vector: int,
-    accesses: tuple[str, ...],
-    lines: int,
-    low: int,
-    read: int,
-    n: int,
-) -> _Work:
-    """Return the division of work for lines along which adjacent threads are placed."""
-    _, sizes = special.places(accesses)
-    vectors, staged = -(-n // vector), vector * sum(sizes)
-    # Narrow elements would be unpacked in registers, and elements of strided arrays are loaded one by one.
-    direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
-    kept_bytes = vector * special.raw_bytes + special.state_bytes
-    waiting = rounds_in(tuning.shared_bytes, staged)
-    few, most = (max(1, nbytes // kept_bytes) for nbytes in (tuning.line_bytes, tuning.long_line_bytes))
-    if not direct:
-        few = most = waiting
-    block, lanes, tiles, carry = tuning.threads, 32, 1, "ALONE"
-    widest = (2 if direct else 1) * block
-    if vectors <= 32 * few:
-        enough = (one for one in (32, 16, 8, 4, 2, 1) if vectors <= one * few)
-        lanes = min(enough, key=lambda one: one * -(-vectors // one))
-    elif vectors <= widest * most:
-        wanted = _cuda.power_of_two(-(-vectors // (few if vectors <= widest * few else most)), up=True)
-        if wanted > 32:
-            lanes = block = wanted
-    else:
-        direct = False
-        if len(special.inputs) > len(special.outputs) and lines >= tuning.serial_lines:
-            carry, block = "SERIAL", tuning.serial_threads
-            rounds = (rounds_in(tuning.serial_bytes, staged) - 1) | 1  # an odd number, which needs no gaps
-        else:
-            carry = "LOOK_BACK"
-            rounds = max(1, min(waiting, vectors * lines // (tuning.tiles * block)))
-        lanes, tiles = block, -(-vectors // (block * rounds))
-    rounds = -(-vectors // (lanes * tiles))
-    tiles = -(-vectors // (lanes * rounds))
-    shared = 0 if direct else staged_bytes(block, rounds, vector, sizes, tiles=2 if carry == "SERIAL" else 1)
-    ahead = tiles_ahead(tuning, special, carry, block * rounds * vector)
-    if carry == "SERIAL":  # from here on, parts of a line
-        tiles = -(-tiles // min(tiles, max(tuning.serial_tiles, lines * tiles // tuning.serial_parts)))
-    return _Work(
-        "scan_rows",
-        (block, lanes, rounds, vector, carry, direct, shared),
-        (("lines", lines), ("low", low), ("read", read), ("n", n), ("tiles", tiles), ("ahead", ahead)),
-        grid=-(-lines * lanes // block) if carry == "ALONE" else lines * tiles,
-        block=block,
-        slots=lines,
-        tiles=tiles,
-        waits=carry != "ALONE",
-        shared_bytes=shared,
-        resident_blocks=tuning.serial_resident if carry == "SERIAL" else 0,
-    )
-
-
-def tiles_ahead(tuning: Tuning, special: Specialisation, carry: str, elements: int) -> int:
-    """Return how many tiles before a tile, of so many elements, these are brought into the L2 cache."""
-    return -(-tuning.ahead_bytes // (elements * sum(special.itemsizes))) if carry == "LOOK_BACK" else 0
-
-
-def rounds_in(nbytes: int, vector_bytes: int) -> int:
-    """Return how many vectors of a thread fit in shared memory. An even number takes an eighth more, for the gaps."""
-    most = max(1, nbytes // vector_bytes)
-    return most - 1 if most > 1 and most % 2 == 0 and most * vector_bytes * 9 // 8 > nbytes else most
-
-
-def staged_bytes(block: int, rounds: int, vector: int, sizes: Sequence[int], tiles: int = 1) -> int:
-    """Return the bytes of shared memory in which tiles are staged, given the itemsizes of their places."""
-    places, shared = block * rounds + (block * rounds // 8 if rounds % 2 == 0 else 1), 0
-    for size in sizes:  # each begins where its vectors are aligned
-        shared = -(-shared // (vector * size)) * vector * size + places * vector * size
-    return tiles * -(-shared // 16) * 16
-
-
-def carry_of(tuning: Tuning, tiles: int, lines: int) -> str:
-    """Return how a tile gets its prefix, by the names of `Carry` in _scan.cu."""
-    return "ALONE" if tiles == 1 else "CHAINED" if lines >= tuning.chained_lines else "LOOK_BACK"
+    addresses: Sequence[int],
+    lasts: Sequence[int],
+    lines: Lines,
+) -> tuple[str, ...] | None:
+    """Return how vectors of skewed lines are accessed, or None if lines of the arrays are not alike in their skew."""
+    accesses, skews = [], set()
+    for at, stride in enumerate(along):
+        step, itemsize = -stride if reverse else stride, special.itemsizes[at]
+        accesses.append("CONSTANT" if step == 0 else "ASCENDING" if step == 1 else "DESCENDING")
+        if abs(step) > 1:
+            return None
+        if step:
+            first = addresses[at] + (lasts[at] if reverse else 0) * itemsize
+            skews.add(skew(step, first, (lines.upward[at], lines.downward[at]), vector, itemsize))
+    return tuple(accesses) if len(skews) == 1 else None
 
 
 # ---- The method -------------------------------------------------------------------------------------------------
@@ -528,7 +199,7 @@ def _runner(xp: Namespace, special: Specialisation, call: Call) -> _cuda.Run | N
     ndim, axis = len(call.shape), call.axis
 
     def plan() -> _cuda.Plan | None:
-        tuning = _cuda.tuned_for(TUNING, xp, call.arrays[0])
+        tuning = _cuda.tuned_for(_scan_work.TUNING, xp, call.arrays[0])
         return make_plan(special, tuning, call.shape, axis, call.reverse, call.n, shapes, layouts)
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
@@ -592,6 +263,12 @@ _LAYOUTS = (
     ((999_983, 67), 0),
     ((65_536, 1001), 0),
     ((1 << 24, 16), 0),
+    ((2048, 16_384), 1),
+    ((1 << 16, 67), 1),
+    ((1 << 16, 1001), 1),
+    ((4096, 8191), 1),
+    ((4096, 40_001), 1),
+    ((8, 1_000_001), 1),
 )
 
 
@@ -654,7 +331,7 @@ def _case(
     shapes += [(*shape[:axis], 1, *shape[axis + 1 :])] * len(starts)
     layouts = [(row_major(one), 4 if unaligned else 0) for one in shapes]
     special = specialisation(xp, call, dtypes, starts)
-    plan = make_plan(special, TUNING[90], shape, axis, call.reverse, call.n, shapes, layouts)
+    plan = make_plan(special, _scan_work.TUNING[90], shape, axis, call.reverse, call.n, shapes, layouts)
     assert plan is not None
     options = {"exclusive": exclusive, "reverse": reverse, "start": start, "constant": constant, "unaligned": unaligned}
     return " ".join((name, ",".join(dtypes), *(option for option, is_set in options.items() if is_set))), plan

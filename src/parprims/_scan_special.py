@@ -168,8 +168,11 @@ class Specialisation:
                 sizes.append(size)
         return places, sizes
 
-    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True) -> str:
-        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways."""
+    def source(self, accesses: Sequence[str], *kernels: str, stages_outputs: bool = True, skewed: bool = False) -> str:
+        """Return the CUDA text of kernels, of scans unless named, for arrays that are accessed in these ways.
+
+        With ``skewed``, lines of the arrays need not begin where a vector does.
+        """
         count = len(self.inputs)
         places, sizes = self.places(accesses if stages_outputs else accesses[:count])
         places += [None] * (len(accesses) - len(places))
@@ -180,9 +183,9 @@ class Specialisation:
                     "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", *(kernels or ("_scan.cu",))
                 ),
                 self.definitions,
-                *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:]),
+                *_views("Outputs", "Scan::Result", "y", types[1], accesses[count:], places[count:], skewed),
                 "};",
-                *_views("Inputs", "Scan::Raw", "x", types[0], accesses[:count], places[:count]),
+                *_views("Inputs", "Scan::Raw", "x", types[0], accesses[:count], places[:count], skewed),
                 "    template <int VEC, int COUNT>",
                 "    struct Buffers {",
                 *(
@@ -199,7 +202,13 @@ class Specialisation:
 
 
 def _views(
-    name: str, record: str, letter: str, types: list[str], accesses: Sequence[str], places: Sequence[int | None]
+    name: str,
+    record: str,
+    letter: str,
+    types: list[str],
+    accesses: Sequence[str],
+    places: Sequence[int | None],
+    skewed: bool,
 ) -> list[str]:
     """Return the lines, except the last, of a structure of views of records (see _view.cuh)."""
     fields = [f"{letter}{at}" for at in range(len(types))]
@@ -211,7 +220,11 @@ def _views(
     return [
         f"struct {name} {{",
         f"    using Record = {record};",
-        *(f"    View<{kind}, {one}> {field};" for kind, one, field in zip(types, accesses, fields, strict=True)),
+        f"    static constexpr bool SKEWED = {str(skewed).lower()};",
+        *(
+            f"    View<{kind}, {one}{', true' if skewed and one != 'CONSTANT' else ''}> {field};"
+            for kind, one, field in zip(types, accesses, fields, strict=True)
+        ),
         "    template <int N>",
         "    struct Vectors {",
         *(f"        {kind.removeprefix('const ')} {field}[N];" for kind, field in zip(types, fields, strict=True)),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parprims import _cuda, _scan_kernel, _segment_rows
+from parprims import _cuda, _scan_work, _segment_rows
 from parprims._arrays import Array, Namespace, cast, dtype_bits, dtype_kind, dtype_name
 from parprims._block import look_back_bytes
 from parprims._layout import Layout, Lines, access, broadcast_strides, lines_along, row_major
@@ -219,7 +219,7 @@ _RESIDENT = ((12, 0), (24, 3), (1 << 30, 2))
 """The blocks of a scan that are to fit on a multiprocessor, by the most bytes of a state: wide ones take registers."""
 
 
-def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
+def plan_scan(work: _Work, tuning: _scan_work.Tuning) -> _cuda.Plan | None:
     """Return the launch of a scan, or None if there is none for these layouts."""
     special, n = work.special, work.n
     inputs = len(special.inputs)
@@ -238,7 +238,7 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
         accesses = accesses_of(vector)
     _, sizes = special.places(accesses)
     vectors = -(-n // vector)
-    most = _scan_kernel.rounds_in(tuning.shared_bytes, vector * sum(sizes))
+    most = _scan_work.rounds_in(tuning.shared_bytes, vector * sum(sizes))
     block, rounds = tuning.threads, most
     if vectors <= block * most:
         block = max(32, _cuda.power_of_two(-(-vectors // most), up=True))
@@ -247,12 +247,12 @@ def plan_scan(work: _Work, tuning: _scan_kernel.Tuning) -> _cuda.Plan | None:
     tiles = -(-vectors // (block * rounds))
     rounds = -(-vectors // (block * tiles))
     tiles = -(-vectors // (block * rounds))
-    shared = _scan_kernel.staged_bytes(block, rounds, vector, sizes)
-    carry = _scan_kernel.carry_of(tuning, tiles, lines)
+    shared = _scan_work.staged_bytes(block, rounds, vector, sizes)
+    carry = _scan_work.carry_of(tuning, tiles, lines)
     widest = max(4, *(state_size((name,)) for name in special.states))
     state = -(-(state_size(special.states) + 4) // widest) * widest  # with a flag
     numbers = _cuda.Numbers()
-    ahead = _scan_kernel.tiles_ahead(tuning, special, carry, block * rounds * vector)
+    ahead = _scan_work.tiles_ahead(tuning, special, carry, block * rounds * vector)
     lengths = {"lines": lines, "low": merged.low, "n": n, "segments": work.segments, "tiles": tiles, "ahead": ahead}
     launch = _cuda.Launch(
         special.source(accesses, "_scan.cu", "_search.cuh", "_staging.cuh", "_scan_segments.cu"),
@@ -386,7 +386,7 @@ def _runner(xp: Namespace, special: Specialisation, c: Any, array: Callable[[Nam
             return lines or _segment_rows.make_plan(
                 special, axis, c.segments, work.offsets, shapes, layouts, rows, ordered=c.ordered
             )
-        return plan_scan(work, _cuda.tuned_for(_scan_kernel.TUNING, xp, others[0]))
+        return plan_scan(work, _cuda.tuned_for(_scan_work.TUNING, xp, others[0]))
 
     def in_program() -> tuple[_cuda.Run, _cuda.Run]:
         bare = c.on(*(None,) * len(c.arrays))
@@ -513,7 +513,7 @@ def _case(
     layouts = tuple([(row_major(one), 4 if unaligned else 0) for one in shapes])
     special = specialisation(xp, call, dtypes, starts)
     work = _Work(special, shape, axis, segments, offsets, shapes, layouts, reverse)
-    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, _scan_kernel.TUNING[90])
+    plan = plan_reduce(work, TUNING[90]) if reduces else plan_scan(work, _scan_work.TUNING[90])
     if plan is None:
         rows = _segment_rows.TUNING[90]
         plan = _segment_rows.make_plan(special, axis, segments, offsets, shapes, layouts, rows, ordered=ordered)

@@ -13,7 +13,9 @@ struct Unconst<const T> {
 // An array of shape (high, low, n, inner), with its strides in elements. `base` is the address of its first element,
 // and ACCESS says how vectors of its elements are accessed. The methods below handle the line that `base` begins:
 // at(h, l, j) is the view of the line (h, l, :, j).
-template <class T, Access ACCESS>
+// With SKEWED, lines need not begin where a vector does. Vectors are aligned in memory, and the first one begins at
+// element -skew<N>() of the line. What it has of the memory before the line is neither read nor written.
+template <class T, Access ACCESS, bool SKEWED = false>
 struct View {
     using Element = typename Unconst<T>::Type;
     T* base;
@@ -27,19 +29,43 @@ struct View {
     template <int N>
     using Staged = typename Word<N * sizeof(T)>::Type;
 
-    // Loads elements i, i + 1, ... of the line. In place of those from `past` on it loads other elements of the line.
+    template <int N>
+    DEVICE int skew() const {
+        const int at = (int)(reinterpret_cast<unsigned long long>(base) / sizeof(T) % N);
+        return !SKEWED ? 0 : ACCESS == ASCENDING ? at : N - 1 - at;
+    }
+
+    // Whether the line has all elements of the vector that begins with element i.
+    template <int N>
+    DEVICE bool has_vector(long long i, long long past) const {
+        return (!SKEWED || i >= 0) && i + N <= past;
+    }
+
+    // Element i, or in place of one that the line does not have its first or last one.
+    DEVICE const T& nearest(long long i, long long past) const {
+        return base[(SKEWED ? max(0ll, min(i, past - 1)) : min(i, past - 1)) * along];
+    }
+
+    // The first element of the vector that is loaded in place of one at i, which may begin at or behind `past`.
+    template <int N>
+    DEVICE long long loaded_at(long long i, long long past) const {
+        return i < past || past < (SKEWED ? 2 : 1) * N ? i : SKEWED ? i % N : 0;
+    }
+
+    // Loads elements i, i + 1, ... In place of those before the line, and from `past` on, it loads other elements of the
+    // line.
     template <class S, int N>
     DEVICE void load_along(S (&to)[N], long long i, long long past) const {
-        if (i >= past && past >= N) i = 0;
-        if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {
+        i = loaded_at<N>(i, past);
+        if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && has_vector<N>(i, past)) {
             fetch(to, __ldg(reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1))));
         } else {
 #pragma unroll
-            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : base[min(i + k, past - 1) * along];
+            for (int k = 0; k < N; ++k) to[k] = ACCESS == CONSTANT ? *base : nearest(i + k, past);
         }
     }
 
-    // Stores elements i, i + 1, ..., except those from `past` on.
+    // Stores elements i, i + 1, ..., except those before the line and from `past` on.
     template <int N>
     DEVICE void store_along(const T (&from)[N], long long i, long long past) const {
         Staged<N> vector;
@@ -47,18 +73,18 @@ struct View {
         flush<N>(vector, i, past);
     }
 
-    // Begins to copy elements i, i + 1, ... to shared memory, in memory order. In place of those from `past` on it
-    // copies other elements of the line. wait_for_staged completes the copy.
+    // Begins to copy elements i, i + 1, ... to shared memory, in memory order. In place of those before the line, and
+    // from `past` on, it copies other elements of the line. wait_for_staged completes the copy.
     template <int N>
     DEVICE void stage(Staged<N>& to, long long i, long long past) const {
-        if (i >= past && past >= N) i = 0;
-        if (ACCESS != STRIDED && i + N <= past) {
+        i = loaded_at<N>(i, past);
+        if (ACCESS != STRIDED && has_vector<N>(i, past)) {
             copy_async(to, *reinterpret_cast<const Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)));
         } else {
             Element loaded[N];
 #pragma unroll
             for (int k = 0; k < N; ++k)
-                loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];
+                loaded[ACCESS == DESCENDING ? N - 1 - k : k] = nearest(i + k, past);
             memcpy(&to, loaded, sizeof(to));
         }
     }
@@ -113,17 +139,17 @@ struct View {
         memcpy(&to, ordered, sizeof(to));
     }
 
-    // Stores the vector that `put` wrote as elements i, i + 1, ..., except those from `past` on.
+    // Stores the vector that `put` wrote as elements i, i + 1, ..., except those before the line and from `past` on.
     template <int N>
     DEVICE void flush(const Staged<N>& from, long long i, long long past) const {
-        if (ACCESS != STRIDED && i + N <= past) {
+        if (ACCESS != STRIDED && has_vector<N>(i, past)) {
             *reinterpret_cast<Staged<N>*>(ACCESS == ASCENDING ? base + i : base - i - (N - 1)) = from;
         } else {
             T ordered[N];
             memcpy(ordered, &from, sizeof(from));
 #pragma unroll
             for (int k = 0; k < N; ++k)
-                if (i + k < past) base[(i + k) * along] = ordered[ACCESS == DESCENDING ? N - 1 - k : k];
+                if ((!SKEWED || i + k >= 0) && i + k < past) base[(i + k) * along] = ordered[ACCESS == DESCENDING ? N - 1 - k : k];
         }
     }
 
@@ -168,6 +194,7 @@ struct View {
 // Arrays that are read or written together form a structure `Views` of views with
 //     Views::Record                   one element of every array, a plain structure
 //     Views::Vectors<N>               a structure of arrays: N elements of every array
+//     Views::SKEWED                   whether the views are (constant ones never), all by the same number of elements
 //     Views::each<N>(views, visit)    static; calls visit(view, member of Record, member of Vectors<N>, place) for
 //                                     every array; the members are given as pointers to members
 // The place says where the array is staged in shared memory: buffers.vector(Place<P>(), slot) is a vector of the P-th
@@ -213,6 +240,14 @@ template <class Views>
 DEVICE Views views_at(Views views, long long h, long long l, long long j) {
     Views::template each<1>(views, [&](auto& view, auto, auto, auto) { view = view.at(h, l, j); });
     return views;
+}
+
+// The skew of a line for vectors of N elements, which is the same in all arrays but constant ones.
+template <int N, class Views>
+DEVICE int skew_of(const Views& views) {
+    int skew = 0;
+    Views::template each<N>(views, [&](const auto& view, auto, auto, auto) { skew = max(skew, view.template skew<N>()); });
+    return skew;
 }
 
 template <class Views, int N>

@@ -1,0 +1,52 @@
+"""Lines of which each begins at another place within a vector, by the kernel; needs a GPU or the emulator."""
+
+import pytest
+
+from tests import test_scan_kernel
+from tests.contract import random, unaligned
+from tests.test_scan_kernel import AFFINE, BY_NAME, RECURRENCE, WAYS_ALONG, check, columns, middle, plain
+from tests.test_scan_rounding import TestAdjoint
+
+change = test_scan_kernel.change
+
+
+@pytest.mark.sanitize
+class TestSkewedLines:
+    """Lines of which each begins at another place within a vector: some threads, a block, tiles, parts of a line."""
+
+    SHAPES = ((9, 67), (7, 301), (6, 1003), (5, 4101), (3, 40_003))
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_every_kernel(self, gpu, run, rng, shape):
+        for name in ("add", "affine", "segments", "half"):
+            check(gpu, run, BY_NAME[name], shape, 1, rng, exclusive=False, reverse=name == "affine", initial="none")
+        for layout in (unaligned, middle):
+            check(gpu, run, AFFINE, shape, 1, rng, (layout, layout), exclusive=True, initial="array", untouched=True)
+        check(gpu, run, RECURRENCE, shape, 1, rng, repeat=((0, 1), ()), initial="scalar")
+        check(gpu, run, AFFINE, shape, 1, rng, repeat=((0, 1), (0, 1)), exclusive=False, initial="none")
+
+    @pytest.mark.parametrize("n", [131, 1003, 9001])
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_narrow(self, gpu, run, rng, n, reverse):
+        """Vectors of 16 elements, and lines that begin at each of them."""
+        check(gpu, run, BY_NAME["bytes"], (19, n), 1, rng, exclusive=False, reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize("way", list(WAYS_ALONG))
+    @pytest.mark.parametrize("n", [9213, 9214, 9215, 9216, 9217])
+    def test_parts_of_lines(self, gpu, run, rng, change, way, n):
+        """Tiles of 512 vectors: some lines have one more than others, of few elements."""
+        change(serial_threads=(128,), serial_bytes=8 << 10, **WAYS_ALONG[way])
+        for reverse in (False, True):
+            check(gpu, run, RECURRENCE, (5, n), 1, rng, (unaligned, unaligned), reverse=reverse, initial="none")
+
+    def test_unlike(self, gpu, run, rng):
+        """Arrays whose lines begin at different places within a vector."""
+        for layouts in ((plain, unaligned), (unaligned, plain), (plain, columns)):
+            check(gpu, run, AFFINE, (5, 1003), 1, rng, layouts, exclusive=False, initial="none")
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_adjoint(self, gpu, rng, shape):
+        """Results that depend on the next element."""
+        for reverse in (False, True):
+            a, g, x = (random(rng, shape, "float32") for _ in range(3))
+            TestAdjoint().check(gpu, a, g, x, 1, reverse)
