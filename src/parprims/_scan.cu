@@ -163,13 +163,13 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
     if (CARRY == SERIAL && tile.number > 0) start.valid = false;  // until the previous part has published it
     do {
         const Index begin = begin_of(number);  // the first element of the run of WIDTH threads
-        const int skipped = begin <= 0 && lane == 0 ? skew : 0;  // of the thread's first elements
+        const int skipped = begin == -skew && lane == 0 ? skew : 0;  // of the thread's first elements
         auto& staged = buffer_of(number);
         Raw raw[DIRECT ? ROUNDS : 1][VEC];
         const auto fetch = [&](int r) -> Raw(&)[VEC] {
             Raw(&found)[VEC] = raw[DIRECT ? r : 0];
             if (!DIRECT) fetch_vectors(from, found, staged, slot(lane * ROUNDS + r));
-            if (!Scan::STARTS && r == 0 && lane == 0 && begin <= 0)
+            if (!Scan::STARTS && r == 0 && lane == 0 && begin == -skew)
 #pragma unroll
                 for (int k = 0; k < (Inputs::SKEWED ? VEC : 1); ++k)
                     if (k == skew) read_as_first<Scan>(found[k]);

@@ -384,7 +384,7 @@ def _threads(vectors: int, few: int, most: int, widest: int) -> int:
         rounds = -(-vectors // threads)
         return threads * rounds / vectors + 0.02 * abs(rounds - few) + 0.03 * (threads.bit_count() > 1)
 
-    return min((one for one in range(64, widest + 1, 32) if vectors <= one * most), key=cost)
+    return min((one for one in range(widest, 32, -32) if vectors <= one * most), key=cost)
 
 
 def _serial_tile(tuning: Tuning, vectors: int, vector_bytes: int) -> tuple[int, int]:

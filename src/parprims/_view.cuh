@@ -49,7 +49,8 @@ struct View {
     // The first element of the vector that is loaded in place of one at i, which may begin at or behind `past`.
     template <int N>
     DEVICE long long loaded_at(long long i, long long past) const {
-        return i < past || past < (SKEWED ? 2 : 1) * N ? i : SKEWED ? i % N : 0;
+        if (i >= past && past >= (SKEWED ? 2 : 1) * N) i = SKEWED ? i % N : 0;
+        return i;
     }
 
     // Loads elements i, i + 1, ... In place of those before the line, and from `past` on, it loads other elements of the
@@ -246,6 +247,7 @@ DEVICE Views views_at(Views views, long long h, long long l, long long j) {
 template <int N, class Views>
 DEVICE int skew_of(const Views& views) {
     int skew = 0;
+    if constexpr (!Views::SKEWED) return skew;
     Views::template each<N>(views, [&](const auto& view, auto, auto, auto) { skew = max(skew, view.template skew<N>()); });
     return skew;
 }
