@@ -134,7 +134,7 @@ DEVICE void scan_rows(const Inputs& in, const Outputs& out, const Starts& starts
         at += (threadIdx.x - lane) * ROUNDS;
         return at + at / GAP;
     };
-    const int skew = skew_of<VEC>(to);  // outputs are never constant
+    const int skew = Outputs::SKEWED ? skew_of<VEC>(to) : 0;  // outputs are never constant
     const auto begin_of = [&](unsigned number) { return ((Index)number * WARPS + warp) * RUN - skew; };
     const auto buffer_of = [&](unsigned number) -> auto& { return buffers[CARRY == SERIAL ? number % 2 : 0]; };
     const auto stage = [&](unsigned number) {

@@ -247,7 +247,6 @@ DEVICE Views views_at(Views views, long long h, long long l, long long j) {
 template <int N, class Views>
 DEVICE int skew_of(const Views& views) {
     int skew = 0;
-    if constexpr (!Views::SKEWED) return skew;
     Views::template each<N>(views, [&](const auto& view, auto, auto, auto) { skew = max(skew, view.template skew<N>()); });
     return skew;
 }
