@@ -33,6 +33,14 @@ REST_OF_ROW = "tests/test_reduce_kernel.py::TestSanitized::test_rest_of_a_row[em
 BETWEEN = "tests/test_order_statistics_kernel.py::TestBetween::test_as_by_operations[emulated-3]"
 SEGMENTS = "tests/test_sort_kernel.py::TestSanitized::test_segments[emulated]"
 SKEWED = "tests/test_sort_kernel.py::TestDistributions::test_skewed[emulated-True]"
+SHORT_LINES, LONG_LINES, LINES_BACKWARDS, LINES_IN_PARTS, FIRST_OF_LINE = (
+    f"tests/test_scan_skewed.py::TestSkewedLines::test_{one}]"
+    for one in (
+        *("every_kernel[emulated-shape1", "every_kernel[emulated-shape4"),
+        *("narrow[emulated-True-1003", "parts_of_lines[emulated-8447-part"),
+        "first_coefficient_counts_for_nothing[emulated-shape1",
+    )
+)
 ORDERED = "tests/test_sort_kernel.py::TestSanitized::test_order_is_found_wherever_it_ends[emulated-int32]"
 MANY_LINES = "tests/test_scan_kernel.py::TestSanitized::test_many_lines[emulated]"
 STRIPS, STRIPS_ADJOINT, STRIPS_IN_GROUPS = (
@@ -91,20 +99,20 @@ MUTATIONS = (
     ),
     Mutation(
         _V,
-        "if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past) {",
-        "if ((ACCESS == ASCENDING || ACCESS == DESCENDING) && i + N <= past + 1) {",
+        "return (!SKEWED || i >= 0) && i + N <= past;",
+        "return (!SKEWED || i >= 0) && i + N <= past + 1;",
         REST,
     ),
-    Mutation(
-        _V, "if (i + k < past) base[(i + k) * along]", "if (i + k <= past) base[(i + k) * along]", _scan("shape5-1")
-    ),
+    Mutation(_V, "return (!SKEWED || i >= 0) && i + N <= past;", "return i + N <= past;", SHORT_LINES),
+    Mutation(_V, "&& i + k < past) base[(i + k) * along]", "&& i + k <= past) base[(i + k) * along]", SHORT_LINES),
+    Mutation(_V, "if ((!SKEWED || i + k >= 0) && i + k < past)", "if (i + k < past)", LONG_LINES),
     Mutation(
         _V,
-        "loaded[ACCESS == DESCENDING ? N - 1 - k : k] = base[min(i + k, past - 1) * along];",
-        "loaded[k] = base[min(i + k, past - 1) * along];",
-        REST_OF_TILES,
-        "lines that are read from their end by vectors are made of whole ones",
+        "loaded[ACCESS == DESCENDING ? N - 1 - k : k] = nearest(i + k, past);",
+        "loaded[k] = nearest(i + k, past);",
+        LINES_BACKWARDS,
     ),
+    Mutation(_V, "ACCESS == ASCENDING ? at : N - 1 - at;", "at;", LINES_BACKWARDS),
     Mutation(
         _V,
         "to[k] = loaded[ACCESS == DESCENDING ? N - 1 - k : k];",
@@ -234,6 +242,12 @@ MUTATIONS = (
         before="\n            start = {state_before, true};",
     ),
     Mutation(_S, "past = min(all, number + each);", "past = all;", PARTS_OF_LINES),
+    Mutation(_S, "n + (Inputs::SKEWED ? VEC - 1 : 0);", "n;", LINES_IN_PARTS),
+    Mutation(_S, "mine = r > 0 || k > skipped ?", "mine = r > 0 || k > 0 ?", SHORT_LINES),
+    Mutation(_S, "total = r > 0 || k > skipped ?", "total = r > 0 || k > 0 ?", LONG_LINES),
+    Mutation(_S, "if (r > 0 || k >= skipped) state =", "state =", LONG_LINES),
+    Mutation(_S, "k == skipped && alone ?", "k == 0 && alone ?", LONG_LINES),
+    Mutation(_S, "if (k == skew) read_as_first", "if (k == 0) read_as_first", FIRST_OF_LINE),
     Mutation(
         _S,
         "states.publish(line, tile.number, next_start.state);",

@@ -1,11 +1,13 @@
 """Lines of which each begins at another place within a vector, by the kernel; needs a GPU or the emulator."""
 
+import numpy as np
 import pytest
 
-from tests import test_scan_kernel
-from tests.contract import random, unaligned
+import parprims
+from tests import test_scan_kernel, test_scan_rounding
+from tests.contract import compare, random, unaligned
+from tests.test_scan import recur
 from tests.test_scan_kernel import AFFINE, BY_NAME, RECURRENCE, WAYS_ALONG, check, columns, middle, plain
-from tests.test_scan_rounding import TestAdjoint
 
 change = test_scan_kernel.change
 
@@ -32,12 +34,22 @@ class TestSkewedLines:
         check(gpu, run, BY_NAME["bytes"], (19, n), 1, rng, exclusive=False, reverse=reverse, initial="none")
 
     @pytest.mark.parametrize("way", list(WAYS_ALONG))
-    @pytest.mark.parametrize("n", [9213, 9214, 9215, 9216, 9217])
+    @pytest.mark.parametrize("n", [8445, 8446, 8447, 8448, 8449])
     def test_parts_of_lines(self, gpu, run, rng, change, way, n):
-        """Tiles of 512 vectors: some lines have one more than others, of few elements."""
-        change(serial_threads=(128,), serial_bytes=8 << 10, **WAYS_ALONG[way])
+        """Tiles of 64 vectors, of 256 elements: some of the lines of 8447 have 34, others 33, and the last is empty."""
+        change(serial_threads=(64,), serial_bytes=1 << 10, **WAYS_ALONG[way])
         for reverse in (False, True):
             check(gpu, run, RECURRENCE, (5, n), 1, rng, (unaligned, unaligned), reverse=reverse, initial="none")
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_first_coefficient_counts_for_nothing(self, gpu, run, rng, shape):
+        for reverse in (False, True):
+            a, b = 2.0 * rng.integers(0, 2, shape) - 1, rng.integers(-9, 10, shape) + 0.0
+            expected = recur(a, b, axis=1, reverse=reverse)
+            a[:, -1 if reverse else 0] = np.nan
+            arrays = (gpu.asarray(x.astype(np.float32)) for x in (a, b))
+            found = run(parprims.linear_recurrence, *arrays, axis=1, reverse=reverse, method="kernel")
+            compare(gpu, found, expected, 0, "float32")
 
     def test_unlike(self, gpu, run, rng):
         """Arrays whose lines begin at different places within a vector."""
@@ -49,4 +61,4 @@ class TestSkewedLines:
         """Results that depend on the next element."""
         for reverse in (False, True):
             a, g, x = (random(rng, shape, "float32") for _ in range(3))
-            TestAdjoint().check(gpu, a, g, x, 1, reverse)
+            test_scan_rounding.TestAdjoint().check(gpu, a, g, x, 1, reverse)
