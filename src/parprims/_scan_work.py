@@ -57,13 +57,13 @@ class Tuning(_cuda.Tuning):
     serial_tiles: int
     """The least number of tiles of a part, if the line has so many."""
     serial_threads: tuple[int, ...]
-    """Threads of such a block: among tiles of one size and waste the first number counts."""
+    """The numbers of threads that such a block may have. Of tiles of one size, those of the first number are taken."""
     serial_bytes: int
     """Bytes of each tile that such a block keeps of one array, or a third of those of all if that is more."""
     serial_resident: int
     """The number of such blocks that are to fit on a multiprocessor."""
     skewed: int
-    """From this number of elements on, lines that do not begin where vectors do are still accessed by vectors."""
+    """From this number of elements on, lines that begin anywhere within vectors are accessed by vectors too."""
     ahead_bytes: int
     """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
     depend on it. Where tiles are chained it does not pay."""
@@ -357,11 +357,11 @@ def cut_rows(
 
 
 def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> int:
-    """Return how many threads of a warp share a line of so many vectors, of which each has ``few`` or fewer.
+    """Return how many threads of a warp share a line of so many vectors.
 
-    It may have ``most`` where that leaves fewer threads idle. A vector is ``wide`` if it has 16 bytes, and lines are
-    ``aligned`` if each begins where a vector does. As measured, a thread should have several vectors, and lines of more
-    than 8 need 4 threads at least, which load adjacent ones.
+    A thread may have ``few`` in any case, and ``most`` where that leaves fewer threads idle. A vector is ``wide`` if it
+    has 16 bytes, and lines are ``aligned`` if each begins where a vector does. The limits are measured: a thread should
+    have several vectors, but 4 or more threads should load adjacent ones.
     """
     allowed: tuple[int, ...]
     if vectors <= 8:
@@ -378,9 +378,10 @@ def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> i
 
 
 def _threads(vectors: int, few: int, most: int, widest: int) -> int:
-    """Return how many threads of several warps share a line of so many vectors; see `_lanes`."""
+    """Return how many threads, of several warps, share a line of so many vectors. Each has ``most`` at most."""
 
     def cost(threads: int) -> float:
+        """Return a measure of time: the share of idle threads, then what was measured of other numbers than these."""
         rounds = -(-vectors // threads)
         return threads * rounds / vectors + 0.02 * abs(rounds - few) + 0.03 * (threads.bit_count() > 1)
 
