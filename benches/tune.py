@@ -75,7 +75,7 @@ SEARCHES = {
                 "serial_threads",
                 "serial_bytes",
                 "serial_resident",
-                "skewed",
+                "skewed_elements",
                 "ahead_bytes",
             ),
         ),

@@ -69,7 +69,7 @@ def make_plan(
     unaligned = "STRIDED" in (accesses if columns else accesses[inputs:])
     # Where lines do not begin at vectors but are long, and all their arrays are alike in this, vectors are skewed.
     skewed = None
-    if not columns and "STRIDED" in accesses and n >= tuning.skewed:
+    if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements:
         skewed = _skewed_accesses(special, along[:arrays], reverse, vector, addresses, lasts, merged)
     if skewed is not None:
         accesses = skewed

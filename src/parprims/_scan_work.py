@@ -62,7 +62,7 @@ class Tuning(_cuda.Tuning):
     """Bytes of each tile that such a block keeps of one array, or a third of those of all if that is more."""
     serial_resident: int
     """The number of such blocks that are to fit on a multiprocessor."""
-    skewed: int
+    skewed_elements: int
     """From this number of elements on, lines that begin anywhere within vectors are accessed by vectors too."""
     ahead_bytes: int
     """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
@@ -112,7 +112,7 @@ TUNING = {
         serial_threads=(128, 192, 256),
         serial_bytes=9 << 10,
         serial_resident=4,
-        skewed=64,
+        skewed_elements=64,
         ahead_bytes=10 << 20,
     ),
 }
