@@ -9,7 +9,7 @@ import parprims
 from parprims import _scan_kernel, _scan_special, _scan_work
 from parprims._arrays import sum_dtype
 from parprims._layout import row_major, skew
-from parprims._operators import BUILT_IN
+from parprims._operators import BUILT_IN, Operator
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._trace import state_size
@@ -177,6 +177,29 @@ class TestPlan:
                 assert block % 32 == 0
                 assert lanes == block or 32 % lanes == 0
                 assert shared == launch.shared_bytes <= 227 << 10
+
+    @pytest.mark.once
+    @pytest.mark.parametrize("components", [1, 4, 9, 20])
+    def test_rows_of_wide_states_fit(self, subtests, components):
+        """Short lines of strided arrays: what a thread has of a line in shared memory is bounded, whatever a state."""
+        from array_api_compat import numpy as xp
+
+        op = Operator(lambda one, other: tuple(x + y for x, y in zip(one, other, strict=True)), components=components)
+        dtypes = ("float64",) * components
+        for n in range(3, 64):
+            with subtests.test(n=n):
+                shape = (1000, n)
+                special = _scan_special.specialisation(
+                    xp, _scan_special.without_arrays(op, dtypes, shape, 1), dtypes, ()
+                )
+                views = [((2 * n, 2), 0)] * components
+                tuning = _scan_work.TUNING[90]
+                plan = _scan_kernel.make_plan(special, tuning, shape, 1, False, n, [shape] * components, views)
+                (launch,) = plan.launches
+                block, _, rounds, vector, _, direct, shared = launch.arguments[:7]
+                assert not direct
+                assert rounds == 1 or rounds * vector * 8 * components <= tuning.shared_bytes
+                assert shared <= max(block * tuning.shared_bytes * 9 // 8, 2 * 8 * components * (block + 1))
 
     @pytest.mark.once
     def test_skew(self):

@@ -369,7 +369,7 @@ def _lanes(vectors: int, few: int, most: int, *, wide: bool, aligned: bool) -> i
     elif wide:
         limit, allowed = min(5, most), (32, 16, 8, 4) if aligned else (4, 8, 16, 32)
     else:
-        limit, allowed = 7, (1, 2, 4, 8, 16, 32)
+        limit, allowed = min(7, most), (1, 2, 4, 8, 16, 32)
 
     def cost(lanes: int) -> tuple[int, bool]:
         return lanes * -(-vectors // lanes), lanes > vectors
