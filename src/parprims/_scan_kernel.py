@@ -49,6 +49,9 @@ def make_plan(
     along, across = merged.along, merged.across
     columns = inner > 1
     lasts = [((n if inputs <= at < arrays else read) - 1) * along[at] for at in range(len(strides))]
+    # The stride by which a line is walked, and the address where it begins.
+    steps = [-along[at] if reverse else along[at] for at in range(arrays)]
+    firsts = [addresses[at] + (lasts[at] if reverse else 0) * special.itemsizes[at] for at in range(arrays)]
 
     def accesses_of(vector: int) -> tuple[str, ...]:
         return tuple([_access(at, vector) for at in range(arrays)])
@@ -57,9 +60,8 @@ def make_plan(
         itemsize, others = special.itemsizes[at], [merged.upward[at], merged.downward[at]]
         if columns:
             return access(across[at], addresses[at], [*others, along[at]], vector, itemsize, backward=False)
-        step, begin = (-along[at], lasts[at]) if reverse else (along[at], 0)
-        first = addresses[at] + (begin - (vector - 1 if step == -1 else 0)) * itemsize
-        return access(step, first, others, vector, itemsize)
+        lowest = firsts[at] - (vector - 1 if steps[at] == -1 else 0) * itemsize
+        return access(steps[at], lowest, others, vector, itemsize)
 
     vector = max(1, 16 // max(special.itemsizes))
     if columns:
@@ -70,7 +72,7 @@ def make_plan(
     # Where lines do not begin at vectors but are long, and all their arrays are alike in this, vectors are skewed.
     skewed = None
     if not columns and "STRIDED" in accesses and n >= tuning.skewed_elements:
-        skewed = _skewed_accesses(special, along[:arrays], reverse, vector, addresses, lasts, merged)
+        skewed = _skewed_accesses(special, steps, firsts, vector, merged)
     if skewed is not None:
         accesses = skewed
     elif unaligned:
@@ -131,25 +133,18 @@ def make_plan(
 
 
 def _skewed_accesses(
-    special: Specialisation,
-    along: Sequence[int],
-    reverse: bool,
-    vector: int,
-    addresses: Sequence[int],
-    lasts: Sequence[int],
-    lines: Lines,
+    special: Specialisation, steps: Sequence[int], firsts: Sequence[int], vector: int, lines: Lines
 ) -> tuple[str, ...] | None:
     """Return how vectors of skewed lines are accessed, or None if lines of the arrays are not alike in their skew."""
-    accesses, skews = [], set()
-    for at, stride in enumerate(along):
-        step, itemsize = -stride if reverse else stride, special.itemsizes[at]
-        accesses.append("CONSTANT" if step == 0 else "ASCENDING" if step == 1 else "DESCENDING")
-        if abs(step) > 1:
-            return None
-        if step:
-            first = addresses[at] + (lasts[at] if reverse else 0) * itemsize
-            skews.add(skew(step, first, (lines.upward[at], lines.downward[at]), vector, itemsize))
-    return tuple(accesses) if len(skews) == 1 else None
+    names = {0: "CONSTANT", 1: "ASCENDING", -1: "DESCENDING"}
+    if not names.keys() >= set(steps):
+        return None
+    skews = {
+        skew(step, firsts[at], (lines.upward[at], lines.downward[at]), vector, special.itemsizes[at])
+        for at, step in enumerate(steps)
+        if step
+    }
+    return tuple([names[step] for step in steps]) if len(skews) == 1 else None
 
 
 # ---- The method -------------------------------------------------------------------------------------------------
