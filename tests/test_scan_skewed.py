@@ -12,6 +12,11 @@ from tests.test_scan_kernel import AFFINE, BY_NAME, RECURRENCE, WAYS_ALONG, chec
 change = test_scan_kernel.change
 
 
+def between(gpu, x):
+    """Return x as rows between others, of which the first begins where a vector does."""
+    return gpu.asarray(np.pad(x, [(16, 1), (0, 0)], constant_values=1))[16:-1]
+
+
 @pytest.mark.sanitize
 class TestSkewedLines:
     """Lines of which each begins at another place within a vector: some threads, a block, tiles, parts of a line."""
@@ -22,7 +27,7 @@ class TestSkewedLines:
     def test_every_kernel(self, gpu, run, rng, shape):
         for name in ("add", "affine", "segments", "half"):
             check(gpu, run, BY_NAME[name], shape, 1, rng, exclusive=False, reverse=name == "affine", initial="none")
-        for layout in (unaligned, middle):
+        for layout in (between, unaligned, middle):  # of these the first are alike to the result
             check(gpu, run, AFFINE, shape, 1, rng, (layout, layout), exclusive=True, initial="array", untouched=True)
         check(gpu, run, RECURRENCE, shape, 1, rng, repeat=((0, 1), ()), initial="scalar")
         check(gpu, run, AFFINE, shape, 1, rng, repeat=((0, 1), (0, 1)), exclusive=False, initial="none")
