@@ -107,6 +107,36 @@ def test_what_is_told_and_refused():
     assert (rows.compute(scheduler="sync")[:, -1] == 3).all()
 
 
+TOLD = {
+    # A call of arrays of Dask of two axes in chunks of 500 x 300, four along each, the same of one chunk, and the bytes
+    # that a chunk sends in each message, where the algorithm says how many these are.
+    "scan": (lambda x: parprims.scan(x, axis=0), [("gather", 300 * 8 * 3)]),
+    "sum": (lambda x: parprims.sum(x, axis=0), [("gather", 300 * 8 * 3)]),
+    "recurrence": (lambda x: parprims.linear_recurrence(x, x, axis=0), [("gather", 2 * 300 * 8 * 3)]),
+    "sort": (lambda x: parprims.sort(x, axis=1), [("exchange", 500 * 300 * 8 * 3 // 4)]),
+    "tridiagonal": (lambda x: parprims.solve_tridiagonal(x, x, x, x), None),
+    "whole axis": (lambda x: parprims.scan(x.rechunk((500, -1)) if hasattr(x, "rechunk") else x, axis=1), None),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", TOLD)
+def test_tells_of_chunks_of_the_real_size(name):
+    dask = pytest.importorskip("dask.array")
+    call, expected = TOLD[name]
+    with parprims.explain() as told:
+        call(dask.ones((2000, 1200), chunks=(500, 300)))
+    chunk = np.ones((500, 1200 if name == "whole axis" else 300))
+    with parprims.explain() as own:
+        call(chunk)
+    assert [(one.primitive, one.method, one.refusals) for one in told] == [
+        (one.primitive, one.method, one.refusals) for one in own
+    ]
+    steps = [(step.name, step.nbytes) for step in told[0].steps]
+    assert expected is None or steps[-len(expected) :] == expected
+    assert all(nbytes > 0 for _, nbytes in steps)
+
+
 @pytest.mark.once
 def test_on_a_cluster(subtests):
     pytest.importorskip("dask.array")

@@ -211,13 +211,15 @@ class _Watch:
     """What is done with calls besides computing them.
 
     ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``named`` with what
-    keeps a caller from asking for them by name, ``launching`` that only kernels are to be launched.
+    keeps a caller from asking for them by name, ``launching`` that only kernels are to be launched, ``choosing`` that
+    calls end once their method is chosen.
     """
 
     calls: tuple[list[Call], ...] = ()
     listing: bool = False
     named: bool = False
     launching: bool = False
+    choosing: bool = False
 
 
 _NOTHING = _Watch()
@@ -239,6 +241,18 @@ def launching() -> Iterator[None]:
     """Let calls end without a result inside the block, unless they are computed by method kernel."""
     with contextlib.suppress(_ListedError), _watching(launching=True):
         yield
+
+
+def explaining() -> bool:
+    """Return whether a block of `explain` collects calls."""
+    return bool(_watch.get().calls)
+
+
+def chosen(function: Callable[..., Any], *arrays: Any) -> list[Call]:
+    """Return the calls that `explain` would tell of, up to the first whose method is chosen; it is not computed."""
+    with unwatched(), explain() as calls, contextlib.suppress(_ListedError), _watching(choosing=True):
+        function(*arrays)
+    return calls
 
 
 class Inside(str):
@@ -273,7 +287,7 @@ def devices() -> Any:
 
 def unwatched() -> contextlib.AbstractContextManager[None]:
     """Hide the calls inside the block from `explain` and `methods`: they are parts of others, or of derivatives."""
-    return _AS_IT_IS if _watch.get() is _NOTHING else _watching(calls=(), listing=False, named=False)
+    return _AS_IT_IS if _watch.get() is _NOTHING else _watching(calls=(), listing=False, named=False, choosing=False)
 
 
 def listing() -> bool:
@@ -328,7 +342,7 @@ def recalled(key: Any) -> Callable[..., Any] | None:
         return None
     watch = _watch.get()
     if watch is not _NOTHING:
-        if watch.listing or watch.launching:
+        if watch.listing or watch.launching or watch.choosing:
             return None
         tell((found.call,))
     return found.run
@@ -399,6 +413,8 @@ class Methods:
             raise _ListedError({})
         for calls in watch.calls:
             calls.append(Call(self.primitive, name, refusals))
+        if watch.choosing:
+            raise _ListedError({})
         with quiet(xp):
             run = one.prepare(xp, call)
             if one.derivative is not None:

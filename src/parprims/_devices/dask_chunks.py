@@ -17,9 +17,9 @@ import dask.array
 import numpy as np
 
 from parprims._arrays import Array, namespace_of
-from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run
-from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length, recorded
-from parprims._dispatch import listing, unwatched
+from parprims._devices.communicator import Exchange, Gather, Place, Shift, Step, Trade, collective, run, size
+from parprims._devices.work import Names, Record, Split, Stage, Work, groups, length
+from parprims._dispatch import chosen, explaining, listing, unwatched
 from parprims._elements import flattened, rebuilt
 
 
@@ -102,11 +102,10 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
     def compute(self, work: Work) -> Any:
         """Return the results as arrays of Dask."""
         grid = sorted({name for split in work.inputs for names in split for name in names}, key=repr)
-        like = self._like(work)
+        largest = {name: max(name[1]) for name in grid}
         if listing():
-            return work.plain(*like)
-        record = Record()
-        small, kinds = _on_small(work, record, like)
+            return work.plain(*self._like(work, largest))
+        small, kinds = _on_small(work, self._like(work, dict.fromkeys(grid, 1)))
         pairs = zip(work.arrays, work.inputs, strict=True)
         sources = [self._blocks(x, split, index) for index, (x, split) in enumerate(pairs)]
         cells: dict[tuple[int, ...], Any] = {}
@@ -117,20 +116,56 @@ class Chunks:  # holds stand-ins by the ids of what they keep alive
         for stage, messages in zip(work.stages, kinds, strict=True):
             axis = [grid.index(name) for name in stage.over]
             cells = _staged(cells, stage, axis, messages, sizes)
-        record.tell(work.primitive, self.count(tuple({name for stage in work.stages for name in stage.over})))
+        if explaining():
+            self._tell(work, largest)
         return self._assembled(work, grid, cells, small)
 
-    def _like(self, work: Work) -> tuple[Array, ...]:
-        """Return arrays like parts of the work, with one element along what is split."""
-        return tuple(self._small(x, split) for x, split in zip(work.arrays, work.inputs, strict=True))
+    def _like(self, work: Work, lengths: dict[Any, int]) -> tuple[Array, ...]:
+        """Return arrays like parts of the work, of these lengths along what is split, one element in memory."""
+        return tuple(self._part(x, split, lengths) for x, split in zip(work.arrays, work.inputs, strict=True))
 
-    def _small(self, x: Array, split: Split) -> Array:
-        shape = tuple(1 if names else n for names, n in zip(split, x.shape, strict=True))
+    def _part(self, x: Array, split: Split, lengths: dict[Any, int]) -> Array:
+        shape = tuple(lengths[names[0]] if names and n != 1 else n for names, n in zip(split, x.shape, strict=True))
         source = self._source("x", x)
         if source is None:
             return x
         meta = source[0]._meta
-        return namespace_of(meta).ones(shape, dtype=meta.dtype)
+        xp = namespace_of(meta)
+        return xp.broadcast_to(xp.ones((), dtype=meta.dtype), shape)
+
+    def _tell(self, work: Work, largest: dict[Any, int]) -> None:
+        """Tell `explain` how the largest part will be computed, and how many bytes it will send.
+
+        The bytes of a message are a polynomial in the lengths of a part, of degree one in each. Messages of short parts
+        give its coefficients: those of length one, and of length two along some axes.
+        """
+        record = Record(chosen(work.plain, *self._like(work, largest)))
+        subsets = [set(some) for k in range(len(largest) + 1) for some in itertools.combinations(largest, k)]
+        known: list[tuple[set[Any], list[int]]] = []  # the coefficient of the product of these lengths less one
+        nbytes: list[int] = []
+        for names in subsets:
+            messages = self._messages(work, {name: 2 if name in names else 1 for name in largest})
+            own = [size(message) for message, _ in messages]
+            for fewer, part in known:
+                if fewer < names:
+                    own = [one - less for one, less in zip(own, part, strict=True)]
+            known.append((names, own))
+            factor = math.prod(largest[name] - 1 for name in names)
+            nbytes = [one * factor + sum(rest) for one, *rest in zip(own, *([nbytes] if nbytes else []), strict=True)]
+        record.steps.extend(
+            collective(message, place, one) for (message, place), one in zip(messages, nbytes, strict=True)
+        )
+        record.tell(work.primitive, self.count(tuple({name for stage in work.stages for name in stage.over})))
+
+    def _messages(self, work: Work, lengths: dict[Any, int]) -> list[tuple[Any, Place]]:
+        """Return the messages of a part of these lengths among as many as there are, and the places they go between."""
+        _, kinds = _on_small(work, self._like(work, lengths), lengths)
+        return [
+            (message, Place(0, stage.over[0][1]))
+            for stage, messages in zip(work.stages, kinds, strict=True)
+            if stage.over
+            for message in messages
+        ]
 
     def _blocks(self, x: Array, split: Split, index: int) -> Callable[[dict[Any, int]], Any]:
         """Return what finds the block of an array at a place of the grid."""
@@ -217,16 +252,16 @@ def _aligned(arrays: list[Any], product: bool) -> list[tuple[Any, tuple[Any, ...
 
 @dataclasses.dataclass
 class _Dry:
-    """The only part, which notes what it is asked for."""
+    """The first of parts that are all alike. It notes what it is asked for."""
 
     kinds: list[Any]
     rank: int = 0
     count: int = 1
 
     def gather(self, message: Gather) -> tuple[Array, ...]:
-        """Return the own arrays."""
+        """Return the own arrays, once for each part."""
         self.kinds.append(message)
-        return tuple(x[None, ...] for x in message.arrays)
+        return tuple(namespace_of(x).stack([x] * self.count) for x in message.arrays)
 
     def shift(self, message: Shift) -> tuple[Array, ...]:
         """Return the own arrays."""
@@ -245,24 +280,24 @@ class _Dry:
         return message.arrays
 
 
-def _on_small(work: Work, record: Record, like: tuple[Array, ...]) -> tuple[Any, list[Any]]:
-    """Return the results of the work on small parts, and for each stage the messages of its steps."""
+def _on_small(work: Work, like: tuple[Array, ...], lengths: dict[Any, int] | None = None) -> tuple[Any, list[Any]]:
+    """Return the results of the work on small parts, and for each stage the messages of its steps.
+
+    A part is alone, or with ``lengths`` among as many of these lengths as there are.
+    """
     kinds: list[Any] = []
-
-    def small(*parts: Array) -> Any:
-        found: Any = parts
+    parts: Any = like
+    with unwatched(), np.errstate(all="ignore"):
         for stage in work.stages:
-            parts = found if isinstance(found, tuple) else (found,)
-            device = _Dry([])
-            result, _ = run(stage.steps, device, (1,), parts)
-            place = Place(0, stage.over[0][1] if stage.over else (1,))
-            if stage.over:
-                record.steps.extend(collective(message, place) for message in device.kinds)
+            own: tuple[int, ...] = (1,)
+            if lengths and stage.over:
+                name = stage.over[0]
+                own = (lengths[name],) * len(name[1])
+            device = _Dry([], count=len(own))
+            result, _ = run(stage.steps, device, own, _tuple(parts))
             kinds.append(device.kinds)
-            found = (*parts, result) if stage.appended else result
-        return found
-
-    return recorded(record, small)(*like), kinds
+            parts = (*_tuple(parts), result) if stage.appended else result
+    return parts, kinds
 
 
 # ---- Tasks ------------------------------------------------------------------------------------------------------
