@@ -1,5 +1,9 @@
 """Arrays of Dask, chunk by chunk, against the same calls on whole arrays."""
 
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -135,6 +139,57 @@ def test_tells_of_chunks_of_the_real_size(name):
     steps = [(step.name, step.nbytes) for step in told[0].steps]
     assert expected is None or steps[-len(expected) :] == expected
     assert all(nbytes > 0 for _, nbytes in steps)
+
+
+ROW, SQUARE, BLOCKS = X[:8], np.eye(8) + 1, np.ones((8, 2, 2)) + 4 * np.eye(2)
+
+FUNCTIONS = {
+    # A call of every public function, on arrays of 8 elements or rows each of which is split in two.
+    **dict.fromkeys(("all", "any"), (ROW > 0,)),
+    **dict.fromkeys(
+        "argmax argmin argsort cumulative_logsumexp cumulative_max cumulative_min cumulative_prod cumulative_sum "
+        "max median min prod reduce run_lengths scan sort sum unique".split(),
+        (ROW,),
+    ),
+    **dict.fromkeys(("argpartition", "histogram", "partition", "top_k"), (ROW, 3)),
+    **dict.fromkeys(("linear_recurrence", "merge", "searchsorted", "sort_by_key", "vecdot"), (ROW, ROW)),
+    **dict.fromkeys(("partition_by", "select"), (ROW, ROW > 0)),
+    "lfilter": (ROW, ROW, ROW),
+    "map_reduce": (lambda x: x * x, ROW),
+    "matmul": (SQUARE, SQUARE),
+    "merge_by_key": (ROW,) * 4,
+    "quantile": (ROW, 0.3),
+    "segment_reduce": (ROW, np.arange(8) // 2, 4),
+    "solve_banded": ((0, 1), np.ones((2, 8)), ROW),
+    "solve_block_tridiagonal": (BLOCKS, 4 * BLOCKS, BLOCKS, np.ones((8, 2))),
+    "solve_tridiagonal": (ROW, ROW, ROW, ROW),
+    "sosfilt": (np.ones((1, 6)), ROW),
+}
+
+
+@pytest.mark.once
+def test_docs_list_the_functions_that_serve_chunks():
+    dask = pytest.importorskip("dask.array")
+    page = (Path(__file__).parents[1] / "docs" / "devices.md").read_text()
+    rows = re.findall(r"^\| (served|refused) \|(.*)$", page, re.MULTILINE)
+    listed = {kind: set(re.findall(r"`(\w+)=?`", row)) for kind, row in rows}
+    public = [getattr(parprims, name) for name in parprims.__all__]
+    computing = {
+        one.__name__ for one in public if inspect.isfunction(one) and "method" in inspect.signature(one).parameters
+    }
+    assert computing == FUNCTIONS.keys() == listed["served"] | (listed["refused"] - {"offsets", "return_indices"})
+
+    def halves(x):
+        return dask.from_array(x, chunks=tuple(max(n // 2, 1) for n in x.shape))
+
+    for name, arguments in FUNCTIONS.items():
+        given = [halves(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        if name in listed["served"]:
+            range_ = {"range": (0.0, 1.0)} if name == "histogram" else {}
+            getattr(parprims, name)(*given, **range_)
+        else:
+            with pytest.raises(TypeError, match="no driver for chunks"):
+                getattr(parprims, name)(*given)
 
 
 @pytest.mark.once
