@@ -1,5 +1,6 @@
 """Valid calls of every public function, and what each is to return."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -582,6 +583,50 @@ def draw_check(d: Draw, name: str) -> Call:
     return Call(name, [op, array], {}, lambda got: None if got is True else f"result is {got!r}", wrong)
 
 
+def draw_segments(d: Draw, name: str) -> Call:
+    """Return a call by offsets, of which some segments are empty, whose results are exact."""
+    exact = ("int32", "int64", "uint8") if d.backend.name != "array-api-strict" else ("int32", "int64")
+    floats = ("float32", "float64") if name != "linear_recurrence" else ()
+    x = d.values(d.shape(1), d.dtype(*exact, *floats), tame=True)
+    array, x = d.array(x)
+    axis = int(d.axis(x.ndim)) % x.ndim
+    n, count = x.shape[axis], int(d.rng.integers(1, 5))
+    offsets = [0, *sorted(int(at) for at in d.rng.integers(0, n + 1, count - 1)), n]
+    segments = [slice(begin, end) for begin, end in itertools.pairwise(offsets)]
+    rows, rest = np.moveaxis(x, axis, 0), x.shape[:axis] + x.shape[axis + 1 :]
+    options: dict[str, Any] = {"axis": axis, "offsets": d.plain(np.array(offsets, d.one(("int32", "int64"))))}
+    if name in ("sort", "argsort"):
+        down = d.chance(0.5)
+        options |= {"descending": down} if down or d.chance(0.3) else {}
+        places = np.zeros(rows.shape, np.int64)
+        for part in segments:
+            for at in np.ndindex(rest):
+                places[(part, *at)] = np.array(order(rows[(part, *at)], down), np.int64) + part.start
+        found = np.take_along_axis(rows, places, 0) if name == "sort" else places
+        expected = Expected(np.moveaxis(found, 0, axis), x.dtype.name if name == "sort" else None)
+        return Call(name, [array], options, lambda got: differs(d.backend, got, expected))
+    if name == "linear_recurrence":
+        a = d.values((), x.dtype.name, tame=True)[()].item()
+        found = np.zeros_like(rows)
+        for part in segments:
+            state: Any = 0
+            for at in range(part.start, part.stop):
+                state = wide(rows[at]) + wide(np.asarray(a, x.dtype)) * state
+                found[at] = state = wrapped(state, x.dtype.name)
+        expected = Expected(np.moveaxis(found, 0, axis), x.dtype.name)
+        return Call(name, [a, array], options, lambda got: differs(d.backend, got, expected))
+    op = d.one(("maximum", "minimum", *(("add",) if x.dtype.kind in "iu" else ())))
+    dtype = result_of_sum(d.backend.name, x.dtype.name) if op == "add" else x.dtype.name
+    rows = rows.astype(numpy_dtype(dtype))
+    steps: list[Step] = []
+    for part in segments:
+        own = folded(op, list(rows[part]), dtype)
+        steps += own if name == "scan" else own[-1:] or [single(op, dtype, rest)]
+    length = n if name == "scan" else count
+    expected = stacked(steps, axis, (*x.shape[:axis], length, *x.shape[axis + 1 :]), dtype)
+    return Call(name, [array, op], options, lambda got: differs(d.backend, got, expected))
+
+
 DRAWS: dict[str, Callable[[Draw, str], Call]] = {
     "check_associative": draw_check,
     "linear_recurrence": draw_recurrence,
@@ -594,7 +639,9 @@ DRAWS: dict[str, Callable[[Draw, str], Call]] = {
 
 def draw_call(d: Draw, name: str) -> Call:
     """Return a valid call of a function, by some method."""
-    if name in ("sort", "argsort", "sort_by_key"):
+    if name in ("reduce", "scan", "linear_recurrence", "sort", "argsort") and d.chance(0.2):
+        call = draw_segments(d, name)
+    elif name in ("sort", "argsort", "sort_by_key"):
         call = draw_sort(d, name)
     elif name in ("reduce", "scan") and d.chance(0.2):
         call = draw_tuple(d, name)

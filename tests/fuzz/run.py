@@ -113,7 +113,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="drawn if not given")
     parser.add_argument("--call", type=int, default=None, help="only the call of this number")
     parser.add_argument("--backend", action="append", choices=conftest.BACKENDS, help="any but emulated if not given")
+    parser.add_argument("--without-numba", action="store_true", help="as where it is not installed")
     options = parser.parse_args(argv)
+    if options.without_numba:
+        sys.modules["numba"] = None  # type: ignore[assignment]  # so that it cannot be found
     seed = options.seed if options.seed is not None else int(np.random.SeedSequence().entropy % 2**31)  # type: ignore[operator]
     usual = [name for name in conftest.BACKENDS if name != "emulated" and conftest.available(name)]
     backends = options.backend or usual
