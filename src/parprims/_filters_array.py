@@ -1,18 +1,22 @@
 """Filters by array operations: exact convolutions, and the solution of a triangular system.
 
-With the coefficients divided by a[0], the outputs y solve A y = u, where u[n] = b[0] x[n] + ... + b[k] x[n-k], to whose
-first k numbers the states before are added, and (A y)[n] = y[n] + a[1] y[n-1] + ... + a[k] y[n-k]. So u is a convolution,
-and A a triangular matrix of k + 1 diagonals. The states after are what the last inputs and outputs leave for samples to
-come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the transpose of A is
-A from the other end.
+With the coefficients divided by a[0], the outputs y solve A y = u. Here (A y)[n] = y[n] + a[1] y[n-1] + ... +
+a[k] y[n-k], and u[n] = b[0] x[n] + ... + b[k] x[n-k], to whose first k numbers the states before are added. So u is a
+convolution, and A a triangular matrix of k + 1 diagonals. The states after are what the last inputs and outputs leave
+for samples to come. A derivative of a filter is convolutions and the same filter: dy solves A dy = du - dA y, and the
+transpose of A is A from the other end.
 
-The order says how A y = u is solved. One or two poles: chunks of a signal at once, and between them a recurrence of
-states, z' = M z + c x and y = x + z[0] with a small matrix M. L outputs are a matrix times L samples and the state
-before them, and the states between chunks are the same recurrence of M^L, log_L n times. With more poles, close to each
-other, the numbers of M^L are large and cancel in products, by any number of digits. So more poles are filtered in order,
-as SciPy does: by JAX on a CPU a sample after another, elsewhere a block after another. A block of u is multiplied by
-the inverse of A within the block, and the result y corrected by the inverse times u - A y. What is left is the rounding
-of every term of the recurrence, as in SciPy.
+The order says how A y = u is solved. JAX on a CPU takes a sample after another, as SciPy does. Elsewhere:
+
+One or two poles: chunks of a signal at once, and between them a recurrence of states, z' = M z + c x and y = x + z[0]
+with a small matrix M. L outputs are a matrix times L samples and the state before them, and the states between chunks
+are the same recurrence of M^L, log_L n times.
+
+More poles: where these are close to each other the numbers of M^L are large and cancel in products, by any number of
+digits. So a block is filtered after another. A block of u is multiplied by the inverse of A within the block.
+
+By both ways y is then corrected by the inverse times u - A y. What is left is the rounding of every term of the
+recurrence, as in SciPy.
 """
 
 from __future__ import annotations
@@ -192,12 +196,11 @@ def _system(xp: Namespace, matrix: _Feedback, coefficients: tuple[Array, ...], u
 
 def solved(xp: Namespace, a: Array, u: Array) -> Array:
     """Return the lines y with y[n] + a[1] y[n-1] + ... + a[k] y[n-k] = u[n], by array operations."""
-    k = a.shape[0] - 1
-    if k == 1:
-        return _by_chunks(xp, xp.reshape(-a[1:], (1, 1)), -a[1:], u)
-    if k == 2:
-        return _by_sums(xp, a, u)
-    return _by_steps(xp, a, u) if is_jax(xp) and steps_in_jax() else _by_blocks(xp, a, u)
+    wide = dtype_name(a.dtype) in ("float64", "complex128")
+    few = a.shape[0] <= 3
+    if is_jax(xp) and steps_in_jax() and (wide or not few):
+        return _by_steps(xp, a, u)
+    return _by_powers(xp, a, u) if few else _by_blocks(xp, a, u)
 
 
 def _by_steps(xp: Namespace, a: Array, u: Array) -> Array:
@@ -215,29 +218,34 @@ def _by_blocks(xp: Namespace, a: Array, u: Array) -> Array:
     """Return the same of a block of samples after another.
 
     A correction multiplies the error by the unit in the last place and by the sizes of A and of its inverse within a
-    block. So in single precision blocks are short, and are corrected twice.
+    block, at most 2^k L^(k-1) / (k-1)! of poles that are not outside of the unit circle. So in single precision blocks
+    are short, and are corrected twice.
     """
+    multiply = matmul if is_jax(xp) else xp.matmul  # thousands of times; of JAX's the precision is to be asked for
     lines, n = u.shape
     k = a.shape[0] - 1
-    length, corrections = (32, 1) if dtype_name(a.dtype) in ("float64", "complex128") else (16, 2)
+    length, corrections = (64 if k <= 8 else 32, 1) if dtype_name(a.dtype) in ("float64", "complex128") else (16, 2)
     count = -(-n // length)
     zeros = xp.zeros((length,), dtype=a.dtype, device=device(a))
-    ahead = _toeplitz(xp, xp.concat([xp.concat([a, zeros])[:length], zeros]), length, length)
-    inverse = _toeplitz(xp, xp.concat([_impulse(xp, a, length), zeros]), length, length)
+    within = _toeplitz(xp, xp.concat([xp.concat([a, zeros])[:length], zeros]), length, length)
     behind = xp.permute_dims(_toeplitz(xp, xp.concat([xp.flip(a[1:]), zeros]), length, k), (1, 0))
+    system = xp.concat([behind, within], axis=0)
+    inverse = _toeplitz(xp, xp.concat([_impulse(xp, a, length), zeros]), length, length)
+    response = matmul(behind, inverse)
 
-    def step(last: Array, u: Array) -> tuple[Array, Array]:
+    def step(last: Array, given: Array) -> tuple[Array, Array]:
         """Return the last k outputs, given those before, and the outputs of a block."""
-        u = u - matmul(last, behind)
-        y = matmul(u, inverse)
+        u, y = given[0, ...], given[1, ...]
+        y = y - multiply(last, response)
         for _ in range(corrections):
-            missing = u - matmul(y, ahead)
+            missing = u - multiply(xp.concat([last, y], axis=1), system)
             # After an output that is not finite nothing is known, and before it nothing is to change.
-            y = y + matmul(xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)), inverse)
-        return xp.concat([last, y], axis=1)[:, -k:], y
+            y = y + multiply(xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)), inverse)
+        return (y if k <= length else xp.concat([last, y], axis=1))[:, -k:], y
 
     blocks = xp.reshape(_extended(xp, u, 0, count * length - n), (lines, count, length))
-    y = _in_order(xp, step, xp.zeros_like(u[:, :1]) * a[1:], xp.permute_dims(blocks, (1, 0, 2)))
+    parts = xp.permute_dims(xp.stack([blocks, matmul(blocks, inverse)]), (2, 0, 1, 3))
+    y = _in_order(xp, step, xp.zeros_like(u[:, :1]) * a[1:], parts)
     return xp.reshape(xp.permute_dims(y, (1, 0, 2)), (lines, -1))[:, :n]
 
 
@@ -270,16 +278,31 @@ def _impulse(xp: Namespace, a: Array, length: int) -> Array:
 # ---- One or two poles ---------------------------------------------------------------------------------------------
 
 
-def _by_sums(xp: Namespace, a: Array, u: Array) -> Array:
-    """Return the same of two poles: with s 1 or -1, on the side of the poles, the state is z[0] and s z[0] + z[1].
+def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
+    """Return the same of one or two poles, corrected once.
 
-    Next to s these nearly make up for each other, and powers of a matrix of z[0] and z[1] would lose digits.
+    The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both are on its side, else 0. Next to s the
+    two numbers z nearly make up for each other, and powers of their matrix would lose digits. Differences from s times the
+    output before are what A y is summed of: they keep digits that the products of A lose.
     """
-    one = xp.ones_like(a[:1])
-    s = xp.where(xp.real(a[1:2]) > 0 if dtype_kind(a.dtype) == "complex" else a[1:2] > 0, -one, one)
-    nearness = one + s * a[1:2] + a[2:]  # the distance of one pole from s times that of the other
-    matrix = xp.reshape(xp.concat([-a[1:2] - s, one, -nearness, s]), (2, 2))
-    return _by_chunks(xp, matrix, xp.concat([-a[1:2], one - nearness]), u)
+    k = a.shape[0] - 1
+    one, side = xp.ones_like(a[:1]), xp.real(a[1:2]) if dtype_kind(a.dtype) == "complex" else a[1:2]
+    s = xp.where(side > k / 2, -one, xp.where(side < -k / 2, one, 0 * one))
+    if k == 1:
+        matrix, c = xp.reshape(-a[1:], (1, 1)), -a[1:]
+    else:
+        nearness = s * s + s * a[1:2] + a[2:]  # the distance of one pole from s times that of the other
+        matrix = xp.reshape(xp.concat([-a[1:2] - s, one, -nearness, s]), (2, 2))
+        c = xp.concat([-a[1:2], s * s - nearness])
+    y = _by_chunks(xp, matrix, c, u)
+    before = _extended(xp, y, 2, 0)
+    latest, previous, oldest = before[:, 2:], before[:, 1:-1], before[:, :-2]
+    missing = u - (latest - s * previous)
+    if k == 1:
+        missing = missing - (a[1:2] + s) * previous
+    else:
+        missing = missing + s * (previous - s * oldest) - (a[1:2] + 2 * s) * previous - (a[2:] - s * s) * oldest
+    return y + _by_chunks(xp, matrix, c, xp.where(xp.isfinite(missing), missing, xp.zeros_like(missing)))
 
 
 def _by_chunks(xp: Namespace, matrix: Array, c: Array, x: Array) -> Array:
@@ -336,13 +359,14 @@ def _states(xp: Namespace, matrix: Array, u: Array, z: Array) -> tuple[Array, Ar
     later = xp.permute_dims(xp.reshape(powers[:length, ...], (length * k, k)), (1, 0))
     count = m // length
     whole = xp.reshape(u[:, : count * length, :], (lines, count, length * k))
-    sums = xp.reshape(matmul(whole, blocks), (lines, count, length, k))
+    sums = xp.reshape(_times(xp, whole, blocks), (lines, count, length, k))
     if count == 1:
-        first, end = xp.expand_dims(z, axis=1), _times(xp, z, powers[length, ...]) + sums[:, 0, length - 1, :]
+        step = xp.permute_dims(powers[length, ...], (1, 0))
+        first, end = xp.expand_dims(z, axis=1), _times(xp, z, step) + sums[:, 0, length - 1, :]
     else:
         first, end = _states(xp, powers[length, ...], sums[:, :, length - 1, :], z)
     inner = xp.concat([xp.zeros_like(sums[:, :, :1, :]), sums[:, :, : length - 1, :]], axis=2)
-    found = inner + xp.reshape(matmul(first, later), (lines, count, length, k))
+    found = inner + xp.reshape(_times(xp, first, later), (lines, count, length, k))
     found = xp.reshape(found, (lines, count * length, k))
     rest = m - count * length
     if rest:
@@ -351,6 +375,9 @@ def _states(xp: Namespace, matrix: Array, u: Array, z: Array) -> tuple[Array, Ar
     return found, end
 
 
-def _times(xp: Namespace, rows: Array, matrix: Array) -> Array:
-    """Return a matrix times each of the rows."""
-    return matmul(rows, xp.permute_dims(matrix, (1, 0)))
+def _times(xp: Namespace, rows: Array, powers: Array) -> Array:
+    """Return rows times powers of which some may have overflowed: what is not zero makes them NaN, and zero nothing."""
+    known = xp.isfinite(powers)
+    lost = matmul(xp.astype(rows != 0, rows.dtype), xp.astype(~known, rows.dtype)) != 0
+    found = matmul(rows, xp.where(known, powers, xp.zeros_like(powers)))
+    return xp.where(lost, xp.full_like(found, math.nan), found)
