@@ -282,10 +282,10 @@ def test_arguments_named(backend):
         (lambda: parprims.lfilter(x, b, x), ValueError, "b must have one dimension"),
         (lambda: parprims.lfilter(b, b[:0], x), ValueError, "a must have one dimension and a coefficient"),
         (lambda: parprims.lfilter(whole, b, x), TypeError, "b must have a dtype of kind float"),
-        (lambda: parprims.lfilter(b, b, x, zi=b), ValueError, r"zi must broadcast to shape \(2, 2\)"),
+        (lambda: parprims.lfilter(b, b, x, zi=b), ValueError, r"zi must have shape \(2, 2\)"),
         (lambda: parprims.sosfilt(b, x), ValueError, r"sos must have shape \(sections, 6\)"),
         (lambda: parprims.sosfilt(sos[:0, :], x), ValueError, "sos must hold at least one section"),
-        (lambda: parprims.sosfilt(sos, x, zi=x), ValueError, r"zi must broadcast to shape \(3, 2, 2\)"),
+        (lambda: parprims.sosfilt(sos, x, zi=x), ValueError, r"zi must have shape \(3, 2, 2\)"),
         (lambda: parprims.lfilter(b, b, x, axis=2), IndexError, "axis"),
         (lambda: parprims.lfilter(b, b, x, zi=3.0), TypeError, "zi must be an array"),
     ):

@@ -282,8 +282,8 @@ def _by_powers(xp: Namespace, a: Array, u: Array) -> Array:
     """Return the same of one or two poles, corrected once.
 
     The state of two poles is z[0] and s z[0] + z[1], where s is 1 or -1 if both are on its side, else 0. Next to s the
-    two numbers z nearly make up for each other, and powers of their matrix would lose digits. Differences from s times the
-    output before are what A y is summed of: they keep digits that the products of A lose.
+    two numbers z nearly make up for each other, and powers of their matrix would lose digits. A y is summed of
+    differences, from s times the output before: they keep digits that products with A lose.
     """
     k = a.shape[0] - 1
     one, side = xp.ones_like(a[:1]), xp.real(a[1:2]) if dtype_kind(a.dtype) == "complex" else a[1:2]
