@@ -242,9 +242,9 @@ class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
-        *ctx.call, _ = inputs[:4]
+        *ctx.call, b = inputs[:4]
         ctx.save_for_backward(output, *inputs[4:])
-        ctx.save_for_forward(output, *inputs[4:])
+        ctx.save_for_forward(b, *inputs[4:])
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
@@ -259,8 +259,10 @@ class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Array:
-        x, *coefficients = ctx.saved_tensors
+        b, *coefficients = ctx.saved_tensors
         xp, matrix, solve = ctx.call
+        # To a saved output the tangents of another transformation around this one would be lost.
+        x = _derivatives.linear_system(xp, matrix, solve, tuple(coefficients), b)
         _, _, _, db, *given = tangents
         changed = tuple(torch.zeros_like(a) if da is None else da for a, da in zip(coefficients, given, strict=True))
         right = -matrix.product(xp, changed, x)

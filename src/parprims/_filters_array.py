@@ -98,8 +98,8 @@ def _extended(xp: Namespace, x: Array, before: int, after: int) -> Array:
 def convolved(xp: Namespace, c: Array, x: Array) -> Array:
     """Return c[0] x[n] + c[1] x[n-1] + ... of lines, in which nothing comes before the first sample."""
     lines, n = x.shape
-    c = c[:n]
-    taps = c.shape[0]
+    taps = min(c.shape[0], n)
+    c = c[:taps]
     if taps <= _SHIFTED:
         before = _extended(xp, x, taps - 1, 0)
         terms = [c[i] * before[:, taps - 1 - i : taps - 1 - i + n] for i in range(taps)]
