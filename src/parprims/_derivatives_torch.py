@@ -229,8 +229,16 @@ def linear_system(
     xp: Namespace, matrix: Any, solve: Callable[..., Array], coefficients: tuple[Array, ...], b: Array
 ) -> Array:
     """Return the solutions of linear systems, with their derivatives, those of torch.func and forward ones too."""
+    if _forward_over_forward():
+        return solve(xp, matrix, coefficients, b)  # whose operations have the derivatives that a rule would lose here
     x: Array = _LinearSystem.apply(xp, matrix, solve, b, *coefficients)
     return x
+
+
+def _forward_over_forward() -> bool:
+    """Return whether forward derivatives nest: in the rule of one PyTorch does not see the tangents of another."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return [one.key() for one in stack].count(torch._C._functorch.TransformType.Jvp) > 1
 
 
 class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
@@ -242,9 +250,9 @@ class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
-        *ctx.call, b = inputs[:4]
+        *ctx.call, _ = inputs[:4]
         ctx.save_for_backward(output, *inputs[4:])
-        ctx.save_for_forward(b, *inputs[4:])
+        ctx.save_for_forward(output, *inputs[4:])
 
     @staticmethod
     def backward(ctx: Any, g: Array) -> tuple[Array | None, ...]:
@@ -259,10 +267,8 @@ class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Array:
-        b, *coefficients = ctx.saved_tensors
+        x, *coefficients = ctx.saved_tensors
         xp, matrix, solve = ctx.call
-        # To a saved output the tangents of another transformation around this one would be lost.
-        x = _derivatives.linear_system(xp, matrix, solve, tuple(coefficients), b)
         _, _, _, db, *given = tangents
         changed = tuple(torch.zeros_like(a) if da is None else da for a, da in zip(coefficients, given, strict=True))
         right = -matrix.product(xp, changed, x)

@@ -45,14 +45,15 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     b : array
         The coefficients of the numerator, of one dimension and a floating dtype, real or complex.
     a : array
-        The coefficients of the denominator, as b. The first must not be zero; all are divided by it.
+        The coefficients of the denominator, as b. The first must not be zero; all are divided by it. On a GPU, and of
+        arrays without values yet, it is not looked at: then results are not finite.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
     axis : int
         The axis to filter along.
     zi : array, optional
-        The state before the first sample, of a shape that broadcasts to that of x but for the length along the axis:
-        k, the longer of b and a less one. By default it is zero.
+        The state before the first sample, of the shape of x but for the length along the axis: k, the longer of b and a
+        less one. Along other axes the length may be 1, for channels that begin alike. By default it is zero.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -67,7 +68,8 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     TypeError
         If an argument is no array, or dtypes are no floats or do not promote together.
     ValueError
-        If b or a has not one dimension or no coefficient, zi another shape, or an argument has an unknown value.
+        If b or a has not one dimension or no coefficient, a begins with zero, zi has another shape, or an argument has
+        an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -75,17 +77,16 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
 
     Notes
     -----
-    Work and depth: about 32 + 2k multiplications for a sample in products of matrices, of which log2 n / 5 come one
-    after another, and from order 3 on 66 + 8k in twice as many (array); 2k + 1 in n steps (kernel on a CPU, native);
-    4k + 2 and a scan of states, reading every sample once (kernel on a GPU).
-    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but
-    for the kernel). With
-    poles 1e-6 from the unit circle, up to order 4, float32 is within 2^-20 of the largest result of SciPy in float64
-    with the same coefficients. More is in docs/filters.md.
+    Work and depth: by array, one or two poles take about 70 + 4k multiplications for a sample in products of matrices,
+    of which log2 n / 2 come one after another; more take 200 + 3k in n / 64 steps, by JAX on a CPU 2k + 1 in n steps.
+    Zeros, b, are a convolution. By kernel and native 2k + 1 in n steps; by kernel on a GPU 4k + 2 and a scan of states.
+    Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
+    float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
     Reproducibility: the same input gives the same bits, run after run, by every method.
-    Methods: kernel (CUDA arrays up to order 4, CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if
-    the program has imported ``scipy.signal``), array.
-    Derivatives: by b, a, x and zi on PyTorch and JAX, by array, and on PyTorch by kernel.
+    Methods: kernel (CUDA arrays of the orders in docs/filters.md, CPU arrays by Numba), native (SciPy on arrays in the
+    memory of a CPU), array.
+    Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: filters too, by
+    the same method.
     Memory and more: docs/filters.md.
 
     Examples
@@ -108,14 +109,14 @@ def sosfilt(sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None,
     ----------
     sos : array
         The sections, of shape (sections, 6) and a floating dtype, real or complex: b[0], b[1], b[2], a[0], a[1], a[2]
-        of each, as in `lfilter`. Every a[0] must not be zero; the coefficients of a section are divided by it.
+        of each, as in `lfilter`. No a[0] may be zero; the coefficients of a section are divided by it.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
     axis : int
         The axis to filter along.
     zi : array, optional
-        The states before the first sample, of a shape that broadcasts to (sections, *shape of x) but for the length
-        along the axis, 2. By default they are zero.
+        The states before the first sample, of shape (sections, *shape of x) but for the length along the axis, 2. Along
+        axes of channels the length may be 1. By default they are zero.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `lfilter`, whose errors and notes apply.
 
