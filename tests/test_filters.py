@@ -1,6 +1,11 @@
 """Filters against a loop over the samples in higher precision."""
 
+import functools
 import os
+import subprocess
+import sys
+import textwrap
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -186,6 +191,310 @@ def scipy():
     return pytest.importorskip("scipy.signal")
 
 
+# ---- The families of filters that people use -------------------------------------------------------------------
+
+
+def families():
+    """Return filters by name: designs of orders 1 to 12, narrow bands, poles on the unit circle, unstable ones."""
+    signal = scipy()
+    found = {f"butter {k} {low}": signal.butter(k, low) for k in range(1, 13) for low in (0.02, 0.3)}
+    found |= {f"high {k}": signal.butter(k, 0.02, "high") for k in (1, 2, 3, 5, 8)}
+    pole, away = np.exp(0.5j), 0.999
+    return found | {
+        "band": signal.butter(4, (0.004, 0.3), "band"),
+        "EEG": signal.butter(4, (0.5 / 128, 40 / 128), "band"),
+        "narrow": signal.butter(3, (0.1, 0.102), "band"),
+        "stop": signal.butter(3, (0.1, 0.11), "bandstop"),
+        "cheby1": signal.cheby1(8, 0.05, 0.08),
+        "cheby2": signal.cheby2(7, 40, 0.1),
+        "ellip": signal.ellip(6, 0.1, 60, 0.05),
+        "bessel": signal.bessel(5, 0.03),
+        "notch": signal.iirnotch(0.01, 30),
+        "peak": signal.iirpeak(0.3, 100),
+        "comb": signal.iircomb(0.1, 30),
+        "echo": ([1.0], [1.0, *[0.0] * 1115, -0.7]),
+        "taps": (signal.firwin(150, 0.1), [1.0]),
+        "many taps": (np.hanning(700), [2.0]),
+        "sum": ([1.0], [1.0, -1.0]),
+        "sum of sums": ([1.0], [1.0, -2.0, 1.0]),
+        "three on the circle": ([1.0], np.real(np.poly([1, pole, 1 / pole]))),
+        "two on the circle": ([1.0], np.real(np.poly([pole, 1 / pole]))),
+        "both sides": ([1.0], np.poly([away, -away])),
+        "unstable": ([1.0], [1.0, -1.001]),
+        "unstable, 4": ([1.0, 0.5], np.poly([1.001, 0.9, 0.5, -0.3])),
+        "no poles": ([0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]),
+        "complex": ([1.0, 0.5j], np.poly([0.99 * pole, 0.98 * pole, 0.999 * pole**2, -0.5])),
+    }
+
+
+NAMES = [
+    *(f"butter {k} {low}" for k in range(1, 13) for low in (0.02, 0.3)),
+    *(f"high {k}" for k in (1, 2, 3, 5, 8)),
+    *("band", "EEG", "narrow", "stop", "cheby1", "cheby2", "ellip", "bessel", "notch", "peak", "comb", "echo"),
+    *("taps", "many taps", "sum", "sum of sums", "three on the circle", "two on the circle", "both sides", "unstable"),
+    *("unstable, 4", "no poles", "complex"),
+]
+
+
+def exactly(b, a, x):
+    """Return the filtered line x, in the precision of long double."""
+    k = max(len(b), len(a)) - 1
+    b, a = (np.concatenate([wide(one), np.zeros(k + 1 - len(one))]) / wide(a)[0] for one in map(np.asarray, (b, a)))
+    x, state = wide(x), np.zeros(k + 1, np.result_type(wide(x), b, a))
+    y = np.zeros(len(x), state.dtype)
+    for n in range(len(x)):
+        y[n] = b[0] * x[n] + state[0]
+        state[:-1] = state[1:] + b[1:] * x[n] - a[1:] * y[n]
+    return y
+
+
+def far(found, expected):
+    """Return the error, in parts of the largest result; of nothing where a result is not finite."""
+    scale = abs(expected).max(initial=0) or 1
+    return float((abs(np.asarray(found) - expected) / scale).max(initial=0))
+
+
+@functools.cache
+def family(name, dtype, n=20_000):
+    """Return b, a and noise of a dtype, the exact result, and the error that SciPy's lfilter makes in that dtype."""
+    b, a = (np.asarray(one) for one in families()[name])
+    b, a = (one.astype(np.result_type(dtype, np.complex64) if one.dtype.kind == "c" else dtype) for one in (b, a))
+    x = np.random.default_rng(n).standard_normal(n).astype(dtype)
+    y = exactly(b, a, x)
+    with np.errstate(all="ignore"):
+        return b, a, x, y, far(scipy().lfilter(b, a, x), y)
+
+
+class TestFamilies:
+    methods = METHODS
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_error(self, backend, run, method, name, dtype):
+        """The error is at most ten times that of SciPy in the same dtype, or of a rounding of the result."""
+        b, a, x, y, by_scipy = family(name, dtype, 500 if backend.name == "emulated" else 20_000)
+        if not np.isfinite(by_scipy) or by_scipy > 0.1:
+            pytest.skip("rounded coefficients make a filter of which SciPy's result has no digits")
+        if backend.name == "jax" and dtype == "float32":
+            pytest.skip("float64 rounded; float32 alone is another test")
+        found = backend.to_numpy(run(parprims.lfilter, *map(backend.asarray, (b, a, x)), method=method))
+        assert far(found, y) <= 10 * max(by_scipy, eps(dtype) / 2)
+
+    @pytest.mark.parametrize(
+        "name", ["butter 6 0.02", "band", "cheby1", "notch", "echo", "taps", "three on the circle"]
+    )
+    def test_derivatives(self, backend, run, method, name):
+        """So is that of derivatives: filters from the other end, and sums of products with what these return."""
+        b, a, x, y, _ = family(name, "float64", 2000)
+        weights = np.random.default_rng(1).standard_normal(len(x))
+        signal = scipy()
+
+        def expected(y, filtered):
+            back = filtered([1.0], a, weights[::-1])[::-1]
+            by_b, by_a = (
+                sign * np.array([np.sum(back[j:] * one[: len(one) - j]) for j in range(count)])
+                for sign, one, count in ((1, x, len(b)), (-1, y, len(a)))
+            )
+            return by_b, by_a[1:], filtered(b, a, weights[::-1])[::-1], back
+
+        exact = expected(y, exactly)
+        by_scipy = expected(signal.lfilter(b, a, x), signal.lfilter)
+        allowed = max(eps("float64"), *(far(one, other) for one, other in zip(by_scipy, exact, strict=True)))
+        by_b, by_a, by_x = gradients(backend, run, method, (b, a, x), weights)
+        for found, one in zip((by_b, by_a[1:], by_x), exact[:3], strict=True):
+            assert far(found, one) <= 10 * allowed
+
+
+def gradients(backend, run, method, arrays, weights):
+    """Return the derivatives of the weighted sum of results."""
+
+    def loss(*arrays):
+        return (run(parprims.lfilter, *arrays, method=method) * backend.asarray(weights)).sum()
+
+    if backend.name == "jax":
+        import jax
+
+        return jax.grad(loss, (0, 1, 2))(*map(backend.asarray, arrays))
+    if not backend.name.startswith("torch"):
+        pytest.skip("has no derivatives")
+    leaves = [backend.asarray(one).requires_grad_() for one in arrays]
+    loss(*leaves).backward()
+    return [backend.to_numpy(one.grad) for one in leaves]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_families_in_float32_alone(name):
+    """JAX without jax_enable_x64 computes in float32, with an error within ten times that of SciPy in float32."""
+    jax = pytest.importorskip("jax")
+    b, a, x, y, by_scipy = family(name, "float32")
+    if not np.isfinite(by_scipy) or by_scipy > 0.1:
+        pytest.skip("rounded coefficients make a filter of which SciPy's result has no digits")
+    with jax.enable_x64(False):
+        found = np.asarray(parprims.lfilter(*map(jax.numpy.asarray, (b, a, x)), method="array"))
+    assert found.dtype.itemsize == x.dtype.itemsize * (2 if name == "complex" else 1)
+    assert far(found, y) <= 10 * max(by_scipy, eps("float32") / 2)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("size", [150, 1117, 20_000])
+@pytest.mark.parametrize("poles", [False, True])
+def test_memory(size, poles):
+    """Long filters take the memory that docs/filters.md states, by operations: no matrix of all their coefficients."""
+    n = 20_000
+    c = np.zeros(size)
+    c[0], c[-1] = 1, 0.5
+    b, a = (c[:1], c) if poles else (c, c[:1])
+    x = np.random.default_rng(0).standard_normal(n)
+    parprims.lfilter(b, a, x[:100], method="array")  # what is kept from call to call
+    tracemalloc.start()
+    y = parprims.lfilter(b, a, x, method="array")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= 8 * (12 * (n + size) + 128 * size * poles + 7 * 256**2)
+    delayed = np.concatenate([np.zeros(size - 1), x])[:n] * 0.5
+    if not poles:
+        np.testing.assert_allclose(y, x + delayed, atol=1e-12)
+
+
+def test_transformed_coefficients(rng):
+    """Every line has a filter of its own, on JAX and PyTorch, and derivatives nest."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    signal = scipy()
+    b, a = signal.butter(4, 0.1)
+    many = np.stack([b, 2 * b]), np.stack([a, a * [1, 0.99, 1, 1, 1]])
+    x, z = rng.standard_normal((2, 60)), rng.standard_normal((2, 4))
+    expected = [signal.lfilter(*(one[i] for one in (*many, x)), zi=z[i]) for i in range(2)]
+
+    def at_end(a, b, x):
+        return parprims.lfilter(b, a, x)[50]
+
+    with jax.enable_x64(True):
+        given = [jax.numpy.asarray(one) for one in (*many, x, z)]
+        of_jax = jax.vmap(lambda b, a, x, z: parprims.lfilter(b, a, x, zi=z))(*given)
+        hessian = np.asarray(jax.hessian(at_end)(*map(jax.numpy.asarray, (a, b, x[0]))))
+    given = [torch.tensor(one) for one in (*many, x, z)]
+    of_torch = torch.func.vmap(lambda b, a, x, z: parprims.lfilter(b, a, x, zi=z))(*given)
+    for found in (of_jax, of_torch):
+        for i in range(2):
+            for one, other in zip(found, expected[i], strict=True):
+                np.testing.assert_allclose(np.asarray(one[i]), other, atol=1e-8)
+    forward, backward = torch.func.jacfwd, torch.func.jacrev
+    arguments = [torch.tensor(one) for one in (a, b, x[0])]
+    for outer in (forward, backward):
+        for inner in (forward, backward):
+            found = outer(inner(at_end))(*arguments)
+            np.testing.assert_allclose(found.numpy(), hessian, atol=1e-8 * abs(hessian).max())
+
+
+# ---- Arguments -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_divided_by_zero(backend, warm):
+    """Coefficients that are divided by zero are refused wherever they can be read, in calls like earlier ones too."""
+    x = backend.asarray(np.ones(9))
+    good, bad = (backend.asarray(np.array([first, 0.5, 0.25])) for first in (1.0, 0.0))
+    rows = [backend.asarray(np.array([[1.0, 0, 0, 1, 0, 0], [1, 0, 0, one, 0, 0]])) for one in (2.0, 0.0)]
+    for call in (
+        lambda a, _: parprims.lfilter(good, a, x),
+        lambda a, _: parprims.lfilter(good, a, x, zi=good[:2]),
+        lambda _, sos: parprims.sosfilt(sos, x),
+    ):
+        if warm:
+            call(good, rows[0])
+            call(good, rows[0])
+        if backend.cuda and not isinstance(x, np.ndarray):
+            assert not np.isfinite(backend.to_numpy(call(bad, rows[1])[0])).all()
+            continue
+        with pytest.raises(ValueError, match=r"^(a must not begin with zero|sos must not have a zero).*a\[0\]"):
+            call(bad, rows[1])
+
+
+def test_divided_by_zero_while_traced():
+    """Coefficients without values are not looked at: results are not finite."""
+    jax = pytest.importorskip("jax")
+    found = jax.jit(parprims.lfilter)(*map(jax.numpy.asarray, ([1.0], [0.0, 1.0], [1.0, 2.0])))
+    assert not np.isfinite(np.asarray(found)).any()
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "axis", "zi", "fits"),
+    [
+        ("lfilter", (3, 9), -1, (3, 2), True),
+        ("lfilter", (3, 9), -1, (1, 2), True),
+        ("lfilter", (9, 3), 0, (2, 3), True),
+        ("lfilter", (9,), 0, (2,), True),
+        ("lfilter", (2, 9), -1, (2,), False),  # of lfilter_zi, for channels as many as states
+        ("lfilter", (2, 9), -1, (2, 1), False),
+        ("lfilter", (9, 2), 0, (2,), False),
+        ("lfilter", (9,), 0, (1,), False),
+        ("lfilter", (9,), 0, (1, 2), False),
+        ("lfilter", (9,), 0, (), False),
+        ("sosfilt", (3, 9), -1, (3, 3, 2), True),
+        ("sosfilt", (2, 9), -1, (3, 1, 2), True),
+        ("sosfilt", (9,), -1, (3, 2), True),
+        ("sosfilt", (3, 9), -1, (3, 2), False),  # of sosfilt_zi, for channels as many as sections
+        ("sosfilt", (9,), -1, (1, 2), False),
+        ("sosfilt", (9,), -1, (3, 1), False),
+        ("sosfilt", (9, 3), 0, (3, 2), False),
+    ],
+)
+def test_shapes_of_states(backend, function, shape, axis, zi, fits):
+    """States have the shape that SciPy takes, with 1 for channels that begin alike: nothing broadcasts by chance."""
+    x, states = backend.asarray(np.ones(shape)), backend.asarray(np.ones(zi))
+    sos = np.tile([0.5, 0.25, 0.0, 1.0, -0.5, 0.25], (3, 1))
+    coefficients = [sos] if function == "sosfilt" else [sos[0, :3], sos[0, 3:]]
+    given = [backend.asarray(one) for one in coefficients]
+    if not fits:
+        with pytest.raises(ValueError, match=r"^zi must have shape"):
+            getattr(parprims, function)(*given, x, axis=axis, zi=states)
+        return
+    y, end = getattr(parprims, function)(*given, x, axis=axis, zi=states)
+    whole = list(shape)
+    whole[axis] = 2
+    wanted = np.broadcast_to(np.ones(zi), (*((3,) if function == "sosfilt" else ()), *whole))
+    expected = getattr(scipy(), function)(*coefficients, np.ones(shape), axis, np.array(wanted))
+    compare(backend, (y, end), expected, 1e-12)
+
+
+@pytest.mark.once
+def test_native_is_scipy():
+    """By name the native method imports SciPy, whose own bits it returns; `auto` takes the same before and after."""
+    scipy()
+    program = """
+        import sys, numpy as np, parprims
+        sos = np.tile([0.5, 0.25, 0.0, 1.0, -0.5, 0.25], (3, 1))
+        x = np.random.default_rng(0).standard_normal((2, 100)).astype("float64")
+        b, a = sos[0, :3], sos[0, 3:]
+        calls = [(parprims.sosfilt, sos, x), (parprims.lfilter, b, a, x)]
+        before = [parprims.methods(*one) for one in calls]
+        assert "scipy.signal" not in sys.modules
+        found = [function(*arrays, method="native") for function, *arrays in calls]
+        assert [parprims.methods(*one) for one in calls] == before
+        assert all(one["native"] is None for one in before), before
+        from scipy import signal
+        assert found[0].tobytes() == signal.sosfilt(sos, x).tobytes()
+        assert found[1].tobytes() == signal.lfilter(b, a, x).tobytes()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_not_finite_among_taps(backend, run, rng, odd):
+    """A filter without feedback forgets such a sample; one of high order knows nothing of it before."""
+    x = random(rng, (200,), "float64")
+    x[90] = odd
+    taps = random(rng, (20,), "float64")
+    poles = np.real(np.poly([0.9, 0.8, 0.7, 0.6]))
+    for b, a, lost in ((taps, np.ones(1), slice(90, 110)), (taps, poles, slice(90, None))):
+        found = backend.to_numpy(run(parprims.lfilter, *map(backend.asarray, (b, a, x)), method="array"))
+        expected = exactly(b, a, np.where(np.isfinite(x), x, 0))
+        assert not np.isfinite(found[lost]).any()
+        kept = np.ones(200, bool)
+        kept[lost] = False
+        np.testing.assert_allclose(found[kept], expected[kept].astype(np.float64), atol=1e-11)
+
+
 class TestSosfilt:
     methods = METHODS
 
@@ -282,10 +591,10 @@ def test_arguments_named(backend):
         (lambda: parprims.lfilter(x, b, x), ValueError, "b must have one dimension"),
         (lambda: parprims.lfilter(b, b[:0], x), ValueError, "a must have one dimension and a coefficient"),
         (lambda: parprims.lfilter(whole, b, x), TypeError, "b must have a dtype of kind float"),
-        (lambda: parprims.lfilter(b, b, x, zi=b), ValueError, r"zi must broadcast to shape \(2, 2\)"),
+        (lambda: parprims.lfilter(b, b, x, zi=b), ValueError, r"zi must have shape \(2, 2\)"),
         (lambda: parprims.sosfilt(b, x), ValueError, r"sos must have shape \(sections, 6\)"),
         (lambda: parprims.sosfilt(sos[:0, :], x), ValueError, "sos must hold at least one section"),
-        (lambda: parprims.sosfilt(sos, x, zi=x), ValueError, r"zi must broadcast to shape \(3, 2, 2\)"),
+        (lambda: parprims.sosfilt(sos, x, zi=x), ValueError, r"zi must have shape \(3, 2, 2\)"),
         (lambda: parprims.lfilter(b, b, x, axis=2), IndexError, "axis"),
         (lambda: parprims.lfilter(b, b, x, zi=3.0), TypeError, "zi must be an array"),
     ):

@@ -229,8 +229,16 @@ def linear_system(
     xp: Namespace, matrix: Any, solve: Callable[..., Array], coefficients: tuple[Array, ...], b: Array
 ) -> Array:
     """Return the solutions of linear systems, with their derivatives, those of torch.func and forward ones too."""
+    if _forward_over_forward():
+        return solve(xp, matrix, coefficients, b)  # whose operations have the derivatives that a rule would lose here
     x: Array = _LinearSystem.apply(xp, matrix, solve, b, *coefficients)
     return x
+
+
+def _forward_over_forward() -> bool:
+    """Return whether forward derivatives nest: in the rule of one PyTorch does not see the tangents of another."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    return [one.key() for one in stack].count(torch._C._functorch.TransformType.Jvp) > 1
 
 
 class _LinearSystem(torch.autograd.Function):  # type: ignore[misc]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from parprims import _derivatives, _filters_array, _filters_cpu, _filters_kernel
@@ -15,21 +16,22 @@ from parprims._arrays import (
     Array,
     Namespace,
     admit,
-    broadcast_shapes,
     cast,
     device,
     dtype_name,
     lacks_arithmetic,
     library,
     move_axis,
+    namespace_of,
     normalize_axis,
     spoken,
 )
 from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
+from parprims._filters_array import Solve
 from parprims._kernels import by_device
 from parprims._promotion import promoted
-from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
+from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, has_values, in_numpy, returned
 
 
 @primitive
@@ -43,14 +45,15 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     b : array
         The coefficients of the numerator, of one dimension and a floating dtype, real or complex.
     a : array
-        The coefficients of the denominator, as b. The first must not be zero; all are divided by it.
+        The coefficients of the denominator, as b. The first must not be zero; all are divided by it. On a GPU, and of
+        arrays without values yet, it is not looked at: then results are not finite.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
     axis : int
         The axis to filter along.
     zi : array, optional
-        The state before the first sample, of a shape that broadcasts to that of x but for the length along the axis:
-        k, the longer of b and a less one. By default it is zero.
+        The state before the first sample, of the shape of x but for the length along the axis: k, the longer of b and a
+        less one. Along other axes the length may be 1, for channels that begin alike. By default it is zero.
     method : {"auto", "kernel", "native", "array"}
         Who computes.
 
@@ -65,7 +68,8 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     TypeError
         If an argument is no array, or dtypes are no floats or do not promote together.
     ValueError
-        If b or a has not one dimension or no coefficient, zi another shape, or an argument has an unknown value.
+        If b or a has not one dimension or no coefficient, a begins with zero, zi has another shape, or an argument has
+        an unknown value.
     IndexError
         If axis is out of range.
     MethodRefused
@@ -73,17 +77,16 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
 
     Notes
     -----
-    Work and depth: about 32 + 2k multiplications for a sample in products of matrices, of which log2 n / 5 come one
-    after another, and from order 3 on 66 + 8k in twice as many (array); 2k + 1 in n steps (kernel on a CPU, native);
-    4k + 2 and a scan of states, reading every sample once (kernel on a GPU).
-    Error: all is computed in float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but
-    for the kernel). With
-    poles 1e-6 from the unit circle, up to order 4, float32 is within 2^-20 of the largest result of SciPy in float64
-    with the same coefficients. More is in docs/filters.md.
+    Work and depth: by array, one or two poles take about 70 + 4k multiplications for a sample in products of matrices,
+    of which log2 n / 2 come one after another; more take 200 + 3k in n / 64 steps, by JAX on a CPU 2k + 1 in n steps.
+    Zeros, b, are a convolution. By kernel and native 2k + 1 in n steps; by kernel on a GPU 4k + 2 and a scan of states.
+    Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
+    float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
     Reproducibility: the same input gives the same bits, run after run, by every method.
-    Methods: kernel (CUDA arrays up to order 4, CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if
-    the program has imported ``scipy.signal``), array.
-    Derivatives: by b, a, x and zi on PyTorch and JAX, by array, and on PyTorch by kernel.
+    Methods: kernel (CUDA arrays of the orders in docs/filters.md, CPU arrays by Numba), native (SciPy on arrays in the
+    memory of a CPU), array.
+    Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: filters too, by
+    the same method.
     Memory and more: docs/filters.md.
 
     Examples
@@ -106,14 +109,14 @@ def sosfilt(sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None,
     ----------
     sos : array
         The sections, of shape (sections, 6) and a floating dtype, real or complex: b[0], b[1], b[2], a[0], a[1], a[2]
-        of each, as in `lfilter`. Every a[0] must not be zero; the coefficients of a section are divided by it.
+        of each, as in `lfilter`. No a[0] may be zero; the coefficients of a section are divided by it.
     x : array
         The signal, of at least one dimension and a floating dtype. All dtypes promote together.
     axis : int
         The axis to filter along.
     zi : array, optional
-        The states before the first sample, of a shape that broadcasts to (sections, *shape of x) but for the length
-        along the axis, 2. By default they are zero.
+        The states before the first sample, of shape (sections, *shape of x) but for the length along the axis, 2. Along
+        axes of channels the length may be 1. By default they are zero.
     method : {"auto", "kernel", "native", "array"}
         Who computes, as in `lfilter`, whose errors and notes apply.
 
@@ -141,19 +144,25 @@ def sosfilt(sos: Array, x: Array, /, *, axis: int = -1, zi: Array | None = None,
 class _Filter(Composed):
     """A checked call. ``arrays`` are those of the caller, in order.
 
-    ``sections`` are how many filters stand one after another, and None where there is one, b and a; ``order`` is k.
+    ``sections`` are how many filters stand one after another, and None where there is one, b and a; ``lengths`` are
+    the numbers of coefficients of b and a.
     ``shape`` is that of the signal, filtered along ``axis``, counted from the front. ``states`` says whether states are
     given, and returned. ``dtype`` is that of the results, ``working`` the one they are computed in: a filter with poles
     near 1 loses as many digits as it remembers samples.
     """
 
     sections: int | None
-    order: int
+    lengths: tuple[int, int]
     shape: tuple[int, ...]
     axis: int
     states: bool
     dtype: Any
     working: Any
+
+    @property
+    def order(self) -> int:
+        """The number k of states of a section."""
+        return max(self.lengths) - 1
 
     def parts(self, xp: Namespace) -> tuple[Array, Array, Array, Array]:
         """Return b and a of all sections, (sections, k + 1), the lines of the signal, and the states of each.
@@ -231,12 +240,13 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
     key = call_key(name, given, "zi" in named, axis, method, gradient=True)
     run = recalled(key)
     if run is not None:
+        _check_divisors(name, given[len(given) - 2 - ("zi" in named)])
         return run(*given)
     xp, arrays = admit(named)
     _METHODS[name].check(method)
     of = dict(zip(named, arrays, strict=True))
     dtype = promoted(xp, of, ("float", "complex"))
-    x, sections, order = of["x"], None, 2
+    x, sections, lengths = of["x"], None, (3, 3)
     if name == "sosfilt":
         if of["sos"].ndim != 2 or of["sos"].shape[1] != 6:
             raise ValueError(f"sos must have shape (sections, 6), got {tuple(of['sos'].shape)}")
@@ -249,7 +259,7 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
                 raise ValueError(
                     f"{what} must have one dimension and a coefficient at least, got shape {tuple(of[what].shape)}"
                 )
-        order = max(of["b"].shape[0], of["a"].shape[0]) - 1
+        lengths = of["b"].shape[0], of["a"].shape[0]
     at = normalize_axis(axis, x.ndim)
     call = _Filter(
         arrays=tuple(arrays),
@@ -257,41 +267,73 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
         results=(),
         single="zi" not in named,
         sections=sections,
-        order=order,
+        lengths=lengths,
         shape=tuple(x.shape),
         axis=at,
         states="zi" in named,
         dtype=dtype,
         working=_filters_array.widest(xp, dtype),
     )
+    _check_divisors(name, of["sos" if sections is not None else "a"])
     results = ((call.shape, dtype), *(((call.state_shape, dtype),) if call.states else ()))
     call = dataclasses.replace(call, results=results)
     if call.states:
-        shape = tuple(of["zi"].shape)
-        try:
-            fits = broadcast_shapes(shape, call.state_shape) == call.state_shape
-        except ValueError:
-            fits = False
-        if not fits:
-            raise ValueError(f"zi must broadcast to shape {call.state_shape}, got {shape}")
+        _check_states(call, tuple(of["zi"].shape))
     return _METHODS[name](method, xp, call)
+
+
+def _check_states(f: _Filter, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless states have a shape that SciPy takes: others may broadcast by chance alone."""
+    wanted, own = f.state_shape, {f.axis} if f.sections is None else {0, f.axis + 1}
+    fits = len(shape) == len(wanted) and all(
+        length == right or (length == 1 and at not in own)
+        for at, (length, right) in enumerate(zip(shape, wanted, strict=True))
+    )
+    if not fits:
+        others = ", where other lengths than " + ("k" if f.sections is None else "the sections and 2") + " may be 1"
+        raise ValueError(f"zi must have shape {wanted}{others if len(wanted) > len(own) else ''}, got {shape}")
+
+
+def _check_divisors(name: str, coefficients: Array) -> None:
+    """Raise ValueError if coefficients are divided by zero. Those of a GPU, or of no value yet, are not looked at."""
+    if not isinstance(coefficients, np.ndarray) and not _is_readable(coefficients):
+        return
+    if name == "lfilter":
+        if coefficients[0] == 0:
+            raise ValueError("a must not begin with zero, by which all coefficients are divided, got a[0] = 0")
+        return
+    zero = coefficients[:, 3] == 0
+    if bool(zero.any() if isinstance(zero, np.ndarray) else namespace_of(zero).any(zero)):
+        raise ValueError("sos must not have a zero in column 3: a[0] of a section, by which it is divided, is 0")
+
+
+def _is_readable(x: Array) -> bool:
+    """Return whether an array of another library than NumPy has values in the memory of a CPU."""
+    xp = namespace_of(x)
+    kind = library(xp)
+    if kind in ("torch", "jax"):
+        return in_numpy(xp, (x,)) if kind == "torch" else has_values(xp, (x,))
+    return kind == "other" and not array_api_compat.is_dask_array(x)
 
 
 # ---- Methods ----------------------------------------------------------------------------------------------------
 
 
-def _array(xp: Namespace, f: _Filter) -> Any:
-    """Return the result by products of matrices, one section after another."""
-    return f.finished(xp, *_cascade(xp, *f.parts(xp)))
+def _array(xp: Namespace, f: _Filter, solve: Solve = _filters_array.solved) -> Any:
+    """Return the result by array operations, one section after another."""
+    return f.finished(xp, *_cascade(xp, f, *f.parts(xp), solve))
 
 
-def _cascade(xp: Namespace, b: Array, a: Array, x: Array, z: Array) -> tuple[Array, Array]:
+def _cascade(
+    xp: Namespace, f: _Filter, b: Array, a: Array, x: Array, z: Array, solve: Solve = _filters_array.solved
+) -> tuple[Array, Array]:
     """Return the lines filtered by all sections, and the states after."""
     states = []
     for section in range(b.shape[0]):
-        first = a[section, 0]
+        first, (of_b, of_a) = a[section, 0], f.lengths
+        own = b[section, :of_b] / first, a[section, :of_a] / first
         with unwatched():
-            x, end = _filters_array.filtered(xp, b[section, :] / first, a[section, :] / first, x, z[:, section, :])
+            x, end = _filters_array.filtered(xp, *own, x, z[:, section, :], solve)
         states.append(end)
     return x, xp.stack(states, axis=1)
 
@@ -300,19 +342,33 @@ def _array_refusal(xp: Namespace, f: _Filter) -> str | None:
     return lacks_arithmetic(xp, [f.working])
 
 
+def _solved_by_kernel(xp: Namespace, a: Array, u: Array) -> Array:
+    """Return what `_filters_array.solved` returns, by the kernel."""
+    found: Array = lfilter(xp.ones_like(a[:1]), a, u, method="kernel")
+    return found
+
+
+def _with_kernel(xp: Namespace, f: _Filter) -> Any:
+    """Return the result by operations with a derivative, by the kernel all the same."""
+    return _array(xp, f, _solved_by_kernel)
+
+
 def _native(xp: Namespace, f: _Filter) -> Any:
     """Return the result by SciPy, computed in NumPy's arrays."""
-    from scipy.signal import lfilter as by_scipy
+    from scipy import signal
 
-    b, a, x, z = (np.asarray(as_numpy(one)) for one in f.parts(xp))
-    states = np.empty_like(z)
-    for section in range(f.sections or 1):
-        if f.order == 0:
-            x = by_scipy(b[section], a[section], x)
-        else:
-            x, states[:, section] = by_scipy(b[section], a[section], x, zi=np.array(z[:, section]))
-    dtype = z.dtype
-    return f.finished(xp, *(returned(xp, np.ascontiguousarray(one, dtype)) for one in (x, states)))
+    *coefficients, x = (as_numpy(cast(xp, one, f.working)) for one in f.arrays[: len(f.arrays) - f.states])
+    options = {}
+    if f.states and f.order:
+        options["zi"] = np.array(np.broadcast_to(as_numpy(cast(xp, f.arrays[-1], f.working)), f.state_shape))
+    if f.sections is None:
+        found = signal.lfilter(*coefficients, x, f.axis, **options)
+    else:
+        (sos,) = coefficients
+        found = signal.sosfilt(sos / sos[:, 3:4], x, f.axis, **options)
+    results = found if options else (found, np.zeros(f.state_shape, x.dtype))
+    with_dtype = [cast(xp, returned(xp, np.ascontiguousarray(one)), f.dtype) for one in results]
+    return (with_dtype[0], with_dtype[1]) if f.states else with_dtype[0]
 
 
 def _native_refusal(xp: Namespace, f: _Filter) -> str | None:
@@ -322,9 +378,9 @@ def _native_refusal(xp: Namespace, f: _Filter) -> str | None:
         return "a gradient is asked for, which SciPy does not carry"
     if dtype_name(f.working) not in ("float32", "float64", "complex64", "complex128"):
         return f"SciPy does not filter {dtype_name(f.working)}"
-    if "scipy.signal" not in sys.modules:
-        return "the program has not imported scipy.signal, which takes longer than most filters"
-    return None if 0 not in f.shape else "SciPy filters no empty signals"
+    if 0 in f.shape:
+        return "SciPy filters no empty signals"
+    return None if importlib.util.find_spec("scipy") is not None else "SciPy is not installed"
 
 
 def _lines(xp: Namespace, f: _Filter, arrays: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -333,17 +389,17 @@ def _lines(xp: Namespace, f: _Filter, arrays: tuple[Array, ...]) -> tuple[Array,
     b, a = f.coefficients(xp, given)
     x = cast(xp, x, f.working)
     z = cast(xp, arrays[-1], f.working) if f.states else _zeros(xp, (x.shape[0], b.shape[0], f.order), x)
-    y, z = _cascade(xp, b, a, x, z)
+    y, z = _cascade(xp, f, b, a, x, z)
     return cast(xp, y, f.dtype), cast(xp, z, f.dtype)
 
 
 def _prepare(xp: Namespace, f: _Filter) -> Callable[..., Any]:
-    """Return what filters by the kernel for GPUs."""
-    return _filters_kernel.prepare(xp, f, _array, _lines)
+    """Return what filters by the kernel for GPUs, with a derivative by it."""
+    return _filters_kernel.prepare(xp, f, _with_kernel, _lines)
 
 
 def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
-    """Return what filters by the kernel for CPUs, with the derivative of the array form."""
+    """Return what filters by the kernel for CPUs, with a derivative by it."""
     if 0 in f.shape:
         nothing: Callable[..., Any] = directly(_array)(xp, f)
         return nothing
@@ -353,7 +409,7 @@ def _prepare_cpu(xp: Namespace, f: _Filter) -> Callable[..., Any]:
         found = bare.finished(xp, *run(*bare.on(*arrays).parts(xp)), copy=False)
         return found if bare.states else (found,)
 
-    differentiable = _derivatives.by_operations(xp, f.arrays, computed, lambda: directly(_array)(xp, f))
+    differentiable = _derivatives.by_operations(xp, f.arrays, computed, lambda: directly(_with_kernel)(xp, f))
     return differentiable if f.states else lambda *arrays: differentiable(*arrays)[0]
 
 
