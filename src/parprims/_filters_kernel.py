@@ -178,7 +178,7 @@ def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) 
     """
     tile = tuning.few if count * kind.order <= 4 else tuning.many
     if kind.order >= _HIGH:
-        tile = tile._replace(resident=0)
+        tile = tile._replace(resident=1)
     while True:
         cut = _divided(tuning, tile, size, kind.aligned, lines, n)
         if cut.rounds == 1 or cut.fits(tuning.shared_bytes, count, kind.order, kind.wide_bytes, size):
@@ -244,7 +244,9 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
             type=f"filters::Coefficients<{whole}>",
         )
         shape = f"{cut.rounds * cut.vector}, {cut.warps}, {str(waits).lower()}"
-        tables = f"filters::Lattice<{wide}, {k}, {shape}>" if high else f"filters::Tables<{wide}, {count}, {k}, {shape}>"
+        tables = (
+            f"filters::Lattice<{wide}, {k}, {shape}>" if high else f"filters::Tables<{wide}, {count}, {k}, {shape}>"
+        )
         made = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
         if not inside:
             launches.append(
@@ -326,7 +328,9 @@ def refusal(xp: Namespace, f: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     most = MOST_ORDER.get(dtype_kind(f.dtype), f.order)
     if f.order > most:
-        return f"there is no kernel of {dtype_name(f.dtype)} filters of order {f.order} for GPUs, only up to order {most}"
+        return (
+            f"there is no kernel of {dtype_name(f.dtype)} filters of order {f.order} for GPUs, only up to order {most}"
+        )
     if dtype_kind(f.dtype) not in ("float", "complex") or dtype_name(f.dtype) not in C_TYPES:
         return f"the kernel has no dtype {dtype_name(f.dtype)}"
     return _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in f.arrays]))
@@ -432,3 +436,10 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for counts in ((1, 3), (4, 2), (3,)):
             kind = Kind(dtype, counts, False, aligned=False)
             yield f"filter {dtype} unaligned", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+    for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
+        for order in (5, 8, 12, MOST_ORDER["complex" if dtype.startswith("complex") else "float"]):
+            kind = Kind(dtype, (order + 1, order + 1), order % 8 == 0, aligned=True)
+            yield f"filter {dtype} high", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+    for lines, n in ((1 << 12, 1 << 14), (1 << 16, 64), (1 << 12, 4096), (1, 20_000), (3, 1000)):
+        for dtype, states, aligned in (("float32", False, True), ("float64", True, False), ("complex64", True, True)):
+            yield f"filter {dtype} high", make_plan(Kind(dtype, (7, 3), states, aligned), TUNING[90], lines, n, n)

@@ -82,12 +82,8 @@ DEVICE Twice<Wide> bounded(Twice<Wide> x) { return {bounded(x.re), bounded(x.im)
 
 // ---- The tables ------------------------------------------------------------------------------------------------
 
-// How much below 1 a reflection coefficient must be, in its square.
-constexpr double MARGIN = 9.1e-13;
-
 // The inverse of the radius of circle number `at`, from the unit circle on: 1 - 2^-24, 1 - 2^-22, ..., 1 - 2^-2, 2^-1,
 // 2^-2, ..., 2^-30.
-constexpr int CIRCLES = 43;
 DEVICE double inverse_radius(int at) {
     double part = 1;
     for (int halves = at == 0 ? 0 : at <= 12 ? 26 - 2 * at : at - 12; halves > 0; --halves) part *= 0.5;
@@ -103,6 +99,8 @@ struct Lattice {
     static constexpr int D = K;
     enum { UNROLLED = 1 };  // the steps of scans: none of them, as each takes D * D products
     static constexpr int DIGIT = K * sizeof(W) > 128 ? 2 : 1;  // bits of a number of threads for which a power is there
+    static constexpr double MARGIN = 9.1e-13;  // how much below 1 the square of a reflection coefficient must be
+    static constexpr int CIRCLES = 43;         // of inverse_radius
     static constexpr bool IN_REGISTERS = K * sizeof(W) <= 96;  // where coefficients are
 
     static constexpr int POWERS = digits(TILES ? WARP_SIZE * WARP_SIZE * WARPS : WARP_SIZE * WARPS - 1, DIGIT);
@@ -248,10 +246,15 @@ struct Lattice {
         for (const W* power = powers[0]; count > 0; count >>= DIGIT, power += D * D)
 #pragma unroll 1
             for (unsigned times = count % (1 << DIGIT); times > 0; --times) {
-                W next[D];
+                W next[D];  // in local memory, as its index is not constant: registers and code are not enough for more
+#pragma unroll 2
+                for (int row = 0; row < D; ++row) {
+                    W sum = W();
 #pragma unroll
-                for (int j = 0; j < D; ++j) next[j] = W();
-                add_product<D, D, 1>(next, power, moved);
+                    for (int column = 0; column < D; ++column)
+                        sum = product_sum(power[row * D + column], moved[column], sum);
+                    next[row] = sum;
+                }
 #pragma unroll
                 for (int j = 0; j < D; ++j) moved[j] = next[j];
             }
