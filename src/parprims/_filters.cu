@@ -5,10 +5,10 @@
 //
 // Template parameters:
 //     W          the type of states: double, or Complex<double>
-//     Powers     the tables: Tables, or from order 5 on Lattice (see _filters_lattice.cu)
+//     Powers     the tables: Tables, or from order HIGH on Lattice (see _filters_lattice.cu)
 //     In, Out    the types of samples and results in memory; C of coefficients, Z of the states given and returned
 //     STATES     whether states are given, and returned
-//     INSIDE     whether every block makes the tables of powers; otherwise make_tables made them in a launch before
+//     INSIDE     whether every block makes the tables of powers; otherwise a launch before has made them
 //     others     as of scan_rows in _scan.cu
 //
 // Phases:
@@ -18,10 +18,11 @@
 //   2. The states are scanned over lanes, over warps, and over tiles by look-back, with constant powers of that matrix:
 //      a state is K numbers for each section, whatever the length of a tile.
 //   3. Every thread filters its samples again, from the state that is before them on, and stores the results.
-// The responses and the powers are made of the coefficients on the device. What follows is of orders up to 4.
+// The responses and the powers are made of the coefficients on the device.
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
-// z nearly cancel each other. So between threads the state is w[j] = (row 0 of (M - s)^j) z instead, where M is the matrix
-// of one step, and s, 1 or -1 (or i or -i), is on the side of the poles. In these numbers one step is
+// z nearly cancel each other. So between threads the state is in other numbers: from order HIGH on those that
+// _filters_lattice.cu explains, below it w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or -1
+// (or i or -i), is on the side of the poles. In these numbers one step is
 //     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
 // where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
 // response in terms of 1 / (z - s). Four poles may be next to each other two by two, away from s, such as those of a narrow
@@ -39,6 +40,7 @@ namespace filters {
 // ---- Arithmetic ------------------------------------------------------------------------------------------------
 
 using Wide = Complex<double>;
+enum { HIGH = 5 };  // the order from which on Lattice serves, as in _filters_kernel.py
 
 // a b + c
 DEVICE double product_sum(double a, double b, double c) { return __fma_rn(a, b, c); }
@@ -541,7 +543,8 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
 #pragma unroll
         for (int j = 0; j < D; ++j) given_z[j] = ops::cast<W>(value(zi[own + j]));
         carry.state.tiles = 1;
-        tables.between_threads(given_z, carry.state.w);
+        // Tiles after the first group take the state of the groups before instead.
+        if (K < HIGH || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
     }
     if constexpr (TILES) {
         __shared__ State state_before;

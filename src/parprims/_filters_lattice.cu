@@ -1,16 +1,16 @@
 // Tables of filters of high orders K, of one section (see _filters.cu, which it needs).
 //
 // The numbers z[i] of a state are the coefficients of a polynomial, z[0] p^(K-1) + ... + z[K-1], and a step without a
-// sample multiplies it by p modulo the polynomial a. Between threads the state is s instead, the coefficients of the same
-// polynomial in the basis of the polynomials f[0], ..., f[K-1] of degrees 0, ..., K - 1 that are orthonormal on the unit
-// circle with the weight 1 / |a|^2. So |s|^2 is the energy of all later outputs without samples. No power of the matrix
-// of one step has a norm above 1 then, and an error of s changes the outputs by no more energy than its own.
-// These are the polynomials of Szego. Levinson's recursion backwards makes them of a, by reflection coefficients that are
-// below 1 in magnitude if and only if all poles are inside the unit circle. If they are not, or just so, a wider circle
-// takes its place, the first of a list, on which powers may grow as they must.
-// The coefficients of f[j] are column j of the matrix T, z = T s, which is zero above the other diagonal. They are rounded
-// to double precision. All else is of the rounded T, in twice that precision, and then rounded: the matrix of one step,
-// T^-1 M T, its powers, and the responses. So nothing depends on how well the basis was found but the size of numbers.
+// sample multiplies it by p modulo the polynomial a. Between threads the state is s instead, the coefficients of the
+// same polynomial in the basis of the polynomials f[0], ..., f[K-1] of degrees 0, ..., K - 1 that are orthonormal on the
+// unit circle with the weight 1 / |a|^2. So |s|^2 is the energy of all later outputs without samples. No power of the
+// matrix of one step has a norm above 1 then, and an error of s changes the outputs by no more energy than its own.
+// These are the polynomials of Szego. Levinson's recursion backwards makes them of a, by reflection coefficients that
+// are below 1 in magnitude if and only if all poles are inside the unit circle. If they are not, or hardly, a wider
+// circle takes its place, the first of a list, on which powers may grow as they must.
+// The coefficients of f[j] are column j of the matrix T, z = T s, which is zero above the other diagonal. They are
+// rounded to double precision. All else is of the rounded T, in twice that precision, and then rounded: the matrix of
+// one step, T^-1 M T, its powers, and the responses. So only the size of numbers depends on how well the basis was found.
 // Within a thread the state is z, whose rounding errors are those of a loop over its samples.
 // Powers are by squaring: those of 1, 2, 4, ... threads, or if K is high of 1, 4, 16, ..., one after another.
 //
@@ -155,7 +155,7 @@ struct Lattice {
         if (thread < K)
             solve<D>([&](int i) { return after_step(i, thread); }, square + thread);
         if (thread == K)
-            solve<1>([&](int i) { return minus(twice(b[0][i + 1]), times(twice(a[0][i]), twice(b[0][0]))); }, spare.responses);
+            solve<1>([&](int i) { return after_sample(i); }, spare.responses);
         for (int at = thread; at < all; at += blockDim.x) power[at] = twice(at % (D + 1) == 0 ? one<W>() : W());
         for (int bit = 1; bit <= ITEMS; bit *= 2) {
             __syncthreads();  // separates squares, powers and responses from their reads
@@ -192,7 +192,7 @@ struct Lattice {
             polynomials[0][i] = times(twice(i ? a[0][i ? i - 1 : 0] : one<W>()), scale);
         }
         double norm = 1;
-        for (int j = K - 1; j >= 0; --j) {  // the polynomial of degree j, of that of degree j + 1; the highest power first
+        for (int j = K - 1; j >= 0; --j) {  // the polynomial of degree j of that of degree j + 1, highest powers first
             const Twice<W>* const from = polynomials[(K - 1 - j) % 2];
             __syncthreads();  // separates a polynomial from its reads
             const Twice<W> reflection = from[j + 1];
@@ -209,6 +209,11 @@ struct Lattice {
             }
         }
         return true;
+    }
+
+    // Number i of the state after a sample of one.
+    DEVICE Twice<W> after_sample(int i) const {
+        return minus(twice(b[0][i + 1]), times(twice(a[0][i]), twice(b[0][0])));
     }
 
     // Number i of the state after a step from number `column` of the basis: M T.
