@@ -81,8 +81,8 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     poles 1e-6 from the unit circle, up to order 4, float32 is within 2^-20 of the largest result of SciPy in float64
     with the same coefficients. More is in docs/filters.md.
     Reproducibility: the same input gives the same bits, run after run, by every method.
-    Methods: kernel (CUDA arrays up to order 4, CPU arrays by Numba), native (SciPy on arrays in the memory of a CPU, if
-    the program has imported ``scipy.signal``), array.
+    Methods: kernel (CUDA arrays up to order 24, complex 16, CPU arrays by Numba), native (SciPy on arrays in the memory
+    of a CPU, if the program has imported ``scipy.signal``), array.
     Derivatives: by b, a, x and zi on PyTorch and JAX, by array, and on PyTorch by kernel.
     Memory and more: docs/filters.md.
 
