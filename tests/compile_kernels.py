@@ -114,7 +114,10 @@ SPILLS = {
     "multiply_tiled<Semiring, 32, 32, 32, 16384> matmul uint64": "8 bytes: 1024 threads have 64 registers each",
     "multiply_tiled<Semiring, 32, 32, 32, 8192> matmul float32": "16 bytes each way on sm_86 and sm_89, the same",
     "multiply_conflict_free<Semiring, 32, 64, 16, 12288, 1, ": "up to 120 bytes on sm_120: elements loaded one by one",
-    "filters::filter_rows<": "up to 200 bytes each way, while states are scanned, which let another block fit",
+    "filters::filter_rows<filters::Tables<": "up to 200 bytes each way, while states are scanned: another block fits",
+    # States of so many numbers, of which the look-back holds several, take all registers.
+    "filters::filter_rows<filters::Lattice<double, 24,": "up to 700 bytes each way",
+    "filters::filter_rows<filters::Lattice<Complex<double>, ": "up to 2.5 KB each way",
     "banded::solve<double, 4, false,": "up to 160 bytes each way, as its window takes all registers",
     "banded::solve<Complex<float>, 4, false,": "up to 500 bytes each way, the same",
     # The sums alone take half of the registers that a thread can have.

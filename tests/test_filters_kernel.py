@@ -1,15 +1,16 @@
 """Filters by kernels for GPUs, against loops, where samples meet the edges of threads, tiles and groups of tiles."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
 import parprims
-from parprims import _filters_kernel
+from parprims import _cuda, _filters_kernel
 from tests import emulator
 from tests.contract import random
-from tests.test_filters import FILTERS, NEAR, bound, check, loop, scipy
+from tests.test_filters import FILTERS, NEAR, bound, check, loop, scipy, wide
 
 TILE = 64 * 4
 """Samples of a tile of the fixture below."""
@@ -166,3 +167,213 @@ def test_the_same_bits(small, run, rng):
     b, a = (small.asarray(np.array(one)) for one in FILTERS["low"])
     first, second = (small.to_numpy(run(parprims.lfilter, b, a, x, method="kernel")) for _ in range(2))
     assert first.tobytes() == second.tobytes()
+
+
+# ---- High orders: states in the basis of _filters_lattice.cu -----------------------------------------------------
+
+
+def circle(*angles, radius=1.0):
+    """Return pairs of poles at these angles."""
+    return [radius * np.exp(sign * 1j * angle) for angle in angles for sign in (1, -1)]
+
+
+def comb(period, gain):
+    return np.r_[1.0, np.zeros(period - 1), -1.0], np.r_[1.0, np.zeros(period - 1), -gain]
+
+
+def cascade(*parts):
+    """Return the filters one after another, as one."""
+    return tuple(functools.reduce(np.convolve, (part[at] for part in parts)) for at in (0, 1))
+
+
+HIGH = {
+    "butter, low": lambda: scipy().butter(6, 0.02),
+    "butter, high": lambda: scipy().butter(7, 0.3, "high"),
+    "butter of 10": lambda: scipy().butter(10, 0.1),
+    "butter of 12": lambda: scipy().butter(12, 0.1),
+    "butter of 16": lambda: scipy().butter(16, 0.3),
+    "butter of 24": lambda: scipy().butter(24, 0.5),
+    "wide band": lambda: scipy().butter(4, (0.004, 0.3), "band"),
+    "narrow band": lambda: scipy().butter(3, (0.2, 0.21), "band"),
+    "stop": lambda: scipy().butter(5, (0.4, 0.6), "stop"),
+    "EEG": lambda: scipy().butter(4, (0.5, 40), "band", fs=250),
+    "cheby1": lambda: scipy().cheby1(8, 0.05, 0.08),
+    "cheby1 of 5": lambda: scipy().cheby1(5, 1, 0.3),
+    "cheby2": lambda: scipy().cheby2(8, 40, 0.2),
+    "ellip": lambda: scipy().ellip(6, 0.1, 60, 0.05),
+    "ellip of 9": lambda: scipy().ellip(9, 0.1, 60, 0.4),
+    "bessel": lambda: scipy().bessel(7, 0.05),
+    "notches": lambda: cascade(*(scipy().iirnotch(at, 30) for at in (0.1, 0.24, 0.4))),
+    "comb": lambda: comb(12, 0.95),
+    "delays": lambda: ([1.0, *[0.0] * 8, 0.5], [1.0]),
+    "sums": lambda: ([0.1] * 6, np.poly([1.0, 1.0, 1.0, -0.2, 0.1])),
+    "a comb of sums": lambda: ([1.0], comb(12, 1.0)[1]),
+    "on the circle": lambda: ([0.1] * 7, np.real(np.poly([*circle(0.3, 0.31), 0.3, 0.2]))),
+    "near the circle": lambda: ([1e-6] * 6, np.poly([NEAR, 2 * NEAR - 1, 0.5, 0.3, 0.2])),
+    "pairs near the circle": lambda: ([1e-6], np.real(np.poly(circle(0.5, 1, 2, 2.5, radius=0.9999)))),
+    "a pair four times": lambda: ([1.0], np.real(np.poly(circle(*[0.3] * 4, radius=0.97)))),
+    "growing": lambda: ([0.1] * 6, np.real(np.poly([*circle(0.3, radius=1.001), 0.5, 0.3, 0.2]))),
+    "growing soon": lambda: ([0.1] * 6, np.poly([1.005, 0.5, 0.3, 0.2, -0.9])),
+    "complex": lambda: ([0.3, 0.1j], np.poly([0.99j, 0.98j, 0.97j, -0.5, 0.3 - 0.8j])),
+    "complex, at 1j": lambda: ([1.0], np.poly([1j, 0.98j, 0.3, -0.5, 0.3 - 0.8j, 0.9])),
+    "complex, of 16": lambda: ([1.0, 0.5j], np.poly(0.9 * np.exp(2j * np.pi * np.linspace(0, 0.9, 16)))),
+}
+"""Filters of orders from 5 on, of SciPy's families and with poles on the unit circle, near it, and just outside."""
+
+
+def high(name):
+    """Return b and a of one length."""
+    b, a = (np.asarray(one) for one in HIGH[name]())
+    k = max(len(b), len(a)) - 1
+    return tuple(np.concatenate([one, np.zeros(k + 1 - len(one))]) for one in (b, a))
+
+
+def signal_of(name, n, dtype="float64"):
+    """Return a signal about a mean, for a filter."""
+    complex_too = name.startswith("complex")
+    x = random(np.random.default_rng(n), (n,), "complex128" if complex_too else dtype)
+    return (x + x.dtype.type(3)).astype(x.dtype)
+
+
+@functools.cache
+def expected_of(name, n, dtype="float64", states=False):
+    """Return the results and the last state by a loop in higher precision, and the errors of SciPy's loop."""
+    b, a = (one.astype(np.result_type(one, dtype) if one.dtype.kind == "c" else dtype) for one in high(name))
+    x = signal_of(name, n, dtype)
+    z = given = state_of(len(a) - 1, x.dtype) if states else np.zeros(len(a) - 1, x.dtype)
+    serial = scipy().lfilter(b, a, x, zi=given)
+    z, y = np.append(wide(given), 0), np.zeros(n, wide(x).dtype)
+    later_b, later_a = (np.append(wide(one[1:]) / wide(a)[0], 0) for one in (b, a))
+    first = wide(b)[0] / wide(a)[0]
+    for i, one in enumerate(wide(x)):
+        y[i] = first * one + z[0]
+        z[:-1] = z[1:]
+        z += later_b * one - later_a * y[i]
+    errors = [abs(one - other).max() for one, other in zip(serial, (y, z[:-1]), strict=True)]
+    return (b, a, x, given), (y, z[:-1]), errors
+
+
+def state_of(k, dtype):
+    return random(np.random.default_rng(k), (k,), dtype.name)
+
+
+def check_high(backend, run, name, n, dtype="float64", states=False):
+    """The error is within ten times that of SciPy's loop, or ten roundings of the largest result."""
+    (b, a, x, given), expected, errors = expected_of(name, n, dtype, states)
+    options = {"zi": backend.asarray(given)} if states else {}
+    found = run(parprims.lfilter, *map(backend.asarray, (b, a, x)), method="kernel", **options)
+    rounding = float(np.finfo(x.dtype).eps) / 2
+    for one, other, error in zip(found if states else (found,), expected, errors, strict=False):
+        one = backend.to_numpy(one)
+        assert one.dtype == x.dtype
+        assert np.isfinite(one).all()
+        assert abs(one - other).max() <= 10 * max(error, rounding * abs(other).max())
+
+
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("name", HIGH)
+def test_high_orders(small, run, name, states):
+    """Tiles that look back, with states and without."""
+    check_high(small, run, name, 9 * TILE + 7, states=states)
+
+
+@pytest.mark.parametrize("name", HIGH)
+def test_high_orders_of_long_signals(gpu, run, name):
+    """As the kernel divides lines by itself: threads with many samples, warps, and tiles."""
+    check_high(gpu, run, name, 20_000, states=name in ("butter, low", "wide band", "sums", "complex"))
+    if gpu.name != "emulated" and name != "growing soon":
+        check_high(gpu, run, name, 300_000)
+
+
+@pytest.mark.parametrize("name", ["cheby1 of 5", "ellip of 9", "notches", "comb", "butter, high", "stop"])
+def test_high_orders_in_float32(gpu, run, name):
+    """Far below the error of SciPy, which computes in float32: all but one rounding of the results."""
+    check_high(gpu, run, name, 20_000, "float32", states=True)
+    (b, a, x, _), (y, _), _ = expected_of(name, 20_000, "float32")
+    found = gpu.to_numpy(run(parprims.lfilter, *map(gpu.asarray, (b, a, x)), method="kernel"))
+    assert abs(found - y).max() <= 2.0**-23 * abs(y).max()
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("n", [1, 5, 127, 128, 129, 33 * 128 + 5])
+def test_high_orders_at_edges(small, run, n):
+    """Lengths around the edges of a tile, and of a group of 32 tiles, with states."""
+    check_high(small, run, "butter, low", n, states=True)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["butter of 24", "complex, of 16"])
+def test_the_highest_orders(small, run, name):
+    """Orders whose powers are those of 1, 4, 16, ... threads, and whose coefficients are in shared memory."""
+    check_high(small, run, name, 5 * TILE + 3, states=True)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("lines", [2, 7, 130])
+def test_high_orders_of_lines(small, run, rng, lines):
+    """Lines of several tiles, that look back and that are chained, and short lines, not adjacent in memory."""
+    b, a = high("cheby1 of 5")
+    x = random(rng, (3 * TILE + 11 if lines < 100 else 16, 2 * lines), "float64")
+    zi = random(rng, (5, lines), "float64")
+    given = (*map(small.asarray, (b, a)), small.asarray(x)[:, ::2])
+    y, z, largest = loop(b, a, x[:, ::2], zi)
+    found = run(parprims.lfilter, *given, axis=0, zi=small.asarray(zi), method="kernel")
+    for one, other in zip(found, (y, z), strict=True):
+        assert abs(small.to_numpy(one) - other).max() <= 1e-13 * largest
+
+
+@pytest.mark.parametrize("poles", [[3.0], [40.0, -50.0], [1e4] * 3])
+def test_high_orders_with_poles_far_outside(small, run, poles):
+    """Powers that overflow, where nothing comes in for long."""
+    b, a = np.array([1.0]), np.poly([*poles, *[0.5] * (6 - len(poles))])
+    x = np.zeros(9 * TILE)
+    x[-6:] = 1
+    y = loop(b, a, x, np.zeros(6))[0]
+    found = small.to_numpy(run(parprims.lfilter, *map(small.asarray, (b, a, x)), method="kernel"))
+    assert not found[:-6].any()
+    np.testing.assert_allclose(found[-6:], y[-6:].astype(np.float64), rtol=1e-12)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_high_orders_of_coefficients_that_are_not_finite(small, run, rng, odd):
+    """The tables are made, of some basis, and nothing finite comes out."""
+    b, a = high("butter, low")
+    a[3] = odd
+    x = random(rng, (700,), "float64")
+    found = small.to_numpy(run(parprims.lfilter, *map(small.asarray, (b, a, x)), method="kernel"))
+    assert not np.isfinite(found[6:]).any()
+
+
+def test_high_orders_that_are_not_finite(small, run, rng):
+    """What is not finite changes nothing before it."""
+    b, a = map(small.asarray, high("butter, high"))
+    x = random(rng, (4 * TILE,), "float64")
+    clean = small.to_numpy(run(parprims.lfilter, b, a, small.asarray(x), method="kernel"))
+    at = TILE + 77
+    x[at] = np.inf
+    found = small.to_numpy(run(parprims.lfilter, b, a, small.asarray(x), method="kernel"))
+    np.testing.assert_array_equal(found[:at], clean[:at])
+    assert not np.isfinite(found[at:]).any()
+
+
+@pytest.mark.once
+def test_plans_of_high_orders_fit_every_device():
+    """Tables, and what they are made in, have room in the shared memory of a block."""
+    for capability in (75, 80, 86, 89, 90, 100, 120):
+        tuning = _cuda.tuned(_filters_kernel.TUNING, capability)
+        for kind, dtypes in (("float", ("float32", "float64")), ("complex", ("complex64", "complex128"))):
+            for dtype in dtypes:
+                for order in range(5, _filters_kernel.MOST_ORDER[kind] + 1):
+                    for lines, n in ((1, 1 << 26), (1 << 12, 1 << 14), (1 << 16, 64)):
+                        of = _filters_kernel.Kind(dtype, (order + 1, 2), True, True)
+                        launches = _filters_kernel.make_plan(of, tuning, lines, n, n).launches
+                        assert [one.template for one in launches] == ["filters::make_lattice", "filters::filter_rows"]
+                        assert max(one.shared_bytes for one in launches) <= _cuda.shared_bytes(capability)
+
+
+def test_orders_that_are_too_high(gpu):
+    for dtype, most in (("float64", 24), ("complex128", 16)):
+        one, x = (gpu.asarray(np.ones(n, dtype)) for n in (most + 2, 5))
+        words = f"no kernel of {dtype} filters of order {most + 1} for GPUs, only up to order {most}"
+        with pytest.raises(parprims.MethodRefused, match=words):
+            parprims.lfilter(one, one, x, method="kernel")

@@ -53,7 +53,7 @@ def ways(launch: Any) -> Iterator[str]:
     words = []
     for at, (one, following) in enumerate(itertools.pairwise([*arguments, ""])):
         if not one.isdigit():
-            one = re.sub(r"^(compaction::\w+)<.*", r"\1", one)  # of what types the elements and counts are
+            one = re.sub(r"^((?:compaction|filters)::\w+)<.*", r"\1", one)  # of what types the elements and counts are
             if one not in _ACCESS and not re.match(r"float|double|Complex<", one):
                 words.append(one)
         elif at in _PARTS.get(name, ()) and int(one) > 1:

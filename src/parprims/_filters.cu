@@ -5,9 +5,10 @@
 //
 // Template parameters:
 //     W          the type of states: double, or Complex<double>
+//     Powers     the tables: Tables, or from order HIGH on Lattice (see _filters_lattice.cu)
 //     In, Out    the types of samples and results in memory; C of coefficients, Z of the states given and returned
 //     STATES     whether states are given, and returned
-//     INSIDE     whether every block makes the tables of powers; otherwise make_tables made them in a launch before
+//     INSIDE     whether every block makes the tables of powers; otherwise a launch before has made them
 //     others     as of scan_rows in _scan.cu
 //
 // Phases:
@@ -19,8 +20,9 @@
 //   3. Every thread filters its samples again, from the state that is before them on, and stores the results.
 // The responses and the powers are made of the coefficients on the device.
 // Accuracy: all is computed in double precision. Where poles are close to each other and to the unit circle, the numbers
-// z nearly cancel each other. So between threads the state is w[j] = (row 0 of (M - s)^j) z instead, where M is the matrix
-// of one step, and s, 1 or -1 (or i or -i), is on the side of the poles. In these numbers one step is
+// z nearly cancel each other. So between threads the state is in other numbers: from order HIGH on those that
+// _filters_lattice.cu explains, below it w[j] = (row 0 of (M - s)^j) z, where M is the matrix of one step, and s, 1 or -1
+// (or i or -i), is on the side of the poles. In these numbers one step is
 //     w[j]' = s w[j] + w[j + 1] + g[j] x,   w[K - 1]' = s w[K - 1] + last[0] w[0] + ... + last[K - 1] w[K - 1] + g[K - 1] x,
 // where -last are the coefficients of the polynomial a around s, summed in twice the precision, and g the impulse
 // response in terms of 1 / (z - s). Four poles may be next to each other two by two, away from s, such as those of a narrow
@@ -38,6 +40,7 @@ namespace filters {
 // ---- Arithmetic ------------------------------------------------------------------------------------------------
 
 using Wide = Complex<double>;
+enum { HIGH = 5 };  // the order from which on Lattice serves, as in _filters_kernel.py
 
 // a b + c
 DEVICE double product_sum(double a, double b, double c) { return __fma_rn(a, b, c); }
@@ -125,12 +128,50 @@ struct Coefficients {
     Index b_count, a_count, step;
 };
 
+// Filters one sample, and changes the states.
+template <int S, int K, class W>
+DEVICE W filter_sample(const W (&b)[S][K + 1], const W (&a)[S][K], W (&z)[S * K], W x) {
+#pragma unroll
+    for (int t = 0; t < S; ++t) {
+        const W y = product_sum(b[t][0], x, z[t * K]);
+#pragma unroll
+        for (int i = 0; i < K; ++i) {
+            const W moved = i + 1 < K ? product_sum(b[t][i + 1], x, z[t * K + (i + 1 < K ? i + 1 : 0)])
+                                      : ops::multiply(b[t][i + 1], x);
+            z[t * K + i] = product_sum(ops::negative(a[t][i]), y, moved);
+        }
+        x = y;
+    }
+    return x;
+}
+
+// The sections at hand: coefficients in registers.
+template <class W, int S, int K>
+struct Sections {
+    W b[S][K + 1], a[S][K];
+
+    template <class Tables>
+    explicit DEVICE Sections(const Tables& tables) {
+#pragma unroll
+        for (int t = 0; t < S; ++t) {
+#pragma unroll
+            for (int i = 0; i <= K; ++i) {
+                b[t][i] = tables.b[t][i];
+                if (i < K) a[t][i] = tables.a[t][i];
+            }
+        }
+    }
+
+    DEVICE W step(W (&z)[S * K], W x) const { return filter_sample<S, K>(b, a, z, x); }
+};
+
 // What is the same for all samples. An entry of `lanes`, `warps` and `tiles` is a power of the matrix of one step: over
 // the samples of 1, 2, ... threads, warps and tiles. Entry i of `responses` is what a sample adds to the state after it
 // and i samples more. ITEMS are the samples of a thread.
 template <class W, int S, int K, int ITEMS, int WARPS, bool TILES>
 struct Tables {
     static constexpr int D = S * K, GROUP = TILES ? WARP_SIZE : 1;
+    enum { UNROLLED = 8 };  // the steps of scans: all of them
     W lanes[D * D * WARP_SIZE];  // element by element: lanes read the same element of different powers
     W warps[WARPS * D * D];
     W tiles[GROUP * D * D];
@@ -138,6 +179,9 @@ struct Tables {
     W b[S][K + 1], a[S][K], side[S], last[S][K], g[S][K];
     W root[S][2];     // q is (z - s)^2 + root[1] (z - s) + root[0], and zero if it is not used
     W rows[S][K][K];  // w[j] is the sum of rows[j][i] z[i]; rows[j][j] is 1, and what is above it 0
+
+    // Returns what filters samples.
+    DEVICE Sections<W, S, K> filter() const { return Sections<W, S, K>(*this); }
 
     // Makes what belongs to section t.
     template <class C>
@@ -309,6 +353,17 @@ struct Tables {
         make_powers<GROUP, 1, D * D>(tiles);
     }
 
+    // y += what a state x becomes over the samples of so many threads, warps or tiles, from 1 on.
+    DEVICE void add_after_lanes(W (&y)[D], int count, const W (&x)[D]) const {
+        add_product<D, K, WARP_SIZE>(y, lanes + count - 1, x);
+    }
+    DEVICE void add_after_warps(W (&y)[D], int count, const W (&x)[D]) const {
+        add_product<D, K, 1>(y, warps + (count - 1) * D * D, x);
+    }
+    DEVICE void add_after_tiles(W (&y)[D], unsigned count, const W (&x)[D]) const {
+        add_product<D, K, 1>(y, tiles + (count - 1) * D * D, x);
+    }
+
     // The state as numbers w, and back.
     DEVICE void between_threads(const W (&z)[D], W (&w)[D]) const {
 #pragma unroll
@@ -345,7 +400,7 @@ DEVICE void make_tables(const Coefficients<C>& given, W* to) {
 // ---- The filter ------------------------------------------------------------------------------------------------
 
 // What tiles add to the state, for look-back. The tables are at the beginning of shared memory.
-template <class Tables, class W, int D, int K>
+template <class Tables, class W, int D>
 struct Join {
     struct State {
         W w[D];
@@ -355,65 +410,30 @@ struct Join {
         extern __shared__ uint4 shared[];
         const Tables& tables = *reinterpret_cast<const Tables*>(shared);
         State both = later;
-        add_product<D, K, 1>(both.w, tables.tiles + (later.tiles - 1) * D * D, earlier.w);
+        tables.add_after_tiles(both.w, later.tiles, earlier.w);
         both.tiles += earlier.tiles;
         return both;
     }
 };
 
-// The sections at hand: coefficients in registers.
-template <class W, int S, int K>
-struct Sections {
-    W b[S][K + 1], a[S][K];
-
-    template <class Tables>
-    explicit DEVICE Sections(const Tables& tables) {
-#pragma unroll
-        for (int t = 0; t < S; ++t) {
-#pragma unroll
-            for (int i = 0; i <= K; ++i) {
-                b[t][i] = tables.b[t][i];
-                if (i < K) a[t][i] = tables.a[t][i];
-            }
-        }
-    }
-
-    // Filters one sample, and changes the states.
-    DEVICE W step(W (&z)[S * K], W x) const {
-#pragma unroll
-        for (int t = 0; t < S; ++t) {
-            const W y = product_sum(b[t][0], x, z[t * K]);
-#pragma unroll
-            for (int i = 0; i < K; ++i) {
-                const W moved = i + 1 < K ? product_sum(b[t][i + 1], x, z[t * K + (i + 1 < K ? i + 1 : 0)])
-                                          : ops::multiply(b[t][i + 1], x);
-                z[t * K + i] = product_sum(ops::negative(a[t][i]), y, moved);
-            }
-            x = y;
-        }
-        return x;
-    }
-};
-
 // Filters lines of `n` samples. `zi` and `zf` are the states of all sections: `sections` of them for every line, of which
 // these are those from `first` on. `from` are the tables, unless INSIDE.
-template <class W, int S, int K, int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool INSIDE, bool STATES,
-          int SHARED_BYTES, class C, class Z, class In, class Out>
+template <class Powers, class W, int S, int K, int THREADS, int LANES, int ROUNDS, int VEC, Carry CARRY, bool INSIDE,
+          bool STATES, int SHARED_BYTES, class C, class Z, class In, class Out>
 DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& given, const Z* zi, Z* zf, const W* from,
                         ulonglong2* scratch, Index lines, Index n, unsigned tiles, unsigned ahead, Index sections,
                         Index first) {
     constexpr int D = S * K, ITEMS = ROUNDS * VEC, WIDTH = LANES < WARP_SIZE ? LANES : WARP_SIZE;
     constexpr int WARPS = LANES / WIDTH, RUN = WIDTH * ITEMS;
     constexpr bool TILES = CARRY != ALONE;
-    using Powers = Tables<W, S, K, ITEMS, WARPS, TILES>;
-    using Op = Join<Powers, W, D, K>;
+    using Op = Join<Powers, W, D>;
     using State = typename Op::State;
     using Sample = typename In::Element;
     using Result = typename Out::Element;
     constexpr int BYTES = VEC * (sizeof(Sample) > sizeof(Result) ? sizeof(Sample) : sizeof(Result));
     using Place = Slots<ROUNDS, WIDTH, ROUNDS>;
     static_assert(TABLE_BYTES<Powers> + Place::count(THREADS * ROUNDS) * BYTES <= SHARED_BYTES, "see _filters_kernel.py");
-    static_assert(TABLE_BYTES<Powers> + 2 * D * D * sizeof(W) <= SHARED_BYTES, "see _filters_kernel.py");
+    static_assert(!INSIDE || TABLE_BYTES<Powers> + 2 * D * D * sizeof(W) <= SHARED_BYTES, "see _filters_kernel.py");
 
     extern __shared__ uint4 shared[];
     Powers& tables = *reinterpret_cast<Powers*>(shared);
@@ -479,10 +499,10 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
 #pragma unroll
         for (int j = 0; j < D; ++j) to[j] = shuffle_up(from[j], distance);
     };
-#pragma unroll
+#pragma unroll Powers::UNROLLED
     for (int distance = 1; distance < WIDTH; distance *= 2) {
         above(mine, distance, before);
-        if (lane >= distance) add_product<D, K, WARP_SIZE>(mine, tables.lanes + distance - 1, before);
+        if (lane >= distance) tables.add_after_lanes(mine, distance, before);
     }
     above(mine, 1, before);
 
@@ -502,10 +522,10 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
         W up_to[D], other[D];
 #pragma unroll
         for (int j = 0; j < D; ++j) up_to[j] = totals[lane % WARPS][j];
-#pragma unroll
+#pragma unroll Powers::UNROLLED
         for (int distance = 1; distance < WARPS; distance *= 2) {
             above(up_to, distance, other);
-            if (lane % WARPS >= distance) add_product<D, K, 1>(up_to, tables.warps + (distance - 1) * D * D, other);
+            if (lane % WARPS >= distance) tables.add_after_warps(up_to, distance, other);
         }
 #pragma unroll
         for (int j = 0; j < D; ++j) {
@@ -523,7 +543,8 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
 #pragma unroll
         for (int j = 0; j < D; ++j) given_z[j] = ops::cast<W>(value(zi[own + j]));
         carry.state.tiles = 1;
-        tables.between_threads(given_z, carry.state.w);
+        // Tiles after the first group take the state of the groups before instead.
+        if (K < HIGH || !TILES || tile.number < WARP_SIZE) tables.between_threads(given_z, carry.state.w);
     }
     if constexpr (TILES) {
         __shared__ State state_before;
@@ -540,14 +561,14 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     }
     if (carry.valid) {
         if (warp > 0) {
-            add_product<D, K, 1>(start, tables.warps + (warp - 1) * D * D, carry.state.w);
+            tables.add_after_warps(start, warp, carry.state.w);
         } else {
 #pragma unroll
             for (int j = 0; j < D; ++j) start[j] = carry.state.w[j];
         }
     }
     if (lane > 0) {
-        add_product<D, K, WARP_SIZE>(before, tables.lanes + lane - 1, start);
+        tables.add_after_lanes(before, lane, start);
     } else {
 #pragma unroll
         for (int j = 0; j < D; ++j) before[j] = start[j];
@@ -555,7 +576,7 @@ DEVICE void filter_rows(const In& in, const Out& out, const Coefficients<C>& giv
     W z[D];
     tables.within_thread(before, z);
 
-    const Sections<W, S, K> filter(tables);  // not kept in registers meanwhile
+    const auto filter = tables.filter();  // not kept in registers meanwhile
 #pragma unroll 2
     for (int r = 0; r < ROUNDS; ++r) {
         W x[VEC];

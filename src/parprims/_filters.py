@@ -83,8 +83,8 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
     float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
     Reproducibility: the same input gives the same bits, run after run, by every method.
-    Methods: kernel (CUDA arrays of the orders in docs/filters.md, CPU arrays by Numba), native (SciPy on arrays in the
-    memory of a CPU), array.
+    Methods: kernel (CUDA arrays up to order 24, complex ones up to 16; CPU arrays by Numba), native (SciPy on arrays in
+    the memory of a CPU), array.
     Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: filters too, by
     the same method.
     Memory and more: docs/filters.md.

@@ -12,8 +12,11 @@ from parprims._block import look_back_bytes
 from parprims._dispatch import directly
 from parprims._trace import C_TYPES
 
-MOST_ORDER = 4
-"""The highest order of a filter, whose numbers a thread keeps in registers."""
+MOST_ORDER = {"float": 24, "complex": 16}
+"""The highest order of a filter by the kind of its numbers, of which a thread keeps a few states in registers."""
+
+_HIGH = 5
+"""The order from which on states are carried in the basis of _filters_lattice.cu."""
 
 
 class Tile(NamedTuple):
@@ -132,18 +135,40 @@ class _Cut:
     tiles: int
     grid: int
 
+    @property
+    def warps(self) -> int:
+        """The warps that share a tile of a line."""
+        return max(1, self.lanes // 32)
+
     def table_bytes(self, count: int, k: int, wide_bytes: int) -> int:
         """Return the size of the tables of powers of so many sections."""
-        d = count * k
-        powers = 32 + max(1, self.lanes // 32) + (32 if self.carry != "ALONE" else 1)
-        elements = d * (d * powers + self.rounds * self.vector) + count * (4 + 4 * k + k * k)
+        d, items = count * k, self.rounds * self.vector
+        if k < _HIGH:
+            powers = 32 + self.warps + (32 if self.carry != "ALONE" else 1)
+            elements = d * (d * powers + items) + count * (4 + 4 * k + k * k)
+        else:
+            threads = 32 * self.warps * 32 if self.carry != "ALONE" else 32 * self.warps - 1
+            powers = -(-threads.bit_length() // (2 if k * wide_bytes > 128 else 1))
+            elements = d * (d * (powers + 1) + items) + 2 * k + 1
         return -(-elements * wide_bytes // 16) * 16
+
+    def spare_bytes(self, count: int, k: int, wide_bytes: int) -> int:
+        """Return the shared memory that tables are made in."""
+        d = count * k
+        if k < _HIGH:
+            return 2 * d * d * wide_bytes
+        return 2 * (4 * d * d + self.rounds * self.vector * d + 2 * (k + 1)) * wide_bytes
 
     def shared_bytes(self, count: int, k: int, wide_bytes: int, size: int) -> int:
         """Return the shared memory of a block: the tables, and samples of ``size`` bytes or what tables are made of."""
         places = self.tile.threads * (self.rounds + (self.rounds % 2 == 0))  # an even number takes one, for the gaps
-        spare = 2 * (count * k) ** 2 * wide_bytes
+        spare = self.spare_bytes(count, k, wide_bytes) if k < _HIGH else 0  # a launch before makes the tables of others
         return self.table_bytes(count, k, wide_bytes) + max(spare, places * self.vector * size)
+
+    def fits(self, most: int, count: int, k: int, wide_bytes: int, size: int) -> bool:
+        """Return whether so much shared memory has room for it."""
+        spare = self.spare_bytes(count, k, wide_bytes)
+        return max(spare if k >= _HIGH else 0, self.shared_bytes(count, k, wide_bytes, size)) <= most
 
 
 def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) -> _Cut:
@@ -152,9 +177,11 @@ def _cut(tuning: Tuning, kind: Kind, count: int, size: int, lines: int, n: int) 
     Where shared memory has no room for the tile, its threads have fewer samples.
     """
     tile = tuning.few if count * kind.order <= 4 else tuning.many
+    if kind.order >= _HIGH:
+        tile = tile._replace(resident=1)
     while True:
         cut = _divided(tuning, tile, size, kind.aligned, lines, n)
-        if cut.rounds == 1 or cut.shared_bytes(count, kind.order, kind.wide_bytes, size) <= tuning.shared_bytes:
+        if cut.rounds == 1 or cut.fits(tuning.shared_bytes, count, kind.order, kind.wide_bytes, size):
             return cut
         tile = tile._replace(staged_bytes=tile.staged_bytes // 2)
 
@@ -186,9 +213,9 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
     Inputs are the coefficients, b and a or the sections, the lines and, with states, those of (lines, sections, k).
     Outputs are the lines filtered, and the states after.
     """
-    source = _cuda.device_source(
-        "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu", "_staging.cuh", "_filters.cu"
-    )
+    shared = "_common.cuh", "_block_reduce.cuh", "_block.cuh", "_view.cuh", "_scan.cu", "_staging.cuh", "_filters.cu"
+    high = kind.order >= _HIGH
+    source = _cuda.device_source(*shared, *(("_filters_lattice.cu",) if high else ()))
     numbers, k, whole = _cuda.Numbers(), kind.order, C_TYPES[kind.dtype]
     wide, wide_bytes, itemsize = C_TYPES[kind.working], kind.wide_bytes, dtype_bits(kind.dtype) // 8
     signal = len(kind.counts) if len(kind.counts) == 2 else 1
@@ -201,11 +228,11 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
         count, last = min(kind.together, kind.sections - first), first == groups[-1]
         size = max(itemsize if first == 0 else wide_bytes, itemsize if last else wide_bytes)
         d, cut = count * k, _cut(tuning, kind, count, size, lines, n)
-        tile, warps, waits = cut.tile, max(1, cut.lanes // 32), cut.carry != "ALONE"
+        tile, waits = cut.tile, cut.carry != "ALONE"
         table_bytes = cut.table_bytes(count, k, wide_bytes)
         shared_bytes = cut.shared_bytes(count, k, wide_bytes, size)
         tile_bytes = tile.threads * cut.rounds * cut.vector * 2 * size
-        inside = cut.grid <= tuning.inside
+        inside = cut.grid <= tuning.inside and not high
         if len(kind.counts) == 2:
             given = (("in0", 0), ("in1", 0)), kind.counts, 0
         else:
@@ -216,18 +243,21 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
             given[2],
             type=f"filters::Coefficients<{whole}>",
         )
-        tables = f"filters::Tables<{wide}, {count}, {k}, {cut.rounds * cut.vector}, {warps}, {str(waits).lower()}>"
+        shape = f"{cut.rounds * cut.vector}, {cut.warps}, {str(waits).lower()}"
+        tables = (
+            f"filters::Lattice<{wide}, {k}, {shape}>" if high else f"filters::Tables<{wide}, {count}, {k}, {shape}>"
+        )
         made = _cuda.Pointer("scratch", wide, bytes=scratch_bytes)
         if not inside:
             launches.append(
                 _cuda.Launch(
                     source,
-                    "filters::make_tables",
+                    "filters::make_lattice" if high else "filters::make_tables",
                     (tables, wide),
                     (coefficients, made),
                     1,
                     tile.threads,
-                    shared_bytes=table_bytes + 2 * d * d * wide_bytes,
+                    shared_bytes=cut.spare_bytes(count, k, wide_bytes) + (0 if high else table_bytes),
                 )
             )
             scratch_bytes += table_bytes
@@ -253,7 +283,7 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
                 source,
                 "filters::filter_rows",
                 (
-                    *(wide, count, k, tile.threads, cut.lanes, cut.rounds, cut.vector, cut.carry, inside),
+                    *(tables, wide, count, k, tile.threads, cut.lanes, cut.rounds, cut.vector, cut.carry, inside),
                     *(kind.states, shared_bytes),
                 ),
                 (
@@ -296,8 +326,11 @@ def make_plan(kind: Kind, tuning: Tuning, lines: int, n: int, step: int) -> _cud
 
 def refusal(xp: Namespace, f: Any) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
-    if f.order > MOST_ORDER:
-        return f"there is no kernel of filters of order {f.order} for GPUs, only up to order {MOST_ORDER}"
+    most = MOST_ORDER.get(dtype_kind(f.dtype), f.order)
+    if f.order > most:
+        return (
+            f"there is no kernel of {dtype_name(f.dtype)} filters of order {f.order} for GPUs, only up to order {most}"
+        )
     if dtype_kind(f.dtype) not in ("float", "complex") or dtype_name(f.dtype) not in C_TYPES:
         return f"the kernel has no dtype {dtype_name(f.dtype)}"
     return _cuda.refusal(xp, tuple([_derivatives.detached(x) for x in f.arrays]))
@@ -403,3 +436,10 @@ def cases() -> Iterator[tuple[str, _cuda.Plan]]:
         for counts in ((1, 3), (4, 2), (3,)):
             kind = Kind(dtype, counts, False, aligned=False)
             yield f"filter {dtype} unaligned", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+    for dtype in ("float32", "float64", "complex64", "complex128", "float16", "bfloat16"):
+        for order in (5, 8, 12, MOST_ORDER["complex" if dtype.startswith("complex") else "float"]):
+            kind = Kind(dtype, (order + 1, order + 1), order % 8 == 0, aligned=True)
+            yield f"filter {dtype} high", make_plan(kind, TUNING[90], 1, 1 << 26, 1 << 26)
+    for lines, n in ((1 << 12, 1 << 14), (1 << 16, 64), (1 << 12, 4096), (1, 20_000), (3, 1000)):
+        for dtype, states, aligned in (("float32", False, True), ("float64", True, False), ("complex64", True, True)):
+            yield f"filter {dtype} high", make_plan(Kind(dtype, (7, 3), states, aligned), TUNING[90], lines, n, n)
