@@ -24,7 +24,7 @@ from parprims._arrays import (
     namespace_of,
 )
 from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
-from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._elements import only_array
 from parprims._kernels import either_of
 from parprims._scan import only_axis, scan
