@@ -24,12 +24,12 @@ from parprims._arrays import (
     namespace_of,
 )
 from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
-from parprims._derivatives import asked_for
-from parprims._dispatch import Method, call_key, in_graph, primitive, recalled, unwatched
+from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._elements import only_array
 from parprims._kernels import either_of
 from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
+from parprims._switches import asked_for
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders
 
 
@@ -132,18 +132,8 @@ def cumulative_logsumexp(x: Array, /, *, axis: int | None = None, method: str = 
     xp = namespace_of(x)
     if dtype_kind(x.dtype) != "float":
         return _log_of_sums(x, axis, method)
-    # The derivative of a sum of nothing would be NaN. The least number adds as little, and makes none.
-    low = xp.full_like(x, xp.finfo(x.dtype).min)
-    y = _log_of_sums(xp.where(x == -math.inf, low, x), axis, method)
-    something = xp.astype(x != -math.inf, xp.uint8)
-    if in_graph(x, method):
-        return xp.where(_any_before(something, axis) == 0, xp.full_like(y, -math.inf), y)
-    with unwatched():
-        return xp.where(_any_before(something, axis) == 0, xp.full_like(y, -math.inf), y)
-
-
-def _any_before(x: Array, axis: Any) -> Array:
-    return _scan.call("cumulative_max", x, "maximum", axis, False, False, None, None, False, "auto")
+    nothing = xp.full_like(x, -math.inf)  # whose derivative is 0, also where the sum is of nothing else
+    return _log_of_sums(xp.where(x == -math.inf, nothing, x), axis, method)
 
 
 def _log_of_sums(x: Array, axis: Any, method: str) -> Array:

@@ -23,15 +23,13 @@ from parprims._arrays import (
     device,
     dtype_kind,
     filled,
-    is_traced,
     namespace_of,
 )
-from parprims._cuda import transformed
 from parprims._dispatch import Abstract, Checked, Methods, behind, recalled
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._sorting import Sorting, index_dtype
-from parprims._switches import autocast
+from parprims._switches import asked_for, autocast, forward_asked, transformed
 
 Solve = Callable[..., Array]
 """A function with the signature of `linear_recurrence`."""
@@ -198,15 +196,6 @@ def detached(x: Array) -> Array:
     return x.detach() if hasattr(x, "detach") else x
 
 
-def asked_for(x: Any) -> bool:
-    """Return whether a derivative by an array may be asked for, by a transformation of its library too."""
-    if array_api_compat.is_torch_array(x):
-        import torch
-
-        return bool(transformed() or (torch.is_grad_enabled() and x.requires_grad))
-    return is_traced(x)
-
-
 def asked_by_torch(arrays: Iterable[Array]) -> bool:
     """Return whether PyTorch may ask for a derivative by one of these arrays."""
     return any(array_api_compat.is_torch_array(x) and asked_for(x) for x in arrays)
@@ -216,6 +205,20 @@ def constant(x: Array) -> Array:
     """Return an array by which no derivative is asked for."""
     rules = _rules(namespace_of(x))
     return x if rules is None else rules.constant(x)
+
+
+def own_refusal(xp: Namespace, op: Operator) -> str | None:
+    """Return the sentence why a library's own routine for an operator has no right derivative here, or None."""
+    if not array_api_compat.is_torch_namespace(xp):
+        return None
+    if op is BUILT_IN["multiply"] and forward_asked():
+        return "a forward derivative is under way, and those of PyTorch's own products are wrong at zeros"
+    if op is BUILT_IN["logaddexp"] and transformed():
+        return (
+            "a transformation of torch.func or a forward derivative is under way, and the derivative of PyTorch's own "
+            "logcumsumexp is NaN behind minus infinity"
+        )
+    return None
 
 
 def _by_library_faster(xp: Namespace, op: Operator) -> bool:

@@ -25,6 +25,7 @@ from parprims._arrays import (
     dtype_name,
     is_jax,
     is_split,
+    is_tensor,
     lacks_arithmetic,
     library,
     mode,
@@ -65,6 +66,7 @@ from parprims._search import above
 from parprims._segments import segment_reduce
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import comparable, flushes, from_comparable, widened
+from parprims._switches import asked_for
 from parprims._through_numpy import all_by_numpy, as_numpy, numpy_namespace, quietly, shares_memory
 from parprims._trace import C_TYPES
 
@@ -315,7 +317,7 @@ def _even_edges(xp: Namespace, x: Array, h: _Histogram) -> Array:
         half = cast(xp, first == last, h.edges) * 0.5
         first, last = (xp.where(half > 0, end, one) for one, end in ((first, first - half), (last, last + half)))
         if dtype_kind(x.dtype) == "float":  # NaN has no place between others
-            first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, first * math.nan)
+            first = xp.where(xp.isfinite(first) & xp.isfinite(last), first, xp.full_like(first, math.nan))
     steps = xp.arange(h.bins, **place) * ((last - first) / h.bins) + first
     if flushes(xp, h.edges):  # a first edge that is subnormal, and steps that the library takes for equal
         steps = xp.where(steps == first, first, steps)
@@ -463,6 +465,8 @@ def _native(xp: Namespace, h: _Histogram, edges: Array | None = None) -> tuple[A
 def _native_refusal(xp: Namespace, h: _Histogram) -> str | None:
     if library(xp) == "other":
         return f"{spoken(xp)} has no histogram"
+    if h.weighted and is_tensor(h.arrays[1]) and asked_for(h.arrays[1]):
+        return "a derivative by weights is asked for, which PyTorch's bincount does not carry"
     return _array_refusal(xp, h)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_bits, dtype_kind, dtype_name, namespace_of
 from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
+from parprims._switches import asked_for
 
 Combine = Callable[[Any, Any], Any]
 
@@ -301,6 +302,22 @@ def _extremum(wins: str) -> Combine:
     return combine
 
 
+def _logaddexp(earlier: Array, later: Array) -> Array:
+    """Return log(exp(earlier) + exp(later)), in operations with derivatives of every order where one may be asked for.
+
+    Those of the libraries' own are NaN where both are minus infinity. Here an element has as its derivative its share
+    of the sum of exponentials, minus infinity 0, and of an infinite result one of the elements equal to it has 1.
+    """
+    xp = namespace_of(earlier)
+    if not (asked_for(earlier) or asked_for(later)):
+        return xp.logaddexp(earlier, later)
+    first = (earlier >= later) | (earlier != earlier)  # so that NaN counts as larger
+    high, low = xp.where(first, earlier, later), xp.where(first, later, earlier)
+    lowest = xp.full_like(high, -math.inf)
+    gap = xp.where(xp.isinf(high), lowest, low - high)  # equal infinities have no difference
+    return xp.where(high == -math.inf, lowest, high) + xp.log1p(xp.exp(gap))
+
+
 def _affine(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
     (a, b), (c, d) = earlier, later
     return c * a, c * b + d
@@ -327,7 +344,7 @@ BUILT_IN: dict[str, Operator] = {
         Operator(_logical("bitwise_and"), identity=_all_bits, commutative=True, name="bitwise_and"),
         Operator(_logical("bitwise_or"), identity=0, commutative=True, name="bitwise_or"),
         Operator(_logical("bitwise_xor"), identity=0, commutative=True, name="bitwise_xor"),
-        Operator(_logical("logaddexp"), identity=-math.inf, commutative=True, name="logaddexp"),
+        Operator(_logaddexp, identity=-math.inf, commutative=True, name="logaddexp"),
         Operator(_affine, identity=(1, 0), name="affine", components=2),
         Operator(
             _extremum("greater"),

@@ -26,9 +26,14 @@ def promoted(xp: Namespace, named: Mapping[str, Array], kinds: Sequence[str]) ->
     except (TypeError, ValueError, RuntimeError):
         dtype = None
     if dtype is None or dtype_kind(dtype) not in found:
+        hint = ""
+        if mixed:
+            integers = [name for name, kind in zip(named, found, strict=True) if kind in ("int", "uint")]
+            hint = f": cast {' and '.join(integers)} to a float dtype"
         *others, last = named
         *names, final = (dtype_name(one.dtype) for one in arrays)
         raise TypeError(
-            f"{', '.join(others)} and {last} must have dtypes that promote together, got {', '.join(names)} and {final}"
+            f"{', '.join(others)} and {last} must have dtypes that promote together, "
+            f"got {', '.join(names)} and {final}{hint}"
         )
     return dtype

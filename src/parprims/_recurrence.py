@@ -16,12 +16,18 @@ from parprims._arrays import (
     Namespace,
     admit,
     broadcast_shapes,
+    cast,
     check_apart,
     check_flag,
     check_kind,
     device,
+    dtype_kind,
+    dtype_name,
     is_split,
+    library,
     normalize_axis,
+    shown,
+    sum_dtype,
 )
 from parprims._dispatch import (
     Method,
@@ -38,7 +44,7 @@ from parprims._dispatch import (
 from parprims._kernels import by_device
 from parprims._promotion import promoted
 from parprims._recurrence_array import Recurrence
-from parprims._scalars import NUMBERS, as_array, is_scalar
+from parprims._scalars import NUMBERS, as_array, as_number, is_scalar
 from parprims._scan_array import start_elements
 from parprims._scan_special import Adjoint
 
@@ -65,7 +71,8 @@ def linear_recurrence(
     a, b : array or number
         The coefficients and the right-hand side, of numeric dtypes that promote together without a change between
         integers and floats, and of shapes that broadcast against each other; ``a`` may be a constant of no
-        dimension. One of them may be a number, which takes the dtype of the other.
+        dimension. One of them may be a number, or have dtype bool; both take the dtype of the other. A fraction takes
+        no integers: ``linear_recurrence(0.99, counts)`` says to cast them.
     axis : int
         The axis of the broadcast shape along which n counts.
     initial : scalar or array, optional
@@ -156,7 +163,7 @@ def linear_recurrence(
     xp, (a, b) = coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
-    dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))
+    dtype = promoted(xp, {"a": a, "b": b}, _KINDS)
     try:
         shape = broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -199,16 +206,38 @@ def _as_coefficient(xp: Namespace, name: str, number: Any, like: Array) -> Array
 
 
 def coefficients(a: Any, b: Any) -> tuple[Namespace, list[Array]]:
-    """Return the namespace and both coefficients as arrays; one may be a number, of the other's dtype."""
-    for name, number, other, array in (("a", a, "b", b), ("b", b, "a", a)):
-        if is_scalar(number) and not is_scalar(array):
-            if isinstance(number, np.generic) and isinstance(array, np.ndarray):
-                break  # an array of no dimension, to NumPy
+    """Return the namespace and both coefficients as arrays; one may be a number, or truth values, of the other's dtype.
+
+    Truth values alone count as integers, as in sums.
+    """
+    for name, number, other, array in (("a", as_number(a), "b", b), ("b", as_number(b), "a", a)):
+        if is_scalar(number) and not is_scalar(as_number(array)):
             xp, (array,) = admit({other: array})
-            check_kind(other, array, ("int", "uint", "float", "complex"))
-            made = _as_coefficient(xp, name, number, array)
+            (array,) = _counted(xp, array)
+            check_kind(other, array, _KINDS)
+            fractional = isinstance(number, float | complex | np.inexact)
+            if fractional and dtype_kind(array.dtype) in ("int", "uint"):
+                to = dtype_name(array.dtype)
+                raise TypeError(f"{name} must fit dtype {to}, got {shown(number)}: cast {other} to a float dtype")
+            if fractional and isinstance(number, np.generic) and library(xp) == "numpy":
+                made = np.asarray(number)  # which NumPy promotes by its dtype
+            else:
+                made = _as_coefficient(xp, name, number, array)
             return xp, [made, array] if name == "a" else [array, made]
-    return admit({"a": a, "b": b})
+    xp, arrays = admit({"a": a, "b": b})
+    return xp, _counted(xp, *arrays)
+
+
+_KINDS = ("int", "uint", "float", "complex")
+
+
+def _counted(xp: Namespace, *arrays: Array) -> list[Array]:
+    """Return arrays, those of truth values in the dtype of another, or where there is none in that of integers."""
+    others = [x.dtype for x in arrays if dtype_kind(x.dtype) != "bool"]
+    if len(others) == len(arrays):
+        return list(arrays)
+    dtype = others[0] if others else sum_dtype(xp, xp.bool)
+    return [cast(xp, x, dtype) if dtype_kind(x.dtype) == "bool" else x for x in arrays]
 
 
 def adjoint(

@@ -10,7 +10,6 @@ from typing import Any
 from parprims._arrays import (
     Array,
     Namespace,
-    admit,
     along,
     broadcast_shapes,
     cast,
@@ -24,6 +23,7 @@ from parprims._composed import Composed, Part, by_parts, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, extensions, in_graph, recalled
 from parprims._operators import Operator
 from parprims._promotion import promoted
+from parprims._recurrence import coefficients
 from parprims._scalars import as_array
 from parprims._scan import scan
 from parprims._scan_array import inclusive
@@ -83,7 +83,7 @@ def recurrence_of_matrices(a: Array, b: Array, *, axis: Any, initial: Any, rever
         if run is not None:
             return run(a, b)
     given = a, b
-    xp, (a, b) = admit({"a": a, "b": b})
+    xp, (a, b) = coefficients(a, b)
     reverse = check_flag("reverse", reverse)
     _METHODS.check(method)
     dtype = promoted(xp, {"a": a, "b": b}, ("int", "uint", "float", "complex"))

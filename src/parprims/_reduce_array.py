@@ -31,6 +31,7 @@ from parprims._arrays import (
     ring_dtype,
     spoken,
 )
+from parprims._derivatives import own_refusal
 from parprims._dispatch import directly
 from parprims._harmless import harmless
 from parprims._operators import BUILT_IN, Operator, explain_failure, restructured
@@ -260,7 +261,7 @@ def native_refusal(xp: Namespace, r: Reduction) -> str | None:
         return array_refusal(xp, r)
     if BUILT_IN.get(r.op.name) is not r.op or r.op.name not in _ROUTINES:
         return f"{spoken(xp)} has no reduction with the operator {r.op.name}"
-    return array_refusal(xp, r)
+    return own_refusal(xp, r.op) or array_refusal(xp, r)
 
 
 def is_eager(xp: Namespace, r: Reduction) -> bool:

@@ -469,7 +469,7 @@ def prepare(xp: Namespace, r: Reduction) -> Callable[..., Any]:
     run = _prepare_totals(code, outputs, r)
 
     def operations() -> Callable[..., Any]:
-        totals = dataclasses.replace(r, initial=None, dtypes=tuple([getattr(xp, one) for one in outputs]))
+        totals = dataclasses.replace(r, initial=None, begun=False, dtypes=tuple([getattr(xp, one) for one in outputs]))
         compute = prepare_native if native_refusal(xp, totals) is None else directly(array)
         return lambda *arrays: tuple(flattened(compute(xp, totals)(*arrays))[0])
 

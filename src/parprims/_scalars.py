@@ -45,16 +45,23 @@ def is_scalar(value: Any) -> bool:
     return type(value) in _SCALAR_KINDS or isinstance(value, np.generic)
 
 
+def as_number(value: Any) -> Any:
+    """Return the number in an array of NumPy of no dimension, any other value as it is."""
+    return value[()] if type(value) is np.ndarray and value.ndim == 0 else value
+
+
 def as_array(
     name: str, value: Any, xp: Namespace, dtype: Any, device: Any, shape: tuple[int, ...], axis: int | None = None
 ) -> Array:
     """Return a scalar or array as an array of a dtype, on a device, broadcast to a shape.
 
-    With ``axis`` it has one more axis there, of length 1. Numbers of Python are rounded to the dtype; those of NumPy
-    have to be in it. Raises TypeError, naming the argument, for an array of another library or dtype and for a scalar
-    of a kind the dtype cannot hold (2.5 for an integer), and ValueError for a number out of the dtype's range, one of
-    NumPy that the dtype would round, or an array that does not broadcast.
+    With ``axis`` it has one more axis there, of length 1. Numbers are rounded to the dtype, but for integers of NumPy,
+    which have to be in it; an array of NumPy of no dimension counts as a number. Raises TypeError, naming the argument,
+    for an array of another library or dtype and for a scalar of a kind the dtype cannot hold (2.5 for an integer), and
+    ValueError for a number out of the dtype's range, an integer of NumPy that the dtype would round, or an array that
+    does not broadcast.
     """
+    value = as_number(value)
     if is_scalar(value):
         held = library(xp) == "numpy" and isinstance(value, np.generic) and value.dtype == dtype
         number = value if held else as_scalar(name, value, dtype)
@@ -78,7 +85,7 @@ def maker(
 
     They are to have the signature of this value, which `as_array` has taken.
     """
-    if is_scalar(value):
+    if is_scalar(as_number(value)):
         return lambda number: as_array(name, number, xp, dtype, device, shape, axis)
     return _shaper(xp, value, shape, axis)
 
@@ -146,6 +153,7 @@ def _check_on(name: str, x: Array, device: Any) -> None:
 
 def as_scalar(name: str, value: Any, dtype: Any) -> Any:
     """Return a number of Python or NumPy as one of Python that the dtype holds; errors as `as_array` has them."""
+    value = as_number(value)
     given = type(value)
     if isinstance(value, np.generic):
         if dtype_name(value.dtype) == dtype_name(dtype):
@@ -159,10 +167,8 @@ def as_scalar(name: str, value: Any, dtype: Any) -> Any:
     parts = (number.real, number.imag) if given is complex else (number,)
     if not all(low <= part <= high or (given not in (bool, int) and not math.isfinite(part)) for part in parts):
         raise ValueError(f"{name} must be in the range of {to}, got {shown(value)}")
-    # A number of Python is rounded as everywhere in Python, one of NumPy has a dtype of its own.
-    if given is not type(value) and not (
-        all(_is_exact(part, to) for part in parts) and (number == value or number != number)
-    ):
+    # A number is rounded as everywhere in Python, which takes NumPy's float64 for its own; a counted one is not.
+    if given is not type(value) and given in (bool, int) and not _is_exact(number, to):
         raise ValueError(f"{name} must be exact in {to}, got {shown(value)}")
     return number
 

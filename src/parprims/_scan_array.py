@@ -28,6 +28,7 @@ from parprims._arrays import (
     sum_dtype,
     varying_alike,
 )
+from parprims._derivatives import by_operations, own_refusal
 from parprims._dispatch import Checked, directly
 from parprims._harmless import harmless
 from parprims._operators import BUILT_IN, Operator, check_components
@@ -255,7 +256,7 @@ def _by_doubling(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) 
 # ---- By the library's own routine -------------------------------------------------------------------------------
 
 _TORCH = {"add": "cumsum", "multiply": "cumprod", "maximum": "cummax", "minimum": "cummin", "logaddexp": "logcumsumexp"}
-_JAX = {"maximum": "cummax", "minimum": "cummin", "logaddexp": "cumlogsumexp"}
+_JAX = {"maximum": "cummax", "minimum": "cummin"}
 _STANDARD = {"add": "cumulative_sum", "multiply": "cumulative_prod"}
 
 
@@ -348,7 +349,7 @@ def _by_steps(xp: Namespace, xs: tuple[Array, ...], op: Operator, axis: int) -> 
 def native_refusal(xp: Namespace, r: Scan) -> str | None:
     """Return the sentence why the library has no routine for the call, or None."""
     if is_jax(xp) or _routine(xp, r.op) is not None:
-        return array_refusal(xp, r)
+        return own_refusal(xp, r.op) or array_refusal(xp, r)
     return f"{spoken(xp)} has no scan with the operator {r.op.name}"
 
 
@@ -376,6 +377,21 @@ def prepare_native(xp: Namespace, r: Scan) -> Callable[..., Any]:
         ufunc = getattr(np, r.op.name)
         return (lambda x: _accumulated(ufunc, x, axis, dtype)) if plain else _accumulated_within(ufunc, r)
     return directly(_native)(xp, r)
+
+
+def native_derivative(xp: Namespace, r: Scan, run: Callable[..., Any], method: str) -> Callable[..., Any]:
+    """Return what the library's routine computes with a derivative that is right: for logaddexp that of operations."""
+    del method
+    if r.op is not BUILT_IN["logaddexp"]:
+        return run
+    differentiable = by_operations(xp, r.arrays, lambda *xs: (run(*xs),), lambda: directly(array)(xp, r))
+    return lambda *xs: differentiable(*xs)[0]
+
+
+def operations(xp: Namespace, r: Scan) -> Callable[..., Any]:
+    """Return a function of the arrays: operations of the library, the fastest that have the derivative."""
+    by_library = r.op is not BUILT_IN["logaddexp"] and native_refusal(xp, r) is None
+    return prepare_native(xp, r) if by_library else directly(array)(xp, r)
 
 
 def _accumulated_within(ufunc: np.ufunc, r: Scan) -> Callable[..., Any]:

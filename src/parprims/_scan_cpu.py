@@ -527,13 +527,7 @@ def prepare(xp: Namespace, r: Call) -> Callable[..., Any]:
         return directly(_scan_array.array if isinstance(r, Scan) else _recurrence_array.array)(xp, r)
     run = _prepare_outputs(xp, r)
     if isinstance(r, Scan):  # the dispatch adds the derivative of the others
-
-        def operations() -> Callable[..., Any]:
-            if _scan_array.native_refusal(xp, r) is None:
-                return _scan_array.prepare_native(xp, r)
-            return directly(_scan_array.array)(xp, r)
-
-        run = _derivatives.by_operations(xp, r.arrays, run, operations)
+        run = _derivatives.by_operations(xp, r.arrays, run, lambda: _scan_array.operations(xp, r))
         if not r.single:
             return run
     return lambda *arrays: run(*arrays)[0]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor
+from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_name, is_tensor, is_traced
 
 _AUTOCAST = ("cuda", "cpu", "xpu", "mps")
 """The kinds of devices that are asked for autocast."""
@@ -43,6 +43,30 @@ def compiling(x: Any) -> bool:
         return any(isinstance(one, torch.Tensor) for one in (x if isinstance(x, tuple) else (x,)))
     _asks = asks
     return False
+
+
+def transformed() -> bool:
+    """Return whether a transformation of torch.func or a forward derivative of PyTorch is under way."""
+    import torch
+
+    found: bool = torch._C._are_functorch_transforms_active() or forward_asked()
+    return found
+
+
+def forward_asked() -> bool:
+    """Return whether a forward derivative of PyTorch is under way, by torch.func too."""
+    import torch
+
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def asked_for(x: Any) -> bool:
+    """Return whether a derivative by an array may be asked for, by a transformation of its library too."""
+    if is_tensor(x):
+        import torch
+
+        return bool(transformed() or (torch.is_grad_enabled() and x.requires_grad))
+    return is_traced(x)
 
 
 def autocast(xp: Namespace) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from typing import overload
 
 from parprims._arrays import Array, Namespace, is_jax
 from parprims._cuda.compiler import CudaError
-from parprims._cuda.libraries import transformed
 from parprims._cuda.memory import (
     arranged,
     capability,
@@ -37,6 +36,7 @@ from parprims._cuda.runner import Runner, only, returning
 from parprims._cuda.tuning import Entry, Model, Tuning, model, shared_bytes, tuned
 from parprims._cuda.xla import jax_export_checks, row_by_row, traced
 from parprims._memo import Memo
+from parprims._switches import transformed
 
 Run = Callable[..., tuple[Array, ...]]
 """Takes the inputs of a plan and returns its outputs."""

@@ -20,9 +20,3 @@ def cupy() -> Any:
     import cupy
 
     return cupy
-
-
-def transformed() -> bool:
-    """Return whether a transformation of torch.func or a forward derivative is under way."""
-    found: bool = torch()._C._are_functorch_transforms_active() or torch().autograd.forward_ad._current_level >= 0
-    return found

@@ -10,6 +10,7 @@ from typing import Any
 from parprims._arrays import Array, Namespace, is_jax, library
 from parprims._cuda import compiler, driver, libraries, xla
 from parprims._cuda.compiler import CudaError
+from parprims._switches import transformed
 
 
 def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
@@ -22,7 +23,7 @@ def refusal(xp: Namespace, arrays: tuple[Array, ...]) -> str | None:
         for x in arrays:
             if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
                 return f"the arrays are of type {type(x).__name__}, whose memory the kernel cannot read"
-        if libraries.transformed():
+        if transformed():
             return (
                 "a transformation of torch.func or a forward derivative is under way, which the kernel does not carry"
             )
