@@ -47,9 +47,9 @@ def test_reading_of_a_table():
     table = _cpu.Crossovers(record="", least={"numpy": {"operator": 0, "add, line": 100}})
     assert table.slower("numpy", "operator", 0) is None
     assert table.slower("numpy", "add, line", 100) is None
-    assert table.slower("numpy", "add, line", 99) == "numpy's own way is preferred below 100 elements"
-    assert table.slower("numpy", "add, columns", 10**9) == "numpy's own way is preferred at any size"
-    assert table.slower("torch", "operator", 10**9) == "torch's own way is preferred at any size"
+    assert table.slower("numpy", "add, line", 99) == "NumPy's own way is preferred below 100 elements"
+    assert table.slower("numpy", "add, columns", 10**9) == "NumPy's own way is preferred at any size"
+    assert table.slower("torch", "operator", 10**9) == "PyTorch's own way is preferred at any size"
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 import asyncio
 import importlib.util
 import threading
+import warnings
 
 import numpy as np
 import pytest
 from array_api_compat import numpy as xp
 
 import parprims
+from docs.support import EXAMPLES, inputs
 from parprims import _recurrence, _reduce, _reduction, _scalars, _scan
-from parprims._dispatch import Checked, Method, Methods, directly
+from parprims._dispatch import Checked, Method, Methods, directly, reasons
 
 X = np.array([3.0, 1.0, 2.0])
 NUMBA = importlib.util.find_spec("numba") is not None
@@ -166,7 +168,7 @@ class TestMethods:
     def test_in_the_order_of_auto(self):
         found = parprims.methods(parprims.sort, X)
         assert list(found) == ["kernel", "native", "array"]
-        reason = "numpy sorts so few elements" if NUMBA else "the arrays are not on a CUDA device, and Numba"
+        reason = "NumPy sorts so few elements" if NUMBA else "the arrays are not on a CUDA device, and Numba"
         assert found.pop("kernel").startswith(reason)
         assert found == {"native": None, "array": None}
 
@@ -194,8 +196,61 @@ class TestMethods:
         assert "tile" in parprims.methods(parprims.matmul, first, second, tile=2)["native"]
 
     def test_no_primitive_named(self):
-        with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got <ufunc 'add'>"):
+        with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got (numpy.add|<ufunc)"):
             parprims.methods(np.add, X, X)
+        with pytest.raises(TypeError, match=r"^function must be a primitive of parprims, got numpy.sort$"):
+            parprims.methods(np.sort, X)
+
+    def test_preferences_for_what_refuses_are_none(self):
+        def run(x):
+            return toy_of(
+                first=method(lambda x: ("first", x), lambda _: "no"),
+                second=method(lambda x: ("second", x), slower=lambda _: "slow here"),
+                last=method(lambda x: ("last", x), lambda _: "no"),
+            )("auto", x)
+
+        assert parprims.methods(run, 5) == {"first": "no", "second": None, "last": "no"}
+        with parprims.explain() as calls:
+            assert run(5) == ("second", 5)
+        assert calls == [parprims.Call("toy", "second", {"first": "no", "last": "no"})]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "uint64", "complex64"])
+def test_auto_serves_what_any_method_does(backend, subtests, dtype):
+    """A preference is no refusal, and what is listed is what happens, for every primitive."""
+    for name, example in EXAMPLES.items():  # PyTorch has arrays of dtypes that it has no arithmetic for
+        arrays = [backend.asarray(x) for x in inputs(example, dtype)]
+
+        def call(method, example=example, arrays=arrays):
+            return example.call(*arrays, method=method)
+
+        with subtests.test(primitive=name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            served = [one for one in ("native", "array") if serves(call, one)]
+            try:
+                listed = parprims.methods(call, "auto")
+                able = [one for one, why in reasons(call, "auto", named=True).items() if why is None]
+            except NotImplementedError:  # what the example does besides the call
+                continue
+            except (TypeError, ValueError):  # no method takes the dtype
+                assert not served
+                with pytest.raises((TypeError, ValueError)):
+                    call("auto")
+                continue
+            if name in ("searchsorted", "merge"):  # which are given what is sorted in the call: those of the sort
+                continue
+            assert served == [one for one in ("native", "array") if one in able]
+            assert serves(call, "auto") == bool(able)
+            assert (None in listed.values()) == bool(able)
+
+
+def serves(call, method):
+    """Return whether a method serves a call that takes it."""
+    try:
+        call(method)
+    except (parprims.MethodRefused, TypeError, ValueError, NotImplementedError):
+        return False
+    return True
 
 
 class TestRemembered:

@@ -457,7 +457,6 @@ class TestOptions:
             lambda: parprims.reduce(X, initial="text"),
             lambda: parprims.reduce(X[:0], draw.plus),
             lambda: parprims.map_reduce(draw.square, X, initial="text"),
-            lambda: parprims.map_reduce(draw.returns_text, X, X),
         )
         for call in calls:
             with pytest.raises((TypeError, ValueError)) as raised:
@@ -465,6 +464,13 @@ class TestOptions:
             with pytest.raises(raised.type) as listed:
                 parprims.methods(call)
             assert str(listed.value) == str(raised.value)
+
+    def test_methods_list_what_is_wrong_with_a_map(self):
+        """As with an operator: a method that serves would be listed beside."""
+        found = parprims.methods(parprims.map_reduce, draw.returns_text, X, X)
+        assert None not in found.values()
+        with pytest.raises(TypeError, match=f"^{found['array']}"):
+            parprims.map_reduce(draw.returns_text, X, X)
 
     def test_a_function_may_call_primitives_while_methods_are_listed(self):
         found = parprims.methods(parprims.map_reduce, lambda x: x - parprims.sum(x), X)

@@ -2,8 +2,11 @@
 
 import copy
 import itertools
+import pathlib
 import pickle
+import re
 
+import array_api_compat
 import numpy as np
 import pytest
 
@@ -438,3 +441,27 @@ class TestPickle:
     def test_what_cannot(self):
         with pytest.raises((pickle.PicklingError, AttributeError)):
             pickle.dumps(parprims.Operator(lambda e, _: e))
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "values", "expected"),
+    [
+        ("operators.md", "smallest_gap", lambda t: (t, t, np.full(4, np.inf)), (1.0, 9.0, 0.5)),
+        ("notebooks/operators.md", "stretch", lambda t: (t, t, np.zeros(4)), (1.0, 9.0, 8.0)),
+        ("notebooks/operators.md", "brackets", lambda t: (t - 4, t - 4), (2.5, -3.0)),
+    ],
+)
+def test_examples_of_the_pages_run_on_every_library(backend, page, name, values, expected):
+    """What a reader copies works on the arrays that the reader has, by every method."""
+    text = (pathlib.Path(__file__).parents[1] / "docs" / page).read_text()
+    function = re.search(rf"^def {name}\(.*?(?=\n\n\n|\n```)", text, re.DOTALL | re.MULTILINE)
+    assert function is not None
+    assert "from array_api_compat import array_namespace\n" in text
+    names = {"array_namespace": array_api_compat.array_namespace, "np": np}
+    exec(function[0], names)
+    arrays = tuple(map(backend.asarray, values(np.array([1.0, 4.0, 4.5, 9.0]))))
+    found = parprims.methods(parprims.reduce, arrays, names[name])
+    served = [one for one, reason in found.items() if reason is None or "prefer" in reason]
+    assert "array" in served
+    for method in ("auto", *served):
+        compare(backend, parprims.reduce(arrays, names[name], method=method), expected)

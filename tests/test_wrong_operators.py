@@ -1,10 +1,14 @@
 """Operators that are wrong: the sentence that says what is, and those that change their arguments in place."""
 
+import importlib.util
 import itertools
 import math
+import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
+from array_api_compat import array_namespace
 
 import parprims
 from parprims import _harmless
@@ -69,7 +73,9 @@ class TestSentences:
         for name, call in self.calls(backend, method="array").items():
             with (
                 subtests.test(function=name),
-                pytest.raises(TypeError, match=r"op tried returned an array of .*numpy.*, given arrays of"),
+                pytest.raises(
+                    TypeError, match=r"^op tried returned an array of NumPy, given arrays of [\w-]+: use functions"
+                ),
             ):
                 call(parprims.Operator(lambda e, later: backend.to_numpy(e) + 0 * len(later.shape), name="tried"))
 
@@ -188,6 +194,221 @@ class TestSentences:
                 function((x > 0, x), parprims.segmented("logical_or"))
             with pytest.raises(ValueError, match=r"^x\[0\], the flags of op .*, must broadcast to the shape \(3,\)"):
                 function((x[:2] > 0, x), parprims.segmented("add"))
+
+
+def standard(earlier, later):
+    return array_namespace(earlier).maximum(earlier, later)
+
+
+def of_numpy(earlier, later):
+    return np.maximum(earlier, later)
+
+
+def of_torch(earlier, later):
+    import torch
+
+    return torch.maximum(earlier, later)
+
+
+def of_jax(earlier, later):
+    import jax.numpy
+
+    return jax.numpy.maximum(earlier, later)
+
+
+def branching(earlier, later):
+    return earlier if earlier > later else later
+
+
+def as_number(earlier, later):
+    return float(earlier) + later
+
+
+def of_one(earlier):
+    return earlier
+
+
+def of_four(a, b, c, d):
+    return a + c, b + d
+
+
+def fails(_, __):
+    raise KeyError("own")
+
+
+def returns(made):
+    def combine(earlier, later):
+        return made(earlier + later)
+
+    return combine
+
+
+RIGHT = {"sum": lambda earlier, later: earlier + later, "last": lambda e, later: 0 * e + later, "standard": standard}
+STRANGE = {"numpy": of_numpy, "torch": of_torch, "jax": of_jax}
+WRONG = {
+    "branch": branching,
+    "number": as_number,
+    "one argument": of_one,
+    "four arguments": of_four,
+    "error": fails,
+    "list": returns(lambda y: [y]),
+    "list of two": returns(lambda y: [y, y]),
+    "none": returns(lambda _: None),
+    "dtype": returns(lambda y: y > 1),
+    "shape": returns(lambda y: y[..., None]),
+    "pair": returns(lambda y: (y, y)),
+}
+
+
+def calls_with(backend, op):
+    """Return calls of every function that takes an operator, each a function of options."""
+    x, square = backend.asarray(np.ones(6, np.float32)), backend.asarray(np.ones((3, 3), np.float32))
+    ids, offsets = backend.asarray(np.array([0, 0, 1, 1, 2, 2])), backend.asarray(np.array([0, 2, 6]))
+    op = parprims.Operator(op, identity=0, name="tried")
+    return {
+        "reduce": lambda **way: parprims.reduce(x, op, **way),
+        "scan": lambda **way: parprims.scan(x, op, **way),
+        "map_reduce": lambda **way: parprims.map_reduce(lambda one: one + one, x, op=op, **way),
+        "map": lambda **way: parprims.map_reduce(lambda one: op.combine(one, one), x, **way),
+        "reduce by offsets": lambda **way: parprims.reduce(x, op, offsets=offsets, **way),
+        "scan by offsets": lambda **way: parprims.scan(x, op, offsets=offsets, **way),
+        "segment_reduce": lambda **way: parprims.segment_reduce(x, ids, 3, op, **way),
+        "matmul, add": lambda **way: parprims.matmul(square, square, add=op, **way),
+        "matmul, multiply": lambda **way: parprims.matmul(square, square, multiply=op, **way),
+    }
+
+
+class TestPromises:
+    """What methods() says of an operator is so: what serves runs, what does not raises, and so does auto."""
+
+    @pytest.mark.parametrize("name", [*RIGHT, *STRANGE, *WRONG])
+    def test_are_kept(self, backend, subtests, name):
+        if name in STRANGE:
+            pytest.importorskip(name)
+        for function, call in calls_with(backend, {**RIGHT, **STRANGE, **WRONG}[name]).items():
+            with subtests.test(function=function), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # NumPy's, of tensors that it is given
+                if (function, name) == ("map", "pair"):  # which no method is asked about
+                    for way in (lambda call=call: parprims.methods(call), call):
+                        with pytest.raises(ValueError, match=r"^op add works on a single array, x is a tuple of 2"):
+                            way()
+                    continue
+                found = parprims.methods(call)
+                if name in RIGHT:
+                    assert None in found.values()
+                elif name in WRONG and (function != "map" or name not in ("dtype", "shape")):
+                    assert None not in found.values()
+                for method, reason in found.items():
+                    if reason is None:
+                        call(method=method)
+                    elif "prefer" not in reason and "faster" not in reason and "less time" not in reason:
+                        with pytest.raises((TypeError, ValueError, KeyError, parprims.MethodRefused)):
+                            call(method=method)
+                if None in found.values():
+                    call()
+                else:
+                    with pytest.raises((TypeError, ValueError, KeyError)) as caught:
+                        call()
+                    named = (str(caught.value), *getattr(caught.value, "__notes__", ()))
+                    assert any("op tried" in one or one.startswith(("fn ", "Raised by fn")) for one in named), named
+
+    def test_cost_nothing(self, backend, subtests):
+        """To ask of more elements than any memory holds takes no memory, and the operator sees a few elements."""
+        if backend.name not in ("numpy", "torch"):
+            pytest.skip("needs arrays that are larger than memory")
+        one = backend.asarray(np.ones((1, 1), np.float32))
+        x = np.broadcast_to(one, (2**20, 2**24)) if backend.name == "numpy" else one.expand(2**20, 2**24)
+        seen = []
+
+        def op(earlier, later):
+            seen.append(math.prod(getattr(earlier, "shape", ())))
+            return earlier if (earlier > later).any() else later
+
+        def fn(one):
+            seen.append(math.prod(getattr(one, "shape", ())))
+            return one + one
+
+        for name, call in {
+            "reduce": lambda: parprims.reduce(x, op),
+            "rows": lambda: parprims.reduce(x, op, axis=1),
+            "scan": lambda: parprims.scan(x, op),
+            "columns": lambda: parprims.scan(x, op, axis=0),
+            "map_reduce": lambda: parprims.map_reduce(fn, x, op=op),
+            "matmul": lambda: parprims.matmul(x, x.T, add=op),
+        }.items():
+            with subtests.test(call=name):
+                seen.clear()
+                tracemalloc.start()
+                parprims.methods(call)
+                _, peak = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+                assert peak < 2**20
+                assert seen
+                assert max(seen) <= 4096
+
+    def test_of_one_element_nothing_is_combined(self, backend):
+        one = backend.asarray(np.ones(1, np.float32))
+        for function in (parprims.reduce, parprims.scan):
+            assert None in parprims.methods(function, one, branching).values()
+            function(one, branching)
+
+
+class TestRemedies:
+    """A message says what to do, and names what its reader knows."""
+
+    def message(self, backend, op, x=None):
+        x = backend.asarray(np.ones(4)) if x is None else x
+        with pytest.raises(TypeError) as caught:
+            parprims.reduce(x, parprims.Operator(op, name="tried"), method="array")
+        assert "array_api_compat.numpy" not in str(caught.value)
+        assert "_trace" not in str(caught.value)
+        return str(caught.value)
+
+    def test_of_lists_and_arguments(self, backend):
+        x = backend.asarray(np.ones(4))
+        assert "return a tuple of 2 arrays" in self.message(backend, lambda e, f: [e[0] + f[0], e[1]], (x, x))
+        assert "return the array itself" in self.message(backend, lambda e, f: [e + f])
+        for op in (of_one, of_four):
+            assert "op tried must take two elements" in self.message(backend, op)
+            assert "arrive as tuples" in self.message(backend, op)
+        with pytest.raises(TypeError, match=r"^fn must take as many arrays as are given, which are 2: "):
+            parprims.map_reduce(lambda one: one, x, x, method="array")
+        with pytest.raises(TypeError, match=r"^fn returned list, not an array: return a tuple of 2 arrays"):
+            parprims.map_reduce(lambda one: [one, one], x, method="array")
+
+    def test_of_other_libraries(self, backend):
+        pytest.importorskip("jax")
+        torch = pytest.importorskip("torch")
+        family = {"jax-cuda": "jax", "torch-cuda": "torch"}.get(backend.name, backend.name)
+        for name, op in STRANGE.items():
+            if name == family or (name, family) == ("numpy", "torch"):
+                continue
+            if name == "numpy" and family != "jax":
+                continue
+            assert "array_api_compat.array_namespace(x)" in self.message(backend, op), name
+        if family == "numpy":
+            x = torch.ones(4)
+            with pytest.raises(TypeError, match=r"^b is an array of PyTorch, but a is one of NumPy"):
+                parprims.linear_recurrence(np.ones(4), x)
+
+    def test_refusals_name_no_stand_in(self, backend):
+        pytest.importorskip("jax")
+        if not importlib.util.find_spec("numba"):
+            pytest.skip("needs a kernel")
+        reason = parprims.methods(parprims.scan, backend.asarray(np.ones(4)), of_jax)["kernel"]
+        if "of_jax" not in reason:
+            pytest.skip(reason)
+        assert "array_api_compat.array_namespace(x)" in reason
+        assert "Scalar" not in reason
+
+    def test_of_threads(self, monkeypatch):
+        from parprims._cpu import limits
+
+        monkeypatch.setenv("PARPRIMS_NUM_THREADS", "abc")
+        limits._in_environment.cache_clear()
+        with pytest.warns(UserWarning, match="PARPRIMS_NUM_THREADS must be a positive integer, got 'abc'"):
+            assert limits.limit() >= 1
+        limits._in_environment.cache_clear()
 
 
 def augmented(earlier, later):
@@ -360,7 +581,7 @@ def test_messages_help():
     with pytest.raises(TypeError, match=r"^op must be a name, .* got tuple: the arrays come before the operator$"):
         parprims.scan(max, (x, x))
     refused = {
-        "native": (lambda e, f: e + f, "^reduce: method 'native' refused: numpy has no reduction with the operator"),
+        "native": (lambda e, f: e + f, "^reduce: method 'native' refused: NumPy has no reduction with the operator"),
         "kernel": (lambda e, f: math.exp(e) + f, "functions of math do .use the array library's.$"),
     }
     if cpu.refusal() is not None:

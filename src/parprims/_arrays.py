@@ -168,9 +168,16 @@ def library(xp: Namespace) -> str:
     return "other"
 
 
+NAMES = {"numpy": "NumPy", "cupy": "CuPy", "torch": "PyTorch", "jax": "JAX", "array_api_strict": "array-api-strict"}
+"""What messages call a library, by the name that `library` returns or that of its namespace."""
+
+
 def spoken(xp: Namespace) -> str:
-    """Return what messages call a namespace: numpy, torch, jax.numpy."""
-    return str(xp.__name__).removeprefix("array_api_compat.")
+    """Return what messages call the library of a namespace, as people know it: NumPy, PyTorch, JAX."""
+    name = library(xp)
+    if name == "other":
+        name = str(xp.__name__).removeprefix("array_api_compat.")
+    return NAMES.get(name, name)
 
 
 def is_jax(xp: Namespace) -> bool:

@@ -78,6 +78,13 @@ class Checked:
         """Return arrays like the result, of which nothing is computed."""
         raise NotImplementedError
 
+    def trial(self, xp: Any) -> str | None:  # noqa: ARG002
+        """Return what fails where functions of the caller's are given a few elements as arrays, or None.
+
+        It costs the same for any number of elements, and reads none.
+        """
+        return None
+
     def described(self) -> Any:
         """Return all of the call but its arrays as a key, or None where that cannot be told from plain values."""
         names = [field.name for field in dataclasses.fields(self)]
@@ -211,13 +218,14 @@ class _Watch:
     """What is done with calls besides computing them.
 
     ``calls`` are the lists of `explain`. ``listing`` says that methods are only to be listed, ``named`` with what
-    keeps a caller from asking for them by name, ``launching`` that only kernels are to be launched, ``choosing`` that
-    calls end once their method is chosen.
+    keeps a caller from asking for them by name, ``tries`` after a trial of the caller's functions, ``launching`` that
+    only kernels are to be launched, ``choosing`` that calls end once their method is chosen.
     """
 
     calls: tuple[list[Call], ...] = ()
     listing: bool = False
     named: bool = False
+    tries: bool = False
     launching: bool = False
     choosing: bool = False
 
@@ -380,10 +388,50 @@ class Methods:
 
     def chosen(self, method: str, xp: Any, call: Checked) -> str | None:
         """Return the name of the method that would compute a call, or None where every one refuses."""
-        if method != "auto":
-            return str(method)
-        served = (name for name, one in self._methods.items() if _reason(one, xp, call, auto=True) is None)
-        return next(served, None)
+        return str(method) if method != "auto" else self._choice(xp, call, tries=True)[0]
+
+    def _choice(self, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, dict[str, str], str | None]:
+        """Return the method that ``auto`` takes, why it passes others by, and one that only a trial tells to fail.
+
+        It takes the first that serves and that is not slower than others; where none is left, the first that serves;
+        None where every one refuses. With ``tries`` functions of the caller's are tried before arrays are handed over.
+        """
+        spare, fails = None, None
+        passed: dict[str, str] = {}
+        for name in self._methods:
+            reason, kind = self._reason(name, xp, call, tries=tries)
+            if reason is None:
+                return name, passed, None
+            if kind == "slower":
+                spare = spare or name
+            elif kind == "fails":
+                fails = fails or name
+            passed[name] = reason
+        if spare is not None:
+            del passed[spare]
+        return spare, passed, fails
+
+    def _reason(self, name: str, xp: Any, call: Checked, *, tries: bool) -> tuple[str | None, str]:
+        """Return why ``auto`` passes a method by, or None, and which kind of reason it is."""
+        one = self._methods[name]
+        reason = _refused(one, xp, call)
+        if reason is not None:
+            return reason, "refused"
+        if tries and name != "kernel":  # whose refusal has read these functions
+            reason = call.trial(xp)
+            if reason is not None:
+                return reason, "fails"
+        return one.slower(xp, call) if one.slower else None, "slower"
+
+    def _list(self, xp: Any, call: Checked, *, named: bool, tries: bool) -> dict[str, str | None]:
+        """Return for each method why ``auto`` passes it by, or with ``named`` why it cannot serve."""
+        if named:
+            return {name: _refused(one, xp, call) for name, one in self._methods.items()}
+        taken, passed, _ = self._choice(xp, call, tries=tries)
+        return {
+            name: None if name == taken else passed.get(name) or self._reason(name, xp, call, tries=tries)[0]
+            for name in self._methods
+        }
 
     def __call__(self, method: str, xp: Any, call: Checked) -> Any:
         """Compute with the named method, or with the first that ``auto`` finds."""
@@ -392,21 +440,20 @@ class Methods:
             return call.empty(xp)
         watch = _watch.get()
         if watch.listing:
-            auto = not watch.named
-            raise _ListedError({name: _reason(one, xp, call, auto=auto) for name, one in self._methods.items()})
+            raise _ListedError(self._list(xp, call, named=watch.named, tries=watch.tries))
         refusals: dict[str, str] = {}
         if method == "auto":
-            for name, one in self._methods.items():
-                reason = _reason(one, xp, call, auto=True)
-                if reason is None:
-                    break
-                refusals[name] = reason
-            else:
+            taken, refusals, fails = self._choice(xp, call, tries=True)
+            if taken is None and fails is not None:  # it says best itself what is wrong
+                taken = fails
+                del refusals[fails]
+            if taken is None:
                 reasons = "; ".join(f"{name!r}: {reason}" for name, reason in refusals.items())
                 raise MethodRefused(f"{self.primitive}: every method refused: {reasons}")
+            name, one = taken, self._methods[taken]
         else:
             name, one = method, self._methods[method]
-            reason = _reason(one, xp, call, auto=False)
+            reason = _refused(one, xp, call)
             if reason is not None:
                 raise MethodRefused(f"{self.primitive}: method {method!r} refused: {reason}")
         if watch.launching and name != "kernel":
@@ -456,11 +503,9 @@ class Methods:
         return _programs.get(key) or _programs.keep(key, one_program(run))
 
 
-def _reason(method: Method, xp: Any, call: Checked, *, auto: bool) -> str | None:
-    reason = method.refusal(xp, call) if method.refusal else None
-    if reason is None and auto and method.slower:
-        reason = method.slower(xp, call)
-    return reason
+def _refused(method: Method, xp: Any, call: Checked) -> str | None:
+    """Return the sentence why a method cannot serve a call, or None."""
+    return method.refusal(xp, call) if method.refusal else None
 
 
 def _is_outside(method: Method, name: str, xp: Any, call: Checked) -> bool:
@@ -521,15 +566,22 @@ def methods(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[
     """
     if not callable(function):
         raise TypeError(f"function must be a primitive of parprims, got {shown(function)}")
-    return reasons(function, *args, named=False, **kwargs)
+    return reasons(function, *args, named=False, tries=True, **kwargs)
 
 
-def reasons(function: Callable[..., Any], /, *args: Any, named: bool, **kwargs: Any) -> dict[str, str | None]:
-    """Return for each method of a call why ``auto`` would pass it by, or with ``named`` why it cannot serve."""
-    with _watching(listing=True, named=named):
+def reasons(
+    function: Callable[..., Any], /, *args: Any, named: bool, tries: bool = False, **kwargs: Any
+) -> dict[str, str | None]:
+    """Return for each method of a call why ``auto`` would pass it by, or with ``named`` why it cannot serve.
+
+    With ``tries`` functions of the caller's are tried on a few elements.
+    """
+    with _watching(listing=True, named=named, tries=tries):
         try:
             function(*args, **kwargs)
         except _ListedError as listed:
             found: dict[str, str | None] = listed.args[0]
             return found
-    raise TypeError(f"function must be a primitive of parprims, got {function!r}")
+    home, name = (getattr(function, one, None) for one in ("__module__", "__name__"))
+    got = f"{home}.{name}" if home and name else shown(function)
+    raise TypeError(f"function must be a primitive of parprims, got {got}")

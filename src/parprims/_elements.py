@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+ITS_NAMESPACE = "array_api_compat.array_namespace(x)"
+"""What messages tell users to take functions of, who write one for several libraries."""
+
 Structure = Any
 """How an element is made of arrays: None for an array, else (type, keys of a dict or None, structures of the parts)."""
 
@@ -52,6 +55,16 @@ def _rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
     if kind is dict:
         return dict(zip(keys, found, strict=True))
     return tuple(found) if kind is tuple else kind(*found)
+
+
+def not_array(got: Any, place: str = "") -> str:
+    """Return how messages call what a function returned, at a place, in place of an array, with the remedy if known."""
+    hint = ""
+    if got is None:
+        hint = " (it has no return statement, or an empty one)"
+    elif isinstance(got, list):
+        hint = f": return a tuple of {len(got)} arrays" if len(got) > 1 else ": return the array itself"
+    return f"{type(got).__name__}{place}, not an array{hint}"
 
 
 def shown(structure: Structure) -> str:

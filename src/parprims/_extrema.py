@@ -239,7 +239,7 @@ def _by_kernel() -> Method:
 def _native_refusal(xp: Namespace, c: _Search) -> str | None:
     on_gpu = library(xp) == "cupy" or (library(xp) == "jax" and jax_platform(c.arrays) != "cpu")
     if on_gpu and dtype_kind(c.arrays[0].dtype) == "float":
-        return f"of several NaN, {library(xp)} finds any on a GPU and not the first"
+        return f"of several NaN, {spoken(xp)} finds any on a GPU and not the first"
     return lacks_arithmetic(xp, [c.arrays[0].dtype])
 
 

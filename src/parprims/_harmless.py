@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name
+from parprims._arrays import Array, Namespace, device, dtype_kind, dtype_name, quiet
 from parprims._dispatch import unwatched
 from parprims._operators import Combine, Operator
 
@@ -60,6 +62,93 @@ def _only_copies_are_safe(xp: Namespace) -> bool:
 
     compiling: bool = torch.compiler.is_compiling()
     return compiling or torch._C._are_functorch_transforms_active()
+
+
+_LITTLE = 1024
+"""Elements of axes that nothing is combined along of which a trial is given as many as a call has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Few:
+    """A few elements of ones like those of a call, by which functions of the caller's are tried.
+
+    Parameters
+    ----------
+    like : array
+        One of the arrays of the call.
+    shape : tuple of int
+        Its shape, or that of all arrays together.
+    axes : tuple of int
+        The axes along which elements are combined.
+    most : int
+        How many elements along these are enough: a branch on one element raises nothing.
+    dtypes : tuple of dtype
+        Those of the arrays.
+    """
+
+    like: Array
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    most: int
+    dtypes: tuple[Any, ...]
+
+    def lengths(self) -> list[int]:
+        """Return the shape of the few."""
+        longest = max(self.axes, key=lambda at: self.shape[at], default=None)
+        few = [1 if at in self.axes else length for at, length in enumerate(self.shape)]
+        if longest is not None:
+            few[longest] = min(self.shape[longest], max(1, self.most))
+        for at in range(len(few)):
+            if at not in self.axes and math.prod(few) > _LITTLE:
+                few[at] = 1
+        return few
+
+    def failure(self, xp: Namespace, run: Callable[..., Any]) -> str | None:
+        """Return what fails where a function is given these arrays, on JAX without values, or None.
+
+        Where they are shorter along axes that nothing is combined along, only errors count that no length is to blame
+        for.
+        """
+        if 0 in self.shape or _capturing(xp) or _only_copies_are_safe(xp):
+            return None
+        few = self.lengths()
+        try:
+            with quiet(xp), unwatched():
+                if array_api_compat.is_jax_namespace(xp):
+                    import jax
+
+                    jax.eval_shape(lambda *xs: run(*xs), *(jax.ShapeDtypeStruct(few, one) for one in self.dtypes))
+                else:
+                    run(*(xp.ones(tuple(few), dtype=one, device=device(self.like)) for one in self.dtypes))
+        except Exception as error:  # whatever the caller's function, or the library, makes of them
+            cut = any(few[at] != length for at, length in enumerate(self.shape) if at not in self.axes)
+            return None if cut and not isinstance(error, TypeError) else _told(error)
+        return None
+
+
+def _told(error: Exception) -> str:
+    """Return an error of a function of the caller's as a sentence."""
+    words = str(error).strip().partition("\n")[0]
+    raised = re.search(r"^Raised by (.*)\.$", "\n".join(getattr(error, "__notes__", ())), re.MULTILINE)
+    return words if raised is None else f"{raised[1]} raises {type(error).__name__}: {words}"
+
+
+def is_own(op: Operator) -> bool:
+    """Return whether an operator is a function of the caller's, or made of one."""
+    return is_own(op._segments) if op._segments is not None else not op._built_in
+
+
+def operator_failure(xp: Namespace, op: Operator, few: Few) -> str | None:
+    """Return what fails where an operator of the caller's combines a few elements, or None."""
+    if not is_own(op):
+        return None
+
+    def combine(*xs: Array) -> None:
+        found = harmless(xp, op, None, xs)
+        if few.most > 0:
+            found(xs, xs)
+
+    return few.failure(xp, combine)
 
 
 def _copied(xp: Namespace, element: Any) -> Any:

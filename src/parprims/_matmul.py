@@ -54,7 +54,7 @@ from parprims._dispatch import (
     nodes,
     recalled,
 )
-from parprims._harmless import harmless
+from parprims._harmless import Few, harmless, is_own
 from parprims._kernels import by_device
 from parprims._lasting import lasting_key
 from parprims._matmul_tiles import KERNELS, Arithmetic, impossible
@@ -341,6 +341,20 @@ class Product(Checked):
         """The right factor."""
         return self.arrays[1]
 
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where the operators combine a few elements, or None."""
+        if not (is_own(self.add) or is_own(self.multiply)):
+            return None
+        m, n = (min(2, x.shape[at]) if x.ndim > 1 else 1 for x, at in ((self.a, -2), (self.b, -1)))
+        k = min(2, self.a.shape[-1])
+
+        def multiply(x: Array, y: Array) -> None:
+            _checked_array(xp, self.of_factors(xp, x[:m, :k], y[:k, :n]))
+
+        if 0 in (*self.shape, k):
+            return None
+        return Few(self.a, (2, 2), (), 0, tuple([x.dtype for x in self.arrays])).failure(xp, multiply)
+
     def empty(self, xp: Namespace) -> Array:
         """Return an array like the product, of which nothing is computed."""
         return xp.empty(self.shape, dtype=self.dtype, device=device(self.a))
@@ -596,7 +610,7 @@ def _native_slower(xp: Namespace, p: Product) -> str | None:
     if _matmul_choice.is_integer(p) and _cpu.on_cpu(xp, p.arrays):
         kernel = not _by_floats(xp, p) and _matmul_cpu.is_faster_for_integers(xp, p)
         kernel = kernel and _matmul_cpu.refusal(xp, p) is None
-        return f"the kernel multiplies so many integers faster than {library(xp)}" if kernel else None
+        return f"the kernel multiplies so many integers faster than {spoken(xp)}" if kernel else None
     is_narrowed = p.precision not in ("highest", "residues") and _is_narrowed(p)
     if not (is_narrowed or _matmul_choice.may_be_faster(p)) or _matmul_kernel.refusal(xp, p) is not None:
         return None

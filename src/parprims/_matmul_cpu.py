@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from parprims import _cpu, _derivatives
-from parprims._arrays import SIXTEEN_BIT_FLOATS, Array, Namespace, dtype_bits, dtype_kind, dtype_name, is_jax, library
+from parprims._arrays import (
+    SIXTEEN_BIT_FLOATS,
+    Array,
+    Namespace,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    is_jax,
+    library,
+    spoken,
+)
 from parprims._cpu.language import loaded
 from parprims._dispatch import directly
 from parprims._layout import Axis, broadcast_strides, fold
@@ -307,13 +317,13 @@ _THIN, _LENGTH = 16, 128
 def slower(xp: Namespace, p: Any) -> str | None:
     """Return the sentence why another method is to be preferred, or None."""
     if p.ring and dtype_kind(p.dtype) in ("float", "complex"):
-        return f"{library(xp)}'s own way is preferred at any size"
+        return f"{spoken(xp)}'s own way is preferred at any size"
     k = p.arrays[0].shape[-1]
     if p.ring:
         return None
     least = CROSSOVERS.least[library(xp)]
     if k < least.get("length of operators", 0) or math.prod(p.shape) * k < least["operators"]:
-        return f"{library(xp)}'s own way is preferred for so few products"
+        return f"{spoken(xp)}'s own way is preferred for so few products"
     return None
 
 

@@ -11,8 +11,18 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from parprims._arrays import Array, Namespace, cast, compute_dtype, dtype_bits, dtype_kind, dtype_name, namespace_of
-from parprims._elements import Structure, flat, flattened, is_structured, rebuilt, shown
+from parprims._arrays import (
+    Array,
+    Namespace,
+    cast,
+    compute_dtype,
+    dtype_bits,
+    dtype_kind,
+    dtype_name,
+    namespace_of,
+    spoken,
+)
+from parprims._elements import ITS_NAMESPACE, Structure, flat, flattened, is_structured, not_array, rebuilt, shown
 from parprims._switches import asked_for
 
 Combine = Callable[[Any, Any], Any]
@@ -166,7 +176,7 @@ class Operator:
         try:
             result = self.combine(earlier[0], later[0]) if single else self.combine(earlier, later)
         except Exception as error:
-            explain_failure(f"op {self.name}", error)
+            explain_failure(f"op {self.name}", error, _TAKES)
             raise
         combined = result if isinstance(result, tuple) else (result,)
         if len(combined) != len(earlier):
@@ -196,28 +206,68 @@ def _joint_shape(one: Iterable[Any], other: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(m if n == 1 else n for n, m in zip(one, other, strict=True))
 
 
+_BRANCHES = re.compile("truth value of an (array|empty array)|Boolean value of Tensor|bool is only allowed on arrays")
+"""What the array libraries say where a branch is taken on an array."""
+
 _AS_NUMBER = re.compile("Python scalar|converted to Scalar|is only allowed on arrays")
 """What the array libraries say where an array of several elements is taken for a number."""
 
+_OF_ANOTHER = re.compile(
+    "must be Tensor, not|ndarray or scalar arguments, got|Cannot interpret value of type|not a valid JAX array type|"
+    r"Implicit conversion to a NumPy array|[Cc]an't call numpy\(\)|[Cc]an't convert .* tensor to numpy"
+)
+"""What the array libraries say of arrays of another library."""
 
-def explain_failure(what: str, error: Exception) -> None:
-    """Raise TypeError if a function of the caller's failed because it asks for a value; else note whose error it is.
+_ARGUMENTS = re.compile(r"positional argument|required (positional|keyword)|takes no arguments")
+"""What Python says where a function takes another number of arguments."""
 
-    ``what`` is what messages call the function.
-    """
-    words = str(error)
-    if (
-        "truth value of an array" in words
-        or "Boolean value of Tensor" in words
-        or "bool is only allowed on arrays" in words
-        or type(error).__name__ == "TracerBoolConversionError"
-    ):
-        raise TypeError(f"{what} branches on the value of an array: use where of the array library") from error
+_TAKES = "two elements, earlier and later, and elements of several arrays arrive as tuples"
+"""What an operator must take."""
+
+
+class _ExplainedError(TypeError):
+    """A TypeError that says what is wrong with a function of the caller's, which a function around it need not say."""
+
+
+_ExplainedError.__name__ = _ExplainedError.__qualname__ = "TypeError"  # which is what it is to callers
+_ExplainedError.__module__ = "builtins"
+
+
+def _known_reason(error: Exception, takes: str) -> str | None:
+    """Return what a function does that failed with an error, or None where that is not known."""
+    words, kind = str(error), type(error).__name__
+    if _BRANCHES.search(words) or kind == "TracerBoolConversionError":
+        return "branches on the value of an array: use where of the array library"
     if _AS_NUMBER.search(words):  # by float, int, math.exp, item
-        raise TypeError(f"{what} makes a number of an array: use functions of the array library") from error
+        return "makes a number of an array: use functions of the array library"
+    if kind == "TracerArrayConversionError":
+        return f"gives arrays of JAX to NumPy: use functions of jax.numpy, or of {ITS_NAMESPACE}"
+    if isinstance(error, TypeError) and _OF_ANOTHER.search(words):
+        return f"gives arrays to functions of another library: use those of {ITS_NAMESPACE} ({words})"
+    if isinstance(error, TypeError) and _ARGUMENTS.search(words) and was_not_entered(error):
+        return f"must take {takes}: {words}"
+    return None
+
+
+def explain_failure(what: str, error: Exception, takes: str) -> None:
+    """Raise TypeError if it is known why a function of the caller's failed; else note whose error it is.
+
+    ``what`` is what messages call the function, ``takes`` what it must take.
+    """
+    reason = None if isinstance(error, _ExplainedError) else _known_reason(error, takes)
+    if reason is not None:
+        raise _ExplainedError(f"{what} {reason}") from error
     note = f"Raised by {what}."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
+
+
+def was_not_entered(error: BaseException) -> bool:
+    """Return whether an error comes from our call of a function, and from nothing inside of it."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    return where is not None and str(where.tb_frame.f_globals.get("__name__", "")).startswith("parprims.")
 
 
 def check_result(what: str, got: Any, like: Array, component: int | None = None) -> None:
@@ -229,11 +279,13 @@ def check_result(what: str, got: Any, like: Array, component: int | None = None)
         # NumPy's own operations turn arrays of no dimension into scalars.
         if isinstance(got, np.generic) and isinstance(like, (np.ndarray, np.generic)):
             return
-        hint = " (it has no return statement, or an empty one)" if got is None else ""
-        raise TypeError(f"{what} returned {type(got).__name__}{place}, not an array{hint}") from None
+        raise TypeError(f"{what} returned {not_array(got, place)}") from None
     own = array_api_compat.array_namespace(like) if not isinstance(like, np.generic) else library
     if library is not own:
-        raise TypeError(f"{what} returned an array of {library.__name__}{place}, given arrays of {own.__name__}")
+        raise TypeError(
+            f"{what} returned an array of {spoken(library)}{place}, given arrays of {spoken(own)}: "
+            f"use functions of {spoken(own)}, or of {ITS_NAMESPACE}"
+        )
 
 
 def _check_scalars(name: str, values: tuple[Any, ...], count: int | None) -> None:

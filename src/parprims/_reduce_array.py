@@ -34,7 +34,7 @@ from parprims._arrays import (
 from parprims._derivatives import own_refusal
 from parprims._dispatch import directly
 from parprims._harmless import harmless
-from parprims._operators import BUILT_IN, Operator, explain_failure, restructured
+from parprims._operators import BUILT_IN, Operator, restructured
 from parprims._reduction import (
     OWN_MAPS,
     SUMS,
@@ -44,6 +44,7 @@ from parprims._reduction import (
     conjugate_product,
     dtype_names,
     evaluate,
+    explain_map_failure,
     finish,
     is_nonzero,
     library_routine,
@@ -401,7 +402,7 @@ def _prepare_mapped(xp: Namespace, r: Reduction) -> Callable[..., Any] | None:
             try:
                 value = fn(*arrays)
             except Exception as error:
-                explain_failure("fn", error)
+                explain_map_failure(error, len(arrays))
                 raise
             if type(value) is type(arrays[0]) and value.shape == shape:
                 routine = routines.get(value.dtype)

@@ -238,10 +238,10 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     if reason is not None:
         return reason
     try:
-        _traced(xp, r)
+        code = _traced(xp, r)
     except Untraceable as reason:
         return str(reason)
-    return None
+    return _cpu.too_many(code.inputs, code.states)
 
 
 _FAMILIES = {"minimum": "maximum", "argmin": "argmax", "logical_or": "logical_and"}

@@ -208,6 +208,15 @@ def _specialised(xp: Namespace, r: Reduction) -> Specialisation:
     return _specialisations.get(key) or _specialisations.keep(key, made)
 
 
+_WIDE = 512
+"""The most bytes of a state of which a thread loads vectors: more are no registers, and take long to compile."""
+
+_MOST_ARRAYS = 400
+"""The most inputs and outputs together of a kernel: its parameters may have 32 KiB."""
+
+_DECLARED_BYTES = 47 << 10
+"""The most shared memory that a kernel may declare itself, which is not asked for at its launch: all but 1 KiB."""
+
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +241,9 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
     else:
         (outer, outward), (inner, across) = (kept[0] if kept else nothing), nothing
     columns = inner > 1
-    vector = max(1, 16 // max(special.itemsizes))
+    if columns and 32 * (special.scratch_bytes + 1) > _DECLARED_BYTES:
+        return None  # of a copy that has the axes last rows are reduced
+    vector = 1 if special.register_bytes > _WIDE else max(1, 16 // max(special.itemsizes))
     if columns:
         # A thread keeps one total per column: no more of them than fit in its registers.
         vector = min(vector, _cuda.power_of_two(tuning.column_bytes // special.register_bytes))
@@ -291,15 +302,17 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
             scratch_bytes=grid * totals * special.scratch_bytes if chunks > 1 else 0,
         )
 
+    # Threads of columns exchange all their states, those of a row one of each warp.
+    all_threads = _fitting(tuning.threads, special.scratch_bytes * vector if columns else special.scratch_bytes / 32)
     if columns:
         across_threads = _cuda.power_of_two(-(-inner // vector), up=True)
-        if outer * -(-inner // vector) >= 2 * tuning.blocks * tuning.threads:
-            across_threads = min(tuning.threads, across_threads)  # columns enough to occupy every thread
+        if outer * -(-inner // vector) >= 2 * tuning.blocks * all_threads:
+            across_threads = min(all_threads, across_threads)  # columns enough to occupy every thread
         else:
             across_threads = min(32, across_threads)
-        groups = _cuda.power_of_two(n // unroll, most=tuning.threads // across_threads)
+        groups = _cuda.power_of_two(n // unroll, most=all_threads // across_threads)
         interleaved = commutative and inner <= across_threads * vector
-        outers = tuning.threads // (across_threads * groups)
+        outers = all_threads // (across_threads * groups)
         tiles = -(-outer // outers) * -(-inner // (across_threads * vector))
         totals = outers * across_threads * vector
         most = tuning.scratch_bytes // (totals * special.scratch_bytes) // tiles
@@ -311,7 +324,7 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         lengths = numbers("outer", outer), numbers("n", n), numbers("inner", inner)
         return plan(
             "reduce_columns",
-            tuning.threads,
+            all_threads,
             across_threads,
             groups,
             unroll,
@@ -335,9 +348,9 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
             parameters=(numbers("rows", rows), numbers("n", n)),
             grid=-(-rows * lanes // tuning.threads),
         )
-    threads = tuning.threads
+    threads = all_threads
     if rows * -(-n // (threads * items)) > tuning.blocks:
-        threads = tuning.long_threads
+        threads = _fitting(tuning.long_threads, special.scratch_bytes / 32)
     piece = threads * items
     pieces = -(-n // piece)
     rounds = min(tuning.rounds, -(-rows * pieces // tuning.blocks))
@@ -354,6 +367,13 @@ def make_plan(special: Specialisation, tuning: Tuning, r: Reduction, layouts: tu
         chunks=chunks,
         totals=1,
     )
+
+
+def _fitting(threads: int, nbytes: float) -> int:
+    """Return the threads of a block that have room for so many bytes each: fewer for elements of very many arrays."""
+    while threads > 32 and threads * (nbytes + 1) > _DECLARED_BYTES:
+        threads //= 2
+    return threads
 
 
 def _chunks(tiles: int, blocks: int) -> int:
@@ -375,9 +395,11 @@ def refusal(xp: Namespace, r: Reduction) -> str | None:
     if reason is not None:
         return reason
     try:
-        _specialised(xp, r)
+        special = _specialised(xp, r)
     except Untraceable as reason:
         return str(reason)
+    if 2 * (special.scratch_bytes + 1) > _DECLARED_BYTES or len(special.arrays) + len(special.outputs) > _MOST_ARRAYS:
+        return f"an element of {len(special.code.states)} arrays is larger than what a block has room for"
     return None
 
 

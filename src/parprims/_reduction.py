@@ -27,7 +27,7 @@ from parprims._arrays import (
 from parprims._composed import positions
 from parprims._dispatch import Checked, computing
 from parprims._elements import Structure, flattened, is_structured, rebuilt
-from parprims._harmless import harmless_map
+from parprims._harmless import Few, harmless, harmless_map, is_own
 from parprims._lasting import lasting_key
 from parprims._operators import BUILT_IN, Operator, check_components, check_result, explain_failure, restructured
 from parprims._scalars import as_array
@@ -118,6 +118,23 @@ class Reduction(Checked):
         if self.keepdims:
             return tuple([1 if axis in self.axes else length for axis, length in enumerate(self.shape)])
         return tuple([length for axis, length in enumerate(self.shape) if axis not in self.axes])
+
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where map and operator are given a few elements, or None."""
+        if self.fn in OWN_MAPS and not is_own(self.op):
+            return None
+
+        combines = self.n + (self.initial is not None) > 1
+
+        def combine(*xs: Array) -> None:
+            values = evaluate(xp, self.of(*xs))
+            found = harmless(xp, values.op, None, values.arrays) if is_own(values.op) else values.op
+            if combines:
+                found(values.arrays, values.arrays)
+
+        most = max(1, min(2, self.n // 2)) if self.fn in OWN_MAPS else 2
+        few = Few(self.arrays[0], self.shape, self.axes, most, tuple([one.dtype for one in self.arrays]))
+        return few.failure(xp, combine)
 
     def of(self, *arrays: Array, **fields: Any) -> Reduction:
         """Return the same reduction of arrays of another shape."""
@@ -213,6 +230,11 @@ def evaluate(xp: Namespace, r: Reduction) -> Values:
     return Values(arrays, dtypes, single, op, structure)
 
 
+def explain_map_failure(error: Exception, count: int) -> None:
+    """Raise TypeError if it is known why a map failed that is given so many arrays; else note whose error it is."""
+    explain_failure("fn", error, f"as many arrays as are given, which are {count}")
+
+
 def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Structure]:
     """Return the values of the map, of the shape of the arrays, whether it returned no tuple, and their structure."""
     assert r.fn is not None
@@ -220,7 +242,7 @@ def mapped(xp: Namespace, r: Reduction) -> tuple[tuple[Array, ...], bool, Struct
     try:
         result = fn(*r.arrays)
     except Exception as error:
-        explain_failure("fn", error)
+        explain_map_failure(error, len(r.arrays))
         raise
     single, structure = not isinstance(result, tuple), None
     values = (result,) if single else result
@@ -289,14 +311,16 @@ def _begun(xp: Namespace, r: Reduction, dtypes: tuple[Any, ...]) -> Reduction:
 def check_mapped(xp: Namespace, r: Reduction) -> None:
     """Raise the errors that a call would raise about the values of its map, found from arrays without elements.
 
-    Where the library lacks an operation of the map, methods that need it refuse, but a kernel may serve.
+    Where the map itself fails, or the library lacks an operation of it, methods that need it refuse (see
+    `Reduction.trial`), but a kernel may serve.
     """
-    none = tuple([xp.reshape(one, (-1,))[:0] for one in r.arrays])
-    try:
-        with computing():
-            values = evaluate(xp, r.of(*none, axes=(0,), keepdims=False))
-    except NotImplementedError:
-        return
+    none = r.of(*(one[:0, ...] for one in r.arrays)) if r.shape else r
+    with computing():
+        try:
+            mapped(xp, none)
+        except Exception:  # whatever the caller's function makes of no elements
+            return
+        values = evaluate(xp, none)
     with_start(xp, dataclasses.replace(r, fn=None, arrays=values.arrays, dtypes=values.dtypes, op=values.op))
 
 

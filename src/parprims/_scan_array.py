@@ -30,7 +30,7 @@ from parprims._arrays import (
 )
 from parprims._derivatives import by_operations, own_refusal
 from parprims._dispatch import Checked, directly
-from parprims._harmless import harmless
+from parprims._harmless import Few, harmless, operator_failure
 from parprims._operators import BUILT_IN, Operator, check_components
 from parprims._reduction import SUMS
 from parprims._scalars import as_array, maker
@@ -98,6 +98,11 @@ class Scan(Checked):
     def starts(self) -> tuple[Array, ...]:
         """The arrays that hold what stands before the first elements."""
         return self.arrays[len(self.dtypes) :]
+
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where the operator combines a few elements, or None."""
+        most = min(2, self.shape[self.axis] - self.exclusive + bool(self.starts) - 1)
+        return operator_failure(xp, self.op, Few(self.arrays[0], self.shape, (self.axis,), most, self.working))
 
     def empty(self, xp: Namespace) -> Any:
         """Return arrays like the result, of which nothing is computed."""

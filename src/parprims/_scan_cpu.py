@@ -406,6 +406,7 @@ def _state(xp: Namespace, r: Recurrence) -> str:
 def refusal(xp: Namespace, r: Call) -> str | None:
     """Return the sentence why the kernel cannot serve the call, or None."""
     reason = _cpu.refusal(xp, r.arrays, differentiable=True) or _cpu.unknown_dtype(r.arrays)
+    reason = reason or _cpu.too_many(r.inputs)
     if reason is not None:
         return reason
     if isinstance(r, Scan):

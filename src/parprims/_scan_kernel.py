@@ -15,7 +15,7 @@ from parprims._operators import Operator, segmented
 from parprims._recurrence_array import Recurrence
 from parprims._scan_array import Scan
 from parprims._scan_special import Adjoint, Call, Specialisation, specialisation, specialised, without_arrays
-from parprims._scan_work import MOST_STRIPS, Tuning, cut_columns, cut_rows, cut_strips
+from parprims._scan_work import MOST_STRIPS, Tuning, columns_fit, cut_columns, cut_rows, cut_strips, fits, too_wide
 from parprims._trace import C_TYPES, Untraceable, state_size
 
 # ---- Plan -----------------------------------------------------------------------------------------------------------
@@ -30,11 +30,14 @@ def make_plan(
     n: int,
     shapes: Sequence[tuple[int, ...]],
     layouts: Sequence[Layout],
+    *,
+    by_columns: bool = True,
 ) -> _cuda.Plan | None:
     """Return the launch for inputs, then starts, of these shapes and layouts.
 
-    ``shape`` is that of the inputs, broadcast; the outputs have length ``n`` along the axis. None if the arrays cannot
-    be seen as (high, low, n, inner) with one stride each.
+    ``shape`` is that of the inputs, broadcast; the outputs have length ``n`` along the axis. Without ``by_columns``
+    lines that are adjacent in memory are seen as others are. None if the arrays cannot be seen as (high, low, n, inner)
+    with one stride each.
     """
     inputs, read = len(special.inputs), shape[axis]
     result = (*shape[:axis], n, *shape[axis + 1 :])
@@ -45,6 +48,11 @@ def make_plan(
     merged = lines_along(shape, axis, strides)
     if merged is None:
         return None
+    if merged.inner > 1 and not by_columns:
+        if merged.high > 1:
+            return None
+        none = (0,) * len(strides)
+        merged = Lines(merged.low, merged.inner, 1, merged.downward, merged.across, merged.along, none)
     outer, low, inner = merged.high * merged.low, merged.low, merged.inner
     along, across = merged.along, merged.across
     columns = inner > 1
@@ -87,9 +95,16 @@ def make_plan(
         if n == read and (unaligned or "LOOK_BACK" in work.arguments or inner < 0.8 * width * -(-inner // width)):
             least = tuning.tiles * (1 if unaligned else MOST_STRIPS)
             strips = cut_strips(special, tuning, merged, addresses, reverse, n, least)
+        if strips is None and not columns_fit(work, special):
+            found = special, tuning, shape, axis, reverse, n, shapes, layouts
+            return make_plan(*found, by_columns=False)
         work = strips or work
     else:
         work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0 if skewed is None else vector - 1)
+        if vector > 1 and not fits(tuning, special, work.block, work.shared_bytes):
+            vector, skewed = 1, None
+            accesses = accesses_of(vector)
+            work = cut_rows(special, tuning, vector, accesses, outer, low, read, n, 0)
 
     numbers = _cuda.Numbers()
 
@@ -159,10 +174,10 @@ def refusal(xp: Namespace, call: Call) -> str | None:
     if reason is not None:
         return reason
     try:
-        specialised(xp, call)
+        special = specialised(xp, call)
     except Untraceable as reason:
         return str(reason)
-    return None
+    return too_wide(_cuda.tuned_for(_scan_work.TUNING, xp, call.arrays[0]), special)
 
 
 def prepare(xp: Namespace, call: Call) -> Callable[..., Any]:

@@ -64,12 +64,15 @@ class Tuning(_cuda.Tuning):
     """The number of such blocks that are to fit on a multiprocessor."""
     skewed_elements: int
     """From this number of elements on, lines that begin anywhere within vectors are accessed by vectors too."""
+    block_bytes: int
+    """The most shared memory of a block, with what its kernel declares itself."""
     ahead_bytes: int
     """How many bytes of tiles before a tile its elements are brought into the L2 cache, where tiles look back. No bits
     depend on it. Where tiles are chained it does not pay."""
 
     scaled = ("ahead_bytes",)
     counted = ("tiles", "serial_parts")
+    limited = ("block_bytes",)
     prefetched = ("ahead_bytes",)
 
     def fitted(self, measured: _cuda.Model, device: _cuda.Model) -> Tuning:
@@ -113,10 +116,56 @@ TUNING = {
         serial_bytes=9 << 10,
         serial_resident=4,
         skewed_elements=64,
+        block_bytes=226 << 10,
         ahead_bytes=10 << 20,
     ),
 }
 """By compute capability; `_cuda.tuned` tells what other devices have."""
+
+DECLARED_BYTES = 47 << 10
+"""The most shared memory that a kernel may declare itself, which is not asked for at its launch: all but 1 KiB."""
+
+FEWEST_THREADS = 64
+"""The fewest threads of a block whose tiles wait for others: one warp would take its tile for a line of its own."""
+
+
+def fits(tuning: Tuning, special: Specialisation, block: int, shared: int) -> bool:
+    """Return whether a block of so many threads has room for its tile and for the states that its warps exchange."""
+    declared = (block // 32 + 5) * state_size(special.states)  # of each warp, of the tile before, and of four groups
+    return declared <= DECLARED_BYTES and shared + declared <= tuning.block_bytes
+
+
+def for_wide(tuning: Tuning, special: Specialisation, vector: int, sizes: Sequence[int]) -> Tuning:
+    """Return the entry with as few threads as fit their elements, of very many arrays, in shared memory."""
+    while tuning.threads > FEWEST_THREADS and not fits(
+        tuning, special, tuning.threads, staged_bytes(tuning.threads, 1, vector, sizes)
+    ):
+        tuning = dataclasses.replace(tuning, threads=tuning.threads // 2)
+    return tuning
+
+
+def columns_fit(work: Work, special: Specialisation) -> bool:
+    """Return whether a block of `scan_columns` has room for the states that its threads exchange."""
+    width, groups, _, vector = (int(one) for one in work.arguments[:4])
+    carry = work.arguments[4]
+    in_warp = min(groups, max(1, 32 // width))
+    states = work.block * vector // in_warp + (0 if carry == "ALONE" else width * vector)
+    looking = 4 * (carry == "LOOK_BACK")
+    return (states + looking) * state_size(special.states) <= DECLARED_BYTES
+
+
+def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
+    """Return the sentence why no block has room for elements of so many bytes, or None."""
+    _, sizes = special.places(["STRIDED"] * len(special.itemsizes))
+    shared = staged_bytes(FEWEST_THREADS, 1, 1, sizes)
+    if fits(tuning, special, FEWEST_THREADS, shared) and len(special.itemsizes) <= MOST_ARRAYS:
+        return None
+    count = len(special.inputs)
+    return f"an element of {count} arrays and {special.raw_bytes} bytes is larger than what a block has room for"
+
+
+MOST_ARRAYS = 400
+"""The most inputs and outputs together of a kernel: its parameters may have 32 KiB."""
 
 # ---- Work -------------------------------------------------------------------------------------------------------
 
@@ -310,6 +359,7 @@ def cut_rows(
     """
     _, sizes = special.places(accesses)
     vectors, staged = -(-(n + skew) // vector), vector * sum(sizes)
+    tuning = for_wide(tuning, special, vector, sizes)
     # Narrow elements would be unpacked in registers, and elements of strided arrays are loaded one by one.
     direct = min(special.itemsizes[: len(special.inputs)]) >= 4 and "STRIDED" not in accesses
     kept_bytes = vector * special.raw_bytes + special.state_bytes

@@ -37,6 +37,7 @@ from parprims._arrays import (
 from parprims._composed import Composed, Part, by_parts, composed, gathered, made_once
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Inside, Method, directly, unwatched
+from parprims._harmless import Few, operator_failure
 from parprims._kernels import by_device, either_of, or_by_parts
 from parprims._operators import BUILT_IN, Operator, segmented
 from parprims._scan import scan
@@ -84,6 +85,14 @@ class Segmented(Composed):
     def starts(self) -> tuple[Array, ...]:
         """The initial element, if there is one."""
         return self.arrays[self.behind :]
+
+    def trial(self, xp: Namespace) -> str | None:
+        """Return what fails where the operator combines a few elements, or None."""
+        if not self.dtypes:
+            return None
+        x, dtypes = self.arrays[0], tuple([compute_dtype(xp, one) for one in self.dtypes])
+        most = min(2, x.shape[self.axis] + bool(self.starts) - 1)
+        return operator_failure(xp, self.op, Few(x, tuple(x.shape), (self.axis,), most, dtypes))
 
     def elements(self, xp: Namespace) -> tuple[Array, ...]:
         """Return the elements in the dtypes of the results."""

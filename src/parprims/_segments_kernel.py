@@ -63,6 +63,20 @@ TUNING = {
 # ---- Plan -------------------------------------------------------------------------------------------------------
 
 
+def _room(tuning: Tuning) -> int:
+    """Return how much shared memory a block may have that is alone on a multiprocessor."""
+    return tuning.shared_bytes - (2 << 10)
+
+
+def too_wide(tuning: Tuning, special: Specialisation) -> str | None:
+    """Return the sentence why no warp has room for elements of so many bytes to reduce, or None."""
+    state = state_size(special.states)
+    staged = sum(-(-32 * size // 16) * 16 for size in special.itemsizes[: len(special.inputs)])
+    if max(2 * (staged + 32 * state) + 128, 32 * (2 * state + 56)) <= _room(tuning):
+        return None
+    return f"an element of {len(special.inputs)} arrays is larger than what a warp has room for"
+
+
 @dataclasses.dataclass(frozen=True)
 class _Work:
     """A call as a plan needs it: shapes and layouts are of inputs, then of starts, whose length along the axis is 1."""
@@ -162,6 +176,9 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
         accesses = accesses_of(vector)
     _, sizes = special.places(accesses[:inputs])
     state = state_size(special.states)
+    if vector > 1 and 64 * vector * (sum(sizes) + state) > _room(tuning):
+        vector = 1
+        accesses = accesses_of(vector)
     # An odd number of vectors for a lane, so that lanes read them without bank conflicts.
     most = min(32 // vector, max(1, (tuning.lane_bytes - 2 * state) // (vector * (2 * sum(sizes) + state))))
     rounds = most - (most % 2 == 0)
@@ -170,20 +187,23 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
     run_bytes = 2 * staged + sum(-(-32 * states * state // 16) * 16 for states in (each | 1, 1)) + 128
     items = n + segments + 1
     part_bytes = -(-(2 * state + 48) // 8) * 8
-    wide = tuning.warps * max(run_bytes, 32 * part_bytes)
+    warps = tuning.warps
+    while warps > 1 and warps * max(run_bytes, 32 * part_bytes) > _room(tuning):
+        warps //= 2  # for elements of very many arrays
+    wide = warps * max(run_bytes, 32 * part_bytes)
     resident = next(blocks for most_bytes, blocks in tuning.resident if state <= most_bytes)
-    resident = min(resident, tuning.shared_bytes // (wide + 1024))
+    resident = max(1, min(resident, tuning.shared_bytes // (wide + 1024)))
     most_blocks = resident * tuning.multiprocessors  # no more than run together, with equal shares
-    blocks = max(1, min(most_blocks // lines, -(-items // (tuning.warps * tuning.runs * 32 * each))))
-    alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * tuning.warps >= most_blocks)
-    shared = tuning.warps * run_bytes if alone else wide
+    blocks = max(1, min(most_blocks // lines, -(-items // (warps * tuning.runs * 32 * each))))
+    alone = blocks == 1 and (items <= tuning.runs * 32 * each or lines * warps >= most_blocks)
+    shared = warps * run_bytes if alone else wide
     numbers = _cuda.Numbers()
     lengths = {
         "lines": lines,
         "low": merged.low,
         "n": n,
         "segments": segments,
-        "share": -(-items // (blocks * tuning.warps)),
+        "share": -(-items // (blocks * warps)),
         "blocks": blocks,
     }
     launch = _cuda.Launch(
@@ -197,15 +217,15 @@ def plan_reduce(work: _Work, tuning: Tuning) -> _cuda.Plan | None:
             stages_outputs=False,
         ),
         "reduce_segments",
-        (tuning.warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
+        (warps, rounds, vector, alone, bool(special.starts), shared, "Scan"),
         (
             *work.parameters(numbers, merged, segments),
             _cuda.Pointer("zeroed", "unsigned"),
             _cuda.Pointer("scratch", "unsigned"),
             *(numbers(name, value) for name, value in lengths.items()),
         ),
-        -(-lines // tuning.warps) if alone else lines * blocks,
-        32 * tuning.warps,
+        -(-lines // warps) if alone else lines * blocks,
+        32 * warps,
         shared_bytes=shared,
         resident_blocks=resident,
     )
@@ -237,6 +257,11 @@ def plan_scan(work: _Work, tuning: _scan_work.Tuning) -> _cuda.Plan | None:
         vector = 1
         accesses = accesses_of(vector)
     _, sizes = special.places(accesses)
+    tuning = _scan_work.for_wide(tuning, special, vector, sizes)
+    least = _scan_work.staged_bytes(tuning.threads, 1, vector, sizes)
+    if vector > 1 and not _scan_work.fits(tuning, special, tuning.threads, least):
+        vector = 1
+        accesses = accesses_of(vector)
     vectors = -(-n // vector)
     most = _scan_work.rounds_in(tuning.shared_bytes, vector * sum(sizes))
     block, rounds = tuning.threads, most
@@ -346,10 +371,12 @@ def refusal(xp: Namespace, c: Any) -> str | None:
     if reason is not None:
         return reason
     try:
-        specialised(xp, as_scan(xp, c))
+        special = specialised(xp, as_scan(xp, c))
     except Untraceable as reason:
         return str(reason)
-    return None
+    if c.reduces:
+        return too_wide(_cuda.tuned_for(TUNING, xp, c.arrays[0]), special)
+    return _scan_work.too_wide(_cuda.tuned_for(_scan_work.TUNING, xp, c.arrays[0]), special)
 
 
 def prepare(xp: Namespace, c: Any, array: Callable[[Namespace, Any], Any]) -> Callable[..., Any]:

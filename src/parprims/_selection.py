@@ -27,6 +27,7 @@ from parprims._arrays import (
     is_traced,
     library,
     shown,
+    spoken,
 )
 from parprims._composed import (
     Compose,
@@ -495,7 +496,7 @@ def _by_library(compose: Compose, parts: Parts, alone: Callable[..., Any]) -> di
 
     def slower(xp: Namespace, c: Any) -> str | None:
         if library(xp) != "other" and _cpu.on_cpu(xp, c.arrays):
-            return f"{library(xp)} finds what is marked without a sort"
+            return f"{spoken(xp)} finds what is marked without a sort"
         return None if sorts.slower is None else sorts.slower(xp, c)
 
     native = native_by_numpy(compose, parts, alone)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from parprims._arrays import SIXTEEN_BIT_FLOATS, dtype_bits, dtype_kind, dtype_name
-from parprims._elements import Structure, flattened, is_structured
+from parprims._elements import ITS_NAMESPACE, Structure, flattened, is_structured, not_array
 
 C_TYPES = {
     "bool": "bool",
@@ -602,7 +602,7 @@ def trace(
     except Untraceable as reason:
         raise Untraceable(f"{name} cannot be traced: {reason}") from None
     except Exception as error:  # whatever the caller's function makes of a symbolic scalar
-        raise Untraceable(f"{name} cannot be traced: {type(error).__name__}: {error}") from error
+        raise Untraceable(f"{name} cannot be traced: {_explained(error)}") from error
     structure = None
     single = not isinstance(result, tuple)
     outputs = (result,) if single else result
@@ -610,9 +610,26 @@ def trace(
         outputs, structure = flattened(result, name)
     for output in outputs:
         if not isinstance(output, Scalar):
-            raise Untraceable(f"{name} cannot be traced: it returns {type(output).__name__}, not an array")
+            raise Untraceable(f"{name} cannot be traced: it returns {not_array(output)}")
     codes, dtypes = tuple(one._code for one in outputs), tuple(one._dtype for one in outputs)
     return Trace(lines, codes, dtypes, single, structure)
+
+
+_STRANGERS = {"jax": "jax.numpy", "jaxlib": "jax.numpy", "cupy": "CuPy", "scipy": "SciPy"}
+"""Packages whose functions take no stand-ins for arrays, and what messages call them."""
+
+
+def _explained(error: Exception) -> str:
+    """Return why a function cannot be traced that raised an error."""
+    home, where = "", error.__traceback__
+    while where is not None:
+        home, where = str(where.tb_frame.f_globals.get("__name__", "")).partition(".")[0], where.tb_next
+    words = str(error)
+    if home in _STRANGERS or "parprims._trace" in words:
+        stranger = f"functions of {_STRANGERS[home]}" if home in _STRANGERS else "a function"
+        own = f"use those of {ITS_NAMESPACE}, NumPy's or PyTorch's"
+        return f"it calls {stranger}, which {'take' if home in _STRANGERS else 'takes'} arrays alone: {own}"
+    return f"{type(error).__name__}: {words}"
 
 
 def state_size(states: tuple[str, ...]) -> int:

@@ -16,6 +16,7 @@ from parprims._cpu.memory import (
     reader_in_order,
     refusal,
     strides,
+    too_many,
     unknown_dtype,
 )
 from parprims._cpu.plan import Launch, Plan, runner
@@ -45,5 +46,6 @@ __all__ = [
     "strides",
     "text",
     "threads",
+    "too_many",
     "unknown_dtype",
 ]

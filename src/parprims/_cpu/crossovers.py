@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from parprims._arrays import dtype_bits, dtype_kind
+from parprims._arrays import NAMES, dtype_bits, dtype_kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class Crossovers:
         """Return the sentence why a kernel is not preferred for so much work of a kind, or None."""
         least = self.least.get(library, {}).get(kind)
         if least is None:
-            return f"{library}'s own way is preferred at any size"
-        return f"{library}'s own way is preferred below {least} elements" if size < least else None
+            return f"{NAMES.get(library, library)}'s own way is preferred at any size"
+        return f"{NAMES.get(library, library)}'s own way is preferred below {least} elements" if size < least else None
 
 
 _NARROW, _MANY = 16, 256

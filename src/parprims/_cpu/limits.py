@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ def _in_environment() -> int | None:
         word = os.environ.get(name, "").partition(",")[0].strip()
         if word.isdecimal() and int(word) > 0:
             return int(word)
+        if word and name == "PARPRIMS_NUM_THREADS":  # the other is for OpenMP to judge
+            warnings.warn(f"{name} must be a positive integer, got {word!r}, and is left out", stacklevel=2)
     return None
 
 

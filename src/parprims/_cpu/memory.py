@@ -63,6 +63,18 @@ def unknown_dtype(typed: Iterable[Any]) -> str | None:
     return None if unknown is None else f"the kernel has no dtype {unknown}"
 
 
+_MOST_ARRAYS = 30
+"""The most parts of a tuple that Numba reads in a function, and more would take minutes to compile."""
+
+
+def too_many(*groups: Sequence[Any]) -> str | None:
+    """Return the sentence why a kernel cannot take elements of so many arrays, or None."""
+    count = max(map(len, groups))
+    if count <= _MOST_ARRAYS:
+        return None
+    return f"an element has {count} arrays, and a kernel for CPUs takes {_MOST_ARRAYS} at most"
+
+
 def _in_memory(x: Array) -> Callable[[Array], np.ndarray[Any, Any]] | None:
     """Return what makes NumPy's arrays in the same memory of arrays like one, or None where they are that already.
 
