@@ -79,14 +79,14 @@ def lfilter(b: Array, a: Array, x: Array, /, *, axis: int = -1, zi: Array | None
     -----
     Work and depth: by array, one or two poles take about 70 + 4k multiplications for a sample in products of matrices,
     of which log2 n / 2 come one after another; more take 200 + 3k in n / 64 steps, by JAX on a CPU 2k + 1 in n steps.
-    Zeros, b, are a convolution. By kernel and native 2k + 1 in n steps; by kernel on a GPU 4k + 2 and a scan of states.
+    b is a convolution. By kernel and native 2k + 1 in n steps; by kernel on a GPU 4k + 2 and a scan of states.
     Error: by kernel on a CPU, native and array within ten times that of SciPy in the same dtype. All is computed in
     float64, or complex128, and rounded once (by JAX without jax_enable_x64 in float32, but for the kernel on a GPU).
     Reproducibility: the same input gives the same bits, run after run, by every method.
     Methods: kernel (CUDA arrays up to order 24, complex ones up to 16; CPU arrays by Numba), native (SciPy on arrays in
     the memory of a CPU), array.
-    Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: filters too, by
-    the same method.
+    Derivatives: by b, a, x and zi, of any order, on PyTorch and JAX, by array, and on PyTorch by kernel: they are
+    filters too, by the same method.
     Memory and more: docs/filters.md.
 
     Examples
