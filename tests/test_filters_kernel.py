@@ -322,6 +322,20 @@ def test_high_orders_of_lines(small, run, rng, lines):
         assert abs(small.to_numpy(one) - other).max() <= 1e-13 * largest
 
 
+@pytest.mark.sanitize
+@pytest.mark.parametrize("shape", [(130, 16), (9, 13), (3, 500), (70, 60), (7, 3 * 512 + 8)])
+def test_high_orders_of_adjacent_lines(small, tuned, run, rng, shape):
+    """Lines of a few lanes, of a block and of several, whose threads have several vectors."""
+    tuned(many=_filters_kernel.Tile(64, 64, 2))
+    b, a = high("cheby1 of 5")
+    x, zi = random(rng, shape, "float64"), random(rng, (shape[0], 5), "float64")
+    for options, start in (({}, np.zeros((5, 1))), ({"zi": small.asarray(zi)}, zi.T)):
+        y, _, largest = loop(b, a, x.T, start)
+        found = run(parprims.lfilter, *map(small.asarray, (b, a, x)), method="kernel", **options)
+        found = found[0] if options else found
+        assert abs(small.to_numpy(found).T - y).max() <= 1e-13 * largest
+
+
 @pytest.mark.parametrize("poles", [[3.0], [40.0, -50.0], [1e4] * 3])
 def test_high_orders_with_poles_far_outside(small, run, poles):
     """Powers that overflow, where nothing comes in for long."""
