@@ -321,6 +321,39 @@ class TestNumbers:
         with pytest.raises(TypeError, match=r"^a must be an array, got float"):
             parprims.linear_recurrence(0.5, 0.5)
 
+    @pytest.mark.parametrize("number", [0.99, np.float64(0.99), np.float32(0.99), np.asarray(0.99)])
+    def test_a_fraction(self, backend, number):
+        """It is rounded to the dtype it goes into, of whatever type it is; integers are not made floats unasked."""
+        ones = backend.asarray(np.ones(3, np.float32))
+        wanted = np.float32([1.99, 2.99, 3.99])
+        for call in (parprims.scan, lambda x, **k: parprims.linear_recurrence(x, x, **k)):
+            got = call(ones, initial=number)
+            assert got.dtype == ones.dtype
+            assert np.allclose(backend.to_numpy(got), wanted, rtol=1e-6)
+        assert np.isclose(float(parprims.reduce(ones, initial=number)), 3.99, rtol=1e-6)
+        assert np.allclose(backend.to_numpy(parprims.linear_recurrence(number, ones)), [1, 1.99, 2.9701], rtol=1e-6)
+        offsets = backend.asarray(np.array([0, 3]))
+        got = parprims.linear_recurrence(number, ones, offsets=offsets)
+        assert np.allclose(backend.to_numpy(got), [1, 1.99, 2.9701], rtol=1e-6)
+        for dtype in (np.int32, np.int8, np.bool_):
+            whole = backend.asarray(np.ones(3, dtype))
+            for options in ({}, {"offsets": offsets}):
+                with pytest.raises(TypeError, match=r"^a must fit dtype .*: cast b to a float dtype$"):
+                    parprims.linear_recurrence(number, whole, **options)
+                with pytest.raises(TypeError, match=r"^b must fit dtype .*: cast a to a float dtype$"):
+                    parprims.linear_recurrence(whole, number, **options)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.int32])
+    def test_truth_values_are_factors(self, backend, dtype):
+        keeps, x = np.array([True, False, True, True]), np.arange(1, 5).astype(dtype)
+        for options in ({}, {"offsets": backend.asarray(np.array([0, 4]))}, {"reverse": True}):
+            got, wanted = (
+                parprims.linear_recurrence(backend.asarray(one), backend.asarray(x), **options)
+                for one in (keeps, keeps.astype(dtype))
+            )
+            assert got.dtype == wanted.dtype
+            assert backend.to_numpy(got).tolist() == backend.to_numpy(wanted).tolist()
+
     def test_numbers_of_numpy(self, backend):
         x = backend.asarray(np.ones(3, np.float64))
         narrow = backend.asarray(np.ones(3, np.float32))

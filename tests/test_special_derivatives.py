@@ -222,7 +222,7 @@ EVERY = {name: one for name, one in CALLS.items() if name not in ("top_k", "part
         lambda m, c, b: parprims.solve_block_tridiagonal(c / 9, c, c / 9, b, method=m), (SQUARES, Y.reshape(3, 2)),
     ),
     "merge_by_key": (
-        lambda m, k, x, l, y: parprims.merge_by_key(k, x, l, y, method=m), (np.sort(X), Y, np.sort(W), W),
+        lambda m, k, x, keys, y: parprims.merge_by_key(k, x, keys, y, method=m), (np.sort(X), Y, np.sort(W), W),
     ),
     "initial": (lambda m, x, s: parprims.reduce(x[None], axis=-1, initial=s, method=m), (X, Y[:1])),
     "cumulative_max": (lambda m, x: parprims.cumulative_max(x, return_indices=True, method=m), (X,)),

@@ -24,12 +24,12 @@ from parprims._arrays import (
     namespace_of,
 )
 from parprims._composed import Composed, Part, by_parts, composed, in_program, native_by_numpy, positions
+from parprims._derivatives import asked_for
 from parprims._dispatch import Method, call_key, in_graph, primitive, recalled
 from parprims._elements import only_array
 from parprims._kernels import either_of
 from parprims._scan import only_axis, scan
 from parprims._sorting import index_dtype
-from parprims._switches import asked_for
 from parprims._through_numpy import all_by_numpy, numpy_computes, numpy_orders
 
 

@@ -29,7 +29,8 @@ from parprims._dispatch import Abstract, Checked, Methods, behind, recalled
 from parprims._memo import Memo
 from parprims._operators import BUILT_IN, Operator
 from parprims._sorting import Sorting, index_dtype
-from parprims._switches import asked_for, autocast, forward_asked, transformed
+from parprims._switches import asked_for as asked_for
+from parprims._switches import autocast, forward_asked, transformed
 
 Solve = Callable[..., Array]
 """A function with the signature of `linear_recurrence`."""

@@ -295,7 +295,7 @@ class _Histogram(Checked):
             edges = _even_edges(xp, x, self)
         elif edges is None:
             edges = widened(xp, self.arrays[-1], self.edges)
-            edges = xp.asarray(edges, copy=True) if edges is self.arrays[-1] else edges
+            edges = xp.astype(edges, edges.dtype, copy=True) if edges is self.arrays[-1] else edges
         return x, weights, edges
 
     def empty(self, xp: Namespace) -> tuple[Array, Array]:

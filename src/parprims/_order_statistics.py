@@ -41,7 +41,7 @@ from parprims._composed import (
     in_program,
     native_by_numpy,
 )
-from parprims._derivatives import asked_by_torch, constant
+from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
 from parprims._quantiles import Quantiles, between, rows_of, share_of, step
@@ -49,7 +49,6 @@ from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
 from parprims._sort import argsort, sort
 from parprims._sorting import ascending_integers, bits, index_dtype, moved
-from parprims._switches import asked_for
 from parprims._through_numpy import numpy_computes
 
 _REAL = ("int", "uint", "float")

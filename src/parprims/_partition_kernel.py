@@ -11,12 +11,11 @@ from parprims import _cuda, _order_statistics_kernel
 from parprims._arrays import Array, Namespace, dtype_name, mode, move_axis
 from parprims._composed import gathered
 from parprims._cuda import Launch, Numbers, Plan, Pointer
-from parprims._derivatives import constant
+from parprims._derivatives import asked_for, constant
 from parprims._dispatch import unwatched
 from parprims._sort import argsort, sort
 from parprims._sort_kernel import Specialisation
 from parprims._sorting import ascending_integers, index_dtype, moved
-from parprims._switches import asked_for
 from parprims._trace import C_TYPES
 
 # ---- Tuning -----------------------------------------------------------------------------------------------------

@@ -57,7 +57,8 @@ def forward_asked() -> bool:
     """Return whether a forward derivative of PyTorch is under way, by torch.func too."""
     import torch
 
-    return torch.autograd.forward_ad._current_level >= 0
+    found: bool = torch.autograd.forward_ad._current_level >= 0
+    return found
 
 
 def asked_for(x: Any) -> bool:
