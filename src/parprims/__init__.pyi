@@ -156,7 +156,7 @@ def argsort(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> NDArray[np.int64]: ...
@@ -169,7 +169,7 @@ def argsort(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -239,7 +239,7 @@ def linear_recurrence(
     initial: Any = None,
     reverse: bool = False,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     matrices: bool = False,
     method: _Method = "auto",
     axis_name: Any = None,
@@ -254,7 +254,7 @@ def map_reduce(
     dtype: Any = None,
     initial: Any = None,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> Any: ...
@@ -322,7 +322,7 @@ def reduce(
     dtype: Any = None,
     initial: Any = None,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -340,7 +340,7 @@ def scan(
     initial: Any = None,
     dtype: Any = None,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _Elements: ...
@@ -462,7 +462,7 @@ def sort(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> _A: ...
@@ -475,7 +475,7 @@ def sort_by_key(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A]: ...
@@ -489,7 +489,7 @@ def sort_by_key(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _B]: ...
@@ -504,7 +504,7 @@ def sort_by_key(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[_A, _B, _C]: ...
@@ -517,7 +517,7 @@ def sort_by_key(
     descending: bool = False,
     stable: bool = True,
     offsets: _A | None = None,
-    check: bool = False,
+    check: bool | None = None,
     method: _Method = "auto",
     axis_name: Any = None,
 ) -> tuple[Any, ...]: ...

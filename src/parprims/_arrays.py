@@ -363,7 +363,7 @@ def namespace_of(x: Array) -> Namespace:
 def normalize_axis(axis: Any, ndim: int, name: str = "axis") -> int:
     """Return the axis counted from the front; IndexError if there is none such, TypeError if it is no integer."""
     try:
-        index = operator.index(axis) if type(axis) is not bool else None
+        index = operator.index(axis) if type(axis) is not bool and not getattr(axis, "ndim", 0) else None
     except TypeError:
         index = None
     if index is None:

@@ -28,6 +28,7 @@ from parprims._arrays import (
 from parprims._composed import Composed, in_program
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device
+from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._through_numpy import NOT_IN_NUMPY, as_numpy, carries_derivative, in_numpy, returned
 
@@ -232,6 +233,9 @@ def _filtered(name: str, named: dict[str, Array], axis: Any, method: str) -> Any
     run = recalled(key)
     if run is not None:
         return run(*given)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _filtered(name, named, plainer["axis"], method)
     xp, arrays = admit(named)
     _METHODS[name].check(method)
     of = dict(zip(named, arrays, strict=True))

@@ -44,6 +44,7 @@ from parprims._composed import (
 from parprims._derivatives import asked_by_torch, asked_for, constant
 from parprims._dispatch import Inside, Method, call_key, in_graph, primitive, recalled, unwatched
 from parprims._kernels import by_device, either_of
+from parprims._options import made_plain
 from parprims._quantiles import Quantiles, between, rows_of, share_of, step
 from parprims._reduce import max as largest
 from parprims._reduce import min as smallest
@@ -123,6 +124,9 @@ def top_k(
     if run is not None:
         found: tuple[Array, Array] = run(x)
         return found
+    plainer = made_plain(k=k, axis=axis)
+    if plainer is not None:
+        return top_k(x, plainer["k"], axis=plainer["axis"], mode=mode, sorted=sorted, method=method)
     xp, x, key = _admitted(x, key, method, "top_k")
     check_choice("mode", mode, ("largest", "smallest"))
     check_flag("sorted", sorted)
@@ -344,6 +348,9 @@ def _partitioned(name: str, x: Array, kth: Any, axis: Any, method: str) -> Array
     run = recalled(key)
     if run is not None:
         return run(x)
+    plainer = made_plain(kth=kth, axis=axis)
+    if plainer is not None:
+        return _partitioned(name, x, plainer["kth"], plainer["axis"], method)
     xp, x, key = _admitted(x, key, method, name)
     at = normalize_axis(axis, x.ndim)
     n = x.shape[at]
@@ -369,6 +376,9 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
     run = recalled(key)
     if run is not None:
         return run(x)
+    plainer = made_plain(q=q, axes=axis)
+    if plainer is not None:
+        return _quantile(name, x, plainer["q"], plainer["axes"], keepdims, interpolation, method)
     xp, x, key = _admitted(x, key, method, name)
     keepdims = check_flag("keepdims", keepdims)
     check_choice("interpolation", interpolation, _INTERPOLATIONS)
@@ -377,6 +387,8 @@ def _quantile(name: str, x: Array, q: Any, axis: Any, keepdims: Any, interpolati
     if n == 0:
         raise ValueError(f"x must not be empty along the axes of a {name}, got shape {tuple(x.shape)}")
     many = isinstance(q, tuple)
+    if many and not q:
+        raise ValueError("q must hold at least one share, got ()")
     steps = tuple([step(share_of(one), n, str(interpolation)) for one in (q if many else (q,))])
     shape = [1 if at in axes else m for at, m in enumerate(x.shape) if keepdims or at not in axes]
     dtype = x.dtype

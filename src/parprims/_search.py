@@ -40,6 +40,7 @@ from parprims._composed import (
 from parprims._derivatives import asked_for, constant
 from parprims._dispatch import Method, Methods, call_key, directly, in_graph, primitive, recalled
 from parprims._kernels import by_device, or_by_parts
+from parprims._options import made_plain
 from parprims._promotion import promoted
 from parprims._sort import sort, sort_by_key
 from parprims._sorting import ascending_integers, index_dtype, moved, widened
@@ -269,6 +270,9 @@ def _merged(name: str, named: dict[str, Array], axis: Any, descending: Any, meth
     if run is not None:
         found: tuple[Array, ...] = run(*given)
         return found
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        return _merged(name, named, plainer["axis"], descending, method)
     xp, arrays = admit(named)
     descending = check_flag("descending", descending)
     _METHODS[name].check(method)

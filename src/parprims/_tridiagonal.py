@@ -31,6 +31,7 @@ from parprims._arrays import (
 from parprims._dispatch import Method, Methods, call_key, devices, directly, in_graph, nodes, recalled, unwatched
 from parprims._kernels import by_device
 from parprims._memo import Memo
+from parprims._options import made_plain
 from parprims._reduce import map_reduce
 from parprims._scalars import NUMBERS, as_scalar, is_scalar, number_as_array
 from parprims._signature import signature
@@ -163,6 +164,11 @@ def solve_tridiagonal(
         run = recalled(key)
         if run is not None:
             return run(*given)
+    plainer = made_plain(axis=axis)
+    if plainer is not None:
+        asked = {"transpose": transpose, "return_residual": return_residual, "return_status": return_status}
+        others = {"pivot": pivot, "periodic": periodic, **asked, "method": method, "axis_name": axis_name}
+        return solve_tridiagonal(*given, **plainer, **others)
     split = axis_name is not None or is_split(given)
     pivot = check_choice("pivot", pivot, _PIVOTS)
     periodic, transpose = check_flag("periodic", periodic), check_flag("transpose", transpose)
